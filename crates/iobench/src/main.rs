@@ -1,0 +1,3 @@
+//! The referee for network I/O architectures.
+
+fn main() {}
