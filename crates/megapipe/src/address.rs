@@ -1,0 +1,181 @@
+//! Socket addresses between Rust and the kernel.
+
+use std::ffi::OsStr;
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The address of a socket.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// An internet address and port.
+    Inet(SocketAddr),
+    /// A path of a UNIX socket, see unix(7).
+    Path(PathBuf),
+    /// A name in the abstract name space of UNIX sockets, without the leading zero byte.
+    Abstract(Vec<u8>),
+    /// A UNIX socket without a name.
+    Unnamed,
+}
+
+impl Address {
+    /// The internet address, if it is one.
+    pub fn inet(&self) -> Option<SocketAddr> {
+        if let Address::Inet(address) = self { Some(*address) } else { None }
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Address {
+        Address::Inet(address)
+    }
+}
+
+impl From<&Path> for Address {
+    fn from(path: &Path) -> Address {
+        Address::Path(path.to_path_buf())
+    }
+}
+
+/// An address in the kernel's form.
+#[derive(Clone)]
+pub(crate) struct RawAddress {
+    pub(crate) storage: libc::sockaddr_storage,
+    pub(crate) bytes: libc::socklen_t,
+}
+
+const PATH_OFFSET: usize = mem::offset_of!(libc::sockaddr_un, sun_path);
+
+impl RawAddress {
+    /// Room for the kernel to write an address of any family.
+    pub(crate) fn room() -> RawAddress {
+        // SAFETY: all-zero bytes are a valid `sockaddr_storage` (AF_UNSPEC).
+        let storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
+        RawAddress { storage, bytes: mem::size_of_val(&storage) as libc::socklen_t }
+    }
+
+    fn fill<T: Copy>(value: T) -> RawAddress {
+        let mut raw = RawAddress::room();
+        debug_assert!(mem::size_of::<T>() <= mem::size_of_val(&raw.storage));
+        // SAFETY: `T` is one of the sockaddr types, all no larger and no more aligned than the
+        // storage they are meant to be stored in.
+        unsafe { (&raw mut raw.storage).cast::<T>().write(value) };
+        raw.bytes = mem::size_of::<T>() as libc::socklen_t;
+        raw
+    }
+
+    /// Fails with `EINVAL` if a UNIX name does not fit into 107 bytes or has a zero byte.
+    pub(crate) fn new(address: &Address) -> io::Result<RawAddress> {
+        let unix = |name: &[u8], leading: usize| {
+            // SAFETY: all-zero bytes are a valid `sockaddr_un`.
+            let mut raw: libc::sockaddr_un = unsafe { mem::zeroed() };
+            raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
+            if name.len() + 1 > raw.sun_path.len() || (leading == 0 && name.contains(&0)) {
+                return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            }
+            for (to, from) in raw.sun_path[leading..].iter_mut().zip(name) {
+                *to = *from as libc::c_char;
+            }
+            let mut filled = RawAddress::fill(raw);
+            filled.bytes = (PATH_OFFSET + name.len() + 1) as libc::socklen_t;
+            Ok(filled)
+        };
+        Ok(match address {
+            Address::Inet(SocketAddr::V4(v4)) => RawAddress::fill(libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            }),
+            Address::Inet(SocketAddr::V6(v6)) => RawAddress::fill(libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            }),
+            Address::Path(path) => unix(path.as_os_str().as_bytes(), 0)?,
+            Address::Abstract(name) => unix(name, 1)?,
+            Address::Unnamed => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        })
+    }
+
+    /// The address in `bytes`, as the kernel wrote it.
+    pub(crate) fn parse(bytes: &[u8]) -> io::Result<Address> {
+        let unsupported = || io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
+        let Some(family) = bytes.get(..2) else { return Ok(Address::Unnamed) };
+        let port = |bytes: &[u8]| u16::from_be_bytes([bytes[2], bytes[3]]);
+        match i32::from(u16::from_ne_bytes([family[0], family[1]])) {
+            libc::AF_INET if bytes.len() >= mem::size_of::<libc::sockaddr_in>() => {
+                let ip = Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]);
+                Ok(Address::Inet(SocketAddrV4::new(ip, port(bytes)).into()))
+            }
+            libc::AF_INET6 if bytes.len() >= mem::size_of::<libc::sockaddr_in6>() => {
+                let word = |at: usize| {
+                    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+                };
+                let mut ip = [0; 16];
+                ip.copy_from_slice(&bytes[8..24]);
+                let ip = Ipv6Addr::from(ip);
+                Ok(Address::Inet(SocketAddrV6::new(ip, port(bytes), word(4), word(24)).into()))
+            }
+            libc::AF_UNIX => Ok(match &bytes[PATH_OFFSET..] {
+                [] => Address::Unnamed,
+                [0, name @ ..] => Address::Abstract(name.to_vec()),
+                path => {
+                    let end = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
+                    Address::Path(PathBuf::from(OsStr::from_bytes(&path[..end])))
+                }
+            }),
+            libc::AF_UNSPEC => Ok(Address::Unnamed),
+            _ => Err(unsupported()),
+        }
+    }
+
+    /// The bytes that are in use.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        let bytes = (self.bytes as usize).min(mem::size_of_val(&self.storage));
+        // SAFETY: the storage is plain initialised memory of at least that many bytes.
+        unsafe { std::slice::from_raw_parts((&raw const self.storage).cast::<u8>(), bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(address: Address) {
+        let raw = RawAddress::new(&address).unwrap();
+        assert_eq!(RawAddress::parse(raw.as_bytes()).unwrap(), address);
+    }
+
+    #[test]
+    fn every_family_round_trips() {
+        round_trip(Address::Inet("127.0.0.1:65535".parse().unwrap()));
+        round_trip(Address::Inet("[fe80::1]:80".parse().unwrap()));
+        let scoped = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 7, 0x1234, 9);
+        round_trip(Address::Inet(scoped.into()));
+        round_trip(Address::Path("/tmp/socket".into()));
+        round_trip(Address::Abstract(b"name\0with zero".to_vec()));
+    }
+
+    #[test]
+    fn names_that_do_not_fit_are_refused() {
+        let long = Address::Path("x".repeat(108).into());
+        assert!(RawAddress::new(&long).is_err());
+        let longest = Address::Path("x".repeat(107).into());
+        round_trip(longest);
+        assert!(RawAddress::new(&Address::Path("a\0b".into())).is_err());
+    }
+
+    #[test]
+    fn what_the_kernel_writes_is_checked() {
+        assert_eq!(RawAddress::parse(&[]).unwrap(), Address::Unnamed);
+        let short = (libc::AF_INET as u16).to_ne_bytes();
+        assert!(RawAddress::parse(&short).is_err());
+        let unknown = [99u8; 32];
+        assert!(RawAddress::parse(&unknown).is_err());
+    }
+}

@@ -1,0 +1,140 @@
+//! What a channel tells the application.
+
+use crate::address::{Address, RawAddress};
+use crate::buffer::Buffer;
+use crate::driver::{DATAGRAM_PAYLOAD, NAME_BYTES};
+use crate::pool::Lease;
+use crate::source::Socket;
+use std::io;
+use std::ops::Deref;
+
+/// A member of a channel, from [`Channel::register`](crate::Channel::register).
+///
+/// It stays valid until `unregister` or `close`; from then on every call with it fails with
+/// [`Error::UnknownHandle`](crate::Error::UnknownHandle), also when its place is taken by a new
+/// one, and so does every call on another channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+    pub(crate) channel: u32,
+}
+
+/// One completed request, or one of the results of a repeating one.
+#[derive(Debug)]
+pub struct Completion {
+    /// The handle whose request it was.
+    pub handle: Handle,
+    /// Whether more completions of the same request follow.
+    pub more: bool,
+    /// What was asked for and what came of it.
+    pub event: Event,
+}
+
+/// A command and its result; failures carry the kernel's `errno`.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A new connection.
+    Accept(io::Result<Accepted>),
+    /// The socket is connected.
+    Connect(io::Result<()>),
+    /// Bytes were appended to the vector; 0 is the end of the stream or file.
+    Read(io::Result<usize>, Vec<u8>),
+    /// Bytes were appended to the vectors, in order.
+    ReadVectored(io::Result<usize>, Vec<Vec<u8>>),
+    /// Bytes arrived in a buffer of the channel; an empty lease is the end of the stream.
+    Receive(io::Result<Lease>),
+    /// A datagram arrived.
+    ReceiveFrom(io::Result<Datagram>),
+    /// The bytes were written: all of them, or fewer if the peer failed on the way, which the next
+    /// write tells.
+    Write(io::Result<usize>, Buffer),
+    /// The same for several buffers.
+    WriteVectored(io::Result<usize>, Vec<Buffer>),
+    /// A datagram was sent.
+    SendTo(io::Result<usize>, Buffer),
+    /// The connection is shut down.
+    Disconnect(io::Result<()>),
+    /// The file's data is on the disk.
+    Sync(io::Result<()>),
+    /// A signal arrived.
+    Signal(io::Result<SignalInfo>),
+    /// The timer expired that many times since it was last reported.
+    Timer(io::Result<u64>),
+    /// Another thread woke the channel, that many times since it was last reported.
+    Wake(io::Result<u64>),
+    /// The handle is closed. It was unregistered when the close was asked for.
+    Close(io::Result<()>),
+}
+
+/// A new connection.
+#[derive(Debug)]
+pub struct Accepted {
+    /// To be registered with this channel or, if it is a descriptor, used otherwise.
+    pub socket: Socket,
+    /// How many further connections were waiting when this one was delivered.
+    pub pending: u32,
+}
+
+/// A datagram in a buffer of the channel: reads as its payload.
+#[derive(Debug)]
+pub struct Datagram {
+    /// The whole buffer: header, sender's name, payload.
+    lease: Lease,
+    name_bytes: usize,
+    truncated: bool,
+}
+
+impl Datagram {
+    /// Takes the buffer apart; `EBADMSG` if it contradicts itself.
+    pub(crate) fn parse(mut lease: Lease) -> io::Result<Datagram> {
+        let bad = || io::Error::from_raw_os_error(libc::EBADMSG);
+        if lease.len() < DATAGRAM_PAYLOAD {
+            return Err(bad());
+        }
+        let number = |at: usize| {
+            u32::from_ne_bytes([lease[at], lease[at + 1], lease[at + 2], lease[at + 3]]) as usize
+        };
+        let (name_bytes, payload_bytes, flags) = (number(0), number(8), number(12));
+        let truncated = flags & libc::MSG_TRUNC as usize != 0;
+        lease.truncate(DATAGRAM_PAYLOAD.saturating_add(payload_bytes));
+        Ok(Datagram { lease, name_bytes: name_bytes.min(NAME_BYTES), truncated })
+    }
+
+    /// The sender's address; `EAFNOSUPPORT` if it is of a family that the crate does not know.
+    pub fn address(&self) -> io::Result<Address> {
+        let start = DATAGRAM_PAYLOAD - NAME_BYTES;
+        RawAddress::parse(&self.lease[start..start + self.name_bytes])
+    }
+
+    /// Whether the datagram was longer than the buffer and has lost its end.
+    pub fn is_truncated(&self) -> bool {
+        self.truncated
+    }
+
+    /// The payload, to keep or to send on without a copy.
+    pub fn into_lease(mut self) -> Lease {
+        self.lease.advance(DATAGRAM_PAYLOAD);
+        self.lease
+    }
+}
+
+impl Deref for Datagram {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.lease[DATAGRAM_PAYLOAD..]
+    }
+}
+
+/// A signal that arrived, see signalfd(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalInfo {
+    /// The signal's number.
+    pub signal: i32,
+    /// The sender's process id, or 0.
+    pub process: u32,
+    /// The sender's user id.
+    pub user: u32,
+}

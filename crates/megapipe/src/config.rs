@@ -1,0 +1,179 @@
+//! How a channel is set up.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Which driver a channel uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DriverChoice {
+    /// What the environment variable `MEGAPIPE_DRIVER` says (`auto`, `uring` or `epoll`); else
+    /// io_uring if the kernel gives a ring, else epoll.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// epoll(7) and non-blocking calls.
+    Epoll,
+}
+
+impl FromStr for DriverChoice {
+    type Err = UnknownDriver;
+
+    fn from_str(name: &str) -> Result<DriverChoice, UnknownDriver> {
+        match name {
+            "auto" => Ok(DriverChoice::Auto),
+            "uring" => Ok(DriverChoice::Uring),
+            "epoll" => Ok(DriverChoice::Epoll),
+            _ => Err(UnknownDriver(name.chars().take(64).collect())),
+        }
+    }
+}
+
+/// A driver name that is none of `auto`, `uring` and `epoll`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown driver {0:?}: MEGAPIPE_DRIVER takes auto, uring or epoll")]
+pub struct UnknownDriver(String);
+
+/// The driver a channel has ended up with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverKind {
+    /// io_uring.
+    Uring,
+    /// epoll(7) and non-blocking calls.
+    Epoll,
+}
+
+impl fmt::Display for DriverKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            DriverKind::Uring => "uring",
+            DriverKind::Epoll => "epoll",
+        })
+    }
+}
+
+/// Which driver a channel uses, and why; from [`Channel::driver`](crate::Channel::driver).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverReport {
+    /// The driver in use.
+    pub kind: DriverKind,
+    /// Why, in words for a person.
+    pub reason: String,
+}
+
+/// The number and size of one class of the channel's own buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferClass {
+    /// How many buffers: a power of two from 2 to 32,768.
+    pub count: u16,
+    /// Bytes in each: 256 to 16 MiB.
+    pub bytes: u32,
+}
+
+/// The settings of a channel; `Config::default()` suits a server with thousands of connections.
+///
+/// ```
+/// use megapipe::{Channel, Config, DriverChoice};
+/// let config = Config { driver: DriverChoice::Epoll, ..Config::default() };
+/// let channel: Channel<()> = Channel::with_config(config)?;
+/// # Ok::<(), megapipe::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The driver; [`DriverChoice::Auto`] unless there is a reason.
+    pub driver: DriverChoice,
+    /// Requests that collect before they are handed to the kernel in one call: 1 to 1,024; 32 as
+    /// in the report (section 3.4.3).
+    pub batch: u32,
+    /// Completions that one wait may bring, and the length of the kernel's completion queue: a
+    /// power of two from 64 to 65,536.
+    pub completions: u32,
+    /// Handles that may be registered at once; more are refused.
+    pub max_handles: u32,
+    /// Requests that may be outstanding at once; more are refused.
+    pub max_requests: u32,
+    /// Lightweight sockets that may exist at once in the io_uring driver. The kernel counts them
+    /// against `RLIMIT_NOFILE`, to which the number is cut. Connections beyond it are reset by the
+    /// kernel and reported as `ENFILE`.
+    pub max_lightweight: u32,
+    /// The longest that a busy channel may linger for further completions before it takes those
+    /// that are there; zero for never. See [`Channel::dispatch`](crate::Channel::dispatch).
+    pub linger: Duration,
+    /// Buffers for streams with messages of up to a few kilobytes.
+    pub small_buffers: BufferClass,
+    /// Buffers for streams that fill small ones, and for datagrams.
+    pub large_buffers: BufferClass,
+    /// How often a channel with nothing to do looks for connections in the queues of busy channels
+    /// of the same listener, and takes some (Affinity-Accept's stealing). `None` for never.
+    pub steal_interval: Option<Duration>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            driver: DriverChoice::Auto,
+            batch: 32,
+            completions: 4096,
+            max_handles: 1 << 20,
+            max_requests: 1 << 21,
+            max_lightweight: 1 << 17,
+            linger: Duration::from_micros(50),
+            small_buffers: BufferClass { count: 1024, bytes: 4096 },
+            // A datagram may have 65,507 bytes, and its buffer starts with the sender's address.
+            large_buffers: BufferClass { count: 64, bytes: (64 << 10) + 512 },
+            steal_interval: None,
+        }
+    }
+}
+
+impl Config {
+    /// Names the first setting that is out of range.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let class_ok = |class: &BufferClass| {
+            (2..=1 << 15).contains(&class.count)
+                && class.count.is_power_of_two()
+                && (256..=16 << 20).contains(&class.bytes)
+        };
+        if !(1..=1024).contains(&self.batch) {
+            Err("batch must be 1 to 1024")
+        } else if !(64..=1 << 16).contains(&self.completions) || !self.completions.is_power_of_two()
+        {
+            Err("completions must be a power of two from 64 to 65536")
+        } else if self.max_handles == 0 || self.max_requests == 0 {
+            Err("max_handles and max_requests must be at least 1")
+        } else if self.linger > Duration::from_secs(1) {
+            Err("linger must be at most one second")
+        } else if !class_ok(&self.small_buffers) || !class_ok(&self.large_buffers) {
+            Err("a buffer class has 2 to 32768 buffers, a power of two, of 256 bytes to 16 MiB")
+        } else if self.steal_interval.is_some_and(|interval| interval.is_zero()) {
+            Err("steal_interval must be above zero")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_in_range_and_mistakes_are_named() {
+        assert_eq!(Config::default().check(), Ok(()));
+        let wrong = Config { batch: 0, ..Config::default() };
+        assert!(wrong.check().unwrap_err().contains("batch"));
+        let wrong = Config { completions: 100, ..Config::default() };
+        assert!(wrong.check().unwrap_err().contains("completions"));
+        let odd = BufferClass { count: 3, bytes: 4096 };
+        let wrong = Config { small_buffers: odd, ..Config::default() };
+        assert!(wrong.check().unwrap_err().contains("buffer class"));
+    }
+
+    #[test]
+    fn driver_names() {
+        assert_eq!("uring".parse(), Ok(DriverChoice::Uring));
+        let error = "kqueue".parse::<DriverChoice>().unwrap_err();
+        assert!(error.to_string().contains("kqueue") && error.to_string().contains("auto"));
+    }
+}

@@ -1,0 +1,1 @@
+//! The driver over epoll(7) and non-blocking calls.

@@ -1,0 +1,1 @@
+//! The driver over io_uring.

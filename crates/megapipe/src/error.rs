@@ -1,0 +1,98 @@
+//! What can go wrong when a channel is created or a request is filed.
+
+use crate::config::UnknownDriver;
+use std::io;
+
+/// The result of a call on a channel.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a channel could not be created or refused a request.
+///
+/// The failure of an operation that was accepted is no `Error`: it comes in the operation's
+/// [`Event`](crate::Event), as an [`io::Error`] with the kernel's `errno`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting is out of range.
+    #[error("the channel's configuration is out of range: {0}")]
+    Config(&'static str),
+    /// `MEGAPIPE_DRIVER` names no driver.
+    #[error(transparent)]
+    UnknownDriver(#[from] UnknownDriver),
+    /// The channel's resources cannot be set up.
+    #[error("cannot set up the channel ({step}): {source}; {remedy}")]
+    Setup {
+        /// What was being set up.
+        step: &'static str,
+        /// What would help.
+        remedy: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The handle is not, or no longer, registered with this channel.
+    #[error("the handle is not registered with this channel (any more)")]
+    UnknownHandle,
+    /// The request does not suit the handle's type, such as an accept on a pipe.
+    #[error("{request} is not possible on {kind}")]
+    WrongKind {
+        /// The request.
+        request: &'static str,
+        /// What the handle is.
+        kind: &'static str,
+    },
+    /// An argument is unusable, such as a read without room.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// A queue is full: dispatch some completions, then file the request again.
+    #[error("{limit} requests are outstanding, the channel's limit: dispatch, then file again")]
+    TooManyRequests {
+        /// The limit.
+        limit: u32,
+    },
+    /// `Config::max_handles` are registered.
+    #[error("{limit} handles are registered, the channel's limit: raise Config::max_handles")]
+    TooManyHandles {
+        /// The limit.
+        limit: u32,
+    },
+    /// Accepts of the other kind (descriptors or lightweight sockets) are outstanding.
+    #[error("accepts of the other kind are outstanding on this listener: cancel them first")]
+    MixedAccept,
+    /// The channel was created before a fork and is the parent's.
+    #[error("the channel belongs to the process that created it: create one after the fork")]
+    Forked,
+    /// A listening socket could not be shared among channels.
+    #[error(transparent)]
+    Listener(#[from] crate::partition::ListenerError),
+    /// A system call failed.
+    #[error("{call}: {source}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// For `map_err`: wraps the error of the named system call.
+    pub(crate) fn system(call: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::System { call, source }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match &error {
+            Error::Setup { source, .. } | Error::System { source, .. } => source.kind(),
+            Error::TooManyRequests { .. } => io::ErrorKind::WouldBlock,
+            Error::UnknownHandle => io::ErrorKind::NotFound,
+            Error::Config(_)
+            | Error::UnknownDriver(_)
+            | Error::WrongKind { .. }
+            | Error::Invalid(_) => io::ErrorKind::InvalidInput,
+            _ => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}

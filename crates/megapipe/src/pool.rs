@@ -1,0 +1,191 @@
+//! Buffers that belong to the channel and are leased to the application.
+
+use crate::sys::Mapping;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+
+/// A cache line between neighbours: equal offsets in page-sized buffers would all compete for
+/// the same few sets of the first-level cache.
+const STAGGER_BYTES: usize = 64;
+
+/// Equal buffers in one mapping. A buffer is free, in the hands of the driver, or leased.
+pub(crate) struct Pool {
+    memory: Mapping,
+    buffer_bytes: usize,
+    /// Buffers nobody uses, the most recently used (and so the warmest) on top.
+    free: RefCell<Vec<u16>>,
+    leased: Cell<usize>,
+}
+
+impl Pool {
+    /// `count` buffers of `buffer_bytes` each; memory is taken when a buffer is first used.
+    pub(crate) fn new(count: u16, buffer_bytes: usize) -> io::Result<Pool> {
+        let memory = Mapping::anonymous(usize::from(count) * (buffer_bytes + STAGGER_BYTES))?;
+        let free = RefCell::new((0..count).rev().collect());
+        Ok(Pool { memory, buffer_bytes, free, leased: Cell::new(0) })
+    }
+
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
+    }
+
+    /// Where the buffer starts.
+    pub(crate) fn address(&self, index: u16) -> *mut u8 {
+        let offset = usize::from(index) * (self.buffer_bytes + STAGGER_BYTES);
+        debug_assert!(offset < self.memory.bytes());
+        self.memory.address().wrapping_add(offset)
+    }
+
+    pub(crate) fn free_count(&self) -> usize {
+        self.free.borrow().len()
+    }
+
+    /// Buffers that the application holds.
+    pub(crate) fn leased_count(&self) -> usize {
+        self.leased.get()
+    }
+
+    /// Hands a free buffer to the driver.
+    pub(crate) fn take(&self) -> Option<u16> {
+        self.free.borrow_mut().pop()
+    }
+
+    /// Takes a buffer back from the driver.
+    pub(crate) fn give_back(&self, index: u16) {
+        self.free.borrow_mut().push(index);
+    }
+
+    /// Leases to the application a buffer that the driver took and has filled with `bytes` bytes.
+    pub(crate) fn lease(self: &Rc<Pool>, index: u16, bytes: usize) -> Lease {
+        debug_assert!(bytes <= self.buffer_bytes);
+        self.leased.set(self.leased.get() + 1);
+        Lease { pool: Some(Rc::clone(self)), index, start: 0, end: bytes as u32 }
+    }
+}
+
+/// Bytes in a buffer that belongs to the channel, leased to the application.
+///
+/// Reads as a `[u8]`. Dropping the lease returns the buffer; writing it
+/// ([`Channel::write`](crate::Channel::write)) sends the bytes without copying them in user space
+/// and returns it once they are sent. A channel whose buffers are all leased stops receiving until
+/// one comes back, so a lease is for handling a message, not for keeping it.
+///
+/// An empty lease is the end of the stream; it holds no buffer. Leases outlive their channel.
+pub struct Lease {
+    pool: Option<Rc<Pool>>,
+    index: u16,
+    start: u32,
+    end: u32,
+}
+
+impl Lease {
+    /// The lease that holds nothing.
+    pub(crate) fn empty() -> Lease {
+        Lease { pool: None, index: 0, start: 0, end: 0 }
+    }
+
+    /// Drops the first `bytes` bytes from view (all of them if there are fewer), as after parsing
+    /// a header.
+    pub fn advance(&mut self, bytes: usize) {
+        self.start += bytes.min(self.len()) as u32;
+    }
+
+    /// Keeps only the first `bytes` bytes in view.
+    pub fn truncate(&mut self, bytes: usize) {
+        self.end = self.start + bytes.min(self.len()) as u32;
+    }
+}
+
+impl Deref for Lease {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let Some(pool) = &self.pool else { return &[] };
+        let address = pool.address(self.index).wrapping_add(self.start as usize);
+        // SAFETY: the buffer is this lease's alone until it is dropped, `start..end` lies within
+        // it, and the driver has written those bytes.
+        unsafe { std::slice::from_raw_parts(address, (self.end - self.start) as usize) }
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let Some(pool) = &self.pool else { return &mut [] };
+        let address = pool.address(self.index).wrapping_add(self.start as usize);
+        // SAFETY: as for `deref`; the exclusive borrow of the lease makes the slice exclusive.
+        unsafe { std::slice::from_raw_parts_mut(address, (self.end - self.start) as usize) }
+    }
+}
+
+impl AsRef<[u8]> for Lease {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Lease({} bytes)", self.len())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.pool {
+            pool.leased.set(pool.leased.get() - 1);
+            pool.give_back(self.index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_returns_its_buffer_and_the_warmest_is_reused_first() {
+        let pool = Rc::new(Pool::new(4, 128).unwrap());
+        let first = pool.take().unwrap();
+        let second = pool.take().unwrap();
+        assert_ne!(first, second);
+        let lease = pool.lease(second, 128);
+        assert_eq!((pool.free_count(), pool.leased_count()), (2, 1));
+        drop(lease);
+        assert_eq!((pool.free_count(), pool.leased_count()), (3, 0));
+        assert_eq!(pool.take(), Some(second));
+    }
+
+    #[test]
+    fn views_shrink_from_both_ends_and_stop_there() {
+        let pool = Rc::new(Pool::new(1, 16).unwrap());
+        let index = pool.take().unwrap();
+        let mut lease = pool.lease(index, 10);
+        lease.copy_from_slice(b"0123456789");
+        lease.advance(3);
+        lease.truncate(4);
+        assert_eq!(&*lease, b"3456");
+        lease.advance(99);
+        assert!(lease.is_empty());
+        lease.truncate(99);
+        assert!(lease.is_empty());
+    }
+
+    #[test]
+    fn buffers_do_not_overlap_and_outlive_the_pool_owner() {
+        let pool = Rc::new(Pool::new(3, 100).unwrap());
+        let mut leases: Vec<Lease> = Vec::new();
+        while let Some(index) = pool.take() {
+            leases.push(pool.lease(index, 100));
+        }
+        drop(pool);
+        for (value, lease) in leases.iter_mut().enumerate() {
+            lease.fill(value as u8);
+        }
+        for (value, lease) in leases.iter().enumerate() {
+            assert!(lease.iter().all(|byte| *byte == value as u8));
+        }
+    }
+}

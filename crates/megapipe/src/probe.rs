@@ -1,0 +1,1 @@
+//! What the kernel offers a channel, found by trying.

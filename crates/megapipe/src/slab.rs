@@ -1,0 +1,123 @@
+//! A table whose slots carry a generation, so that a stale key never reaches a new tenant.
+
+/// Names one tenant of one slot: the key of an earlier tenant of the same slot is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl Key {
+    /// Packs the key into the 64 bits that a driver carries with each operation.
+    pub(crate) fn tag(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    pub(crate) fn from_tag(tag: u64) -> Key {
+        Key { index: tag as u32, generation: (tag >> 32) as u32 }
+    }
+}
+
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+/// A bounded table with stable indices. Slots are reused last-in first-out: they stay in cache.
+pub(crate) struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+    limit: u32,
+}
+
+impl<T> Slab<T> {
+    /// An empty table that will never hold more than `limit` values.
+    pub(crate) fn new(limit: u32) -> Slab<T> {
+        Slab { slots: Vec::new(), free: Vec::new(), limit }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Stores `value`, or gives it back if the table is full.
+    pub(crate) fn insert(&mut self, value: T) -> Result<Key, T> {
+        if let Some(index) = self.free.pop() {
+            let slot = &mut self.slots[index as usize];
+            slot.value = Some(value);
+            return Ok(Key { index, generation: slot.generation });
+        }
+        if self.slots.len() >= self.limit as usize {
+            return Err(value);
+        }
+        let index = self.slots.len() as u32;
+        self.slots.push(Slot { generation: 1, value: Some(value) });
+        Ok(Key { index, generation: 1 })
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+        let slot = self.slots.get_mut(key.index as usize)?;
+        if slot.generation != key.generation {
+            return None;
+        }
+        let value = slot.value.take()?;
+        // Generation 0 is never issued, so a zeroed key names nobody.
+        slot.generation = slot.generation.checked_add(1).unwrap_or(1);
+        self.free.push(key.index);
+        Some(value)
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        let slot = self.slots.get(key.index as usize)?;
+        if slot.generation == key.generation { slot.value.as_ref() } else { None }
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let slot = self.slots.get_mut(key.index as usize)?;
+        if slot.generation == key.generation { slot.value.as_mut() } else { None }
+    }
+
+    /// The keys of all present values, in index order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.value.is_some())
+            .map(|(index, slot)| Key { index: index as u32, generation: slot.generation })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_key_is_refused() {
+        let mut slab = Slab::new(8);
+        let first = slab.insert("first").unwrap();
+        assert_eq!(slab.remove(first), Some("first"));
+        let second = slab.insert("second").unwrap();
+        assert_eq!(second.index, first.index);
+        assert_eq!(slab.get(first), None);
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.get(second), Some(&"second"));
+    }
+
+    #[test]
+    fn the_limit_holds_and_the_value_comes_back() {
+        let mut slab = Slab::new(2);
+        let key = slab.insert(1).unwrap();
+        slab.insert(2).unwrap();
+        assert_eq!(slab.insert(3), Err(3));
+        slab.remove(key);
+        assert!(slab.insert(3).is_ok());
+        assert_eq!(slab.len(), 2);
+        assert_eq!(slab.keys().count(), 2);
+    }
+
+    #[test]
+    fn tags_round_trip() {
+        let key = Key { index: 0xdead_beef, generation: 0x1234_5678 };
+        assert_eq!(Key::from_tag(key.tag()), key);
+    }
+}

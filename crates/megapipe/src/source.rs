@@ -1,0 +1,298 @@
+//! What can be registered with a channel.
+
+use crate::driver::DirectSocket;
+use crate::sys::check;
+use std::fs::File;
+use std::io;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a handle is, which decides which requests it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A connected or connecting stream socket: TCP, UNIX.
+    Stream,
+    /// A datagram socket: UDP, UNIX.
+    Datagram,
+    /// A listening socket.
+    Listener,
+    /// A pipe, a FIFO, a terminal: bytes without a position.
+    Pipe,
+    /// A disk file: bytes at offsets.
+    File,
+    /// Signals of the process.
+    Signal,
+    /// A timer.
+    Timer,
+    /// Wake-ups from other threads.
+    Wake,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Stream => "a stream socket",
+            Kind::Datagram => "a datagram socket",
+            Kind::Listener => "a listening socket",
+            Kind::Pipe => "a pipe",
+            Kind::File => "a disk file",
+            Kind::Signal => "a signal source",
+            Kind::Timer => "a timer",
+            Kind::Wake => "a wake-up source",
+        }
+    }
+
+    /// Asks the kernel what a descriptor is.
+    fn of(descriptor: BorrowedFd<'_>) -> io::Result<Kind> {
+        let fd = descriptor.as_raw_fd();
+        // SAFETY: all-zero bytes are a valid `stat`, which fstat only fills.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: `stat` is valid for writing and outlives the call.
+        check(unsafe { libc::fstat(fd, &mut stat) })?;
+        match stat.st_mode & libc::S_IFMT {
+            libc::S_IFREG | libc::S_IFBLK => Ok(Kind::File),
+            libc::S_IFSOCK => {
+                if socket_number(fd, libc::SO_ACCEPTCONN)? != 0 {
+                    return Ok(Kind::Listener);
+                }
+                match socket_number(fd, libc::SO_TYPE)? {
+                    libc::SOCK_STREAM | libc::SOCK_SEQPACKET => Ok(Kind::Stream),
+                    _ => Ok(Kind::Datagram),
+                }
+            }
+            libc::S_IFDIR => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+            _ => Ok(Kind::Pipe),
+        }
+    }
+}
+
+fn socket_number(fd: i32, option: i32) -> io::Result<i32> {
+    let mut value: libc::c_int = 0;
+    let mut bytes = std::mem::size_of_val(&value) as libc::socklen_t;
+    // SAFETY: `value` and `bytes` are valid for writing and describe each other.
+    check(unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &mut bytes)
+    })?;
+    Ok(value)
+}
+
+/// A descriptor or lightweight socket on its way into a channel.
+///
+/// Made by `From` from the types of the standard library, from any [`OwnedFd`], from a [`Socket`]
+/// that an accept brought, and from [`Signals`], [`Timer`] and [`wake_pair`].
+#[derive(Debug)]
+pub struct Source {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) kind: Option<Kind>,
+}
+
+/// Where the bytes of a handle come from, as a driver takes it over.
+#[derive(Debug)]
+pub(crate) enum Endpoint {
+    Descriptor(OwnedFd),
+    Direct(DirectSocket),
+}
+
+impl Source {
+    fn new(descriptor: impl Into<OwnedFd>, kind: Kind) -> Source {
+        Source { endpoint: Endpoint::Descriptor(descriptor.into()), kind: Some(kind) }
+    }
+
+    /// What it is; asks the kernel if the type did not say.
+    pub(crate) fn kind(&self) -> io::Result<Kind> {
+        match (&self.endpoint, self.kind) {
+            (_, Some(kind)) => Ok(kind),
+            (Endpoint::Descriptor(descriptor), None) => Kind::of(descriptor.as_fd()),
+            (Endpoint::Direct(_), None) => Ok(Kind::Stream),
+        }
+    }
+}
+
+macro_rules! source_from {
+    ($($type:ty => $kind:expr),* $(,)?) => {
+        $(impl From<$type> for Source {
+            fn from(value: $type) -> Source {
+                Source::new(value, $kind)
+            }
+        })*
+    };
+}
+
+source_from! {
+    TcpStream => Kind::Stream,
+    TcpListener => Kind::Listener,
+    UdpSocket => Kind::Datagram,
+    UnixStream => Kind::Stream,
+    UnixListener => Kind::Listener,
+    UnixDatagram => Kind::Datagram,
+    Signals => Kind::Signal,
+    Timer => Kind::Timer,
+    WakeSource => Kind::Wake,
+}
+
+impl From<OwnedFd> for Source {
+    fn from(descriptor: OwnedFd) -> Source {
+        Source { endpoint: Endpoint::Descriptor(descriptor), kind: None }
+    }
+}
+
+impl From<File> for Source {
+    fn from(file: File) -> Source {
+        OwnedFd::from(file).into()
+    }
+}
+
+impl From<Socket> for Source {
+    fn from(socket: Socket) -> Source {
+        Source { endpoint: socket.0, kind: Some(Kind::Stream) }
+    }
+}
+
+/// A connection that an accept brought and that is not registered yet. Dropping it closes it.
+#[derive(Debug)]
+pub struct Socket(pub(crate) Endpoint);
+
+impl Socket {
+    /// Whether it is a lightweight socket, which only its channel can register.
+    pub fn is_lightweight(&self) -> bool {
+        matches!(self.0, Endpoint::Direct(_))
+    }
+
+    /// The descriptor, to use without the channel; gives a lightweight socket back unchanged.
+    pub fn into_descriptor(self) -> Result<OwnedFd, Socket> {
+        match self.0 {
+            Endpoint::Descriptor(descriptor) => Ok(descriptor),
+            direct => Err(Socket(direct)),
+        }
+    }
+}
+
+/// Signals that arrive as completions, by way of signalfd(2).
+#[derive(Debug)]
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Takes over the given signals (`libc::SIGINT`, …).
+    ///
+    /// They are blocked in the calling thread; threads created later inherit that. Call it before
+    /// other threads are created, or block them there too, else those still take them the usual
+    /// way. Fails with `EINVAL` for a number that is no signal.
+    pub fn new(signals: &[i32]) -> io::Result<Signals> {
+        // SAFETY: `sigset_t` is plain data, which sigemptyset initialises.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is valid for the calls, which only change it.
+        unsafe { libc::sigemptyset(&mut set) };
+        for signal in signals {
+            // SAFETY: as above.
+            check(unsafe { libc::sigaddset(&mut set, *signal) })?;
+        }
+        // SAFETY: `set` is initialised and the old mask is not asked for.
+        let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        // SAFETY: `set` is initialised; the new descriptor is owned here alone.
+        let fd = check(unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC) })?;
+        // SAFETY: the kernel has just given this descriptor to us.
+        Ok(Signals(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+}
+
+impl From<Signals> for OwnedFd {
+    fn from(signals: Signals) -> OwnedFd {
+        signals.0
+    }
+}
+
+/// A timer on the monotonic clock, by way of timerfd_create(2).
+#[derive(Debug)]
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    /// Expires once, after `delay`.
+    pub fn after(delay: Duration) -> io::Result<Timer> {
+        Timer::new(delay, Duration::ZERO)
+    }
+
+    /// Expires every `period`, first after one period.
+    pub fn every(period: Duration) -> io::Result<Timer> {
+        Timer::new(period, period)
+    }
+
+    fn new(first: Duration, period: Duration) -> io::Result<Timer> {
+        // SAFETY: the call takes no pointers.
+        let flags = libc::TFD_CLOEXEC;
+        // SAFETY: the call takes no pointers; the new descriptor is owned here alone.
+        let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
+        // SAFETY: the kernel has just given this descriptor to us.
+        let timer = Timer(unsafe { OwnedFd::from_raw_fd(fd) });
+        let time = |duration: Duration| libc::timespec {
+            tv_sec: duration.as_secs().min(i64::MAX as u64) as libc::time_t,
+            tv_nsec: duration.subsec_nanos().into(),
+        };
+        // A zero time would disarm the timer; what is due at once is due in a nanosecond.
+        let first = first.max(Duration::from_nanos(1));
+        let spec = libc::itimerspec { it_interval: time(period), it_value: time(first) };
+        let old = std::ptr::null_mut();
+        // SAFETY: `spec` outlives the call and the old setting is not asked for.
+        check(unsafe { libc::timerfd_settime(timer.0.as_raw_fd(), 0, &spec, old) })?;
+        Ok(timer)
+    }
+}
+
+impl From<Timer> for OwnedFd {
+    fn from(timer: Timer) -> OwnedFd {
+        timer.0
+    }
+}
+
+/// The end of a wake-up pair that a channel registers; see [`wake_pair`].
+#[derive(Debug)]
+pub struct WakeSource(OwnedFd);
+
+impl From<WakeSource> for OwnedFd {
+    fn from(source: WakeSource) -> OwnedFd {
+        source.0
+    }
+}
+
+/// Wakes a channel from any thread; see [`wake_pair`].
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    /// Completes the channel's [`watch`](crate::Channel::watch) with
+    /// [`Event::Wake`](crate::Event::Wake). Wakes that come faster than the channel looks are
+    /// counted together. One system call; never blocks.
+    pub fn wake(&self) {
+        let one: u64 = 1;
+        // A full counter means that more wakes than anyone could count are pending already.
+        // SAFETY: the eight bytes of `one` are readable and the descriptor is open.
+        let _ = unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+}
+
+/// A pair of ends, by way of eventfd(2): register the one with a channel, wake it by the other.
+///
+/// ```
+/// use megapipe::{Channel, Event, Repeat, wake_pair};
+/// let (waker, source) = wake_pair()?;
+/// let mut channel = Channel::new()?;
+/// let handle = channel.register(source, "stop")?;
+/// channel.watch(handle, Repeat::Once)?;
+/// std::thread::spawn(move || waker.wake()).join().unwrap();
+/// let done = channel.dispatch(None)?.unwrap();
+/// assert!(matches!(done.event, Event::Wake(Ok(1))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn wake_pair() -> io::Result<(Waker, WakeSource)> {
+    // SAFETY: the call takes no pointers; the new descriptor is owned here alone.
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
+    // SAFETY: the kernel has just given this descriptor to us.
+    let source = unsafe { OwnedFd::from_raw_fd(fd) };
+    let waker = source.try_clone()?;
+    Ok((Waker(Arc::new(waker)), WakeSource(source)))
+}

@@ -1,0 +1,64 @@
+//! The few raw calls that several modules need.
+
+use std::io;
+use std::ptr::NonNull;
+
+/// Turns the -1 of a system call into its `errno`.
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Turns a negative `errno`, as io_uring reports it, into an error.
+pub(crate) fn result_of(result: i32) -> io::Result<usize> {
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) }
+}
+
+/// Zeroed, page-aligned memory of its own, returned to the system on drop.
+pub(crate) struct Mapping {
+    address: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapping {
+    pub(crate) fn anonymous(bytes: usize) -> io::Result<Mapping> {
+        let bytes = bytes.max(1);
+        // SAFETY: a fresh anonymous mapping touches no existing memory.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let address = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { address, bytes })
+    }
+
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Advises the kernel on the whole mapping, see madvise(2).
+    pub(crate) fn advise(&self, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: the range is exactly the mapping that `self` owns.
+        check(unsafe { libc::madvise(self.address.as_ptr().cast(), self.bytes, advice) })?;
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is `self`'s alone and nothing refers to it any more.
+        unsafe { libc::munmap(self.address.as_ptr().cast(), self.bytes) };
+    }
+}
