@@ -2,12 +2,15 @@
 
 mod address;
 mod buffer;
+mod channel;
 mod completion;
 mod config;
 mod counters;
 mod cpuset;
 mod driver;
+mod engine;
 mod error;
+mod fork;
 mod partition;
 mod pool;
 pub mod probe;
@@ -17,6 +20,7 @@ mod sys;
 
 pub use address::Address;
 pub use buffer::Buffer;
+pub use channel::{Accept, Channel, Rejected, Repeat, Unregistered};
 pub use completion::{Accepted, Completion, Datagram, Event, Handle, SignalInfo};
 pub use config::{BufferClass, Config, DriverChoice, DriverKind, DriverReport, UnknownDriver};
 pub use counters::Counters;

@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+mod datagram;
 pub(crate) mod epoll;
 pub(crate) mod uring;
 

@@ -1,1 +1,443 @@
 //! The driver over io_uring.
+
+mod buffers;
+mod entries;
+mod linger;
+mod ring;
+mod sockets;
+
+use self::buffers::BufferRing;
+use self::entries::Class;
+use self::linger::Linger;
+use self::ring::{Patience, Ring};
+use super::{DirectSocket, Driver, Full, INTERNAL_TAG, Object, Operation, Outcome, Output, Pools};
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::slab::Key;
+use crate::source::{Endpoint, Kind, Socket};
+use crate::sys::check;
+use io_uring::types::{CancelBuilder, Fd, Fixed};
+use io_uring::{cqueue, opcode, squeue};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Objects from here on are lightweight sockets, as in the report (section 4.1.1).
+pub(crate) const FIRST_DIRECT: u32 = 1 << 30;
+
+/// The tag of requests that the driver waits for itself.
+const SYNCHRONOUS_TAG: u64 = INTERNAL_TAG;
+/// The tag of requests that only complete if they fail, which then does not matter.
+const FORGOTTEN_TAG: u64 = INTERNAL_TAG + 1;
+
+const SMALL_GROUP: u16 = 0;
+const LARGE_GROUP: u16 = 1;
+
+/// Set in the objects of descriptors that are no sockets.
+const NO_SOCKET: u32 = 1 << 29;
+
+/// What an object is to the kernel.
+#[derive(Clone, Copy)]
+enum Target {
+    Descriptor(i32),
+    Direct(u32),
+}
+
+impl Target {
+    fn of(object: Object) -> Target {
+        match object.0.checked_sub(FIRST_DIRECT) {
+            Some(index) => Target::Direct(index),
+            None => Target::Descriptor((object.0 & !NO_SOCKET) as i32),
+        }
+    }
+
+    fn cancel_all(self) -> CancelBuilder {
+        match self {
+            Target::Descriptor(fd) => CancelBuilder::fd(Fd(fd)).all(),
+            Target::Direct(index) => CancelBuilder::fd(Fixed(index)).all(),
+        }
+    }
+}
+
+pub(crate) struct UringDriver {
+    // The ring goes first: the kernel must let go of the buffers before they are unmapped.
+    ring: Ring,
+    small: BufferRing,
+    large: BufferRing,
+    /// Entries of the ring's file table whose sockets were dropped without being registered.
+    discarded: Rc<RefCell<Vec<u32>>>,
+    /// What comes with the completion of each request, by the index in its tag.
+    classes: Vec<Class>,
+    /// Outcomes that came while the driver waited for something else.
+    backlog: VecDeque<Outcome>,
+    linger: Linger,
+    batch: u32,
+    /// Operations without their last outcome, and those of them in the submission queue that
+    /// usually complete as soon as they are submitted.
+    outstanding: u64,
+    prompt: u32,
+    counters: Counters,
+}
+
+impl UringDriver {
+    /// Fails with the kernel's errno; which of them mean that rings are barred is the caller's
+    /// judgement.
+    pub(crate) fn new(config: &Config, pools: Pools) -> io::Result<UringDriver> {
+        let ring = Ring::new(config.completions)?;
+        let sockets = config.max_lightweight.min(descriptor_limit()?).max(1);
+        ring.submitter().register_files_sparse(sockets)?;
+        let class = |group, count, pool| BufferRing::new(&ring, group, count, pool);
+        let small = class(SMALL_GROUP, config.small_buffers.count, pools.small)?;
+        let large = class(LARGE_GROUP, config.large_buffers.count, pools.large)?;
+        let bound_us = if ring.can_linger() { config.linger.as_micros() as u32 } else { 0 };
+        Ok(UringDriver {
+            ring,
+            small,
+            large,
+            discarded: Rc::default(),
+            classes: Vec::new(),
+            backlog: VecDeque::new(),
+            linger: Linger::new(bound_us),
+            batch: config.batch,
+            outstanding: 0,
+            prompt: 0,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Files an entry; makes room by handing the queue to the kernel.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Ring::push`].
+    unsafe fn push(&mut self, entry: &squeue::Entry) -> Result<(), Full> {
+        // SAFETY: as promised by the caller.
+        if unsafe { self.ring.push(entry) } {
+            return Ok(());
+        }
+        self.hand_over().map_err(|_| Full)?;
+        // SAFETY: as promised by the caller.
+        if unsafe { self.ring.push(entry) } { Ok(()) } else { Err(Full) }
+    }
+
+    /// Files an entry that nobody waits for. One that finds no room after a flush is lost, which
+    /// is why only entries are filed here whose loss closing the ring makes good.
+    fn push_forgotten(&mut self, entry: squeue::Entry) {
+        let entry = entry.user_data(FORGOTTEN_TAG).flags(squeue::Flags::SKIP_SUCCESS);
+        // SAFETY: the entries filed here (close, cancel) point to no memory.
+        if unsafe { self.push(&entry) }.is_err() {
+            tracing::warn!("the submission queue is stuck: a close or a cancellation is lost");
+        }
+    }
+
+    fn enlist(&mut self, tag: u64, class: Class) {
+        let index = Key::from_tag(tag).index as usize;
+        if index >= self.classes.len() {
+            self.classes.resize(index + 1, Class::Plain);
+        }
+        self.classes[index] = class;
+        self.outstanding += 1;
+    }
+
+    fn hand_over(&mut self) -> io::Result<()> {
+        self.prepare();
+        self.prompt = 0;
+        self.ring.submit()
+    }
+
+    /// What must be in the kernel's hands before it looks at the queue.
+    fn prepare(&mut self) {
+        self.small.refill();
+        self.large.refill();
+        while let Some(index) = { self.discarded.borrow_mut().pop() } {
+            self.push_forgotten(opcode::Close::new(Fixed(index)).build());
+        }
+    }
+
+    /// Moves the completions that are there into `sink`; gives their number, and the result of the
+    /// synchronous request if it is among them.
+    fn harvest(&mut self, sink: &mut VecDeque<Outcome>) -> (u32, Option<i32>) {
+        let before = sink.len();
+        let mut synchronous = None;
+        let mut arrivals = 0;
+        let UringDriver { ring, small, large, classes, discarded, outstanding, .. } = self;
+        for entry in ring.completions() {
+            let tag = entry.user_data();
+            if tag >= INTERNAL_TAG {
+                if tag == SYNCHRONOUS_TAG {
+                    synchronous = Some(entry.result());
+                }
+                continue;
+            }
+            let more = cqueue::more(entry.flags());
+            *outstanding -= u64::from(!more);
+            let class = classes[Key::from_tag(tag).index as usize];
+            arrivals += u32::from(matches!(class, Class::Arrival { .. }));
+            let output = bring(&entry, class, small, large, discarded);
+            sink.push_back(Outcome { tag, result: entry.result(), more, output });
+        }
+        if arrivals > 0 {
+            self.fetch_datagrams(sink, before);
+        }
+        ((sink.len() - before) as u32, synchronous)
+    }
+
+    /// Runs one entry to its end; what else completes meanwhile goes to the backlog.
+    ///
+    /// # Safety
+    ///
+    /// What the entry points to is valid until this returns; the entry completes by itself.
+    unsafe fn run(&mut self, entry: squeue::Entry) -> io::Result<i32> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.push(&entry.user_data(SYNCHRONOUS_TAG)) }
+            .map_err(|Full| io::Error::from_raw_os_error(libc::EBUSY))?;
+        loop {
+            self.prepare();
+            self.prompt = 0;
+            self.ring.enter(Patience { want: 1, linger_us: 0, timeout: None })?;
+            let mut backlog = std::mem::take(&mut self.backlog);
+            let (_, result) = self.harvest(&mut backlog);
+            self.backlog = backlog;
+            if let Some(result) = result {
+                return Ok(result);
+            }
+        }
+    }
+}
+
+/// Takes hold of what came with a completion.
+fn bring(
+    entry: &cqueue::Entry,
+    class: Class,
+    small: &mut BufferRing,
+    large: &mut BufferRing,
+    discarded: &Rc<RefCell<Vec<u32>>>,
+) -> Output {
+    let (result, flags) = (entry.result(), entry.flags());
+    let buffers = match class {
+        Class::Plain | Class::Arrival { .. } => return Output::None,
+        Class::Small => small,
+        Class::Large => large,
+        Class::Accept | Class::AcceptDirect if result < 0 => return Output::None,
+        Class::Accept | Class::AcceptDirect => {
+            let endpoint = if class == Class::Accept {
+                // SAFETY: the kernel has just opened this descriptor for us.
+                Endpoint::Descriptor(unsafe { OwnedFd::from_raw_fd(result) })
+            } else {
+                let discarded = Rc::clone(discarded);
+                Endpoint::Direct(DirectSocket { index: result as u32, discarded, armed: true })
+            };
+            let queue_nonempty = cqueue::sock_nonempty(flags);
+            return Output::Socket { socket: Socket(endpoint), queue_nonempty };
+        }
+    };
+    match cqueue::buffer_select(flags) {
+        Some(index) if result > 0 => Output::Lease(buffers.filled(index, result as usize)),
+        Some(index) => {
+            buffers.unused(index);
+            Output::None
+        }
+        None => {
+            if result == -libc::ENOBUFS {
+                buffers.ran_out();
+            }
+            Output::None
+        }
+    }
+}
+
+fn is_socket(kind: Kind) -> bool {
+    matches!(kind, Kind::Stream | Kind::Datagram | Kind::Listener)
+}
+
+/// The soft limit on descriptors, to which the kernel also holds a ring's file table.
+fn descriptor_limit() -> io::Result<u32> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writing.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+    Ok(limit.rlim_cur.min(1 << 20) as u32)
+}
+
+impl Driver for UringDriver {
+    fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> io::Result<Object> {
+        match endpoint {
+            Endpoint::Descriptor(descriptor) => {
+                let flag = if is_socket(kind) { 0 } else { NO_SOCKET };
+                Ok(Object(descriptor.into_raw_fd() as u32 | flag))
+            }
+            Endpoint::Direct(mut direct) => {
+                if !Rc::ptr_eq(&direct.discarded, &self.discarded) {
+                    // It is another channel's, which frees it when `direct` is dropped here.
+                    return Err(io::Error::from_raw_os_error(libc::EXDEV));
+                }
+                direct.armed = false;
+                Ok(Object(FIRST_DIRECT + direct.index))
+            }
+        }
+    }
+
+    fn detach(&mut self, object: Object, busy: bool) -> Option<OwnedFd> {
+        let target = Target::of(object);
+        if busy {
+            self.cancel_all(object);
+        }
+        match target {
+            Target::Direct(index) => {
+                self.push_forgotten(opcode::Close::new(Fixed(index)).build());
+                None
+            }
+            Target::Descriptor(fd) => {
+                if busy {
+                    // The descriptor goes back to the application: nothing may be left behind that
+                    // would still read from it.
+                    let _ = self.hand_over();
+                }
+                // SAFETY: `attach` took the descriptor over, and the object ends here.
+                Some(unsafe { OwnedFd::from_raw_fd(fd) })
+            }
+        }
+    }
+
+    fn close(&mut self, tag: u64, object: Object, busy: bool) -> Result<(), Full> {
+        if busy {
+            self.cancel_all(object);
+        }
+        let entry = match Target::of(object) {
+            Target::Descriptor(fd) => opcode::Close::new(Fd(fd)).build(),
+            Target::Direct(index) => opcode::Close::new(Fixed(index)).build(),
+        };
+        // SAFETY: a close points to no memory.
+        unsafe { self.push(&entry.user_data(tag)) }?;
+        self.enlist(tag, Class::Plain);
+        Ok(())
+    }
+
+    fn submit(&mut self, tag: u64, object: Object, operation: Operation) -> Result<(), Full> {
+        let groups = (self.small.group(), self.large.group());
+        let (fd, flags) = match Target::of(object) {
+            Target::Descriptor(fd) => (fd, squeue::Flags::empty()),
+            Target::Direct(index) => (index as i32, squeue::Flags::FIXED_FILE),
+        };
+        let is_socket = object.0 & NO_SOCKET == 0;
+        let entry = entries::build(fd, is_socket, operation, groups).flags(flags);
+        // SAFETY: the caller of `submit` keeps the operation's memory, as the trait demands.
+        unsafe { self.push(&entry.user_data(tag)) }?;
+        self.enlist(tag, Class::of(&operation, fd));
+        self.prompt += u32::from(entries::is_prompt(&operation));
+        if self.ring.queued() >= self.batch {
+            // What the kernel does not take now (its completion queue is full) stays queued.
+            let _ = self.hand_over();
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, tag: u64, _object: Object) {
+        self.push_forgotten(opcode::AsyncCancel2::new(CancelBuilder::user_data(tag)).build());
+    }
+
+    fn cancel_all(&mut self, object: Object) {
+        let builder = Target::of(object).cancel_all();
+        self.push_forgotten(opcode::AsyncCancel2::new(builder).build());
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.ring.queued() == 0 { Ok(()) } else { self.hand_over() }
+    }
+
+    fn collect(
+        &mut self,
+        sink: &mut VecDeque<Outcome>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        if !self.backlog.is_empty() {
+            sink.append(&mut self.backlog);
+            return Ok(());
+        }
+        if self.harvest(sink).0 > 0 {
+            return Ok(());
+        }
+        self.prepare();
+        let asked = self.linger.want();
+        let patience = match timeout {
+            Some(Duration::ZERO) => Patience { want: 0, linger_us: 0, timeout: None },
+            _ if self.linger.bound_us() == 0 => Patience { want: 1, linger_us: 0, timeout },
+            _ => {
+                // What completes on submission is no news to wait for.
+                let want = asked + self.prompt.min(self.outstanding as u32 - self.prompt);
+                let linger_us = if want > 1 { self.linger.bound_us() } else { 0 };
+                Patience { want, linger_us, timeout }
+            }
+        };
+        self.prompt = 0;
+        self.counters.overflows += u64::from(self.ring.has_overflown());
+        self.ring.enter(patience)?;
+        let (came, _) = self.harvest(sink);
+        if patience.want > 0 && came > 0 {
+            self.linger.learn(patience.want, came);
+        }
+        self.counters.waits += 1;
+        self.counters.batched += u64::from(came);
+        self.counters.largest_batch = self.counters.largest_batch.max(u64::from(came));
+        Ok(())
+    }
+
+    fn descriptor(&mut self, object: Object) -> io::Result<OwnedFd> {
+        self.open_descriptor(Target::of(object))
+    }
+
+    fn set_option(
+        &mut self,
+        object: Object,
+        level: i32,
+        name: i32,
+        value: &[u8],
+    ) -> io::Result<()> {
+        self.set_socket_option(Target::of(object), level, name, value)
+    }
+
+    fn get_option(
+        &mut self,
+        object: Object,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> io::Result<usize> {
+        self.get_socket_option(Target::of(object), level, name, value)
+    }
+
+    fn count(&self, counters: &mut Counters) {
+        counters.system_calls += self.ring.system_calls;
+        counters.waits += self.counters.waits;
+        counters.batched += self.counters.batched;
+        counters.largest_batch = counters.largest_batch.max(self.counters.largest_batch);
+        counters.overflows += self.counters.overflows;
+    }
+
+    fn shut_down(&mut self, deadline: Duration) -> bool {
+        let until = Instant::now() + deadline;
+        let mut dropped = VecDeque::new();
+        let _ = self.hand_over();
+        // Only what was submitted can be cancelled, and cancelling may not reach everything at
+        // once (a disk is at work), so it is repeated.
+        while self.outstanding > 0 {
+            let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
+            self.push_forgotten(cancel);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let timeout = Some(left.min(Duration::from_millis(10)));
+            let patience = Patience { want: 1, linger_us: 0, timeout };
+            if self.ring.enter(patience).is_err() {
+                return false;
+            }
+            self.harvest(&mut dropped);
+            dropped.clear();
+        }
+        // Sockets that came with the dropped outcomes are closed with the ring's file table.
+        true
+    }
+}

@@ -1,0 +1,307 @@
+//! The channel as the application sees it.
+
+mod requests;
+
+pub use self::requests::{Accept, Rejected, Repeat};
+
+use crate::address::{Address, RawAddress};
+use crate::completion::{Completion, Handle};
+use crate::config::{Config, DriverReport};
+use crate::counters::Counters;
+use crate::cpuset::CpuSet;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::source::{Kind, Socket, Source};
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// A pipe between one thread and the system: requests go in, completions come out.
+///
+/// `C` is the type of the cookies: what the application wants to find again with each handle, such
+/// as the state of a connection. The channel keeps them.
+///
+/// # One thread
+///
+/// A channel belongs to the thread that created it and cannot be sent to another:
+///
+/// ```compile_fail
+/// let channel: megapipe::Channel<()> = megapipe::Channel::new().unwrap();
+/// std::thread::spawn(move || drop(channel));
+/// ```
+///
+/// In a forked child every call fails with [`Error::Forked`]; the parent's channel is undisturbed.
+///
+/// # Order
+///
+/// Requests of one direction on one handle are carried out in the order of filing, each begun when
+/// the one before it has ended; both directions go on side by side. Reads and writes of a file at
+/// an offset have no order.
+///
+/// # Dropping
+///
+/// Dropping the channel cancels everything, waits until the kernel has let go of its memory (two
+/// seconds at most; what it still holds then is leaked rather than freed), closes what is
+/// registered, and leaves its share of partitioned listeners to the other channels.
+pub struct Channel<C = ()> {
+    engine: Engine,
+    cookies: Vec<Option<C>>,
+    /// Rings and buffers are the creating thread's.
+    not_send: PhantomData<*mut ()>,
+}
+
+/// What an unregistered handle leaves behind.
+#[derive(Debug)]
+pub struct Unregistered<C> {
+    /// The application's cookie.
+    pub cookie: C,
+    /// The descriptor, for use without the channel; `None` for lightweight sockets, which are
+    /// closed, and for partitioned listeners, whose original was never the channel's.
+    pub descriptor: Option<OwnedFd>,
+    /// Connections that a listener had accepted and not delivered, or that waited in its share of a
+    /// listening socket of which no other channel has a share.
+    pub connections: Vec<Socket>,
+}
+
+impl<C> Channel<C> {
+    /// Creates a channel with the default settings.
+    ///
+    /// Uses io_uring (Linux 6.1 or later) or else epoll; see [`Channel::driver`].
+    pub fn new() -> Result<Channel<C>> {
+        Channel::with_config(Config::default())
+    }
+
+    /// Creates a channel.
+    ///
+    /// Fails with [`Error::Setup`], which names cause and remedy, if resources are short, and with
+    /// [`Error::Config`] if a setting is out of range.
+    pub fn with_config(config: Config) -> Result<Channel<C>> {
+        let engine = Engine::new(config)?;
+        Ok(Channel { engine, cookies: Vec::new(), not_send: PhantomData })
+    }
+
+    /// Which driver the channel uses, and why.
+    pub fn driver(&self) -> &DriverReport {
+        self.engine.report()
+    }
+
+    /// What the channel has done so far.
+    pub fn counters(&self) -> Counters {
+        self.engine.counters()
+    }
+
+    /// How many requests are outstanding.
+    pub fn outstanding(&self) -> usize {
+        self.engine.outstanding()
+    }
+
+    /// Registers a descriptor, a socket that was accepted, signals, a timer or a wake-up source.
+    ///
+    /// The channel owns it from now on; [`Channel::unregister`] gives a descriptor back. Pipes and
+    /// terminals are made non-blocking by the epoll driver while they are registered, which every
+    /// other holder of the same open file description sees, too.
+    ///
+    /// Fails with [`Error::TooManyHandles`] at [`Config::max_handles`], and with `EXDEV` for a
+    /// lightweight socket of another channel. What was to be registered is closed then.
+    pub fn register(&mut self, source: impl Into<Source>, cookie: C) -> Result<Handle> {
+        let key = self.engine.register(source.into())?;
+        Ok(self.keep(key, cookie))
+    }
+
+    /// Joins the channels that share a listening TCP socket, with an accept queue of its own for
+    /// the connections whose handshake runs on the given CPUs (report, section 3.4.1).
+    ///
+    /// The original keeps the other CPUs; register it with [`Channel::register`] in one of the
+    /// channels if the sets do not cover all. The first call sets `SO_REUSEPORT` on the original
+    /// and steers by a classic BPF program; no privilege is needed. The channels must be in one
+    /// process. When a channel ends, its share goes to another one.
+    ///
+    /// Fails with [`Error::Listener`] if the set is empty or overlaps with another channel's, or if
+    /// the socket is no listening TCP socket or shares its port already.
+    pub fn register_listener(
+        &mut self,
+        listener: impl AsFd,
+        cpus: CpuSet,
+        cookie: C,
+    ) -> Result<Handle> {
+        let key = self.engine.register_share(listener.as_fd(), &cpus)?;
+        Ok(self.keep(key, cookie))
+    }
+
+    /// Changes the CPUs whose connections come to a partitioned listener. Connections that are
+    /// queued already stay where they are.
+    pub fn set_cpus(&mut self, handle: Handle, cpus: CpuSet) -> Result<()> {
+        let key = self.engine.key(handle)?;
+        self.engine.set_cpus(key, &cpus)
+    }
+
+    fn keep(&mut self, key: crate::slab::Key, cookie: C) -> Handle {
+        let index = key.index as usize;
+        if index >= self.cookies.len() {
+            self.cookies.resize_with(index + 1, || None);
+        }
+        self.cookies[index] = Some(cookie);
+        self.engine.handle(key)
+    }
+
+    /// Ends a membership: what is pending for the handle is cancelled and never delivered, the
+    /// cookie and a descriptor come back, a lightweight socket is closed.
+    ///
+    /// Data that the kernel had already handed over when its completion was cancelled is lost.
+    pub fn unregister(&mut self, handle: Handle) -> Result<Unregistered<C>> {
+        let key = self.engine.key(handle)?;
+        let remains = self.engine.unregister(key)?;
+        let cookie = self.take_cookie(handle)?;
+        let (descriptor, connections) = (remains.descriptor, remains.connections);
+        Ok(Unregistered { cookie, descriptor, connections })
+    }
+
+    /// Ends a membership as [`Channel::unregister`] does and closes the descriptor or lightweight
+    /// socket, whose result comes as one [`Event::Close`](crate::Event::Close) for the handle.
+    /// A listener's undelivered connections are closed, too.
+    pub fn close(&mut self, handle: Handle) -> Result<C> {
+        let key = self.engine.key(handle)?;
+        self.engine.close(key)?;
+        self.take_cookie(handle)
+    }
+
+    fn take_cookie(&mut self, handle: Handle) -> Result<C> {
+        let slot = self.cookies.get_mut(handle.index as usize);
+        slot.and_then(Option::take).ok_or(Error::UnknownHandle)
+    }
+
+    /// The cookie of a handle; `None` if it is not registered (any more).
+    pub fn cookie(&self, handle: Handle) -> Option<&C> {
+        self.engine.member(self.engine.key(handle).ok()?).ok()?;
+        self.cookies.get(handle.index as usize)?.as_ref()
+    }
+
+    /// The cookie of a handle, to change it.
+    pub fn cookie_mut(&mut self, handle: Handle) -> Option<&mut C> {
+        self.engine.member(self.engine.key(handle).ok()?).ok()?;
+        self.cookies.get_mut(handle.index as usize)?.as_mut()
+    }
+
+    /// What a handle is.
+    pub fn kind(&self, handle: Handle) -> Result<Kind> {
+        Ok(self.engine.member(self.engine.key(handle)?)?.kind)
+    }
+
+    /// Waits for the next completion, and flushes first if none is there.
+    ///
+    /// `timeout`: `None` for ever, zero to look without waiting. Gives `None` when the time is up
+    /// or a signal handler ran.
+    ///
+    /// Completions come one by one, but are fetched from the kernel in batches; a busy channel may
+    /// stay in the kernel for up to [`Config::linger`] after the first one to fetch more at once.
+    /// Whether it does is found by trying: a lone request and its answer are not kept waiting.
+    ///
+    /// ```
+    /// use megapipe::{Channel, Event, Repeat, Timer};
+    /// use std::time::Duration;
+    /// let mut channel = Channel::new()?;
+    /// let tick = channel.register(Timer::every(Duration::from_millis(1))?, ())?;
+    /// channel.watch(tick, Repeat::UntilCancelled)?;
+    /// let done = channel.dispatch(Duration::from_secs(5))?.expect("a tick in time");
+    /// assert!(matches!(done.event, Event::Timer(Ok(1..))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn dispatch(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Option<Completion>> {
+        self.engine.dispatch(timeout.into())
+    }
+
+    /// Waits as [`Channel::dispatch`] does, then appends to `batch` the completions that are there,
+    /// at most `limit` of them; gives their number.
+    ///
+    /// Unlike completions that are still in the channel, those in the batch are not withdrawn when
+    /// their handle is unregistered; [`Channel::cookie`] gives `None` for them then.
+    pub fn dispatch_batch(
+        &mut self,
+        batch: &mut Vec<Completion>,
+        limit: usize,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<usize> {
+        let before = batch.len();
+        if limit > 0
+            && let Some(first) = self.engine.dispatch(timeout.into())?
+        {
+            batch.push(first);
+            self.engine.drain_ready(batch, before.saturating_add(limit));
+        }
+        Ok(batch.len() - before)
+    }
+
+    /// Hands what was filed to the kernel now. Never needed before `dispatch`; of use before other
+    /// work that takes long.
+    pub fn flush(&mut self) -> Result<()> {
+        self.engine.flush()
+    }
+
+    /// Another descriptor for the same socket or file; the way from a lightweight socket to a
+    /// regular one. The handle stays registered; the descriptor stays open when it goes.
+    pub fn descriptor(&mut self, handle: Handle) -> Result<OwnedFd> {
+        let key = self.engine.key(handle)?;
+        self.engine.descriptor(key)
+    }
+
+    /// setsockopt(2), also for lightweight sockets (at the levels `SOL_SOCKET` and `IPPROTO_TCP`).
+    pub fn set_socket_option(
+        &mut self,
+        handle: Handle,
+        level: i32,
+        name: i32,
+        value: &[u8],
+    ) -> Result<()> {
+        let key = self.engine.key(handle)?;
+        self.engine.set_option(key, level, name, value)
+    }
+
+    /// getsockopt(2), also for lightweight sockets; gives the length of the value.
+    pub fn socket_option(
+        &mut self,
+        handle: Handle,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> Result<usize> {
+        let key = self.engine.key(handle)?;
+        self.engine.get_option(key, level, name, value)
+    }
+
+    /// `TCP_NODELAY`: whether small segments are sent at once. Inherited from a listener.
+    pub fn set_nodelay(&mut self, handle: Handle, nodelay: bool) -> Result<()> {
+        let value = libc::c_int::from(nodelay).to_ne_bytes();
+        self.set_socket_option(handle, libc::IPPROTO_TCP, libc::TCP_NODELAY, &value)
+    }
+
+    /// `SO_LINGER`, in whole seconds, rounded up: how long a close waits for unsent data; zero to
+    /// reset the connection, `None` for the default. Inherited from a listener.
+    pub fn set_linger(&mut self, handle: Handle, linger: Option<Duration>) -> Result<()> {
+        let seconds = linger.map_or(0, |time| {
+            let whole = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+            whole.min(i32::MAX as u64) as libc::c_int
+        });
+        let mut value = [0; 8];
+        value[..4].copy_from_slice(&libc::c_int::from(linger.is_some()).to_ne_bytes());
+        value[4..].copy_from_slice(&seconds.to_ne_bytes());
+        self.set_socket_option(handle, libc::SOL_SOCKET, libc::SO_LINGER, &value)
+    }
+
+    /// The address of the other side of a connection.
+    pub fn peer_address(&mut self, handle: Handle) -> Result<Address> {
+        let mut room = [0; std::mem::size_of::<libc::sockaddr_storage>()];
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERNAME);
+        let bytes = self.socket_option(handle, level, name, &mut room)?;
+        let address = &room[..bytes.min(room.len())];
+        RawAddress::parse(address).map_err(Error::system("getpeername"))
+    }
+}
+
+impl<C> std::fmt::Debug for Channel<C> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Channel")
+            .field("driver", &self.engine.report().kind)
+            .field("outstanding", &self.engine.outstanding())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,381 @@
+//! Filing requests.
+//!
+//! Each method files one request and returns at once; what comes of it is told by an
+//! [`Event`](crate::Event) of the same name. Requests are handed to the kernel in batches:
+//! when [`Config::batch`](crate::Config::batch) of them have collected, when `dispatch` has nothing
+//! to deliver, or on `flush`.
+
+use super::Channel;
+use crate::address::{Address, RawAddress};
+use crate::buffer::Buffer;
+use crate::completion::Handle;
+use crate::engine::{AcceptWish, Command, Lane, Message, Payload, Request, Vector};
+use crate::error::{Error, Result};
+use crate::slab::Key;
+use crate::source::Kind;
+use std::fmt;
+use std::net::Shutdown;
+
+/// Whether a request completes once or until it is cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// One completion.
+    Once,
+    /// A completion each time, until the end of the stream, an error, or [`Channel::cancel`]. Cheaper
+    /// than asking again each time.
+    UntilCancelled,
+}
+
+/// What [`Channel::accept`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accept {
+    count: Option<u32>,
+    lightweight: bool,
+}
+
+impl Accept {
+    /// Connections as lightweight sockets: the channel's own, without a file descriptor (report,
+    /// section 3.4.2). The epoll driver gives descriptors instead.
+    pub fn lightweight() -> Accept {
+        Accept { count: None, lightweight: true }
+    }
+
+    /// Connections as regular descriptors.
+    pub fn descriptors() -> Accept {
+        Accept { count: None, lightweight: false }
+    }
+
+    /// Only so many connections; without it, all until [`Channel::cancel`].
+    pub fn count(self, count: u32) -> Accept {
+        Accept { count: Some(count), ..self }
+    }
+}
+
+/// A request that was refused, with the buffer that came with it.
+///
+/// Turns into the [`Error`] by `?`.
+pub struct Rejected<B> {
+    /// Why.
+    pub error: Error,
+    /// What the application had handed over.
+    pub buffer: B,
+}
+
+impl<B> fmt::Debug for Rejected<B> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, out)
+    }
+}
+
+impl<B> fmt::Display for Rejected<B> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, out)
+    }
+}
+
+impl<B> std::error::Error for Rejected<B> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl<B> From<Rejected<B>> for Error {
+    fn from(rejected: Rejected<B>) -> Error {
+        rejected.error
+    }
+}
+
+const STREAMS: &[Kind] = &[Kind::Stream, Kind::Pipe];
+const BYTES: &[Kind] = &[Kind::Stream, Kind::Pipe, Kind::Datagram, Kind::File];
+const SOCKETS: &[Kind] = &[Kind::Stream, Kind::Datagram];
+const WATCHED: &[Kind] = &[Kind::Signal, Kind::Timer, Kind::Wake];
+
+impl<C> Channel<C> {
+    fn check(&self, handle: Handle, request: &'static str, kinds: &[Kind]) -> Result<Key> {
+        let key = self.engine.key(handle)?;
+        let kind = self.engine.member(key)?.kind;
+        if kinds.contains(&kind) {
+            return Ok(key);
+        }
+        Err(Error::WrongKind { request, kind: kind.name() })
+    }
+
+    /// Accepts connections on a listener: [`Event::Accept`](crate::Event::Accept) for each.
+    ///
+    /// Counts of several calls add up. An error such as `EMFILE` ends the request; connections stay
+    /// queued in the kernel. `ECANCELED` is the last completion after [`Channel::cancel`].
+    pub fn accept(&mut self, handle: Handle, accept: Accept) -> Result<()> {
+        let key = self.check(handle, "an accept", &[Kind::Listener])?;
+        if accept.count == Some(0) {
+            return Err(Error::Invalid("an accept of no connections would never complete"));
+        }
+        let Accept { count, lightweight } = accept;
+        self.engine.accept(key, AcceptWish { count, lightweight })
+    }
+
+    /// Connects a socket: [`Event::Connect`](crate::Event::Connect). Requests that are filed
+    /// meanwhile on the same handle wait for it.
+    pub fn connect(&mut self, handle: Handle, address: impl Into<Address>) -> Result<()> {
+        let key = self.check(handle, "a connect", SOCKETS)?;
+        let address = RawAddress::new(&address.into()).map_err(Error::system("connect"))?;
+        let payload = Payload::Address(Box::new(address));
+        self.file(key, Request::new(Command::Connect, Lane::Outbound, payload))
+    }
+
+    /// Reads into the spare capacity of `buffer`, behind what it contains:
+    /// [`Event::Read`](crate::Event::Read) with the number of bytes, 0 at the end. Completes with
+    /// what is there, which may be less than the room. From a file: at its position.
+    pub fn read(&mut self, handle: Handle, buffer: Vec<u8>) -> Result<(), Rejected<Vec<u8>>> {
+        match self.check(handle, "a read", BYTES) {
+            Ok(key) => self.file_read(key, buffer, Lane::Inbound, None),
+            Err(error) => Err(Rejected { error, buffer }),
+        }
+    }
+
+    /// Reads from a disk file at an offset; otherwise as [`Channel::read`].
+    pub fn read_at(
+        &mut self,
+        handle: Handle,
+        buffer: Vec<u8>,
+        offset: u64,
+    ) -> Result<(), Rejected<Vec<u8>>> {
+        match self.check_offset(handle, "a read at an offset", offset) {
+            Ok(key) => self.file_read(key, buffer, Lane::None, Some(offset)),
+            Err(error) => Err(Rejected { error, buffer }),
+        }
+    }
+
+    /// Offsets are signed in the kernel.
+    fn check_offset(&self, handle: Handle, request: &'static str, offset: u64) -> Result<Key> {
+        if offset > i64::MAX as u64 {
+            return Err(Error::Invalid("an offset is at most 2⁶³ - 1"));
+        }
+        self.check(handle, request, &[Kind::File])
+    }
+
+    fn file_read(
+        &mut self,
+        key: Key,
+        buffer: Vec<u8>,
+        lane: Lane,
+        offset: Option<u64>,
+    ) -> Result<(), Rejected<Vec<u8>>> {
+        if buffer.capacity() == buffer.len() {
+            let error = Error::Invalid("the buffer has no spare capacity to read into");
+            return Err(Rejected { error, buffer });
+        }
+        let mut request = Request::new(Command::Read, lane, Payload::Bytes(buffer));
+        if let Some(offset) = offset {
+            request = request.at(offset);
+        }
+        self.engine.file(key, request).map_err(|(error, request)| {
+            let Payload::Bytes(buffer) = request.payload else {
+                return Rejected { error, buffer: Vec::new() };
+            };
+            Rejected { error, buffer }
+        })
+    }
+
+    /// Reads into the spare capacity of several buffers, filling one after the other:
+    /// [`Event::ReadVectored`](crate::Event::ReadVectored). At most 1,024 buffers.
+    pub fn read_vectored(
+        &mut self,
+        handle: Handle,
+        buffers: Vec<Vec<u8>>,
+    ) -> Result<(), Rejected<Vec<Vec<u8>>>> {
+        let key = match self.check(handle, "a vectored read", BYTES) {
+            Ok(key) => key,
+            Err(error) => return Err(Rejected { error, buffer: buffers }),
+        };
+        let vector = Vector::reading(buffers);
+        let error = if vector.rest().len() > MOST_VECTORS {
+            TOO_MANY_VECTORS
+        } else if vector.bytes_left() == 0 {
+            Error::Invalid("the buffers have no spare capacity to read into")
+        } else {
+            let payload = Payload::Vector(vector);
+            let request = Request::new(Command::ReadVectored, Lane::Inbound, payload);
+            return self.engine.file(key, request).map_err(|(error, request)| {
+                let Payload::Vector(vector) = request.payload else {
+                    return Rejected { error, buffer: Vec::new() };
+                };
+                Rejected { error, buffer: vector.reads }
+            });
+        };
+        Err(Rejected { error, buffer: vector.reads })
+    }
+
+    /// Receives from a stream or pipe into a buffer that belongs to the channel:
+    /// [`Event::Receive`](crate::Event::Receive) with a lease of it, empty at the end.
+    ///
+    /// While all buffers are leased, the request waits; nothing is lost.
+    pub fn receive(&mut self, handle: Handle, repeat: Repeat) -> Result<()> {
+        let key = self.check(handle, "a receive", STREAMS)?;
+        self.file_repeating(key, Command::Receive, Payload::None, repeat)
+    }
+
+    /// Receives datagrams with the addresses of their senders:
+    /// [`Event::ReceiveFrom`](crate::Event::ReceiveFrom).
+    pub fn receive_from(&mut self, handle: Handle, repeat: Repeat) -> Result<()> {
+        let key = self.check(handle, "a receive of datagrams", &[Kind::Datagram])?;
+        self.file_repeating(key, Command::ReceiveFrom, Payload::None, repeat)
+    }
+
+    /// Asks for the next signal, expiry or wake-up of a [`Signals`](crate::Signals),
+    /// [`Timer`](crate::Timer) or [`WakeSource`](crate::WakeSource).
+    pub fn watch(&mut self, handle: Handle, repeat: Repeat) -> Result<()> {
+        let key = self.check(handle, "a watch", WATCHED)?;
+        self.file_repeating(key, Command::Watch, Payload::Words(Box::default()), repeat)
+    }
+
+    fn file_repeating(
+        &mut self,
+        key: Key,
+        command: Command,
+        payload: Payload,
+        repeat: Repeat,
+    ) -> Result<()> {
+        let request = Request::new(command, Lane::Inbound, payload);
+        self.file(key, request.repeating(repeat == Repeat::UntilCancelled))
+    }
+
+    fn file(&mut self, key: Key, request: Request) -> Result<()> {
+        self.engine.file(key, request).map_err(|(error, _)| error)
+    }
+
+    /// Writes all of a buffer: [`Event::Write`](crate::Event::Write) gives it back. To a file: at
+    /// its position. To a connected datagram socket: one datagram.
+    ///
+    /// A broken pipe raises `SIGPIPE` unless it is ignored, as Rust programs do; a broken socket
+    /// never does.
+    pub fn write(
+        &mut self,
+        handle: Handle,
+        buffer: impl Into<Buffer>,
+    ) -> Result<(), Rejected<Buffer>> {
+        let buffer = buffer.into();
+        match self.check(handle, "a write", BYTES) {
+            Ok(key) => self.file_write(key, buffer, Lane::Outbound, None),
+            Err(error) => Err(Rejected { error, buffer }),
+        }
+    }
+
+    /// Writes all of a buffer to a disk file at an offset.
+    pub fn write_at(
+        &mut self,
+        handle: Handle,
+        buffer: impl Into<Buffer>,
+        offset: u64,
+    ) -> Result<(), Rejected<Buffer>> {
+        let buffer = buffer.into();
+        match self.check_offset(handle, "a write at an offset", offset) {
+            Ok(key) => self.file_write(key, buffer, Lane::None, Some(offset)),
+            Err(error) => Err(Rejected { error, buffer }),
+        }
+    }
+
+    fn file_write(
+        &mut self,
+        key: Key,
+        buffer: Buffer,
+        lane: Lane,
+        offset: Option<u64>,
+    ) -> Result<(), Rejected<Buffer>> {
+        let mut request = Request::new(Command::Write, lane, Payload::Buffer(buffer));
+        if let Some(offset) = offset {
+            request = request.at(offset);
+        }
+        self.engine.file(key, request).map_err(|(error, request)| {
+            let Payload::Buffer(buffer) = request.payload else {
+                return Rejected { error, buffer: Buffer::Static(&[]) };
+            };
+            Rejected { error, buffer }
+        })
+    }
+
+    /// Writes all of several buffers in order, as after a header and a body were made separately:
+    /// [`Event::WriteVectored`](crate::Event::WriteVectored). At most 1,024 buffers.
+    pub fn write_vectored(
+        &mut self,
+        handle: Handle,
+        buffers: Vec<Buffer>,
+    ) -> Result<(), Rejected<Vec<Buffer>>> {
+        let key = match self.check(handle, "a vectored write", BYTES) {
+            Ok(key) => key,
+            Err(error) => return Err(Rejected { error, buffer: buffers }),
+        };
+        if buffers.len() > MOST_VECTORS {
+            return Err(Rejected { error: TOO_MANY_VECTORS, buffer: buffers });
+        }
+        let payload = Payload::Vector(Vector::writing(buffers));
+        let request = Request::new(Command::WriteVectored, Lane::Outbound, payload);
+        self.engine.file(key, request).map_err(|(error, request)| {
+            let Payload::Vector(vector) = request.payload else {
+                return Rejected { error, buffer: Vec::new() };
+            };
+            Rejected { error, buffer: vector.writes }
+        })
+    }
+
+    /// Sends a datagram to an address: [`Event::SendTo`](crate::Event::SendTo).
+    pub fn send_to(
+        &mut self,
+        handle: Handle,
+        buffer: impl Into<Buffer>,
+        address: impl Into<Address>,
+    ) -> Result<(), Rejected<Buffer>> {
+        let buffer = buffer.into();
+        let key = self.check(handle, "a send of datagrams", &[Kind::Datagram]);
+        let address = RawAddress::new(&address.into()).map_err(Error::system("sendto"));
+        let (key, address) = match (key, address) {
+            (Ok(key), Ok(address)) => (key, address),
+            (Err(error), _) | (_, Err(error)) => return Err(Rejected { error, buffer }),
+        };
+        let payload = Payload::Message(Message::new(buffer, address));
+        let request = Request::new(Command::SendTo, Lane::Outbound, payload);
+        self.engine.file(key, request).map_err(|(error, request)| {
+            let Payload::Message(message) = request.payload else {
+                return Rejected { error, buffer: Buffer::Static(&[]) };
+            };
+            Rejected { error, buffer: message.buffer }
+        })
+    }
+
+    /// Shuts a connection down, as shutdown(2) does, after the writes that were filed before:
+    /// [`Event::Disconnect`](crate::Event::Disconnect). The handle stays registered.
+    pub fn disconnect(&mut self, handle: Handle, how: Shutdown) -> Result<()> {
+        let key = self.check(handle, "a disconnect", SOCKETS)?;
+        let how = match how {
+            Shutdown::Read => libc::SHUT_RD,
+            Shutdown::Write => libc::SHUT_WR,
+            Shutdown::Both => libc::SHUT_RDWR,
+        };
+        self.file(key, Request::new(Command::Disconnect { how }, Lane::Outbound, Payload::None))
+    }
+
+    /// Waits until the data of a file is on its disk, as fsync(2) does, for the writes that are
+    /// complete: [`Event::Sync`](crate::Event::Sync).
+    pub fn sync(&mut self, handle: Handle) -> Result<()> {
+        let key = self.check(handle, "a sync", &[Kind::File])?;
+        let command = Command::Sync { data_only: false };
+        self.file(key, Request::new(command, Lane::None, Payload::None))
+    }
+
+    /// The same without what only concerns the file's times, as fdatasync(2) does.
+    pub fn sync_data(&mut self, handle: Handle) -> Result<()> {
+        let key = self.check(handle, "a sync", &[Kind::File])?;
+        let command = Command::Sync { data_only: true };
+        self.file(key, Request::new(command, Lane::None, Payload::None))
+    }
+
+    /// Cancels all requests of a handle. Each has its last completion still: with `ECANCELED`, or
+    /// with its result if that was quicker. The handle stays registered.
+    pub fn cancel(&mut self, handle: Handle) -> Result<()> {
+        let key = self.engine.key(handle)?;
+        self.engine.cancel(key)
+    }
+}
+
+/// `IOV_MAX`.
+const MOST_VECTORS: usize = 1024;
+const TOO_MANY_VECTORS: Error = Error::Invalid("a vectored request takes at most 1024 buffers");

@@ -1,0 +1,41 @@
+//! Fetching one datagram into a buffer of the channel.
+
+use super::{DATAGRAM_PAYLOAD, DatagramHeader, NAME_BYTES, Outcome, Output};
+use crate::pool::Pool;
+use std::io;
+use std::mem;
+use std::rc::Rc;
+
+/// Receives a datagram that is there, laid out as io_uring's multishot receive does it. The outcome
+/// is `-ENOBUFS` without a free buffer and `-EAGAIN` without a datagram.
+pub(crate) fn fetch(tag: u64, fd: i32, pool: &Rc<Pool>) -> Outcome {
+    let Some(index) = pool.take() else { return Outcome::plain(tag, -libc::ENOBUFS) };
+    let buffer = pool.address(index);
+    let room = pool.buffer_bytes().saturating_sub(DATAGRAM_PAYLOAD);
+    let mut vector =
+        libc::iovec { iov_base: buffer.wrapping_add(DATAGRAM_PAYLOAD).cast(), iov_len: room };
+    // SAFETY: all-zero bytes are a valid `msghdr` without name, data and control.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_name = buffer.wrapping_add(mem::size_of::<DatagramHeader>()).cast();
+    message.msg_namelen = NAME_BYTES as libc::socklen_t;
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
+    // SAFETY: name and data lie within a buffer of at least 256 bytes that nobody else uses.
+    let received = unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) };
+    if received < 0 {
+        let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        pool.give_back(index);
+        return Outcome::plain(tag, -errno);
+    }
+    let header = DatagramHeader {
+        name_bytes: message.msg_namelen,
+        control_bytes: 0,
+        payload_bytes: received as u32,
+        flags: message.msg_flags as u32,
+    };
+    // SAFETY: the buffer is ours, larger than the header, and written without regard to alignment.
+    unsafe { buffer.cast::<DatagramHeader>().write_unaligned(header) };
+    let bytes = DATAGRAM_PAYLOAD + received as usize;
+    let output = Output::Lease(pool.lease(index, bytes));
+    Outcome { tag, result: bytes as i32, more: false, output }
+}

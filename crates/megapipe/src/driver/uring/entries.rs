@@ -1,0 +1,133 @@
+//! Operations in the kernel's form.
+
+use crate::driver::{NAME_BYTES, NO_OFFSET, Operation};
+use io_uring::{opcode, squeue, types};
+use std::ptr;
+
+/// What comes with a completion, which the completion itself does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Plain,
+    Small,
+    Large,
+    Accept,
+    AcceptDirect,
+    /// A datagram is there to be fetched.
+    Arrival {
+        fd: i32,
+    },
+}
+
+impl Class {
+    pub(super) fn of(operation: &Operation, fd: i32) -> Class {
+        match *operation {
+            Operation::Accept { lightweight: true, .. } => Class::AcceptDirect,
+            Operation::Accept { lightweight: false, .. } => Class::Accept,
+            Operation::Receive { large: false, .. } => Class::Small,
+            Operation::Receive { large: true, .. } => Class::Large,
+            Operation::ReceiveFrom { repeat: true } => Class::Large,
+            Operation::ReceiveFrom { repeat: false } => Class::Arrival { fd },
+            _ => Class::Plain,
+        }
+    }
+}
+
+/// Whether the operation usually completes while it is being submitted.
+pub(super) fn is_prompt(operation: &Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Write { .. }
+            | Operation::WriteVectored { .. }
+            | Operation::SendTo { .. }
+            | Operation::Shutdown { .. }
+    )
+}
+
+/// A broken connection is an error, not a signal; a stream is written to the end.
+const STREAM_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+
+/// The header that tells the kernel how much room a received datagram leaves for the sender's name.
+/// It is only read.
+struct Template(libc::msghdr);
+// SAFETY: the pointers in it are null and nobody writes to it.
+unsafe impl Sync for Template {}
+static DATAGRAM: Template = Template(libc::msghdr {
+    msg_name: ptr::null_mut(),
+    msg_namelen: NAME_BYTES as libc::socklen_t,
+    msg_iov: ptr::null_mut(),
+    msg_iovlen: 0,
+    msg_control: ptr::null_mut(),
+    msg_controllen: 0,
+    msg_flags: 0,
+});
+
+/// The entry for an operation on descriptor `fd`, which may also be an index into the ring's file
+/// table if the caller sets that flag; `groups` are the numbers of the small and large buffers.
+pub(super) fn build(
+    fd: i32,
+    is_socket: bool,
+    operation: Operation,
+    groups: (u16, u16),
+) -> squeue::Entry {
+    let fd = types::Fd(fd);
+    match operation {
+        Operation::Accept { lightweight, repeat } => accept(fd, lightweight, repeat),
+        Operation::Connect { address, bytes } => opcode::Connect::new(fd, address, bytes).build(),
+        Operation::Read { address, bytes, offset } if !is_socket => {
+            opcode::Read::new(fd, address, bytes).offset(offset).build()
+        }
+        Operation::Read { address, bytes, .. } => opcode::Recv::new(fd, address, bytes).build(),
+        Operation::ReadVectored { vector, count, offset } => {
+            opcode::Readv::new(fd, vector, count).offset(offset).build()
+        }
+        Operation::Receive { large, repeat } => {
+            receive(fd, is_socket, if large { groups.1 } else { groups.0 }, repeat)
+        }
+        Operation::ReceiveFrom { repeat: true } => {
+            opcode::RecvMsgMulti::new(fd, &raw const DATAGRAM.0, groups.1).build()
+        }
+        Operation::ReceiveFrom { repeat: false } => {
+            opcode::PollAdd::new(fd, libc::POLLIN as u32).build()
+        }
+        Operation::Write { address, bytes, offset } if !is_socket => {
+            opcode::Write::new(fd, address, bytes).offset(offset).build()
+        }
+        Operation::Write { address, bytes, .. } => {
+            opcode::Send::new(fd, address, bytes).flags(STREAM_FLAGS).build()
+        }
+        Operation::WriteVectored { vector, count, offset } => {
+            opcode::Writev::new(fd, vector, count).offset(offset).build()
+        }
+        Operation::SendTo { message } => {
+            opcode::SendMsg::new(fd, message).flags(STREAM_FLAGS as u32).build()
+        }
+        Operation::Shutdown { how } => opcode::Shutdown::new(fd, how).build(),
+        Operation::Sync { data_only: true } => {
+            opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()
+        }
+        Operation::Sync { data_only: false } => opcode::Fsync::new(fd).build(),
+    }
+}
+
+fn receive(fd: types::Fd, is_socket: bool, group: u16, repeat: bool) -> squeue::Entry {
+    let entry = match (is_socket, repeat) {
+        (true, true) => return opcode::RecvMulti::new(fd, group).build(),
+        (true, false) => opcode::Recv::new(fd, ptr::null_mut(), 0).buf_group(group).build(),
+        // A pipe is read once at a time: the channel asks again.
+        (false, _) => {
+            opcode::Read::new(fd, ptr::null_mut(), 0).offset(NO_OFFSET).buf_group(group).build()
+        }
+    };
+    entry.flags(squeue::Flags::BUFFER_SELECT)
+}
+
+fn accept(fd: types::Fd, lightweight: bool, repeat: bool) -> squeue::Entry {
+    // An entry of the file table has no close-on-exec flag: it is never inherited.
+    let flags = if lightweight { 0 } else { libc::SOCK_CLOEXEC };
+    if repeat {
+        return opcode::AcceptMulti::new(fd).allocate_file_index(lightweight).flags(flags).build();
+    }
+    let slot = lightweight.then(types::DestinationSlot::auto_target);
+    let (address, bytes) = (ptr::null_mut(), ptr::null_mut());
+    opcode::Accept::new(fd, address, bytes).flags(flags).file_index(slot).build()
+}

@@ -1,0 +1,141 @@
+//! Ending requests and memberships before their time.
+
+use super::{Command, Engine, Lane, Payload, Queue, Request};
+use crate::completion::Completion;
+use crate::driver::{Outcome, Output};
+use crate::error::Error;
+use crate::slab::Key;
+use crate::source::Socket;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// What a member leaves behind.
+pub(crate) struct Remains {
+    pub(crate) descriptor: Option<OwnedFd>,
+    pub(crate) connections: Vec<Socket>,
+}
+
+impl Engine {
+    /// Cancels all requests of a member; each completes with `ECANCELED` or its result.
+    pub(crate) fn cancel(&mut self, key: Key) -> Result<(), Error> {
+        self.member(key)?;
+        let Some(member) = self.members.get_mut(key) else { return Ok(()) };
+        let (object, busy) = (member.object, member.in_flight > 0);
+        let mut waiting = Vec::new();
+        for queue in &mut member.queues {
+            let mut next = queue.first.take();
+            queue.last = None;
+            while let Some(id) = next {
+                let Some(request) = self.requests.get_mut(id) else { break };
+                next = request.next.take();
+                // It has left the lane: its end must not start the lane's next request.
+                request.lane = Lane::None;
+                waiting.push(id);
+            }
+            if let Queue { active: Some(id), .. } = *queue
+                && self.requests.get(id).is_some_and(|request| !request.in_flight)
+            {
+                waiting.push(id);
+            }
+        }
+        self.starved.retain(|id| !waiting.contains(id));
+        self.stalled.retain(|id| !waiting.contains(id));
+        for id in waiting {
+            self.ready.push_back(Outcome::plain(id.tag(), -libc::ECANCELED));
+        }
+        self.cancel_accepts(key);
+        if busy {
+            self.driver.cancel_all(object);
+        }
+        Ok(())
+    }
+
+    /// Ends a membership. Nothing that is pending for the handle is delivered any more.
+    pub(crate) fn unregister(&mut self, key: Key) -> Result<Remains, Error> {
+        self.member(key)?;
+        let mut connections = self.leave(key);
+        self.listeners.retain(|listener| *listener != key);
+        let Some(mut member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
+        self.drop_waiting(&mut member.queues);
+        let descriptor = self.driver.detach(member.object, member.in_flight > 0);
+        if member.listener.is_some() {
+            connections.extend(self.undelivered_connections(key));
+        }
+        Ok(Remains { descriptor, connections })
+    }
+
+    /// Ends a membership as `unregister` does and closes its descriptor, which completes.
+    pub(crate) fn close(&mut self, key: Key) -> Result<Vec<Socket>, Error> {
+        self.member(key)?;
+        let mut request = Request::new(Command::Close, Lane::None, Payload::None);
+        request.handle = key;
+        let limit = self.config.max_requests;
+        let id = self.requests.insert(request).map_err(|_| Error::TooManyRequests { limit })?;
+        let mut connections = self.leave(key);
+        self.listeners.retain(|listener| *listener != key);
+        let Some(mut member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
+        self.drop_waiting(&mut member.queues);
+        let busy = member.in_flight > 0;
+        if self.driver.close(id.tag(), member.object, busy).is_err() {
+            // No room for the request: the descriptor is closed here, and that has succeeded.
+            drop(self.driver.detach(member.object, busy));
+            self.ready.push_back(Outcome::plain(id.tag(), 0));
+        }
+        if member.listener.is_some() {
+            connections.extend(self.undelivered_connections(key));
+        }
+        self.counters.requests += 1;
+        Ok(connections)
+    }
+
+    /// Frees the requests of a former member that the driver does not have.
+    fn drop_waiting(&mut self, queues: &mut [Queue; 2]) {
+        for queue in queues {
+            let mut next = queue.first.take();
+            while let Some(id) = next {
+                next = self.requests.remove(id).and_then(|request| request.next);
+                self.counters.cancelled += 1;
+            }
+            if let Some(id) = queue.active
+                && self.requests.get(id).is_some_and(|request| !request.in_flight)
+            {
+                self.requests.remove(id);
+                self.counters.cancelled += 1;
+            }
+        }
+    }
+
+    /// The connections that were accepted for a former listener and not delivered.
+    fn undelivered_connections(&mut self, key: Key) -> Vec<Socket> {
+        let before = self.ready.len();
+        // The cancellation has reached the kernel's queue: what it accepted before comes now.
+        if self.driver.flush().is_ok() {
+            let _ = self.driver.collect(&mut self.ready, Some(Duration::ZERO));
+            self.count_accepted(before);
+        }
+        let requests = &self.requests;
+        let mut connections = Vec::new();
+        for outcome in &mut self.ready {
+            let request = requests.get(Key::from_tag(outcome.tag));
+            if !matches!(outcome.output, Output::Socket { .. })
+                || request.is_none_or(|request| request.handle != key)
+            {
+                continue;
+            }
+            if let Output::Socket { socket, .. } =
+                std::mem::replace(&mut outcome.output, Output::None)
+            {
+                connections.push(socket);
+            }
+        }
+        connections
+    }
+
+    /// Moves the completions that need no waiting into `into`, at most `limit` of them.
+    pub(crate) fn drain_ready(&mut self, into: &mut Vec<Completion>, limit: usize) {
+        while into.len() < limit {
+            let Some(completion) = self.next_ready() else { break };
+            into.push(completion);
+        }
+    }
+}

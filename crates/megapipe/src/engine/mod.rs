@@ -1,0 +1,412 @@
+//! The channel without its application's types: handles, requests and their order.
+
+mod cancel;
+mod listener;
+mod request;
+mod settle;
+mod setup;
+
+pub(crate) use self::listener::AcceptWish;
+pub(crate) use self::request::{Command, Lane, Message, Payload, Request, Vector};
+
+use self::listener::Listener;
+use crate::completion::{Completion, Handle};
+use crate::config::{Config, DriverReport};
+use crate::counters::Counters;
+use crate::driver::{Driver, Full, Object, Outcome, Pools};
+use crate::error::Error;
+use crate::fork::Birth;
+use crate::slab::{Key, Slab};
+use crate::source::{Kind, Source, Waker};
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::time::{Duration, Instant};
+
+/// How long a channel that is dropped waits for the kernel to let go of its memory.
+const SHUT_DOWN: Duration = Duration::from_secs(2);
+
+/// The requests of one lane: the one under way and those behind it.
+#[derive(Default)]
+struct Queue {
+    active: Option<Key>,
+    first: Option<Key>,
+    last: Option<Key>,
+}
+
+/// A member of the channel.
+pub(crate) struct Member {
+    object: Object,
+    pub(crate) kind: Kind,
+    queues: [Queue; 2],
+    /// Requests that the driver has.
+    in_flight: u32,
+    /// Whether a connect is under way, which everything else waits for.
+    connecting: bool,
+    /// Whether the stream is received into large buffers, and how many receives in a row spoke for
+    /// the other kind.
+    large: bool,
+    streak: u8,
+    listener: Option<Box<Listener>>,
+}
+
+pub(crate) struct Engine {
+    /// Tells the handles of this channel from those of others in the process.
+    id: u32,
+    /// Leaked, not dropped, while the kernel may still write into what it owns.
+    driver: ManuallyDrop<Box<dyn Driver>>,
+    report: DriverReport,
+    config: Config,
+    pools: Pools,
+    members: Slab<Member>,
+    requests: Slab<Request>,
+    /// Outcomes that the driver has reported and nobody has looked at.
+    ready: VecDeque<Outcome>,
+    /// Receives that wait for a buffer, and requests that the driver had no room for.
+    starved: Vec<Key>,
+    stalled: VecDeque<Key>,
+    /// Members that listen, and how other channels wake this one when they leave them a queue.
+    listeners: Vec<Key>,
+    letter_box: Option<(Waker, Key)>,
+    counters: Counters,
+    birth: Birth,
+}
+
+impl Engine {
+    pub(crate) fn handle(&self, key: Key) -> Handle {
+        Handle { index: key.index, generation: key.generation, channel: self.id }
+    }
+
+    pub(crate) fn key(&self, handle: Handle) -> Result<Key, Error> {
+        if handle.channel != self.id {
+            return Err(Error::UnknownHandle);
+        }
+        Ok(Key { index: handle.index, generation: handle.generation })
+    }
+
+    /// Fails if the caller is a child of the process that created the channel.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.birth.is_here() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    pub(crate) fn report(&self) -> &DriverReport {
+        &self.report
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        self.driver.count(&mut counters);
+        counters
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub(crate) fn member(&self, key: Key) -> Result<&Member, Error> {
+        self.check_process()?;
+        self.members.get(key).ok_or(Error::UnknownHandle)
+    }
+
+    /// Registers a source.
+    pub(crate) fn register(&mut self, source: Source) -> Result<Key, Error> {
+        self.check_process()?;
+        if self.members.len() >= self.config.max_handles as usize {
+            self.counters.refused += 1;
+            return Err(Error::TooManyHandles { limit: self.config.max_handles });
+        }
+        let kind = source.kind().map_err(Error::system("fstat"))?;
+        let object = self.driver.attach(source.endpoint, kind).map_err(Error::system("attach"))?;
+        let listener = (kind == Kind::Listener).then(|| Box::new(Listener::alone(object)));
+        self.enroll(Member {
+            object,
+            kind,
+            queues: Default::default(),
+            in_flight: 0,
+            connecting: false,
+            large: false,
+            streak: 0,
+            listener,
+        })
+    }
+
+    fn enroll(&mut self, member: Member) -> Result<Key, Error> {
+        let listens = member.listener.is_some();
+        let limit = self.config.max_handles;
+        let key = self.members.insert(member).map_err(|member| {
+            drop(self.driver.detach(member.object, false));
+            Error::TooManyHandles { limit }
+        })?;
+        if listens {
+            self.listeners.push(key);
+        }
+        Ok(key)
+    }
+
+    /// Files a request; gives it back if it is refused.
+    pub(crate) fn file(&mut self, key: Key, mut request: Request) -> Result<(), (Error, Request)> {
+        if let Err(error) = self.member(key).map(drop) {
+            return Err((error, request));
+        }
+        request.handle = key;
+        let lane = request.lane;
+        let connects = request.command == Command::Connect;
+        let id = match self.requests.insert(request) {
+            Ok(id) => id,
+            Err(request) => {
+                self.counters.refused += 1;
+                let limit = self.config.max_requests;
+                return Err((Error::TooManyRequests { limit }, request));
+            }
+        };
+        if self.queue_behind(key, id, lane) {
+            self.counters.requests += 1;
+            return Ok(());
+        }
+        if self.start(id).is_err() {
+            self.release_lane(key, lane);
+            self.counters.refused += 1;
+            let limit = self.config.batch;
+            // The key was handed out three lines above and nothing has removed it.
+            return match self.requests.remove(id) {
+                Some(request) => Err((Error::TooManyRequests { limit }, request)),
+                None => Ok(()),
+            };
+        }
+        if connects && let Some(member) = self.members.get_mut(key) {
+            member.connecting = true;
+        }
+        self.counters.requests += 1;
+        Ok(())
+    }
+
+    /// Puts the request into its lane; true if it has to wait there.
+    fn queue_behind(&mut self, key: Key, id: Key, lane: Lane) -> bool {
+        let Some(member) = self.members.get_mut(key) else { return false };
+        if lane == Lane::None {
+            return false;
+        }
+        let queue = &mut member.queues[lane as usize];
+        if queue.active.is_none() && queue.first.is_none() && !member.connecting {
+            queue.active = Some(id);
+            return false;
+        }
+        match queue.last.replace(id) {
+            Some(last) => {
+                if let Some(request) = self.requests.get_mut(last) {
+                    request.next = Some(id);
+                }
+            }
+            None => queue.first = Some(id),
+        }
+        true
+    }
+
+    fn release_lane(&mut self, key: Key, lane: Lane) {
+        if lane != Lane::None
+            && let Some(member) = self.members.get_mut(key)
+        {
+            member.queues[lane as usize].active = None;
+        }
+    }
+
+    /// Hands a request to the driver.
+    fn start(&mut self, id: Key) -> Result<(), Full> {
+        let Some(request) = self.requests.get_mut(id) else { return Ok(()) };
+        let Some(member) = self.members.get_mut(request.handle) else {
+            // Its handle went while it waited.
+            self.requests.remove(id);
+            return Ok(());
+        };
+        let operation = request.operation(member.kind, member.large);
+        self.driver.submit(id.tag(), member.object, operation)?;
+        request.in_flight = true;
+        member.in_flight += 1;
+        self.counters.operations += 1;
+        Ok(())
+    }
+
+    /// Starts a request that must not be lost: if the driver is full, later.
+    fn start_or_stall(&mut self, id: Key) {
+        if self.start(id).is_err() {
+            self.stalled.push_back(id);
+        }
+    }
+
+    /// Starts the next request of a lane, if the lane is free.
+    fn advance(&mut self, key: Key, lane: Lane) {
+        if lane == Lane::None {
+            return;
+        }
+        let Some(member) = self.members.get_mut(key) else { return };
+        let queue = &mut member.queues[lane as usize];
+        if member.connecting || queue.active.is_some() {
+            return;
+        }
+        let Some(id) = queue.first else { return };
+        let Some(request) = self.requests.get_mut(id) else { return };
+        queue.first = request.next.take();
+        if queue.first.is_none() {
+            queue.last = None;
+        }
+        queue.active = Some(id);
+        member.connecting = request.command == Command::Connect;
+        self.start_or_stall(id);
+    }
+
+    /// Delivers the next completion, waiting for it no longer than `timeout`.
+    pub(crate) fn dispatch(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Completion>, Error> {
+        if let Some(done) = self.next_ready() {
+            return Ok(Some(done));
+        }
+        self.check_process()?;
+        let waits = |timeout: &Duration| !timeout.is_zero();
+        let until = timeout.filter(waits).and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut left = timeout;
+        loop {
+            self.restart_waiting();
+            let patience = self.patience(left);
+            let before = self.ready.len();
+            let collected = self.driver.collect(&mut self.ready, patience);
+            collected.map_err(Error::system("wait for completions"))?;
+            let came = self.ready.len() > before;
+            if came {
+                self.count_accepted(before);
+            } else if patience != left {
+                self.steal();
+            }
+            if let Some(done) = self.next_ready() {
+                return Ok(Some(done));
+            }
+            if !came && patience == left {
+                return Ok(None);
+            }
+            // What came was the channel's own business: only the rest of the time is left.
+            if let Some(until) = until {
+                left = Some(until.saturating_duration_since(Instant::now()));
+            }
+            if left == Some(Duration::ZERO) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next completion that needs no waiting.
+    pub(crate) fn next_ready(&mut self) -> Option<Completion> {
+        while let Some(outcome) = self.ready.pop_front() {
+            if let Some(completion) = self.settle(outcome) {
+                self.counters.completions += 1;
+                return Some(completion);
+            }
+        }
+        None
+    }
+
+    /// Tries again what had to wait for a buffer or for room in the driver.
+    fn restart_waiting(&mut self) {
+        for _ in 0..self.stalled.len() {
+            let Some(id) = self.stalled.pop_front() else { break };
+            if self.start(id).is_err() {
+                self.stalled.push_front(id);
+                break;
+            }
+        }
+        let mut at = 0;
+        while at < self.starved.len() {
+            let id = self.starved[at];
+            if self.has_buffers(id) {
+                self.starved.swap_remove(at);
+                self.start_or_stall(id);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Whether not all buffers of the class that the request needs are leased.
+    fn has_buffers(&self, id: Key) -> bool {
+        let Some(request) = self.requests.get(id) else { return true };
+        let large = match self.members.get(request.handle) {
+            Some(member) => member.large || request.command == Command::ReceiveFrom,
+            None => return true,
+        };
+        let class = if large { self.config.large_buffers } else { self.config.small_buffers };
+        self.pools.class(large).leased_count() < usize::from(class.count)
+    }
+
+    /// Hands everything that was filed to the kernel.
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        self.check_process()?;
+        self.restart_waiting();
+        self.driver.flush().map_err(Error::system("submit"))
+    }
+
+    pub(crate) fn descriptor(&mut self, key: Key) -> Result<std::os::fd::OwnedFd, Error> {
+        let object = self.member(key)?.object;
+        self.driver.descriptor(object).map_err(Error::system("descriptor"))
+    }
+
+    pub(crate) fn set_option(
+        &mut self,
+        key: Key,
+        level: i32,
+        name: i32,
+        value: &[u8],
+    ) -> Result<(), Error> {
+        let object = self.member(key)?.object;
+        self.driver.set_option(object, level, name, value).map_err(Error::system("setsockopt"))
+    }
+
+    pub(crate) fn get_option(
+        &mut self,
+        key: Key,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> Result<usize, Error> {
+        let object = self.member(key)?.object;
+        self.driver.get_option(object, level, name, value).map_err(Error::system("getsockopt"))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if !self.birth.is_here() {
+            // The rings are the parent's: touching them would disturb it.
+            self.leak();
+            return;
+        }
+        for key in std::mem::take(&mut self.listeners) {
+            let orphans = self.leave(key);
+            self.report_orphans(orphans.len());
+        }
+        let keys: Vec<Key> = self.members.keys().collect();
+        let members: Vec<Member> =
+            keys.into_iter().filter_map(|key| self.members.remove(key)).collect();
+        for member in &members {
+            self.driver.cancel_all(member.object);
+        }
+        let quiet = self.driver.shut_down(SHUT_DOWN);
+        for member in members {
+            drop(self.driver.detach(member.object, false));
+        }
+        let _ = self.driver.flush();
+        if quiet {
+            // SAFETY: the driver is not used after this, here or by anyone who holds `self`.
+            unsafe { ManuallyDrop::drop(&mut self.driver) };
+        } else {
+            tracing::warn!("the kernel still uses memory of a dropped channel: it is leaked");
+            self.leak();
+        }
+    }
+}
+
+impl Engine {
+    /// Gives up what the kernel (or the parent process) may still use.
+    fn leak(&mut self) {
+        std::mem::forget(std::mem::replace(&mut self.requests, Slab::new(0)));
+        std::mem::forget(self.pools.clone());
+    }
+}

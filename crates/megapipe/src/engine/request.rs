@@ -1,0 +1,272 @@
+//! One request of the application, with the memory that the kernel may use meanwhile.
+
+use crate::address::RawAddress;
+use crate::buffer::Buffer;
+use crate::driver::{NO_OFFSET, Operation};
+use crate::slab::Key;
+use crate::source::Kind;
+use std::mem;
+
+/// What was asked for. It decides which event the completion carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Accept,
+    Connect,
+    Read,
+    ReadVectored,
+    Receive,
+    ReceiveFrom,
+    Write,
+    WriteVectored,
+    SendTo,
+    Disconnect { how: libc::c_int },
+    Sync { data_only: bool },
+    Watch,
+    Close,
+}
+
+/// Requests of one lane of a handle are carried out one after the other, in the order of filing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// What comes in: reads, receives, watches.
+    Inbound,
+    /// What goes out: connects, writes, shutdowns.
+    Outbound,
+    /// At once, whatever else is under way: disk files at an offset, accepts, closes.
+    None,
+}
+
+/// Memory that belongs to the request until it is done. All of it is on the heap (or static), so
+/// that moving the request does not move what the kernel has been told.
+pub(crate) enum Payload {
+    None,
+    Bytes(Vec<u8>),
+    Buffer(Buffer),
+    Vector(Box<Vector>),
+    Message(Box<Message>),
+    Address(Box<RawAddress>),
+    /// A signal's description or a counter.
+    Words(Box<[u64; 16]>),
+}
+
+/// The buffers of a vectored read or write and their description for the kernel.
+pub(crate) struct Vector {
+    pub(crate) reads: Vec<Vec<u8>>,
+    pub(crate) writes: Vec<Buffer>,
+    vectors: Vec<libc::iovec>,
+    /// How many of `vectors` are done.
+    done: usize,
+    header: libc::msghdr,
+}
+
+/// A datagram to be sent and its address.
+pub(crate) struct Message {
+    address: RawAddress,
+    pub(crate) buffer: Buffer,
+    vector: libc::iovec,
+    header: libc::msghdr,
+}
+
+fn empty_header() -> libc::msghdr {
+    // SAFETY: all-zero bytes are a valid `msghdr` without name, data and control.
+    unsafe { mem::zeroed() }
+}
+
+impl Vector {
+    pub(crate) fn reading(mut reads: Vec<Vec<u8>>) -> Box<Vector> {
+        let vectors = reads.iter_mut().map(|bytes| {
+            let room = bytes.spare_capacity_mut();
+            libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }
+        });
+        let vectors = vectors.collect();
+        Box::new(Vector { reads, writes: Vec::new(), vectors, done: 0, header: empty_header() })
+    }
+
+    pub(crate) fn writing(writes: Vec<Buffer>) -> Box<Vector> {
+        let vectors = writes.iter().map(|bytes| libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        });
+        let vectors = vectors.collect();
+        Box::new(Vector { reads: Vec::new(), writes, vectors, done: 0, header: empty_header() })
+    }
+
+    /// The vectors that are still to be filled or written.
+    pub(crate) fn rest(&self) -> &[libc::iovec] {
+        &self.vectors[self.done..]
+    }
+
+    pub(crate) fn bytes_left(&self) -> usize {
+        self.rest().iter().map(|vector| vector.iov_len).sum()
+    }
+
+    /// Skips what has been written.
+    fn advance(&mut self, mut bytes: usize) {
+        for vector in &mut self.vectors[self.done..] {
+            let step = bytes.min(vector.iov_len);
+            vector.iov_base = vector.iov_base.wrapping_byte_add(step);
+            vector.iov_len -= step;
+            bytes -= step;
+            if vector.iov_len > 0 {
+                break;
+            }
+            self.done += 1;
+        }
+    }
+
+    /// Extends the vectors by the bytes that the kernel has put behind them.
+    fn commit_reads(&mut self, mut bytes: usize) {
+        for read in &mut self.reads {
+            let step = bytes.min(read.capacity() - read.len());
+            // SAFETY: the kernel has filled the spare room of the vectors in order, `bytes` bytes
+            // of it altogether.
+            unsafe { read.set_len(read.len() + step) };
+            bytes -= step;
+        }
+    }
+}
+
+impl Message {
+    pub(crate) fn new(buffer: Buffer, address: RawAddress) -> Box<Message> {
+        let vector =
+            libc::iovec { iov_base: buffer.as_ptr().cast_mut().cast(), iov_len: buffer.len() };
+        let mut message = Box::new(Message { address, buffer, vector, header: empty_header() });
+        message.header.msg_name = (&raw mut message.address.storage).cast();
+        message.header.msg_namelen = message.address.bytes;
+        message.header.msg_iov = &raw mut message.vector;
+        message.header.msg_iovlen = 1;
+        message
+    }
+}
+
+/// A request between its filing and its last completion.
+pub(crate) struct Request {
+    pub(crate) handle: Key,
+    pub(crate) command: Command,
+    pub(crate) lane: Lane,
+    pub(crate) repeat: bool,
+    /// Whether the driver has it.
+    pub(crate) in_flight: bool,
+    /// Whether it is being cancelled only to go on with larger buffers.
+    pub(crate) switching: bool,
+    /// The next request of the lane.
+    pub(crate) next: Option<Key>,
+    /// Where a file is read or written; the queue that an accept serves.
+    pub(crate) offset: u64,
+    /// Bytes written so far.
+    pub(crate) progress: usize,
+    pub(crate) payload: Payload,
+}
+
+impl Request {
+    pub(crate) fn new(command: Command, lane: Lane, payload: Payload) -> Request {
+        Request {
+            handle: Key { index: 0, generation: 0 },
+            command,
+            lane,
+            repeat: false,
+            in_flight: false,
+            switching: false,
+            next: None,
+            offset: NO_OFFSET,
+            progress: 0,
+            payload,
+        }
+    }
+
+    pub(crate) fn repeating(mut self, repeat: bool) -> Request {
+        self.repeat = repeat;
+        self
+    }
+
+    pub(crate) fn at(mut self, offset: u64) -> Request {
+        self.offset = offset;
+        self
+    }
+
+    /// The position of the next byte in a file.
+    fn position(&self) -> u64 {
+        if self.offset == NO_OFFSET { NO_OFFSET } else { self.offset + self.progress as u64 }
+    }
+
+    /// What the driver is to do next for the request.
+    pub(crate) fn operation(&mut self, kind: Kind, large: bool) -> Operation {
+        let offset = self.position();
+        let repeat = self.repeat;
+        match (&mut self.payload, self.command) {
+            (Payload::Bytes(bytes), _) => {
+                let room = bytes.spare_capacity_mut();
+                let (address, bytes) = (room.as_mut_ptr().cast(), clamp(room.len()));
+                Operation::Read { address, bytes, offset }
+            }
+            (Payload::Words(words), _) => {
+                let bytes = if kind == Kind::Signal { mem::size_of_val(&**words) } else { 8 };
+                let address = words.as_mut_ptr().cast();
+                Operation::Read { address, bytes: bytes as u32, offset: NO_OFFSET }
+            }
+            (Payload::Buffer(buffer), _) => {
+                let rest = &buffer[self.progress.min(buffer.len())..];
+                Operation::Write { address: rest.as_ptr(), bytes: clamp(rest.len()), offset }
+            }
+            (Payload::Vector(vector), Command::WriteVectored) if kind == Kind::Stream => {
+                vector.header.msg_iov = vector.vectors[vector.done..].as_mut_ptr();
+                vector.header.msg_iovlen = vector.vectors.len() - vector.done;
+                Operation::SendTo { message: &raw const vector.header }
+            }
+            (Payload::Vector(boxed), command) => {
+                let (vector, count) = (boxed.rest().as_ptr(), boxed.rest().len() as u32);
+                if command == Command::WriteVectored {
+                    Operation::WriteVectored { vector, count, offset }
+                } else {
+                    Operation::ReadVectored { vector, count, offset }
+                }
+            }
+            (Payload::Message(message), _) => {
+                Operation::SendTo { message: &raw const message.header }
+            }
+            (Payload::Address(address), _) => {
+                let (storage, bytes) = (&raw const address.storage, address.bytes);
+                Operation::Connect { address: storage.cast(), bytes }
+            }
+            (Payload::None, Command::ReceiveFrom) => Operation::ReceiveFrom { repeat },
+            (Payload::None, Command::Disconnect { how }) => Operation::Shutdown { how },
+            (Payload::None, Command::Sync { data_only }) => Operation::Sync { data_only },
+            (Payload::None, _) => Operation::Receive { large, repeat },
+        }
+    }
+
+    /// Notes that `bytes` bytes more are written; true if some are left and the rest should be
+    /// written, too, because the handle is a stream of bytes.
+    pub(crate) fn has_rest(&mut self, bytes: usize, kind: Kind) -> bool {
+        self.progress += bytes;
+        if bytes == 0 || kind == Kind::Datagram {
+            return false;
+        }
+        match &mut self.payload {
+            Payload::Buffer(buffer) => self.progress < buffer.len(),
+            Payload::Vector(vector) => {
+                vector.advance(bytes);
+                vector.bytes_left() > 0
+            }
+            _ => false,
+        }
+    }
+
+    /// Makes `bytes` bytes that the kernel has read part of the application's buffers.
+    pub(crate) fn commit(&mut self, bytes: usize) {
+        match &mut self.payload {
+            Payload::Bytes(vector) => {
+                let bytes = bytes.min(vector.capacity() - vector.len());
+                // SAFETY: the kernel has filled that many bytes of the spare room.
+                unsafe { vector.set_len(vector.len() + bytes) };
+            }
+            Payload::Vector(vector) => vector.commit_reads(bytes),
+            _ => {}
+        }
+    }
+}
+
+/// One operation moves at most 2 GiB, as read(2) does; the rest follows.
+fn clamp(bytes: usize) -> u32 {
+    bytes.min(0x7fff_f000) as u32
+}

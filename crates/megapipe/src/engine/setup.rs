@@ -1,0 +1,121 @@
+//! Creating a channel: which driver, and why.
+
+use super::Engine;
+use crate::config::{Config, DriverChoice, DriverKind, DriverReport};
+use crate::counters::Counters;
+use crate::driver::epoll::EpollDriver;
+use crate::driver::uring::UringDriver;
+use crate::driver::{Driver, Pools};
+use crate::error::Error;
+use crate::fork::Birth;
+use crate::probe;
+use crate::slab::Slab;
+use std::collections::VecDeque;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The environment variable that decides when the configuration does not.
+const VARIABLE: &str = "MEGAPIPE_DRIVER";
+
+/// Numbers the channels of the process.
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+impl Engine {
+    pub(crate) fn new(config: Config) -> Result<Engine, Error> {
+        config.check().map_err(Error::Config)?;
+        let pools = Pools::new(&config).map_err(setup_error("map the buffers"))?;
+        let birth = Birth::here().map_err(setup_error("map a page"))?;
+        let (driver, report) = choose(&config, &pools)?;
+        tracing::debug!(driver = %report.kind, reason = report.reason, "channel created");
+        Ok(Engine {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            driver: ManuallyDrop::new(driver),
+            report,
+            pools,
+            members: Slab::new(config.max_handles),
+            requests: Slab::new(config.max_requests),
+            config,
+            ready: VecDeque::new(),
+            starved: Vec::new(),
+            stalled: VecDeque::new(),
+            listeners: Vec::new(),
+            letter_box: None,
+            counters: Counters::default(),
+            birth,
+        })
+    }
+}
+
+fn setup_error(step: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| {
+        let remedy = match source.raw_os_error() {
+            Some(libc::ENOMEM) => "free memory, or raise the limit on locked memory (ulimit -l)",
+            Some(libc::EMFILE) => "raise the limit on open files (ulimit -n)",
+            Some(libc::ENFILE) => "raise the system's limit on open files (sysctl fs.file-max)",
+            _ => "run `iobench doctor` to see what the system lacks",
+        };
+        Error::Setup { step, remedy, source }
+    }
+}
+
+/// The driver that the configuration, the environment and the kernel agree on.
+fn choose(config: &Config, pools: &Pools) -> Result<(Box<dyn Driver>, DriverReport), Error> {
+    let (choice, chooser) = match config.driver {
+        DriverChoice::Auto => match std::env::var(VARIABLE) {
+            Ok(name) => (name.parse()?, "MEGAPIPE_DRIVER asks for it"),
+            Err(_) => (DriverChoice::Auto, ""),
+        },
+        choice => (choice, "the configuration asks for it"),
+    };
+    let report = |kind, reason: &str| DriverReport { kind, reason: reason.to_owned() };
+    if choice != DriverChoice::Epoll {
+        let error = match UringDriver::new(config, pools.clone()) {
+            Ok(driver) => {
+                let reason = if choice == DriverChoice::Auto {
+                    "the kernel gives a ring with all that the channel needs"
+                } else {
+                    chooser
+                };
+                return Ok((Box::new(driver), report(DriverKind::Uring, reason)));
+            }
+            Err(error) => error,
+        };
+        if choice == DriverChoice::Uring || !bars_rings(&error) {
+            return Err(setup_error("create the ring")(error));
+        }
+        let (cause, _) = probe::ring_error_advice(&error);
+        let driver = epoll(config, pools)?;
+        return Ok((driver, report(DriverKind::Epoll, &format!("no io_uring: {cause}"))));
+    }
+    Ok((epoll(config, pools)?, report(DriverKind::Epoll, chooser)))
+}
+
+fn epoll(config: &Config, pools: &Pools) -> Result<Box<dyn Driver>, Error> {
+    let driver = EpollDriver::new(config, pools.clone()).map_err(setup_error("create epoll"))?;
+    Ok(Box::new(driver))
+}
+
+/// Whether the error means that rings are not to be had here at all, as opposed to a lack of
+/// resources, which another driver must not hide.
+fn bars_rings(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EINVAL | libc::EOPNOTSUPP)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_resources_is_no_reason_for_another_driver() {
+        for errno in [libc::ENOMEM, libc::EMFILE, libc::ENFILE, libc::EAGAIN] {
+            assert!(!bars_rings(&io::Error::from_raw_os_error(errno)));
+        }
+        for errno in [libc::ENOSYS, libc::EPERM, libc::EACCES, libc::EINVAL] {
+            assert!(bars_rings(&io::Error::from_raw_os_error(errno)));
+        }
+    }
+}
