@@ -170,8 +170,8 @@ impl<C> Channel<C> {
             Some(offset) => Request::new(Command::ReadAt, Lane::None, payload).at(offset),
             None => Request::new(Command::Read, Lane::Inbound, payload),
         };
-        self.engine.file(key, request).map_err(|(error, request)| {
-            let Payload::Bytes(buffer) = request.payload else {
+        self.engine.file(key, request).map_err(|(error, payload)| {
+            let Payload::Bytes(buffer) = payload else {
                 return Rejected { error, buffer: Vec::new() };
             };
             Rejected { error, buffer }
@@ -197,8 +197,8 @@ impl<C> Channel<C> {
         } else {
             let payload = Payload::Vector(vector);
             let request = Request::new(Command::ReadVectored, Lane::Inbound, payload);
-            return self.engine.file(key, request).map_err(|(error, request)| {
-                let Payload::Vector(vector) = request.payload else {
+            return self.engine.file(key, request).map_err(|(error, payload)| {
+                let Payload::Vector(vector) = payload else {
                     return Rejected { error, buffer: Vec::new() };
                 };
                 Rejected { error, buffer: vector.reads }
@@ -288,8 +288,8 @@ impl<C> Channel<C> {
             Some(offset) => Request::new(Command::WriteAt, Lane::None, payload).at(offset),
             None => Request::new(Command::Write, Lane::Outbound, payload),
         };
-        self.engine.file(key, request).map_err(|(error, request)| {
-            let Payload::Buffer(buffer) = request.payload else {
+        self.engine.file(key, request).map_err(|(error, payload)| {
+            let Payload::Buffer(buffer) = payload else {
                 return Rejected { error, buffer: Buffer::Static(&[]) };
             };
             Rejected { error, buffer }
@@ -312,8 +312,8 @@ impl<C> Channel<C> {
         }
         let payload = Payload::Vector(Vector::writing(buffers));
         let request = Request::new(Command::WriteVectored, Lane::Outbound, payload);
-        self.engine.file(key, request).map_err(|(error, request)| {
-            let Payload::Vector(vector) = request.payload else {
+        self.engine.file(key, request).map_err(|(error, payload)| {
+            let Payload::Vector(vector) = payload else {
                 return Rejected { error, buffer: Vec::new() };
             };
             Rejected { error, buffer: vector.writes }
@@ -336,8 +336,8 @@ impl<C> Channel<C> {
         };
         let payload = Payload::Message(Message::new(buffer, address));
         let request = Request::new(Command::SendTo, Lane::Outbound, payload);
-        self.engine.file(key, request).map_err(|(error, request)| {
-            let Payload::Message(message) = request.payload else {
+        self.engine.file(key, request).map_err(|(error, payload)| {
+            let Payload::Message(message) = payload else {
                 return Rejected { error, buffer: Buffer::Static(&[]) };
             };
             Rejected { error, buffer: message.buffer }
