@@ -1,3 +1,58 @@
-//! What cargo alone cannot do.
+//! What cargo alone cannot do: set a machine up, check the style, and run everything that a change
+//! must pass, in one order, with one verdict.
+//!
+//! It is the first thing compiled on a fresh machine, so it depends on the standard library alone,
+//! and its errors are plain sentences for the person at the terminal.
 
-fn main() {}
+mod tidy;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+commands:
+  tidy      check the style: file, function and line lengths, SAFETY comments, unused files, ...
+  help      this text
+";
+
+/// The exit code for a command line that makes no sense, as in getopt's tools.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> =
+        env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let root = root();
+    match words.as_slice() {
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        ["tidy"] => verdict(tidy::run(&root)),
+        unknown => {
+            eprintln!("xtask: cannot make sense of `{}`\n\n{USAGE}", unknown.join(" "));
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
+}
+
+fn verdict(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's root. cargo names this crate's directory when it runs us, which stays right
+/// when the checkout has been moved since the build.
+fn root() -> PathBuf {
+    let manifest = env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    manifest.ancestors().nth(2).map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
