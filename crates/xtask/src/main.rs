@@ -4,6 +4,7 @@
 //! It is the first thing compiled on a fresh machine, so it depends on the standard library alone,
 //! and its errors are plain sentences for the person at the terminal.
 
+mod setup;
 mod tidy;
 
 use std::env;
@@ -15,6 +16,7 @@ usage: cargo xtask COMMAND
 
 commands:
   tidy      check the style: file, function and line lengths, SAFETY comments, unused files, ...
+  setup     install what is missing: packages of the distribution, rustfmt, clippy
   help      this text
 ";
 
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
             print!("{USAGE}");
             ExitCode::SUCCESS
         }
+        ["setup"] => verdict(setup::run(&root)),
         ["tidy"] => verdict(tidy::run(&root)),
         unknown => {
             eprintln!("xtask: cannot make sense of `{}`\n\n{USAGE}", unknown.join(" "));
