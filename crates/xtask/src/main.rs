@@ -4,7 +4,10 @@
 //! It is the first thing compiled on a fresh machine, so it depends on the standard library alone,
 //! and its errors are plain sentences for the person at the terminal.
 
+mod runner;
 mod setup;
+mod steps;
+mod tally;
 mod tidy;
 
 use std::env;
@@ -15,9 +18,23 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
 commands:
+  test      everything a change must pass, in CI as at home: setup, format, tidy, lint, the tests
+            over both drivers, sanitizer, loom, documentation; the full run skips nothing
   tidy      check the style: file, function and line lengths, SAFETY comments, unused files, ...
   setup     install what is missing: packages of the distribution, rustfmt, clippy
+  sanitize  the tests of megapipe and iobench under AddressSanitizer
+  loom      the loom_ tests of megapipe, over every interleaving
   help      this text
+
+`test`, `sanitize` and `loom` end in the line `result: N passed, N failed, N skipped`.
+
+environment:
+  CARGO_TARGET_DIR  where cargo builds (default: target); the sanitizer and loom legs build in the
+                    directories `asan` and `loom` below it
+  MEGAPIPE_DRIVER   set to `epoll` for the second run of megapipe's integration tests, so that the
+                    conformance suite sees both drivers
+  MEGAPIPE_SKIPS    set for every test: the file to which a test that cannot run appends the line
+                    `SKIPPED: name: reason` before it returns; each counts as skipped
 ";
 
 /// The exit code for a command line that makes no sense, as in getopt's tools.
@@ -35,10 +52,24 @@ fn main() -> ExitCode {
         }
         ["setup"] => verdict(setup::run(&root)),
         ["tidy"] => verdict(tidy::run(&root)),
+        ["test"] => with_steps(&root, steps::full, runner::Skips::Forbidden),
+        ["sanitize"] => with_steps(&root, steps::sanitize_only, runner::Skips::Allowed),
+        ["loom"] => with_steps(&root, steps::loom_only, runner::Skips::Allowed),
         unknown => {
             eprintln!("xtask: cannot make sense of `{}`\n\n{USAGE}", unknown.join(" "));
             ExitCode::from(EXIT_USAGE)
         }
+    }
+}
+
+fn with_steps(
+    root: &Path,
+    steps: fn() -> Result<Vec<steps::Step>, String>,
+    skips: runner::Skips,
+) -> ExitCode {
+    match steps() {
+        Ok(steps) => runner::run(root, &steps, skips),
+        Err(error) => verdict(Err(error)),
     }
 }
 
