@@ -1,1 +1,0 @@
-//! What the kernel offers a channel, found by trying.
