@@ -83,20 +83,17 @@ fn advice(error: &io::Error, around: &Surroundings) -> (String, &'static str) {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => absent(around),
         Some(libc::EPERM) => forbidden(around),
-        Some(libc::EACCES) => {
-            let cause = if around.filtered == Some(true) {
-                return (
-                    "io_uring is forbidden: a seccomp filter or a security module refuses \
-                         io_uring_setup"
-                        .into(),
-                    PROFILE,
-                );
-            } else {
-                "io_uring is forbidden: a security module of the kernel (such as SELinux) refuses \
-                 io_uring_setup"
-            };
-            (cause.into(), MODULE)
-        }
+        Some(libc::EACCES) if around.filtered == Some(true) => (
+            "io_uring is forbidden: a seccomp filter or a security module refuses io_uring_setup"
+                .into(),
+            PROFILE,
+        ),
+        Some(libc::EACCES) => (
+            "io_uring is forbidden: a security module of the kernel (such as SELinux) refuses \
+             io_uring_setup"
+                .into(),
+            MODULE,
+        ),
         Some(libc::EINVAL) => (
             "the kernel's io_uring is too old: it lacks single-issuer rings with deferred task \
              work, which came with Linux 6.1"
@@ -223,6 +220,7 @@ mod tests {
         assert!(of(libc::EMFILE).contains("ulimit -n"));
         assert!(of(libc::ENFILE).contains("fs.file-max"));
         assert!(of(libc::EACCES).contains("SELinux"));
+        assert!(of(libc::EBUSY).contains("use the epoll driver"));
         assert!(of(libc::EIO).contains("Input/output error"));
     }
 

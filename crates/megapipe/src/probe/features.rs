@@ -29,7 +29,7 @@ pub(super) const FEATURES: &[Feature<Attempt>] = &[
     },
     Feature {
         name: "minimum wait (MIN_TIMEOUT)",
-        used_for: "lingering for further completions (Config::linger)",
+        used_for: "lingering for completions (Config::linger)",
         remedy: "Linux 6.12 or later; until then a wait ends with the first completion",
         attempt: minimum_wait,
     },
@@ -41,7 +41,7 @@ pub(super) const FEATURES: &[Feature<Attempt>] = &[
     },
     Feature {
         name: "registered ring descriptor",
-        used_for: "entering the kernel without a look-up of the ring",
+        used_for: "entering the kernel without a look-up",
         remedy: "Linux 5.18 or later; nothing else depends on it",
         attempt: registered_descriptor,
     },

@@ -75,9 +75,13 @@ fn open_files(limit: Option<(u64, u64)>) -> Limit {
     });
     Limit {
         name: "open files (RLIMIT_NOFILE)",
-        value: limit.map_or(UNKNOWN.into(), |(soft, hard)| {
-            format!("{}, can be raised to {}", count(soft), count(hard))
-        }),
+        value: match limit {
+            Some((soft, hard)) if soft < hard => {
+                format!("{}, can be raised to {}", count(soft), count(hard))
+            }
+            Some((soft, _)) => count(soft),
+            None => UNKNOWN.into(),
+        },
         suffices: limit.map(|(soft, _)| soft >= needed),
         used_for: "sockets of a process, lightweight ones too",
         remedy,
@@ -199,7 +203,7 @@ fn congestion_control(name: Option<String>) -> Limit {
         name: "net.ipv4.tcp_congestion_control",
         value: match &name {
             Some(name) if paces == Some(true) => {
-                format!("{name}, which paces: benchmarks on loopback measure its pacing")
+                format!("{name}: its pacing distorts benchmarks on loopback")
             }
             Some(name) => name.clone(),
             None => UNKNOWN.into(),

@@ -40,7 +40,6 @@ const BUDGET: Duration = Duration::from_millis(1000);
 
 /// What came of the attempt to use a feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Status {
     /// The attempt succeeded and did what the feature promises.
     Works,
@@ -150,6 +149,11 @@ impl Probe {
 /// ```
 pub fn probe() -> Probe {
     let deadline = Instant::now() + BUDGET;
+    // First those that need no ring and never wait long.
+    let without_ring: Vec<Finding> = system::FEATURES
+        .iter()
+        .map(|feature| feature.finding(deadline, |attempt| attempt()))
+        .collect();
     let ring = patiently(ring::Scratch::new, is_no_memory);
     let ring = ring.map(drop).map_err(RingError::from);
     let mut findings = vec![ring_finding(&ring)];
@@ -162,8 +166,7 @@ pub fn probe() -> Probe {
             attempt(&mut ring::Scratch::new().map_err(obstacle("a scratch ring"))?)
         })
     }));
-    let without = system::FEATURES.iter();
-    findings.extend(without.map(|feature| feature.finding(deadline, |attempt| attempt())));
+    findings.extend(without_ring);
     Probe { ring, findings, limits: limits::limits() }
 }
 

@@ -211,7 +211,7 @@ const _: () = assert!(size_of::<squeue::Entry>() == 64);
 ///
 /// The kernel (Linux 6.7) knows it for level `SOL_SOCKET` only, and writes up to `bytes` bytes to
 /// `value`, which must stay in place until the completion.
-pub(crate) fn get_option(socket: Fixed, name: i32, value: *mut u8, bytes: u32) -> squeue::Entry {
+pub(super) fn get_option(socket: Fixed, name: i32, value: *mut u8, bytes: u32) -> squeue::Entry {
     let level = libc::SOL_SOCKET as u32;
     let set = io_uring::opcode::SetSockOpt::new(socket, level, name as u32, value.cast(), bytes);
     let mut entry = set.build();

@@ -46,7 +46,7 @@ pub(super) const FEATURES: &[Feature<Attempt>] = &[
     },
     Feature {
         name: "direct descriptor to fd (FIXED_FD_INSTALL)",
-        used_for: "taking a lightweight socket out of its channel",
+        used_for: "giving a lightweight socket a descriptor",
         remedy: "Linux 6.8 or later; until then register such sockets as descriptors",
         attempt: install,
     },
@@ -58,7 +58,7 @@ pub(super) const FEATURES: &[Feature<Attempt>] = &[
     },
     Feature {
         name: "setsockopt on direct descriptors",
-        used_for: "TCP_NODELAY and the like on lightweight sockets",
+        used_for: "options of lightweight sockets (TCP_NODELAY)",
         remedy: "Linux 6.7 or later; until then set on the listener, whose sockets inherit it",
         attempt: set_no_delay,
     },

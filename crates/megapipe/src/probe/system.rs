@@ -15,7 +15,7 @@ type Attempt = fn() -> Result<(), Failure>;
 pub(super) const FEATURES: &[Feature<Attempt>] = &[
     Feature {
         name: "SO_REUSEPORT after listen",
-        used_for: "sharing a listener that the program has opened",
+        used_for: "sharing a listener the program opened",
         remedy: "set SO_REUSEPORT before bind, or let the channel open the listener",
         attempt: reuse_port,
     },
@@ -27,7 +27,7 @@ pub(super) const FEATURES: &[Feature<Attempt>] = &[
     },
     Feature {
         name: "epoll_pwait2",
-        used_for: "timeouts below a millisecond in the epoll driver",
+        used_for: "timeouts below 1 ms in the epoll driver",
         remedy: "Linux 5.11 or later; until then timeouts are rounded up to a millisecond",
         attempt: epoll_pwait2,
     },
@@ -39,7 +39,7 @@ pub(super) const FEATURES: &[Feature<Attempt>] = &[
     },
     Feature {
         name: "preadv2 with RWF_NOWAIT on pipes",
-        used_for: "reading pipes that are shared and blocking in the epoll driver",
+        used_for: "reading shared pipes in the epoll driver",
         remedy: "Linux 5.9 or later; until then pipes are set to O_NONBLOCK",
         attempt: nowait_pipe,
     },
