@@ -24,6 +24,9 @@ const SINGLE_SEGMENT_BYTES: usize = 512;
 /// A failed connection tries again this much later, so that a dead server is not hammered.
 const RETRY_NS: u64 = 10_000_000;
 
+/// Marks of an event after which no further one may come.
+const ENDED: libc::c_int = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
+
 /// What every connection does.
 #[derive(Debug, Clone)]
 pub(crate) struct Workload {
@@ -170,8 +173,9 @@ impl Connections {
     /// Handles the events of the last wait.
     pub(crate) fn handle(&mut self, count: usize, now_ns: u64) {
         for position in 0..count {
-            let index = self.events[position].u64 as usize;
-            self.advance(index);
+            let event = self.events[position];
+            let ended = event.events & ENDED as u32 != 0;
+            self.advance(event.u64 as usize, ended);
         }
         if !self.failed.is_empty() && now_ns >= self.retry_at_ns {
             for _ in 0..self.failed.len() {
@@ -183,11 +187,11 @@ impl Connections {
     }
 
     /// Does whatever a connection's socket allows, until its next wait.
-    fn advance(&mut self, index: usize) {
+    fn advance(&mut self, index: usize, ended: bool) {
         if self.connections[index].fd < 0 {
             return;
         }
-        let complete = self.push(index).and_then(|()| self.pull(index));
+        let complete = self.push(index).and_then(|()| self.pull(index, ended));
         match complete {
             Ok(true) => self.complete(index),
             Ok(false) => {}
@@ -303,7 +307,7 @@ impl Connections {
     }
 
     /// Receives until the answer is complete (true) or nothing is left (false).
-    fn pull(&mut self, index: usize) -> std::result::Result<bool, Failure> {
+    fn pull(&mut self, index: usize, ended: bool) -> std::result::Result<bool, Failure> {
         loop {
             let connection = &self.connections[index];
             let count = match socket::receive(connection.fd, &mut self.buffer) {
@@ -325,8 +329,9 @@ impl Connections {
             if from + count == self.message.len() {
                 return Ok(true);
             }
-            // A short read has emptied the socket: the next byte raises a new edge.
-            if count < self.buffer.len() {
+            // A short read has emptied the socket: the next byte raises a new edge. An end that the
+            // present event announced does not, so it has to be read now.
+            if count < self.buffer.len() && !ended {
                 return Ok(false);
             }
         }
@@ -379,7 +384,8 @@ impl Drop for Connections {
 }
 
 fn interest(output: bool) -> libc::c_int {
-    libc::EPOLLIN | libc::EPOLLET | if output { libc::EPOLLOUT } else { 0 }
+    let output = if output { libc::EPOLLOUT } else { 0 };
+    libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET | output
 }
 
 fn failure(errno: i32) -> Failure {

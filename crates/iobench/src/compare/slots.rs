@@ -123,6 +123,24 @@ pub(crate) struct SlotOutcome {
     pub(crate) problems: Vec<String>,
 }
 
+impl SlotOutcome {
+    fn empty() -> SlotOutcome {
+        SlotOutcome {
+            figures: None,
+            slices: SliceCounts::default(),
+            latencies: new_total_latencies(),
+            faults: FaultCounts::default(),
+            accounts: Accounts::default(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// A slot that could not be run.
+    fn failed(problem: String) -> SlotOutcome {
+        SlotOutcome { problems: vec![problem], ..SlotOutcome::empty() }
+    }
+}
+
 /// A slot's figures over its clean slices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Figures {
@@ -200,6 +218,9 @@ impl<'a> SlotRunner<'a> {
 
     /// Loads the server for one slot.
     pub(crate) fn run(&mut self, server: &mut ServerProcess) -> Result<SlotOutcome> {
+        if let Some(status) = server.ended() {
+            return Ok(SlotOutcome::failed(format!("the server process ended ({status})")));
+        }
         let before = server.counters();
         let server_side = Side::new(server.id(), server.thread_ids())?;
         self.clients.begin_slot(RawAddress::new(server.address()));
@@ -239,14 +260,7 @@ impl<'a> SlotRunner<'a> {
     }
 
     fn evaluate(&self, start_ns: u64, borders: &[Border], tallies: &[Tally]) -> SlotOutcome {
-        let mut outcome = SlotOutcome {
-            figures: None,
-            slices: SliceCounts::default(),
-            latencies: new_total_latencies(),
-            faults: FaultCounts::default(),
-            accounts: Accounts::default(),
-            problems: Vec::new(),
-        };
+        let mut outcome = SlotOutcome::empty();
         for tally in tallies {
             outcome.faults.add(&tally.faults);
         }

@@ -113,6 +113,8 @@ mod tests {
     fn a_thread_can_read_its_own_times() {
         let reader =
             ThreadReader::new(std::process::id(), crate::sys::affinity::thread_id()).unwrap();
+        // A running thread's time is brought up to date at the latest when it stops to run.
+        std::thread::sleep(std::time::Duration::from_millis(1));
         assert!(reader.read().run_ns > 0);
         assert_eq!(parse_schedstat(b"12 34 5\n"), ThreadTimes { run_ns: 12, delay_ns: 34 });
         assert_eq!(parse_schedstat(b""), ThreadTimes::default());
