@@ -1,0 +1,46 @@
+//! Which CPUs this process may use, pinning, and the coordinator's priority.
+
+use crate::error::{Context, Result};
+use crate::sys::check;
+
+/// The CPUs that the process may run on, ascending.
+pub(crate) fn allowed_cpus() -> Result<Vec<usize>> {
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is valid for writes of the size passed.
+    check(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) })
+        .context("read the allowed CPUs", "machines with more than 1024 CPUs are not supported")?;
+    let count = libc::CPU_SETSIZE as usize;
+    // SAFETY: every index is below CPU_SETSIZE.
+    Ok((0..count).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
+}
+
+/// Binds the calling thread to one CPU.
+pub(crate) fn pin_to(cpu: usize) -> Result<()> {
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu < libc::CPU_SETSIZE as usize {
+        // SAFETY: the index was just checked against CPU_SETSIZE.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    // SAFETY: `set` is valid for reads of the size passed.
+    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) })
+        .map(|_| ())
+        .context(format!("pin a thread to CPU {cpu}"), "name CPUs that this process may use")
+}
+
+/// Lets the calling thread wake on time although the CPUs are full; threads and processes that it
+/// starts do not inherit this. Returns whether it was permitted: without it, border samples may be
+/// late, which is noticed and discarded, so a refusal is no error.
+pub(crate) fn wake_promptly() -> bool {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: `parameters` is valid for reads; 0 names the calling thread.
+    unsafe { libc::sched_setscheduler(0, policy, &parameters) == 0 }
+}
+
+/// The kernel's number of the calling thread.
+pub(crate) fn thread_id() -> i32 {
+    // SAFETY: gettid has no arguments and cannot fail.
+    unsafe { libc::gettid() }
+}
