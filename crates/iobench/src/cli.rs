@@ -45,6 +45,16 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Run the client alone, against an echo server that already runs.
     Load(LoadArgs),
+    /// Tell what this machine offers the channel, which driver it gets, and what would help.
+    Doctor(DoctorArgs),
+}
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Also write everything to this file, as JSON; `-` prints JSON only
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 /// Options of `compare`.

@@ -1,12 +1,13 @@
 //! The referee for network I/O architectures: it runs servers and clients of its own, compares
 //! them in interleaved slots, and says how sure it is.
 //!
-//! `cli` is the command line; `compare`, `serve` and `load` are the commands. `server` holds the
+//! `cli` is the command line; `compare`, `serve`, `load` and `doctor` are the commands. `server` holds the
 //! servers behind one trait and the process around them, `client` the load, `sys` the raw calls.
 
 mod cli;
 mod client;
 mod compare;
+mod doctor;
 mod error;
 mod load;
 mod output;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Serve(arguments) => serve::run(arguments).map(|()| true),
         Command::Load(arguments) => load::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments).map(|()| true),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

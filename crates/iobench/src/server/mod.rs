@@ -5,6 +5,7 @@
 
 pub(crate) mod epoll;
 pub(crate) mod listener;
+pub(crate) mod megapipe;
 pub(crate) mod process;
 pub(crate) mod shared;
 
@@ -40,7 +41,8 @@ pub(crate) trait Server: Sync {
 }
 
 /// Every server that can be named. The first is the baseline of the report.
-static SERVERS: [&dyn Server; 2] = [&epoll::SHARED, &epoll::PARTITIONED];
+static SERVERS: [&dyn Server; 4] =
+    [&epoll::SHARED, &epoll::PARTITIONED, &megapipe::URING, &megapipe::EPOLL];
 
 pub(crate) fn all() -> &'static [&'static dyn Server] {
     &SERVERS
@@ -60,11 +62,9 @@ pub(crate) fn find(name: &str) -> Result<&'static dyn Server> {
 /// What a server's thread is given.
 pub(crate) struct ThreadContext<'a> {
     /// The number of the thread within the server, from 0.
-    #[expect(dead_code, reason = "for servers that divide work by thread")]
     pub(crate) index: usize,
-    /// The CPU that the thread is pinned to.
-    #[expect(dead_code, reason = "for servers that partition the shared listener themselves")]
-    pub(crate) cpu: usize,
+    /// The CPUs that the server's threads are pinned to, by their numbers.
+    pub(crate) cpus: &'a [usize],
     /// Counted by the thread, seen by others after `publish`.
     pub(crate) counters: Counters,
     listener: RawFd,
@@ -79,7 +79,7 @@ impl ThreadContext<'_> {
         self.listener
     }
 
-    /// Readable from the moment when the thread shall return. Never read it.
+    /// Readable from the moment when the thread shall return; every thread may read it once.
     pub(crate) fn stop(&self) -> RawFd {
         self.stop
     }
@@ -114,7 +114,7 @@ pub(crate) fn run(
         for (index, &cpu) in cpus.iter().enumerate() {
             let mut context = ThreadContext {
                 index,
-                cpu,
+                cpus,
                 counters: Counters::default(),
                 listener: listeners.of_thread(index).as_raw_fd(),
                 stop: stop.raw(),

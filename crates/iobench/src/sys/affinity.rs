@@ -15,6 +15,13 @@ pub(crate) fn allowed_cpus() -> Result<Vec<usize>> {
     Ok((0..count).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
 }
 
+/// How many CPUs the system is configured for; their numbers are below.
+pub(crate) fn configured_cpus() -> usize {
+    // SAFETY: sysconf takes a plain number.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    usize::try_from(count).unwrap_or(1).max(1)
+}
+
 /// Binds the calling thread to one CPU.
 pub(crate) fn pin_to(cpu: usize) -> Result<()> {
     // SAFETY: an all-zero cpu_set_t is the empty set.

@@ -62,23 +62,24 @@ impl Signals {
     }
 }
 
-/// An event counter: once raised it stays readable for every thread that polls it.
+/// An event counter: once raised it stays readable, for threads that poll it and for those that
+/// read it (which takes one from the counter).
 pub(crate) struct Event(OwnedFd);
 
 impl Event {
     pub(crate) fn new() -> Result<Event> {
         // SAFETY: eventfd takes plain numbers.
-        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) })
             .context("create an event descriptor", "raise the limit of open files (ulimit -n)")?;
         // SAFETY: the descriptor was just created and nobody else owns it.
         Ok(Event(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     pub(crate) fn raise(&self) {
-        let one = 1_u64;
-        // SAFETY: eight bytes are read from a live u64. Failure would mean that the counter is
-        // already near its maximum, hence readable.
-        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+        // More than there will ever be readers; far less than would block after a few raises.
+        let many = 1_u64 << 32;
+        // SAFETY: eight bytes are read from a live u64.
+        unsafe { libc::write(self.0.as_raw_fd(), (&raw const many).cast(), 8) };
     }
 
     pub(crate) fn raw(&self) -> RawFd {

@@ -97,9 +97,9 @@ impl<C> Channel<C> {
 
     /// Registers a descriptor, a socket that was accepted, signals, a timer or a wake-up source.
     ///
-    /// The channel owns it from now on; [`Channel::unregister`] gives a descriptor back. Pipes and
-    /// terminals are made non-blocking by the epoll driver while they are registered, which every
-    /// other holder of the same open file description sees, too.
+    /// The channel owns it from now on; [`Channel::unregister`] gives a descriptor back. While a
+    /// pipe or terminal is registered, the epoll driver sets its `O_NONBLOCK` and the io_uring
+    /// driver clears it, which every other holder of the same open file description sees, too.
     ///
     /// Fails with [`Error::TooManyHandles`] at [`Config::max_handles`], and with `EXDEV` for a
     /// lightweight socket of another channel. What was to be registered is closed then.
