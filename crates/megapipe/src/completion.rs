@@ -41,6 +41,8 @@ pub enum Event {
     Connect(io::Result<()>),
     /// Bytes were appended to the vector; 0 is the end of the stream or file.
     Read(io::Result<usize>, Vec<u8>),
+    /// Bytes from this offset of a file were appended to the vector; 0 at the end of the file.
+    ReadAt(io::Result<usize>, Vec<u8>, u64),
     /// Bytes were appended to the vectors, in order.
     ReadVectored(io::Result<usize>, Vec<Vec<u8>>),
     /// Bytes arrived in a buffer of the channel; an empty lease is the end of the stream.
@@ -50,7 +52,9 @@ pub enum Event {
     /// The bytes were written: all of them, or fewer if the peer failed on the way, which the next
     /// write tells.
     Write(io::Result<usize>, Buffer),
-    /// The same for several buffers.
+    /// The bytes were written to a file at this offset.
+    WriteAt(io::Result<usize>, Buffer, u64),
+    /// All bytes of several buffers were written, with the same exception.
     WriteVectored(io::Result<usize>, Vec<Buffer>),
     /// A datagram was sent.
     SendTo(io::Result<usize>, Buffer),

@@ -127,12 +127,14 @@ impl<C> Channel<C> {
     /// what is there, which may be less than the room. From a file: at its position.
     pub fn read(&mut self, handle: Handle, buffer: Vec<u8>) -> Result<(), Rejected<Vec<u8>>> {
         match self.check(handle, "a read", BYTES) {
-            Ok(key) => self.file_read(key, buffer, Lane::Inbound, None),
+            Ok(key) => self.file_read(key, buffer, None),
             Err(error) => Err(Rejected { error, buffer }),
         }
     }
 
-    /// Reads from a disk file at an offset; otherwise as [`Channel::read`].
+    /// Reads from a disk file at an offset: [`Event::ReadAt`](crate::Event::ReadAt), which repeats
+    /// the offset, because many such requests may be under way on one handle. Otherwise as
+    /// [`Channel::read`].
     pub fn read_at(
         &mut self,
         handle: Handle,
@@ -140,7 +142,7 @@ impl<C> Channel<C> {
         offset: u64,
     ) -> Result<(), Rejected<Vec<u8>>> {
         match self.check_offset(handle, "a read at an offset", offset) {
-            Ok(key) => self.file_read(key, buffer, Lane::None, Some(offset)),
+            Ok(key) => self.file_read(key, buffer, Some(offset)),
             Err(error) => Err(Rejected { error, buffer }),
         }
     }
@@ -157,19 +159,19 @@ impl<C> Channel<C> {
         &mut self,
         key: Key,
         buffer: Vec<u8>,
-        lane: Lane,
         offset: Option<u64>,
     ) -> Result<(), Rejected<Vec<u8>>> {
         if buffer.capacity() == buffer.len() {
             let error = Error::Invalid("the buffer has no spare capacity to read into");
             return Err(Rejected { error, buffer });
         }
-        let mut request = Request::new(Command::Read, lane, Payload::Bytes(buffer));
-        if let Some(offset) = offset {
-            request = request.at(offset);
-        }
-        self.engine.file(key, request).map_err(|(error, request)| {
-            let Payload::Bytes(buffer) = request.payload else {
+        let payload = Payload::Bytes(buffer);
+        let request = match offset {
+            Some(offset) => Request::new(Command::ReadAt, Lane::None, payload).at(offset),
+            None => Request::new(Command::Read, Lane::Inbound, payload),
+        };
+        self.engine.file(key, request).map_err(|(error, payload)| {
+            let Payload::Bytes(buffer) = payload else {
                 return Rejected { error, buffer: Vec::new() };
             };
             Rejected { error, buffer }
@@ -195,8 +197,8 @@ impl<C> Channel<C> {
         } else {
             let payload = Payload::Vector(vector);
             let request = Request::new(Command::ReadVectored, Lane::Inbound, payload);
-            return self.engine.file(key, request).map_err(|(error, request)| {
-                let Payload::Vector(vector) = request.payload else {
+            return self.engine.file(key, request).map_err(|(error, payload)| {
+                let Payload::Vector(vector) = payload else {
                     return Rejected { error, buffer: Vec::new() };
                 };
                 Rejected { error, buffer: vector.reads }
@@ -255,12 +257,13 @@ impl<C> Channel<C> {
     ) -> Result<(), Rejected<Buffer>> {
         let buffer = buffer.into();
         match self.check(handle, "a write", BYTES) {
-            Ok(key) => self.file_write(key, buffer, Lane::Outbound, None),
+            Ok(key) => self.file_write(key, buffer, None),
             Err(error) => Err(Rejected { error, buffer }),
         }
     }
 
-    /// Writes all of a buffer to a disk file at an offset.
+    /// Writes all of a buffer to a disk file at an offset:
+    /// [`Event::WriteAt`](crate::Event::WriteAt), which repeats the offset.
     pub fn write_at(
         &mut self,
         handle: Handle,
@@ -269,7 +272,7 @@ impl<C> Channel<C> {
     ) -> Result<(), Rejected<Buffer>> {
         let buffer = buffer.into();
         match self.check_offset(handle, "a write at an offset", offset) {
-            Ok(key) => self.file_write(key, buffer, Lane::None, Some(offset)),
+            Ok(key) => self.file_write(key, buffer, Some(offset)),
             Err(error) => Err(Rejected { error, buffer }),
         }
     }
@@ -278,15 +281,15 @@ impl<C> Channel<C> {
         &mut self,
         key: Key,
         buffer: Buffer,
-        lane: Lane,
         offset: Option<u64>,
     ) -> Result<(), Rejected<Buffer>> {
-        let mut request = Request::new(Command::Write, lane, Payload::Buffer(buffer));
-        if let Some(offset) = offset {
-            request = request.at(offset);
-        }
-        self.engine.file(key, request).map_err(|(error, request)| {
-            let Payload::Buffer(buffer) = request.payload else {
+        let payload = Payload::Buffer(buffer);
+        let request = match offset {
+            Some(offset) => Request::new(Command::WriteAt, Lane::None, payload).at(offset),
+            None => Request::new(Command::Write, Lane::Outbound, payload),
+        };
+        self.engine.file(key, request).map_err(|(error, payload)| {
+            let Payload::Buffer(buffer) = payload else {
                 return Rejected { error, buffer: Buffer::Static(&[]) };
             };
             Rejected { error, buffer }
@@ -309,8 +312,8 @@ impl<C> Channel<C> {
         }
         let payload = Payload::Vector(Vector::writing(buffers));
         let request = Request::new(Command::WriteVectored, Lane::Outbound, payload);
-        self.engine.file(key, request).map_err(|(error, request)| {
-            let Payload::Vector(vector) = request.payload else {
+        self.engine.file(key, request).map_err(|(error, payload)| {
+            let Payload::Vector(vector) = payload else {
                 return Rejected { error, buffer: Vec::new() };
             };
             Rejected { error, buffer: vector.writes }
@@ -333,8 +336,8 @@ impl<C> Channel<C> {
         };
         let payload = Payload::Message(Message::new(buffer, address));
         let request = Request::new(Command::SendTo, Lane::Outbound, payload);
-        self.engine.file(key, request).map_err(|(error, request)| {
-            let Payload::Message(message) = request.payload else {
+        self.engine.file(key, request).map_err(|(error, payload)| {
+            let Payload::Message(message) = payload else {
                 return Rejected { error, buffer: Buffer::Static(&[]) };
             };
             Rejected { error, buffer: message.buffer }

@@ -49,6 +49,9 @@ pub(crate) struct Member {
     listener: Option<Box<Listener>>,
 }
 
+/// Why a request was refused, and the memory that came with it.
+pub(crate) type Refusal = (Error, Payload);
+
 pub(crate) struct Engine {
     /// Tells the handles of this channel from those of others in the process.
     id: u32,
@@ -142,10 +145,10 @@ impl Engine {
         Ok(key)
     }
 
-    /// Files a request; gives it back if it is refused.
-    pub(crate) fn file(&mut self, key: Key, mut request: Request) -> Result<(), (Error, Request)> {
+    /// Files a request; gives its memory back if it is refused.
+    pub(crate) fn file(&mut self, key: Key, mut request: Request) -> Result<(), Refusal> {
         if let Err(error) = self.member(key).map(drop) {
-            return Err((error, request));
+            return Err((error, request.payload));
         }
         request.handle = key;
         let lane = request.lane;
@@ -155,7 +158,7 @@ impl Engine {
             Err(request) => {
                 self.counters.refused += 1;
                 let limit = self.config.max_requests;
-                return Err((Error::TooManyRequests { limit }, request));
+                return Err((Error::TooManyRequests { limit }, request.payload));
             }
         };
         if self.queue_behind(key, id, lane) {
@@ -168,7 +171,7 @@ impl Engine {
             let limit = self.config.batch;
             // The key was handed out three lines above and nothing has removed it.
             return match self.requests.remove(id) {
-                Some(request) => Err((Error::TooManyRequests { limit }, request)),
+                Some(request) => Err((Error::TooManyRequests { limit }, request.payload)),
                 None => Ok(()),
             };
         }

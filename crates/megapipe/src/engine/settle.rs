@@ -173,7 +173,8 @@ impl Engine {
         let request = self.requests.get_mut(id)?;
         let member = self.members.get_mut(request.handle)?;
         let handle = request.handle;
-        let writes = matches!(request.command, Command::Write | Command::WriteVectored);
+        let writes =
+            matches!(request.command, Command::Write | Command::WriteAt | Command::WriteVectored);
         if result == -libc::EINTR
             || (result == -libc::EAGAIN && request.command != Command::Connect)
         {
@@ -213,6 +214,10 @@ fn event_of(request: Request, result: i32, writes: bool) -> Event {
         if writes && request.progress > 0 { Ok(request.progress) } else { result_of(result) };
     match (request.command, request.payload) {
         (Command::Read, Payload::Bytes(bytes)) => Event::Read(count, bytes),
+        (Command::ReadAt, Payload::Bytes(bytes)) => Event::ReadAt(count, bytes, request.offset),
+        (Command::WriteAt, Payload::Buffer(buffer)) => {
+            Event::WriteAt(count, buffer, request.offset)
+        }
         (Command::ReadVectored, Payload::Vector(vector)) => {
             Event::ReadVectored(count, vector.reads)
         }
