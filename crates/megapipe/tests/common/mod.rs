@@ -133,6 +133,8 @@ pub fn outcome(event: &Event) -> Result<u64, i32> {
         | Event::Sync(result)
         | Event::Close(result) => unit(result),
         Event::Read(result, _)
+        | Event::ReadAt(result, ..)
+        | Event::WriteAt(result, ..)
         | Event::ReadVectored(result, _)
         | Event::Write(result, _)
         | Event::WriteVectored(result, _)
