@@ -108,9 +108,14 @@ impl Engine {
     /// The connections that were accepted for a former listener and not delivered.
     fn undelivered_connections(&mut self, key: Key) -> Vec<Socket> {
         let before = self.ready.len();
-        // The cancellation has reached the kernel's queue: what it accepted before comes now.
+        // The cancellation has reached the kernel's queue: what it accepted before comes now, if
+        // need be behind all else that has completed.
         if self.driver.flush().is_ok() {
-            let _ = self.driver.collect(&mut self.ready, Some(Duration::ZERO));
+            let mut known = usize::MAX;
+            while known != self.ready.len() {
+                known = self.ready.len();
+                let _ = self.driver.collect(&mut self.ready, Some(Duration::ZERO));
+            }
             self.count_accepted(before);
         }
         let requests = &self.requests;
