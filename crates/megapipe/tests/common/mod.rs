@@ -109,9 +109,15 @@ impl Rig {
     /// Dispatches until no request is outstanding; gives the completions that came.
     #[track_caller]
     pub fn settle(&mut self) -> Vec<Completion> {
+        self.settle_to(0)
+    }
+
+    /// The same, but until only so many requests are outstanding.
+    #[track_caller]
+    pub fn settle_to(&mut self, outstanding: usize) -> Vec<Completion> {
         let until = Instant::now() + PATIENCE;
         let mut came = Vec::new();
-        while self.channel.outstanding() > 0 {
+        while self.channel.outstanding() > outstanding {
             came.extend(self.channel.dispatch(Duration::from_millis(1)).expect("dispatch"));
             let left = self.channel.outstanding();
             assert!(Instant::now() < until, "{left} requests do not end; so far came {came:?}");
@@ -206,10 +212,15 @@ pub fn listener() -> (TcpListener, SocketAddr) {
 /// A client that gives up after a while.
 pub fn client(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("connect");
-    stream.set_read_timeout(Some(PATIENCE)).expect("time-out");
-    stream.set_write_timeout(Some(PATIENCE)).expect("time-out");
+    patient(&stream);
     stream.set_nodelay(true).expect("nodelay");
     stream
+}
+
+/// Makes a blocking socket give up after a while.
+pub fn patient(stream: &TcpStream) {
+    stream.set_read_timeout(Some(PATIENCE)).expect("time-out");
+    stream.set_write_timeout(Some(PATIENCE)).expect("time-out");
 }
 
 /// A connected pair: the test's side, which gives up after a while, and the channel's side.
