@@ -1,4 +1,52 @@
-//! The channel of MegaPipe.
+//! The channel of MegaPipe: one pipe per thread between a server and the system.
+//!
+//! A [`Channel`] takes requests and gives completions. What can be registered with it ([`Source`])
+//! are sockets, pipes, disk files, [`Signals`], [`Timer`]s and wake-ups ([`wake_pair`]); each gets a
+//! [`Handle`] and keeps a cookie of the application's. Each request is one method, files at once,
+//! and completes as an [`Event`] of the same name out of [`Channel::dispatch`].
+//!
+//! ```
+//! use megapipe::{Channel, Event, Repeat};
+//! use std::os::unix::net::UnixStream;
+//!
+//! let mut channel = Channel::new()?;
+//! let (left, right) = UnixStream::pair()?;
+//! let left = channel.register(left, "left")?;
+//! let right = channel.register(right, "right")?;
+//! channel.receive(right, Repeat::Once)?;
+//! channel.write(left, "hello")?;
+//! for _ in 0..2 {
+//!     let done = channel.dispatch(None)?.unwrap();
+//!     match done.event {
+//!         Event::Write(count, _) => assert_eq!(count?, 5),
+//!         Event::Receive(message) => assert_eq!(&*message?, b"hello"),
+//!         other => panic!("unexpected: {other:?}"),
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Who owns a buffer
+//!
+//! The application hands a buffer over with the request and gets it back with the completion;
+//! meanwhile the kernel may use it. That is why buffers are owned values ([`Buffer`], `Vec<u8>`)
+//! and not references. A receive needs no buffer of the application's: it brings a [`Lease`] of
+//! one that belongs to the channel. A refused request gives its buffer back, too ([`Rejected`]).
+//!
+//! # What can go wrong where
+//!
+//! A call that returns an [`Error`] has not filed anything. A request that was filed has exactly
+//! one last completion (`more` is false), whose event carries the kernel's `errno` if it failed;
+//! unless its handle is unregistered before, which withdraws everything that is pending for it.
+//!
+//! # Drivers
+//!
+//! The channel works over io_uring or over epoll, with the same meaning; [`Channel::driver`] tells
+//! which and why, and [`probe`] what the kernel offers. Where a driver does something in its own
+//! way, the documentation of the method says so.
+//!
+//! The ideas and names are those of Sangjin Han's report *A Programming Interface for Scalable
+//! Network Socket I/O* (UCB/EECS-2016-125), chapters 3 and 4.
 
 mod address;
 mod buffer;
@@ -29,3 +77,8 @@ pub use error::{Error, Result};
 pub use partition::ListenerError;
 pub use pool::Lease;
 pub use source::{Kind, Signals, Socket, Source, Timer, WakeSource, Waker, wake_pair};
+
+/// The examples of the README are compiled with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,3 +1,92 @@
-//! What cargo alone cannot do.
+//! What cargo alone cannot do: set a machine up, check the style, and run everything that a change
+//! must pass, in one order, with one verdict.
+//!
+//! It is the first thing compiled on a fresh machine, so it depends on the standard library alone,
+//! and its errors are plain sentences for the person at the terminal.
 
-fn main() {}
+mod runner;
+mod setup;
+mod steps;
+mod tally;
+mod tidy;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+commands:
+  test      everything a change must pass, in CI as at home: setup, format, tidy, lint, the tests
+            over both drivers, sanitizer, loom, documentation; the full run skips nothing
+  tidy      check the style: file, function and line lengths, SAFETY comments, unused files, ...
+  setup     install what is missing: packages of the distribution, rustfmt, clippy
+  sanitize  the tests of megapipe and iobench under AddressSanitizer
+  loom      the loom_ tests of megapipe, over every interleaving
+  help      this text
+
+`test`, `sanitize` and `loom` end in the line `result: N passed, N failed, N skipped`.
+
+environment:
+  CARGO_TARGET_DIR  where cargo builds (default: target); the sanitizer and loom legs build in the
+                    directories `asan` and `loom` below it
+  MEGAPIPE_DRIVER   set to `epoll` for the second run of megapipe's integration tests, so that the
+                    conformance suite sees both drivers
+  MEGAPIPE_SKIPS    set for every test: the file to which a test that cannot run appends the line
+                    `SKIPPED: name: reason` before it returns; each counts as skipped
+";
+
+/// The exit code for a command line that makes no sense, as in getopt's tools.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> =
+        env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let root = root();
+    match words.as_slice() {
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        ["setup"] => verdict(setup::run(&root)),
+        ["tidy"] => verdict(tidy::run(&root)),
+        ["test"] => with_steps(&root, steps::full, runner::Skips::Forbidden),
+        ["sanitize"] => with_steps(&root, steps::sanitize_only, runner::Skips::Allowed),
+        ["loom"] => with_steps(&root, steps::loom_only, runner::Skips::Allowed),
+        unknown => {
+            eprintln!("xtask: cannot make sense of `{}`\n\n{USAGE}", unknown.join(" "));
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
+}
+
+fn with_steps(
+    root: &Path,
+    steps: fn() -> Result<Vec<steps::Step>, String>,
+    skips: runner::Skips,
+) -> ExitCode {
+    match steps() {
+        Ok(steps) => runner::run(root, &steps, skips),
+        Err(error) => verdict(Err(error)),
+    }
+}
+
+fn verdict(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's root. cargo names this crate's directory when it runs us, which stays right
+/// when the checkout has been moved since the build.
+fn root() -> PathBuf {
+    let manifest = env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    manifest.ancestors().nth(2).map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// The environment variable that decides when the configuration does not.
 const VARIABLE: &str = "MEGAPIPE_DRIVER";
@@ -70,7 +71,7 @@ fn choose(config: &Config, pools: &Pools) -> Result<(Box<dyn Driver>, DriverRepo
     };
     let report = |kind, reason: &str| DriverReport { kind, reason: reason.to_owned() };
     if choice != DriverChoice::Epoll {
-        let error = match UringDriver::new(config, pools.clone()) {
+        let error = match patiently(|| UringDriver::new(config, pools.clone())) {
             Ok(driver) => {
                 let reason = if choice == DriverChoice::Auto {
                     "the kernel gives a ring with all that the channel needs"
@@ -91,6 +92,20 @@ fn choose(config: &Config, pools: &Pools) -> Result<(Box<dyn Driver>, DriverRepo
     Ok((epoll(config, pools)?, report(DriverKind::Epoll, chooser)))
 }
 
+/// Tries again for a while when memory is short: the kernel gives back the locked memory of a ring
+/// only some time after the ring is closed, which an unprivileged process may have just done.
+fn patiently<T>(create: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let mut pauses = [10, 20, 40, 80].into_iter().map(Duration::from_millis);
+    loop {
+        match (create(), pauses.next()) {
+            (Err(error), Some(pause)) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                std::thread::sleep(pause);
+            }
+            (result, _) => return result,
+        }
+    }
+}
+
 fn epoll(config: &Config, pools: &Pools) -> Result<Box<dyn Driver>, Error> {
     let driver = EpollDriver::new(config, pools.clone()).map_err(setup_error("create epoll"))?;
     Ok(Box::new(driver))
@@ -108,6 +123,23 @@ fn bars_rings(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_may_come_back_and_other_errors_do_not_wait() {
+        let attempts = std::cell::Cell::new(0);
+        let fail = |errno: i32| io::Error::from_raw_os_error(errno);
+        let result = patiently(|| {
+            attempts.set(attempts.get() + 1);
+            if attempts.get() < 3 { Err(fail(libc::ENOMEM)) } else { Ok(attempts.get()) }
+        });
+        assert_eq!(result.unwrap(), 3);
+        attempts.set(0);
+        let result: io::Result<()> = patiently(|| {
+            attempts.set(attempts.get() + 1);
+            Err(fail(libc::EMFILE))
+        });
+        assert!(result.is_err() && attempts.get() == 1);
+    }
 
     #[test]
     fn a_lack_of_resources_is_no_reason_for_another_driver() {

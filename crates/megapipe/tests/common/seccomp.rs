@@ -1,27 +1,29 @@
-//! Taking io_uring away from a thread, as container run-times do.
+//! A seccomp filter that takes io_uring away, as container runtimes do.
 
-use std::io;
-
-/// Makes `io_uring_setup` fail with `errno` in the calling thread and what it starts from now on.
-pub fn block_io_uring(errno: i32) {
+/// Makes io_uring_setup(2), io_uring_enter(2) and io_uring_register(2) fail with `errno`, for the
+/// calling thread and the threads and processes it starts from now on. There is no way back: call
+/// it in a thread made for the purpose.
+pub(crate) fn block_io_uring(errno: i32) {
+    let io_uring =
+        [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+    let refuse = libc::SECCOMP_RET_ERRNO | (errno as u32 & libc::SECCOMP_RET_DATA);
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let number = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
-    let mut is_setup = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0);
-    is_setup.k = libc::SYS_io_uring_setup as u32;
-    is_setup.jf = 1;
-    let mut program = [
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, number),
-        is_setup,
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the call takes no pointers.
+    let number_at = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
+    // The numbers are the same on every architecture, so that it need not be checked.
+    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, number_at)];
+    for call in io_uring {
+        let mut jump = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32);
+        jump.jf = 1;
+        program.extend([jump, statement(libc::BPF_RET | libc::BPF_K, refuse)]);
+    }
+    program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: these arguments of prctl(2) are numbers.
     let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    assert_eq!(result, 0, "no_new_privs: {}", io::Error::last_os_error());
-    // SAFETY: the filter and its program outlive the call, which copies them.
+    assert_eq!(result, 0, "PR_SET_NO_NEW_PRIVS: {}", std::io::Error::last_os_error());
+    // SAFETY: the program is readable, and the kernel copies it.
     let result = unsafe {
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter, 0, 0)
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
     };
-    assert_eq!(result, 0, "seccomp: {}", io::Error::last_os_error());
+    assert_eq!(result, 0, "SECCOMP_SET_MODE_FILTER: {}", std::io::Error::last_os_error());
 }

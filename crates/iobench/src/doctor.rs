@@ -1,0 +1,317 @@
+//! What this machine offers, as a table for a person and as JSON for a program.
+
+use megapipe::probe::{CONNECTIONS, Finding, Limit, Probe, Status, probe};
+use megapipe::{DriverKind, DriverReport};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+/// The width that text is wrapped to.
+const COLUMNS: usize = 100;
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The text could not be printed.
+    #[error("cannot print the report: {0}")]
+    Print(#[from] io::Error),
+    /// The file could not be written.
+    #[error("cannot write the report to {path}: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Probes the machine and prints what was found; with `json`, writes that file as well, or if it
+/// is `-`, prints JSON and nothing else.
+pub(crate) fn run(json: Option<&Path>) -> Result<(), Error> {
+    let probe = probe();
+    let driver = choose(&probe);
+    if json == Some(Path::new("-")) {
+        return Ok(write_json(&mut io::stdout().lock(), &probe, &driver)?);
+    }
+    if let Some(path) = json {
+        File::create(path)
+            .and_then(|mut file| write_json(&mut file, &probe, &driver))
+            .map_err(|source| Error::Write { path: path.to_owned(), source })?;
+    }
+    let out = io::stdout();
+    let colours = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    Ok(print(&mut out.lock(), &probe, &driver, colours)?)
+}
+
+/// The driver that a channel takes by default on such a machine.
+fn choose(probe: &Probe) -> DriverReport {
+    let missing: Vec<&str> = probe.missing_required().map(|finding| finding.name).collect();
+    match &probe.ring {
+        Err(error) => DriverReport { kind: DriverKind::Epoll, reason: error.to_string() },
+        Ok(()) if missing.is_empty() => DriverReport {
+            kind: DriverKind::Uring,
+            reason: "the kernel offers everything that it requires".into(),
+        },
+        Ok(()) => DriverReport {
+            kind: DriverKind::Epoll,
+            reason: format!("uring requires what does not work: {}", missing.join(", ")),
+        },
+    }
+}
+
+/// Prints the report as text.
+pub(crate) fn print(
+    out: &mut impl Write,
+    probe: &Probe,
+    driver: &DriverReport,
+    colours: bool,
+) -> io::Result<()> {
+    writeln!(out, "What the kernel offers (* required by the uring driver)")?;
+    let width = probe.findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
+    let mut last = None;
+    for finding in &probe.findings {
+        print_finding(out, finding, width, colours)?;
+        // One reason often stands in the way of many attempts.
+        let detail = detail(&finding.status);
+        if let Some(detail) = detail.filter(|_| detail != last) {
+            print_wrapped(out, &" ".repeat(width + 4), detail)?;
+        }
+        last = detail;
+    }
+    let choice = format!("driver: {}, because {}", driver.kind, driver.reason);
+    writeln!(out)?;
+    print_wrapped(out, "", &choice)?;
+    writeln!(out, "\nLimits, for {CONNECTIONS} connections")?;
+    let width = probe.limits.iter().map(|limit| limit.name.len()).max().unwrap_or(0);
+    for limit in &probe.limits {
+        print_limit(out, limit, width, colours)?;
+    }
+    writeln!(out, "\nWhat would help")?;
+    let remedies = remedies(probe);
+    if remedies.is_empty() {
+        writeln!(out, "  nothing: all of it works and suffices")?;
+    }
+    for (name, remedy) in remedies {
+        print_wrapped(out, "  - ", &format!("{name}: {remedy}"))?;
+    }
+    out.flush()
+}
+
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+const RED: &str = "31";
+
+/// A word of seven columns.
+fn word(text: &str, colour: &str, colours: bool) -> String {
+    if colours { format!("\x1b[{colour}m{text:<7}\x1b[0m") } else { format!("{text:<7}") }
+}
+
+fn print_finding(
+    out: &mut impl Write,
+    finding: &Finding,
+    width: usize,
+    colours: bool,
+) -> io::Result<()> {
+    let status = match &finding.status {
+        Status::Works => word("yes", GREEN, colours),
+        Status::Missing(_) if finding.is_required() => word("no", RED, colours),
+        Status::Missing(_) => word("no", YELLOW, colours),
+        Status::NotTried(_) => word("untried", YELLOW, colours),
+    };
+    let mark = if finding.is_required() { '*' } else { ' ' };
+    writeln!(out, "{mark} {:<width$}  {status}  {}", finding.name, finding.used_for)
+}
+
+/// What was tried, or why nothing was.
+fn detail(status: &Status) -> Option<&str> {
+    match status {
+        Status::Works => None,
+        Status::Missing(text) | Status::NotTried(text) => Some(text),
+    }
+}
+
+fn print_limit(out: &mut impl Write, limit: &Limit, width: usize, colours: bool) -> io::Result<()> {
+    let status = match limit.suffices {
+        Some(true) => word("yes", GREEN, colours),
+        Some(false) => word("no", YELLOW, colours),
+        None => word("unknown", YELLOW, colours),
+    };
+    writeln!(out, "  {:<width$}  {status}  {}", limit.name, limit.value)?;
+    writeln!(out, "  {:<width$}           for {}", "", limit.used_for)
+}
+
+/// What is missing or too low, with its remedy.
+fn remedies(probe: &Probe) -> Vec<(&str, &str)> {
+    let features = probe.findings.iter().map(|finding| (finding.name, &finding.remedy));
+    let limits = probe.limits.iter().map(|limit| (limit.name, &limit.remedy));
+    features.chain(limits).filter_map(|(name, remedy)| Some((name, remedy.as_deref()?))).collect()
+}
+
+/// Prints words in lines of at most [`COLUMNS`], all indented as far as the first one.
+fn print_wrapped(out: &mut impl Write, start: &str, text: &str) -> io::Result<()> {
+    let indent = " ".repeat(start.len());
+    let mut line = start.to_owned();
+    for word in text.split(' ') {
+        if line.len() > start.len() && line.len() + 1 + word.len() > COLUMNS {
+            writeln!(out, "{line}")?;
+            line.clone_from(&indent);
+        }
+        if line.len() > start.len() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    writeln!(out, "{line}")
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    driver: Driver<'a>,
+    features: Vec<FeatureRow<'a>>,
+    connections: u64,
+    limits: Vec<LimitRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct Driver<'a> {
+    kind: String,
+    reason: &'a str,
+}
+
+#[derive(Serialize)]
+struct FeatureRow<'a> {
+    name: &'a str,
+    status: &'static str,
+    detail: Option<&'a str>,
+    required: bool,
+    used_for: &'a str,
+    remedy: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct LimitRow<'a> {
+    name: &'a str,
+    value: &'a str,
+    suffices: Option<bool>,
+    used_for: &'a str,
+    remedy: Option<&'a str>,
+}
+
+fn write_json(out: &mut impl Write, probe: &Probe, driver: &DriverReport) -> io::Result<()> {
+    let features = probe.findings.iter().map(|finding| FeatureRow {
+        name: finding.name,
+        status: match &finding.status {
+            Status::Works => "works",
+            Status::Missing(_) => "missing",
+            Status::NotTried(_) => "not tried",
+        },
+        detail: detail(&finding.status),
+        required: finding.is_required(),
+        used_for: finding.used_for,
+        remedy: finding.remedy.as_deref(),
+    });
+    let limits = probe.limits.iter().map(|limit| LimitRow {
+        name: limit.name,
+        value: &limit.value,
+        suffices: limit.suffices,
+        used_for: limit.used_for,
+        remedy: limit.remedy.as_deref(),
+    });
+    let report = Report {
+        driver: Driver { kind: driver.kind.to_string(), reason: &driver.reason },
+        features: features.collect(),
+        connections: CONNECTIONS,
+        limits: limits.collect(),
+    };
+    serde_json::to_writer_pretty(&mut *out, &report)?;
+    writeln!(out)?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megapipe::probe::{REQUIRED, RingError};
+
+    fn poor_machine() -> Probe {
+        let reason = format!("hindered {}", "again and ".repeat(20));
+        let finding = |name, status, remedy: Option<&str>| Finding {
+            name,
+            status,
+            used_for: "something",
+            remedy: remedy.map(Into::into),
+        };
+        let source = io::Error::from_raw_os_error(libc::EPERM);
+        Probe {
+            ring: Err(RingError { cause: "no ring here".into(), remedy: "get one", source }),
+            findings: vec![
+                finding(REQUIRED[0], Status::Missing("tried a ring".into()), Some("get one")),
+                finding("b", Status::NotTried(reason.clone()), None),
+                finding("c", Status::NotTried(reason), None),
+                finding("a longer name", Status::Works, None),
+            ],
+            limits: vec![Limit {
+                name: "somaxconn",
+                value: "128".into(),
+                suffices: Some(false),
+                used_for: "waiting",
+                remedy: Some("sysctl -w net.core.somaxconn=4096".into()),
+            }],
+        }
+    }
+
+    fn text(probe: &Probe, colours: bool) -> String {
+        let mut out = Vec::new();
+        print(&mut out, probe, &choose(probe), colours).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_poor_machine_learns_the_cause_and_the_remedies() {
+        let text = text(&poor_machine(), false);
+        assert!(text.contains("driver: epoll, because no ring here; get one"), "{text}");
+        let (_, help) = text.split_once("What would help").unwrap();
+        assert!(help.contains(&format!("{}: get one", REQUIRED[0])), "{text}");
+        assert!(help.contains("somaxconn: sysctl -w net.core.somaxconn=4096"), "{text}");
+        assert!(!help.contains("a longer name"), "{text}");
+    }
+
+    #[test]
+    fn the_table_is_aligned_plain_and_narrow() {
+        let plain = text(&poor_machine(), false);
+        assert!(plain.bytes().all(|byte| byte == b'\n' || (b' '..=b'~').contains(&byte)));
+        assert!(plain.lines().all(|line| line.len() <= COLUMNS), "{plain}");
+        let column = |line: &str, word| {
+            let line = plain.lines().find(|other| other.trim_start().starts_with(line)).unwrap();
+            line.find(word).unwrap()
+        };
+        assert_eq!(column("b ", "untried"), column("a longer", "yes"));
+        assert_eq!(column("b ", "something"), column("a longer", "something"));
+        assert_eq!(plain.matches("hindered").count(), 1);
+        assert!(text(&poor_machine(), true).contains("\x1b[31mno     \x1b[0m"));
+    }
+
+    #[test]
+    fn this_machine_prints_in_plain_ascii_too() {
+        let probe = probe();
+        let plain = text(&probe, false);
+        assert!(plain.bytes().all(|byte| byte == b'\n' || (b' '..=b'~').contains(&byte)));
+        assert!(plain.lines().all(|line| line.len() <= COLUMNS), "{plain}");
+        let required = plain.lines().filter(|line| line.starts_with("* ")).count();
+        assert_eq!(required, REQUIRED.len());
+    }
+
+    #[test]
+    fn json_says_the_same() {
+        let probe = poor_machine();
+        let mut out = Vec::new();
+        write_json(&mut out, &probe, &choose(&probe)).unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(report["driver"]["kind"], "epoll");
+        assert_eq!(report["features"][0]["status"], "missing");
+        assert_eq!(report["features"][0]["required"], true);
+        assert_eq!(report["features"][3]["remedy"], serde_json::Value::Null);
+        assert_eq!(report["limits"][0]["suffices"], false);
+    }
+}

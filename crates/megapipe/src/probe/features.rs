@@ -1,0 +1,169 @@
+//! Features of the ring itself.
+
+use super::ring::{PATIENCE, Scratch};
+use super::{Failure, Feature, missing, obstacle, require};
+use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+pub(super) const RING: &str = "ring (SINGLE_ISSUER, DEFER_TASKRUN)";
+pub(super) const SYNC_CANCEL: &str = "synchronous cancel";
+pub(super) const CANCEL_DIRECT: &str = "cancel all by direct descriptor";
+
+pub(super) type Attempt = fn(&mut Scratch) -> Result<(), Failure>;
+
+pub(super) const FEATURES: &[Feature<Attempt>] = &[
+    Feature {
+        name: SYNC_CANCEL,
+        used_for: "letting go of a handle, ending a channel",
+        remedy: "Linux 6.0 or later, else the epoll driver",
+        attempt: sync_cancel,
+    },
+    Feature {
+        name: CANCEL_DIRECT,
+        used_for: "closing lightweight sockets that are busy",
+        remedy: "Linux 6.0 or later, else the epoll driver",
+        attempt: cancel_direct,
+    },
+    Feature {
+        name: "minimum wait (MIN_TIMEOUT)",
+        used_for: "lingering for completions (Config::linger)",
+        remedy: "Linux 6.12 or later; until then a wait ends with the first completion",
+        attempt: minimum_wait,
+    },
+    Feature {
+        name: "ring without index array (NO_SQARRAY)",
+        used_for: "a little less work per request",
+        remedy: "Linux 6.6 or later; nothing else depends on it",
+        attempt: no_index_array,
+    },
+    Feature {
+        name: "registered ring descriptor",
+        used_for: "entering the kernel without a look-up",
+        remedy: "Linux 5.18 or later; nothing else depends on it",
+        attempt: registered_descriptor,
+    },
+    Feature {
+        name: "messages between rings (MSG_RING)",
+        used_for: "handing completions from channel to channel",
+        remedy: "Linux 5.18 or later; until then channels wake one another by eventfd",
+        attempt: message,
+    },
+];
+
+fn sync_cancel(scratch: &mut Scratch) -> Result<(), Failure> {
+    let (ours, _theirs) = UnixStream::pair().map_err(obstacle("a socket pair"))?;
+    let poll = opcode::PollAdd::new(Fd(ours.as_raw_fd()), libc::POLLIN as u32);
+    // SAFETY: the entry points to no memory.
+    unsafe { scratch.push(poll.build()) };
+    scratch.submit("a poll")?;
+    let timeout = Timespec::from(PATIENCE);
+    let submitter = scratch.ring.submitter();
+    let result = submitter.register_sync_cancel(Some(timeout), CancelBuilder::any());
+    result.map_err(missing("cancelling whatever is in flight"))?;
+    cancelled(scratch)
+}
+
+fn cancel_direct(scratch: &mut Scratch) -> Result<(), Failure> {
+    const CANCEL: u64 = 1;
+    let (ours, _theirs) = UnixStream::pair().map_err(obstacle("a socket pair"))?;
+    let direct = scratch.direct(&ours)?;
+    for _ in 0..2 {
+        let poll = opcode::PollAdd::new(direct, libc::POLLIN as u32);
+        // SAFETY: the entry points to no memory.
+        unsafe { scratch.push(poll.build()) };
+    }
+    scratch.submit("polls on a direct descriptor")?;
+    let cancel = opcode::AsyncCancel2::new(CancelBuilder::fd(direct).all());
+    // SAFETY: the entry points to no memory.
+    unsafe { scratch.push(cancel.build().user_data(CANCEL)) };
+    let mut polls = 0;
+    for _ in 0..3 {
+        let done = scratch.next().map_err(missing("cancelling by direct descriptor"))?;
+        if done.user_data() == CANCEL {
+            let count = crate::sys::result_of(done.result());
+            let count = count.map_err(missing("cancelling by direct descriptor"))?;
+            require(count == 2, format_args!("two requests to cancel, {count} cancelled"))?;
+        } else if done.result() == -libc::ECANCELED {
+            polls += 1;
+        }
+    }
+    require(polls == 2, format_args!("two requests to cancel, {polls} cancelled"))
+}
+
+/// The next completion is that of a cancelled request.
+fn cancelled(scratch: &mut Scratch) -> Result<(), Failure> {
+    let done = scratch.next().map_err(missing("the completion of a cancelled request"))?;
+    let result = done.result();
+    require(
+        result == -libc::ECANCELED,
+        format_args!("a cancelled request completed with {result}, not with ECANCELED"),
+    )
+}
+
+fn minimum_wait(scratch: &mut Scratch) -> Result<(), Failure> {
+    const SHORT_US: u32 = 500;
+    let offered = scratch.ring.params().is_feature_min_timeout();
+    require(offered, "the kernel does not offer IORING_FEAT_MIN_TIMEOUT")?;
+    let mut shortest = Duration::MAX;
+    // Another program may hold the CPU for a while: a late return is believed the third time only.
+    for _ in 0..3 {
+        // SAFETY: the entry points to no memory.
+        unsafe { scratch.push(opcode::Nop::new().build()) };
+        let timeout = Timespec::from(PATIENCE);
+        let args = SubmitArgs::new().min_wait_usec(SHORT_US).timespec(&timeout);
+        let start = Instant::now();
+        let waited = scratch.ring.submitter().submit_with_args(2, &args);
+        let took = start.elapsed();
+        waited.map_err(missing("a wait with a minimum"))?;
+        scratch.expect("a request without effect")?;
+        let least = Duration::from_micros(SHORT_US.into());
+        require(took >= least / 2, format_args!("a minimum wait ended after only {took:?}"))?;
+        shortest = shortest.min(took);
+        if shortest < PATIENCE / 2 {
+            return Ok(());
+        }
+    }
+    require(false, format_args!("a minimum wait of {SHORT_US} us took {shortest:?}"))
+}
+
+fn no_index_array(_: &mut Scratch) -> Result<(), Failure> {
+    let mut builder = IoUring::<squeue::Entry>::builder();
+    builder.setup_single_issuer().setup_defer_taskrun().setup_no_sqarray();
+    let mut ring = builder.build(8).map_err(missing("a ring with NO_SQARRAY"))?;
+    let entry = opcode::Nop::new().build().user_data(7);
+    // SAFETY: the entry points to no memory.
+    let pushed = unsafe { ring.submission().push(&entry) };
+    pushed.expect("the ring is empty");
+    ring.submit_and_wait(1).map_err(missing("submitting without an index array"))?;
+    let tag = ring.completion().next().map(|done| done.user_data());
+    require(tag == Some(7), "a request without effect did not come back")
+}
+
+fn registered_descriptor(scratch: &mut Scratch) -> Result<(), Failure> {
+    // SAFETY: the entry points to no memory.
+    unsafe { scratch.push(opcode::Nop::new().build()) };
+    let mut submitter = scratch.ring.submitter();
+    submitter.register_ring_fd().map_err(missing("registering the ring's descriptor"))?;
+    let entered = submitter.submit_and_wait(1);
+    let removed = submitter.unregister_ring_fd();
+    entered.map_err(missing("entering by the registered descriptor"))?;
+    removed.map_err(missing("removing the registered descriptor"))?;
+    scratch.expect("a request without effect").map(drop)
+}
+
+fn message(scratch: &mut Scratch) -> Result<(), Failure> {
+    const TAG: u64 = 11;
+    let mut other = Scratch::new().map_err(obstacle("a second ring"))?;
+    let ring = Fd(other.ring.as_raw_fd());
+    let message = opcode::MsgRingData::new(ring, 5, TAG, None);
+    // SAFETY: the entry points to no memory.
+    unsafe { scratch.run(message.build(), "a message to another ring") }?;
+    let done = other.expect("the arrival of a message from another ring")?;
+    require(
+        (done.user_data(), done.result()) == (TAG, 5),
+        "a message from another ring arrived changed",
+    )
+}

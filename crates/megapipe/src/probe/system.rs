@@ -1,0 +1,193 @@
+//! Features that need no ring: how listeners are shared, and what the epoll driver builds on.
+
+use super::ring::{owned, wait_readable};
+use super::sockets::{connect, listener};
+use super::{Failure, Feature, missing, obstacle, require};
+use crate::sys::check;
+use std::fs::File;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
+
+type Attempt = fn() -> Result<(), Failure>;
+
+pub(super) const FEATURES: &[Feature<Attempt>] = &[
+    Feature {
+        name: "SO_REUSEPORT after listen",
+        used_for: "sharing a listener the program opened",
+        remedy: "set SO_REUSEPORT before bind, or let the channel open the listener",
+        attempt: reuse_port,
+    },
+    Feature {
+        name: "steering by SO_ATTACH_REUSEPORT_CBPF",
+        used_for: "each connection to the channel of its CPU",
+        remedy: "Linux 4.5 or later; until then the kernel spreads connections by their hash",
+        attempt: steering,
+    },
+    Feature {
+        name: "epoll_pwait2",
+        used_for: "timeouts below 1 ms in the epoll driver",
+        remedy: "Linux 5.11 or later; until then timeouts are rounded up to a millisecond",
+        attempt: epoll_pwait2,
+    },
+    Feature {
+        name: "preadv2 with RWF_NOWAIT on files",
+        used_for: "reading cached files in the epoll driver",
+        remedy: "Linux 4.14 or later and a file system that knows it (ext4, xfs, btrfs)",
+        attempt: nowait_file,
+    },
+    Feature {
+        name: "preadv2 with RWF_NOWAIT on pipes",
+        used_for: "reading shared pipes in the epoll driver",
+        remedy: "Linux 5.9 or later; until then pipes are set to O_NONBLOCK",
+        attempt: nowait_pipe,
+    },
+];
+
+fn set<T>(socket: &impl AsRawFd, option: libc::c_int, value: &T) -> io::Result<()> {
+    let bytes = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is readable for as many bytes as we say; what it may point to lives as long.
+    check(unsafe {
+        let value = ptr::from_ref(value).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, bytes)
+    })?;
+    Ok(())
+}
+
+fn set_reuse_port(socket: &impl AsRawFd) -> io::Result<()> {
+    set(socket, libc::SO_REUSEPORT, &(1 as libc::c_int))
+}
+
+/// Listens on a port of 127.0.0.1 next to others that do (0 for any port).
+fn sibling(port: u16) -> io::Result<TcpListener> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: the call takes no pointers; the new descriptor is owned here alone.
+    let socket = unsafe { owned(check(libc::socket(libc::AF_INET, kind, 0))?) };
+    set_reuse_port(&socket)?;
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_be_bytes([127, 0, 0, 1]).to_be() },
+        sin_zero: [0; 8],
+    };
+    let bytes = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: `address` is readable for as many bytes as we say.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) })?;
+    // SAFETY: the call takes no pointers.
+    check(unsafe { libc::listen(socket.as_raw_fd(), 8) })?;
+    Ok(TcpListener::from(socket))
+}
+
+fn reuse_port() -> Result<(), Failure> {
+    let (first, address) = listener()?;
+    set_reuse_port(&first).map_err(missing("SO_REUSEPORT on a listening socket"))?;
+    sibling(address.port()).map_err(missing("a second listener on the same port")).map(drop)
+}
+
+/// A program that chooses the listener of the given number, for each connection.
+fn choose(listener: &TcpListener, number: u32) -> io::Result<()> {
+    attach(listener, &[statement(libc::BPF_RET | libc::BPF_K, number)])
+}
+
+/// A program that chooses the listener whose number is that of the CPU.
+fn choose_by_cpu(listener: &TcpListener) -> io::Result<()> {
+    let cpu = (libc::SKF_AD_OFF + libc::SKF_AD_CPU) as u32;
+    let load = statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, cpu);
+    attach(listener, &[load, statement(libc::BPF_RET | BPF_A, 0)])
+}
+
+/// The accumulator as the result of a classic BPF program; libc does not name it.
+const BPF_A: u32 = 0x10;
+
+fn statement(code: u32, argument: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf: 0, k: argument }
+}
+
+fn attach(listener: &TcpListener, program: &[libc::sock_filter]) -> io::Result<()> {
+    let len = program.len() as libc::c_ushort;
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    set(listener, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+}
+
+fn steering() -> Result<(), Failure> {
+    let first = sibling(0).map_err(obstacle("a listener with SO_REUSEPORT"))?;
+    let address = first.local_addr().map_err(obstacle("a listener's address"))?;
+    let second = sibling(address.port()).map_err(obstacle("a second listener"))?;
+    let listeners = [first, second];
+    choose_by_cpu(&listeners[0]).map_err(missing("a program that loads the CPU's number"))?;
+    // The hash would send three connections one way by chance once in eight times; it cannot
+    // follow a choice that changes.
+    for number in [1, 0, 1, 0, 1, 0] {
+        choose(&listeners[0], number).map_err(missing("attaching a program"))?;
+        let _peer = connect(address)?;
+        let ready = wait_readable(&[&listeners[0], &listeners[1]]);
+        let ready = ready.map_err(obstacle("waiting for a connection"))?;
+        require(
+            ready == Some(number as usize),
+            format_args!("a connection steered to listener {number} came to {ready:?}"),
+        )?;
+        listeners[number as usize].accept().map_err(obstacle("accepting a connection"))?;
+    }
+    Ok(())
+}
+
+fn epoll_pwait2() -> Result<(), Failure> {
+    let make = || -> io::Result<OwnedFd> {
+        // SAFETY: the call takes no pointers; the new descriptor is owned here alone.
+        Ok(unsafe { owned(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) })
+    };
+    let epoll = make().map_err(obstacle("an epoll instance"))?;
+    let timeout = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // The system call itself: older C libraries have no function for it.
+    // SAFETY: there is room for the one event that we ask for, the timeout is readable and the
+    // signal mask is not given.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            epoll.as_raw_fd(),
+            &raw mut event,
+            1,
+            &raw const timeout,
+            ptr::null::<libc::sigset_t>(),
+            0,
+        )
+    };
+    match check(result as libc::c_int) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        Err(error) => Err(missing("a wait of 50 us")(error)),
+    }
+}
+
+/// Reads a byte without waiting for it.
+fn read_nowait(file: &impl AsRawFd, offset: libc::off_t) -> io::Result<usize> {
+    let mut byte = [0_u8];
+    let vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // SAFETY: the vector names one byte that is writable and outlives the call.
+    let read = unsafe { libc::preadv2(file.as_raw_fd(), &vector, 1, offset, libc::RWF_NOWAIT) };
+    check(read as libc::c_int).map(|bytes| bytes as usize)
+}
+
+fn nowait_file() -> Result<(), Failure> {
+    // A file that exists, needs not be created, and is cached: the program itself.
+    let file = File::open("/proc/self/exe").map_err(obstacle("opening the program's own file"))?;
+    match read_nowait(&file, 0) {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+            Err(missing("reading the program's own file")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn nowait_pipe() -> Result<(), Failure> {
+    let (reader, mut writer) = io::pipe().map_err(obstacle("a pipe"))?;
+    io::Write::write_all(&mut writer, b"x").map_err(obstacle("writing to a pipe"))?;
+    let read = read_nowait(&reader, -1).map_err(missing("reading a pipe"))?;
+    require(read == 1, "a pipe with a byte in it gave none")?;
+    match read_nowait(&reader, -1) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        other => require(false, format_args!("an empty pipe gave {other:?}, not EAGAIN")),
+    }
+}

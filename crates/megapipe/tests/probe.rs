@@ -1,0 +1,102 @@
+//! The probe as programs see it.
+
+#[path = "common/seccomp.rs"]
+mod seccomp;
+
+use megapipe::probe::{Finding, Probe, REQUIRED, Status, probe, ring_error_advice};
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Runs `body` in a thread of its own whose io_uring calls fail with `errno`.
+fn without_io_uring<T: Send + 'static>(errno: i32, body: fn() -> T) -> T {
+    let thread = std::thread::spawn(move || {
+        seccomp::block_io_uring(errno);
+        body()
+    });
+    thread.join().expect("the thread under the filter ends well")
+}
+
+fn find<'a>(probe: &'a Probe, name: &str) -> &'a Finding {
+    let found = probe.findings.iter().find(|finding| finding.name == name);
+    found.unwrap_or_else(|| panic!("{name} is not in the report"))
+}
+
+#[test]
+fn what_the_uring_driver_requires_works_here() {
+    let probe = probe();
+    if let Err(error) = &probe.ring {
+        panic!("this kernel gives no ring: {error}");
+    }
+    for name in REQUIRED {
+        let finding = find(&probe, name);
+        assert_eq!(finding.status, Status::Works, "{name}");
+    }
+    assert_eq!(probe.missing_required().count(), 0);
+}
+
+#[test]
+fn a_seccomp_filter_is_recognised() {
+    let (probe, took) = without_io_uring(libc::EPERM, || {
+        let start = Instant::now();
+        (probe(), start.elapsed())
+    });
+    let error = probe.ring.as_ref().expect_err("the filter refuses rings");
+    assert_eq!(error.source.raw_os_error(), Some(libc::EPERM));
+    let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    if disabled.trim() == "2" {
+        assert!(error.cause.contains("kernel.io_uring_disabled is 2"), "{error}");
+    } else {
+        assert!(error.cause.contains("seccomp filter"), "{error}");
+        assert!(error.remedy.contains("seccomp profile"), "{error}");
+    }
+    assert!(error.remedy.contains("epoll driver"), "{error}");
+    for name in REQUIRED {
+        assert!(!probe.works(name), "{name} works without a ring");
+    }
+    assert_eq!(probe.missing_required().count(), REQUIRED.len());
+    // What needs no ring is tried all the same.
+    assert_eq!(find(&probe, "epoll_pwait2").status, Status::Works);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn a_filter_that_hides_io_uring_is_told_from_an_old_kernel() {
+    let text = without_io_uring(libc::ENOSYS, || {
+        let probe = probe();
+        probe.ring.expect_err("the filter hides rings").to_string()
+    });
+    let known = fs::exists("/proc/sys/kernel/io_uring_disabled").unwrap();
+    assert_eq!(text.contains("hidden"), known, "{text}");
+}
+
+#[test]
+fn the_filter_stays_in_its_thread() {
+    without_io_uring(libc::EPERM, || ());
+    assert!(probe().ring.is_ok());
+}
+
+#[test]
+fn advice_on_an_old_kernel_names_the_version_that_is_needed() {
+    let (cause, remedy) = ring_error_advice(&std::io::Error::from_raw_os_error(libc::EINVAL));
+    assert!(cause.contains("Linux 6.1") && remedy.contains("epoll driver"), "{cause}; {remedy}");
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let descriptors = || fs::read_dir("/proc/self/fd").unwrap().count();
+    // In a process of its own: other tests open descriptors at the same time.
+    if std::env::var_os("MEGAPIPE_TEST_ALONE").is_some() {
+        probe();
+        let before = descriptors();
+        probe();
+        assert_eq!(descriptors(), before);
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let output = std::process::Command::new(program)
+        .args(["--exact", "nothing_is_left_behind"])
+        .env("MEGAPIPE_TEST_ALONE", "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}

@@ -1,0 +1,211 @@
+//! Brings a machine to the point where every test can run.
+
+use std::env;
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A package of Debian and its relatives, and how to tell that it, or another distribution's
+/// equivalent, is there.
+struct Package {
+    name: &'static str,
+    why: &'static str,
+    probe: Probe,
+}
+
+enum Probe {
+    /// A program on the path.
+    Program(&'static str),
+    /// A file at a fixed place.
+    File(&'static str),
+}
+
+const PACKAGES: &[Package] = &[
+    Package { name: "gcc", why: "rustc links with cc", probe: Probe::Program("cc") },
+    Package {
+        name: "libc6-dev",
+        why: "linking needs the C library's start files and headers",
+        probe: Probe::File("/usr/include/stdio.h"),
+    },
+    Package {
+        name: "strace",
+        why: "a test compares the channel's system-call counter with the kernel's view",
+        probe: Probe::Program("strace"),
+    },
+];
+
+/// A part of the Rust toolchain, and the cargo command that it brings.
+struct Component {
+    name: &'static str,
+    subcommand: &'static str,
+}
+
+const COMPONENTS: &[Component] = &[
+    Component { name: "rustfmt", subcommand: "fmt" },
+    Component { name: "clippy", subcommand: "clippy" },
+];
+
+/// Installs what is missing, and says what and why.
+pub(crate) fn run(root: &Path) -> Result<(), String> {
+    let packages: Vec<&Package> = PACKAGES.iter().filter(|p| !present(&p.probe)).collect();
+    let components: Vec<&Component> =
+        COMPONENTS.iter().filter(|c| !answers(root, c.subcommand)).collect();
+    if packages.is_empty() && components.is_empty() {
+        println!("setup: nothing is missing");
+        return Ok(());
+    }
+    for package in &packages {
+        println!("setup: {} is missing: {}", package.name, package.why);
+    }
+    if !packages.is_empty() {
+        let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
+        install(&names, &Host::here())?.iter().try_for_each(|line| execute(line))?;
+        if let Some(package) = packages.iter().find(|package| !present(&package.probe)) {
+            let Package { name, why, .. } = package;
+            return Err(format!("{name} was installed but still cannot be found ({why})"));
+        }
+    }
+    if !components.is_empty() {
+        add(&components)?;
+    }
+    Ok(())
+}
+
+fn add(components: &[&Component]) -> Result<(), String> {
+    let names: Vec<&str> = components.iter().map(|component| component.name).collect();
+    println!("setup: the toolchain lacks {}", names.join(" and "));
+    if !on_path("rustup") {
+        return Err(format!("there is no rustup; install {} by hand", names.join(" and ")));
+    }
+    execute(&[&["rustup", "component", "add"], names.as_slice()].concat())
+}
+
+/// What decides how packages are installed.
+struct Host {
+    apt: bool,
+    root: bool,
+    sudo: bool,
+    /// Whether somebody is there to type a password.
+    terminal: bool,
+}
+
+impl Host {
+    fn here() -> Host {
+        Host {
+            apt: on_path("apt-get"),
+            root: fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0),
+            sudo: on_path("sudo"),
+            terminal: io::stdin().is_terminal(),
+        }
+    }
+}
+
+/// The commands that install the packages, or what a person has to do instead.
+fn install<'a>(names: &[&'a str], host: &Host) -> Result<Vec<Vec<&'a str>>, String> {
+    let wanted = names.join(" ");
+    if !host.apt {
+        return Err(format!(
+            "there is no apt-get; install by hand what this system calls {wanted}"
+        ));
+    }
+    let privilege: &[&str] = match host {
+        Host { root: true, .. } => &[],
+        Host { sudo: true, terminal: true, .. } => &["sudo"],
+        Host { sudo: true, .. } => &["sudo", "--non-interactive"],
+        _ => {
+            return Err(format!(
+                "installing needs root and there is no sudo; as root: apt-get install {wanted}"
+            ));
+        }
+    };
+    // Another apt may hold the lock on a machine that has just started.
+    let apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=120"];
+    let prefix = [privilege, &apt].concat();
+    let install = ["install", "-y", "--no-install-recommends"];
+    Ok(vec![
+        [prefix.as_slice(), &["update"]].concat(),
+        [prefix.as_slice(), &install, names].concat(),
+    ])
+}
+
+fn execute(line: &[&str]) -> Result<(), String> {
+    let shown = line.join(" ");
+    println!("setup: {shown}");
+    let [program, arguments @ ..] = line else { return Ok(()) };
+    let status = Command::new(program).args(arguments).stdin(Stdio::null()).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{shown}` ended with {status}; its output says why")),
+        Err(error) => Err(format!("cannot run `{shown}`: {error}")),
+    }
+}
+
+fn present(probe: &Probe) -> bool {
+    match probe {
+        Probe::Program(name) => on_path(name),
+        Probe::File(path) => Path::new(path).exists(),
+    }
+}
+
+fn on_path(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// Whether a cargo subcommand works. rustup leaves a proxy on the path for components that are not
+/// installed, so looking for the file would not do.
+fn answers(root: &Path, subcommand: &str) -> bool {
+    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args([subcommand, "--version"])
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: Host = Host { apt: true, root: true, sudo: false, terminal: false };
+
+    fn lines(host: &Host) -> Vec<String> {
+        let commands = install(&["gcc", "strace"], host).unwrap();
+        commands.iter().map(|line| line.join(" ")).collect()
+    }
+
+    #[test]
+    fn root_installs_directly_after_an_update() {
+        let lines = lines(&ROOT);
+        assert!(lines[0].ends_with(" update"), "{lines:?}");
+        assert!(lines[1].ends_with(" install -y --no-install-recommends gcc strace"), "{lines:?}");
+        assert!(lines.iter().all(|line| line.starts_with("env DEBIAN_FRONTEND=noninteractive ")));
+    }
+
+    #[test]
+    fn others_go_through_sudo_and_nobody_is_asked_without_a_terminal() {
+        let asked = Host { root: false, sudo: true, terminal: true, ..ROOT };
+        assert!(lines(&asked)[0].starts_with("sudo env "));
+        let alone = Host { terminal: false, ..asked };
+        assert!(lines(&alone)[0].starts_with("sudo --non-interactive env "));
+    }
+
+    #[test]
+    fn what_cannot_be_installed_is_named() {
+        let elsewhere = Host { apt: false, ..ROOT };
+        assert!(install(&["strace"], &elsewhere).unwrap_err().ends_with("calls strace"));
+        let powerless = Host { root: false, ..ROOT };
+        assert!(install(&["strace"], &powerless).unwrap_err().ends_with("apt-get install strace"));
+    }
+
+    #[test]
+    fn probes_see_what_is_there() {
+        assert!(present(&Probe::Program("sh")));
+        assert!(!present(&Probe::Program("no-such-program")));
+        assert!(!present(&Probe::File("/no/such/file")));
+    }
+}

@@ -1,0 +1,212 @@
+//! What a change must pass, in order: each step as data, with the command that repeats it alone.
+
+use std::env;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{setup, tidy};
+
+/// One step of a run.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) work: Work,
+}
+
+/// What a step does.
+pub(crate) enum Work {
+    /// A command of ours, as `cargo xtask NAME` runs it.
+    Own(fn(&Path) -> Result<(), String>),
+    /// A cargo command whose exit code decides.
+    Cargo(Cargo),
+    /// A cargo command that runs tests, of which at least this many must have run: a filter or a
+    /// `cfg` that matches nothing would otherwise look like success.
+    Tests(Cargo, u64),
+}
+
+/// A cargo command line with what it needs in its environment.
+pub(crate) struct Cargo {
+    pub(crate) environment: Vec<(&'static str, String)>,
+    pub(crate) arguments: Vec<String>,
+}
+
+/// How many loom tests must have run for the leg to mean anything.
+const LOOM_TESTS_MIN: u64 = 1;
+
+/// Every step, as CI takes them: the cheap ones that fail most often first.
+pub(crate) fn full() -> Result<Vec<Step>, String> {
+    let lint = "clippy --workspace --all-targets --locked -- -D warnings";
+    let docs = "doc --workspace --no-deps --locked --document-private-items";
+    Ok(vec![
+        Step { name: "setup", work: Work::Own(setup::run) },
+        Step { name: "format", work: Work::Cargo(Cargo::new("fmt --all --check")) },
+        Step { name: "tidy", work: Work::Own(tidy::run) },
+        Step { name: "lint", work: Work::Cargo(Cargo::new(lint)) },
+        Step { name: "test", work: Work::Tests(Cargo::new("test --workspace --locked"), 1) },
+        epoll(),
+        sanitize(&host_triple()?),
+        loom(),
+        Step {
+            name: "docs",
+            work: Work::Cargo(Cargo::new(docs).with("RUSTDOCFLAGS", "-D warnings")),
+        },
+    ])
+}
+
+/// The step behind `cargo xtask sanitize`.
+pub(crate) fn sanitize_only() -> Result<Vec<Step>, String> {
+    Ok(vec![sanitize(&host_triple()?)])
+}
+
+/// The step behind `cargo xtask loom`.
+pub(crate) fn loom_only() -> Result<Vec<Step>, String> {
+    Ok(vec![loom()])
+}
+
+/// The integration tests hold for every driver, and the default one is not epoll where io_uring
+/// works.
+fn epoll() -> Step {
+    let tests = Cargo::new("test --package megapipe --locked --test *");
+    Step { name: "test-epoll", work: Work::Tests(tests.with("MEGAPIPE_DRIVER", "epoll"), 1) }
+}
+
+/// The sanitizer's runtime comes with the stable toolchain, only the flag is unstable: hence
+/// `RUSTC_BOOTSTRAP`. The target is named, though it is the host's, to keep the flag away from
+/// build scripts and procedural macros. Doc tests stay out: rustdoc would need the flag too.
+///
+/// Leaks are not looked for: memory of an operation that outlived its deadline is leaked on
+/// purpose, and the leak detector cannot run beneath strace, which one test uses.
+fn sanitize(host: &str) -> Step {
+    let tests = Cargo::new("test --package megapipe --package iobench --locked --tests --target")
+        .and(host)
+        .in_own_target_dir("asan")
+        .with("RUSTC_BOOTSTRAP", "1")
+        .with("RUSTFLAGS", "-Zsanitizer=address")
+        .with("ASAN_OPTIONS", "detect_leaks=0");
+    Step { name: "sanitize", work: Work::Tests(tests, 1) }
+}
+
+/// Under `--cfg loom` only the tests named `loom_...` make sense: the others use types that work
+/// nowhere but inside a loom model. Release, because a model tries thousands of interleavings.
+fn loom() -> Step {
+    let tests = Cargo::new("test --package megapipe --locked --lib --release")
+        .in_own_target_dir("loom")
+        .and("loom_")
+        .with("RUSTFLAGS", "--cfg loom");
+    Step { name: "loom", work: Work::Tests(tests, LOOM_TESTS_MIN) }
+}
+
+impl Step {
+    /// The command line that repeats this step alone.
+    pub(crate) fn repeat(&self) -> String {
+        match &self.work {
+            Work::Own(_) => format!("cargo xtask {}", self.name),
+            Work::Cargo(cargo) | Work::Tests(cargo, _) => cargo.to_string(),
+        }
+    }
+}
+
+impl Cargo {
+    fn new(words: &str) -> Cargo {
+        let arguments = words.split(' ').map(String::from).collect();
+        Cargo { environment: Vec::new(), arguments }
+    }
+
+    fn and(mut self, argument: &str) -> Cargo {
+        self.arguments.push(argument.to_string());
+        self
+    }
+
+    fn with(mut self, name: &'static str, value: &str) -> Cargo {
+        self.environment.push((name, value.to_string()));
+        self
+    }
+
+    /// Legs with flags of their own get a directory of their own: in a shared one each would
+    /// throw away what the other has built.
+    fn in_own_target_dir(self, name: &str) -> Cargo {
+        let directory = target_dir().join(name);
+        self.and("--target-dir").and(&directory.to_string_lossy())
+    }
+
+    /// The process to start, still without its input and output.
+    pub(crate) fn command(&self) -> Command {
+        // The cargo that runs us, so that every step uses the same toolchain.
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(&self.arguments);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+/// The command as one would type it.
+impl fmt::Display for Cargo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.environment {
+            write!(f, "{name}={} ", quoted(value))?;
+        }
+        write!(f, "cargo")?;
+        self.arguments.iter().try_for_each(|argument| write!(f, " {}", quoted(argument)))
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_string()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// Where cargo builds, relative to the root unless the environment says otherwise.
+pub(crate) fn target_dir() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
+}
+
+fn host_triple() -> Result<String, String> {
+    let output = Command::new("rustc").arg("-vV").output();
+    let output =
+        output.map_err(|error| format!("cannot run `rustc -vV`: {error}; is it there?"))?;
+    host_of(&String::from_utf8_lossy(&output.stdout))
+        .ok_or_else(|| "`rustc -vV` names no host; run it to see what is wrong".to_string())
+}
+
+fn host_of(version: &str) -> Option<String> {
+    version.lines().find_map(|line| line.strip_prefix("host: ")).map(String::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_reads_as_one_would_type_it() {
+        assert_eq!(
+            epoll().repeat(),
+            "MEGAPIPE_DRIVER=epoll cargo test --package megapipe --locked --test '*'"
+        );
+        let line = Cargo::new("test").and("it's").and("").with("RUSTFLAGS", "--cfg loom");
+        assert_eq!(line.to_string(), r"RUSTFLAGS='--cfg loom' cargo test 'it'\''s' ''");
+    }
+
+    #[test]
+    fn own_steps_are_repeated_through_xtask() {
+        let step = Step { name: "tidy", work: Work::Own(tidy::run) };
+        assert_eq!(step.repeat(), "cargo xtask tidy");
+    }
+
+    #[test]
+    fn the_host_is_read_from_the_version() {
+        let version = "rustc 1.88.0\nbinary: rustc\nhost: x86_64-unknown-linux-gnu\nrelease: 1";
+        assert_eq!(host_of(version).as_deref(), Some("x86_64-unknown-linux-gnu"));
+        assert_eq!(host_of("rustc 1.88.0"), None);
+    }
+
+    #[test]
+    fn the_sanitizer_builds_for_the_named_host_in_its_own_directory() {
+        let line = sanitize("some-triple").repeat();
+        assert!(line.contains("--target some-triple --target-dir "), "{line}");
+        assert!(line.contains("/asan"), "{line}");
+    }
+}

@@ -1,0 +1,70 @@
+//! Rules about single lines, the same for every language.
+
+use super::Report;
+
+const COLUMNS_MAX: usize = 100;
+
+/// Checks width, tabs, trailing white space and the final newline.
+pub(super) fn check(text: &str, report: &mut Report<'_>) {
+    // `lines` would hide carriage returns.
+    for (index, line) in text.split('\n').enumerate() {
+        let number = index + 1;
+        let columns = line.chars().count();
+        if columns > COLUMNS_MAX {
+            let what = format!("{columns} columns, {COLUMNS_MAX} allowed");
+            report.add(number, what, "break the line");
+        }
+        if line.contains('\t') {
+            report.add(number, "a tab", "indent with spaces, write \\t in a literal");
+        }
+        if line.ends_with(char::is_whitespace) {
+            report.add(number, "white space at the end of the line", "delete it");
+        }
+    }
+    ends_in_newline(text, report);
+}
+
+/// Checks that the last line is a whole one.
+pub(super) fn ends_in_newline(text: &str, report: &mut Report<'_>) {
+    if !text.is_empty() && !text.ends_with('\n') {
+        report.add(text.lines().count(), "no newline at the end", "add one");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::found;
+    use super::*;
+
+    fn lines_of(text: &str) -> Vec<String> {
+        found(text, |_, report| check(text, report))
+    }
+
+    #[test]
+    fn a_clean_file_and_an_empty_one_pass() {
+        let widest = "\u{e9}".repeat(COLUMNS_MAX);
+        assert!(lines_of(&format!("fn a() {{}}\n\n// {}\n", &widest[6..])).is_empty());
+        assert!(lines_of(&format!("{widest}\n")).is_empty(), "columns are not bytes");
+        assert!(lines_of("").is_empty());
+    }
+
+    #[test]
+    fn wide_lines_are_found() {
+        let text = format!("a\n{}\n", "x".repeat(COLUMNS_MAX + 1));
+        assert_eq!(lines_of(&text), ["2: 101 columns, 100 allowed"]);
+    }
+
+    #[test]
+    fn tabs_and_trailing_space_are_found() {
+        let end = "white space at the end of the line";
+        assert_eq!(
+            lines_of("\ta\nb \nc\r\n"),
+            ["1: a tab".to_string(), format!("2: {end}"), format!("3: {end}"),]
+        );
+    }
+
+    #[test]
+    fn a_missing_newline_is_found() {
+        assert_eq!(lines_of("a\nb"), ["2: no newline at the end"]);
+    }
+}
