@@ -33,9 +33,12 @@ impl Engine {
                 waiting.push(id);
             }
             if let Queue { active: Some(id), .. } = *queue
-                && self.requests.get(id).is_some_and(|request| !request.in_flight)
+                && let Some(request) = self.requests.get_mut(id)
             {
-                waiting.push(id);
+                request.cancelled = true;
+                if !request.in_flight {
+                    waiting.push(id);
+                }
             }
         }
         self.starved.retain(|id| !waiting.contains(id));
