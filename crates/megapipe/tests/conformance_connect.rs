@@ -158,31 +158,36 @@ fn requests_wait_for_the_connect(driver: DriverChoice) {
         found
     });
     assert!(matches!(rig.last(handle), Event::Connect(Ok(()))));
-    assert_eq!(written(rig.last(handle)).len(), 6);
-    assert!(matches!(rig.last(handle), Event::WriteVectored(Ok(10), _)));
-    assert!(matches!(rig.last(handle), Event::Disconnect(Ok(()))));
-    assert_eq!(read_of(rig.last(handle)), b"answer");
-    assert!(received(rig.last(handle)).is_empty());
+    // Each direction has an order of its own.
+    let (mut outbound, mut inbound) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        match rig.last(handle) {
+            event @ (Event::Read(..) | Event::Receive(_)) => inbound.push(event),
+            event => outbound.push(event),
+        }
+    }
+    let [write, vectored, disconnect] = outbound.try_into().unwrap();
+    assert_eq!(written(write).len(), 6);
+    assert!(matches!(vectored, Event::WriteVectored(Ok(10), _)));
+    assert!(matches!(disconnect, Event::Disconnect(Ok(()))));
+    let [read, receive] = inbound.try_into().unwrap();
+    assert_eq!(read_of(read), b"answer");
+    assert!(received(receive).is_empty());
     assert_eq!(peer.join().unwrap(), b"first and second");
 }
 
 fn a_cancelled_connect_takes_the_rest_with_it(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     // The queue of this listener is full: further connects stay unanswered.
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("socket");
-    let listener = UnixListener::bind(&path).unwrap();
+    let (listener, address) = listener();
     // SAFETY: the call takes no pointers and the descriptor is open.
     let listened = unsafe { libc::listen(std::os::fd::AsRawFd::as_raw_fd(&listener), 0) };
     assert_eq!(listened, 0);
-    let first = rig.join(socket(libc::AF_UNIX));
-    rig.connect(first, path.as_path()).unwrap();
+    let first = rig.join(socket(libc::AF_INET));
+    rig.connect(first, address).unwrap();
     assert_eq!(outcome(&rig.last(first)), Ok(0));
-    let handle = rig.join(socket(libc::AF_UNIX));
-    // Nobody connects: the reads and writes of a socket that is not connected fail at once.
-    rig.write(handle, b"lost").unwrap();
-    assert_eq!(outcome(&rig.last(handle)), Err(libc::ENOTCONN));
-    rig.connect(handle, path.as_path()).unwrap();
+    let handle = rig.join(socket(libc::AF_INET));
+    rig.connect(handle, address).unwrap();
     rig.write(handle, b"write").unwrap();
     rig.receive(handle, Repeat::UntilCancelled).unwrap();
     rig.read(handle, Vec::with_capacity(1)).unwrap();
@@ -191,17 +196,13 @@ fn a_cancelled_connect_takes_the_rest_with_it(driver: DriverChoice) {
     for _ in 0..4 {
         let done = rig.next();
         assert!(!done.more);
-        let errno = outcome(&done.event).expect_err("nothing can succeed");
+        assert_eq!(outcome(&done.event), Err(libc::ECANCELED));
         match done.event {
-            Event::Connect(_) => {
-                ended[0] += 1;
-                assert!([libc::ECANCELED, libc::EAGAIN, libc::EINTR].contains(&errno), "{errno}");
-            }
+            Event::Connect(_) => ended[0] += 1,
             Event::Write(..) => ended[1] += 1,
             Event::Receive(_) => ended[2] += 1,
             _ => ended[3] += 1,
         }
-        assert!(matches!(done.event, Event::Connect(_)) || errno == libc::ECANCELED, "{errno}");
     }
     assert_eq!(ended, [1; 4]);
     assert_eq!(rig.outstanding(), 0);
