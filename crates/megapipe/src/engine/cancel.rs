@@ -33,9 +33,12 @@ impl Engine {
                 waiting.push(id);
             }
             if let Queue { active: Some(id), .. } = *queue
-                && self.requests.get(id).is_some_and(|request| !request.in_flight)
+                && let Some(request) = self.requests.get_mut(id)
             {
-                waiting.push(id);
+                request.cancelled = true;
+                if !request.in_flight {
+                    waiting.push(id);
+                }
             }
         }
         self.starved.retain(|id| !waiting.contains(id));
@@ -108,9 +111,14 @@ impl Engine {
     /// The connections that were accepted for a former listener and not delivered.
     fn undelivered_connections(&mut self, key: Key) -> Vec<Socket> {
         let before = self.ready.len();
-        // The cancellation has reached the kernel's queue: what it accepted before comes now.
+        // The cancellation has reached the kernel's queue: what it accepted before comes now, if
+        // need be behind all else that has completed.
         if self.driver.flush().is_ok() {
-            let _ = self.driver.collect(&mut self.ready, Some(Duration::ZERO));
+            let mut known = usize::MAX;
+            while known != self.ready.len() {
+                known = self.ready.len();
+                let _ = self.driver.collect(&mut self.ready, Some(Duration::ZERO));
+            }
             self.count_accepted(before);
         }
         let requests = &self.requests;

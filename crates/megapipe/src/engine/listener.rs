@@ -48,8 +48,6 @@ pub(super) struct Listener {
     stash: VecDeque<Socket>,
     /// Connections among the outcomes that nobody has looked at.
     undelivered: u32,
-    /// Whether the application is to be told that its accept was cancelled.
-    announce: bool,
     share: Option<(Membership, Arc<Office>)>,
 }
 
@@ -62,7 +60,6 @@ impl Listener {
             legs: vec![Leg { queue: OWN_QUEUE, object, request: None }],
             stash: VecDeque::new(),
             undelivered: 0,
-            announce: false,
             share: None,
         }
     }
@@ -179,6 +176,13 @@ impl Engine {
         if listener.wanted > 0 && listener.lightweight != wish.lightweight {
             return Err(Error::MixedAccept);
         }
+        let unarmed = listener.legs.iter().all(|leg| leg.request.is_none());
+        let limit = self.config.max_requests;
+        if unarmed && self.requests.len() >= limit as usize {
+            self.counters.refused += 1;
+            return Err(Error::TooManyRequests { limit });
+        }
+        let Some(listener) = self.listener(key) else { return Err(Error::UnknownHandle) };
         listener.lightweight = wish.lightweight;
         listener.wanted = match wish.count {
             Some(count) => listener.wanted.saturating_add(count).min(FOREVER - 1),
@@ -216,7 +220,7 @@ impl Engine {
     }
 
     /// Sees to it that every queue is being accepted from, as long as connections are wanted.
-    fn arm(&mut self, key: Key) {
+    pub(super) fn arm(&mut self, key: Key) {
         let Some(listener) = self.listener(key) else { return };
         let lightweight = listener.lightweight;
         if listener.wanted == 0 {
@@ -234,10 +238,10 @@ impl Engine {
             let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(queue);
             request.handle = key;
             request.in_flight = true;
+            // If there is no room, it is tried again before the channel sleeps.
             let Ok(id) = self.requests.insert(request) else { return };
             let operation = Operation::Accept { lightweight, repeat };
             if self.driver.submit(id.tag(), object, operation).is_err() {
-                // Tried again with the next completion or accept on this listener.
                 self.requests.remove(id);
                 return;
             }
@@ -281,6 +285,10 @@ impl Engine {
             Output::Socket { socket, queue_nonempty } => {
                 self.deliver(key, socket, queue_nonempty.then_some(queue))
             }
+            _ if queue == NO_QUEUE => {
+                let error = io::Error::from_raw_os_error(-outcome.result);
+                Some(self.completed(key, false, Event::Accept(Err(error))))
+            }
             _ => self.settle_accept_error(key, -outcome.result),
         }
     }
@@ -295,7 +303,7 @@ impl Engine {
         if listener.wanted != FOREVER {
             listener.wanted -= 1;
         }
-        let more = listener.wanted > 0;
+        let (more, lightweight) = (listener.wanted > 0, listener.lightweight);
         let mut pending = listener.undelivered + listener.stash.len() as u32;
         let asks = nonempty.filter(|_| listener.undelivered == 0);
         let queue = asks.and_then(|queue| listener.legs.iter().find(|leg| leg.queue == queue));
@@ -307,8 +315,21 @@ impl Engine {
         } else {
             self.disarm(key);
         }
-        let event = Event::Accept(Ok(Accepted { socket, pending }));
+        let socket = if lightweight { Ok(socket) } else { self.regular(socket) };
+        let event = Event::Accept(socket.map(|socket| Accepted { socket, pending }));
         Some(self.completed(key, more, event))
+    }
+
+    /// The connection as a descriptor, which it may not be yet if it was put aside by an accept of
+    /// the other kind.
+    fn regular(&mut self, socket: Socket) -> io::Result<Socket> {
+        if !socket.is_lightweight() {
+            return Ok(socket);
+        }
+        let object = self.driver.attach(socket.0, Kind::Stream)?;
+        let descriptor = self.driver.descriptor(object);
+        drop(self.driver.detach(object, false));
+        descriptor.map(socket_of)
     }
 
     /// How many connections wait in a queue; 1 if the kernel cannot say more than "some".
@@ -325,12 +346,8 @@ impl Engine {
     fn settle_accept_error(&mut self, key: Key, errno: i32) -> Option<Completion> {
         let listener = self.listener(key)?;
         match errno {
-            libc::ECANCELED if listener.announce => {
-                listener.announce = false;
-                let event = Event::Accept(Err(io::Error::from_raw_os_error(errno)));
-                return Some(self.completed(key, false, event));
-            }
-            // The peer gave up before it was accepted; or an accept was cancelled and wanted again.
+            // The peer gave up before it was accepted; or an accept was cancelled, which has been
+            // told, and may be wanted again.
             libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::ECANCELED => {
                 self.arm(key);
                 return None;
@@ -365,12 +382,9 @@ impl Engine {
             return;
         }
         listener.wanted = 0;
-        listener.announce = true;
-        let armed = listener.legs.iter().any(|leg| leg.request.is_some());
-        if armed {
-            self.disarm(key);
-            return;
-        }
+        self.disarm(key);
+        // Told at once: whether a queue's accept ends with an error or with a connection, which is
+        // put aside then, is left to chance.
         let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(NO_QUEUE);
         request.handle = key;
         if let Ok(id) = self.requests.insert(request) {

@@ -309,6 +309,9 @@ impl Engine {
 
     /// Tries again what had to wait for a buffer or for room in the driver.
     fn restart_waiting(&mut self) {
+        for at in 0..self.listeners.len() {
+            self.arm(self.listeners[at]);
+        }
         for _ in 0..self.stalled.len() {
             let Some(id) = self.stalled.pop_front() else { break };
             if self.start(id).is_err() {
