@@ -1,0 +1,157 @@
+//! One try at an operation, which never blocks.
+
+use super::calls::{Calls, message};
+use super::connect::connect;
+use super::objects::{Entry, Task};
+use super::vector::view;
+use super::write::{send_to, write, write_vectored};
+use crate::driver::datagram::fetch;
+use crate::driver::{Operation, Outcome, Output, Pools};
+use crate::source::{Endpoint, Socket};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// What came of a try.
+pub(super) enum Step {
+    /// Not now; an edge will tell when.
+    Blocked,
+    /// There is more to do at once, but others come first.
+    Paused,
+    /// Not now, and no edge will tell when.
+    Later,
+    /// The operation's last outcome.
+    Ended(i32),
+    /// An outcome, the last one unless the operation repeats.
+    Brought {
+        result: i32,
+        output: Output,
+        /// Whether the next try is known to be in vain until an edge.
+        drained: bool,
+    },
+}
+
+impl Step {
+    /// What an `errno` means for an operation that has done nothing yet.
+    pub(super) fn failed(errno: i32) -> Step {
+        if errno == libc::EAGAIN { Step::Blocked } else { Step::Ended(-errno) }
+    }
+}
+
+/// Tries the operation of a task: the whole of it, or for a repeating one, its next outcome.
+pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mut Task) -> Step {
+    match task.operation {
+        Operation::Accept { .. } => accept(calls, entry),
+        Operation::Connect { address, bytes } => connect(calls, entry, task, address, bytes),
+        Operation::Read { address, bytes, .. } => {
+            let asked = bytes as usize;
+            let read = read_into(calls, entry, address, asked);
+            finish_read(calls, entry, read, asked)
+        }
+        Operation::ReadVectored { vector, count, .. } => {
+            read_vectored(calls, entry, view(vector, count))
+        }
+        Operation::Receive { large, .. } => receive(calls, pools, entry, large),
+        Operation::ReceiveFrom { .. } => receive_from(calls, pools, entry, task.tag),
+        Operation::Write { address, bytes, .. } => {
+            write(calls, entry, task, address, bytes as usize)
+        }
+        Operation::WriteVectored { vector, count, .. } => {
+            write_vectored(calls, entry, task, view(vector, count))
+        }
+        Operation::SendTo { message } => send_to(calls, entry, message),
+        Operation::Shutdown { how } => {
+            let fd = entry.fd();
+            // SAFETY: the call takes no pointers.
+            let shut = calls.once(|| unsafe { libc::shutdown(fd, how) as isize });
+            Step::Ended(shut.map_or_else(|errno| -errno, |_| 0))
+        }
+        // Only disk files have it, and those never come here.
+        Operation::Sync { .. } => Step::Ended(-libc::EINVAL),
+    }
+}
+
+fn accept(calls: &Calls, entry: &Entry) -> Step {
+    loop {
+        match calls.accept(entry.fd()) {
+            Ok(fd) => {
+                // SAFETY: the kernel has just given this descriptor to us.
+                let descriptor = unsafe { OwnedFd::from_raw_fd(fd) };
+                let socket = Socket(Endpoint::Descriptor(descriptor));
+                let output = Output::Socket { socket, queue_nonempty: false };
+                return Step::Brought { result: 0, output, drained: false };
+            }
+            // One that gave up while it was queued; the next may be well.
+            Err(libc::ECONNABORTED) => continue,
+            Err(errno) => return Step::failed(errno),
+        }
+    }
+}
+
+fn read_into(calls: &Calls, entry: &Entry, address: *mut u8, bytes: usize) -> Result<usize, i32> {
+    if entry.is_socket() {
+        calls.receive(entry.fd(), address, bytes)
+    } else {
+        calls.read(entry.fd(), address, bytes)
+    }
+}
+
+fn read_vectored(calls: &Calls, entry: &mut Entry, vector: &[libc::iovec]) -> Step {
+    let read = if entry.is_socket() {
+        let mut header = message();
+        header.msg_iov = vector.as_ptr().cast_mut();
+        header.msg_iovlen = vector.len() as _;
+        calls.receive_message(entry.fd(), &mut header)
+    } else {
+        calls.readv(entry.fd(), vector)
+    };
+    finish_read(calls, entry, read, super::vector::total(vector))
+}
+
+fn finish_read(calls: &Calls, entry: &mut Entry, read: Result<usize, i32>, asked: usize) -> Step {
+    match read {
+        Ok(0) => Step::Ended(0),
+        Ok(bytes) => {
+            let drained = entry.is_drained(calls, bytes, asked);
+            Step::Brought { result: bytes as i32, output: Output::None, drained }
+        }
+        Err(errno) => Step::failed(errno),
+    }
+}
+
+fn receive(calls: &Calls, pools: &Pools, entry: &mut Entry, large: bool) -> Step {
+    let pool = pools.class(large);
+    let Some(index) = pool.take() else { return Step::Ended(-libc::ENOBUFS) };
+    let asked = pool.buffer_bytes();
+    match read_into(calls, entry, pool.address(index), asked) {
+        Ok(bytes) if bytes > 0 => {
+            let output = Output::Lease(pool.lease(index, bytes));
+            let drained = entry.is_drained(calls, bytes, asked);
+            Step::Brought { result: bytes as i32, output, drained }
+        }
+        Ok(_) => {
+            pool.give_back(index);
+            Step::Ended(0)
+        }
+        Err(errno) => {
+            pool.give_back(index);
+            Step::failed(errno)
+        }
+    }
+}
+
+fn receive_from(calls: &Calls, pools: &Pools, entry: &Entry, tag: u64) -> Step {
+    calls.add(1);
+    let Outcome { result, output, .. } = fetch(tag, entry.fd(), pools.class(true));
+    match result {
+        0.. => Step::Brought { result, output, drained: false },
+        _ => Step::failed(-result),
+    }
+}
+
+/// Outcomes that one operation may bring in a row before others have their turn. A buffer full of
+/// a stream is as much work as a handful of connections or datagrams.
+pub(super) fn burst(operation: &Operation) -> usize {
+    match operation {
+        Operation::Accept { .. } | Operation::ReceiveFrom { .. } => 16,
+        _ => 1,
+    }
+}

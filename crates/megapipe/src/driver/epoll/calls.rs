@@ -1,0 +1,153 @@
+//! The raw calls, counted.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::RawFd;
+
+/// The most bytes that Linux moves in one call, which also keeps every count within an `i32`.
+pub(super) const TRANSFER_MAX: usize = 0x7fff_f000;
+
+/// pwritev2(2): report a broken pipe by `EPIPE` alone. Linux 6.18; libc does not know it yet.
+const RWF_NOSIGNAL: libc::c_int = 0x100;
+
+pub(super) fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// An empty message header.
+pub(super) fn message() -> libc::msghdr {
+    // SAFETY: all-zero bytes are a valid `msghdr`: null pointers and zero lengths.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Counts the system calls that go through it.
+///
+/// None of its calls sleeps, as long as the descriptor is a socket or does not block. The pointers
+/// come from an [`Operation`](crate::driver::Operation) or from the channel's own buffers; the
+/// contract of both is that they stay valid, and are nobody else's, until the outcome.
+#[derive(Default)]
+pub(super) struct Calls {
+    made: Cell<u64>,
+}
+
+impl Calls {
+    pub(super) fn made(&self) -> u64 {
+        self.made.get()
+    }
+
+    pub(super) fn add(&self, calls: u64) {
+        self.made.set(self.made.get().wrapping_add(calls));
+    }
+
+    /// Makes a call and gives its `errno` if it fails.
+    pub(super) fn once(&self, call: impl FnOnce() -> isize) -> Result<usize, i32> {
+        self.add(1);
+        let result = call();
+        if result < 0 { Err(errno()) } else { Ok(result as usize) }
+    }
+
+    /// Makes a call again for as long as signal handlers interrupt it.
+    pub(super) fn retried(&self, mut call: impl FnMut() -> isize) -> Result<usize, i32> {
+        loop {
+            match self.once(&mut call) {
+                Err(libc::EINTR) => continue,
+                result => return result,
+            }
+        }
+    }
+
+    pub(super) fn receive(&self, fd: RawFd, address: *mut u8, bytes: usize) -> Result<usize, i32> {
+        let bytes = bytes.min(TRANSFER_MAX);
+        // SAFETY: `bytes` bytes at `address` are writable, see the type.
+        self.retried(|| unsafe { libc::recv(fd, address.cast(), bytes, libc::MSG_DONTWAIT) })
+    }
+
+    pub(super) fn read(&self, fd: RawFd, address: *mut u8, bytes: usize) -> Result<usize, i32> {
+        let bytes = bytes.min(TRANSFER_MAX);
+        // SAFETY: `bytes` bytes at `address` are writable, see the type.
+        self.retried(|| unsafe { libc::read(fd, address.cast(), bytes) })
+    }
+
+    pub(super) fn readv(&self, fd: RawFd, vector: &[libc::iovec]) -> Result<usize, i32> {
+        let count = vector.len().min(i32::MAX as usize) as libc::c_int;
+        // SAFETY: the vector's parts are writable, see the type.
+        self.retried(|| unsafe { libc::readv(fd, vector.as_ptr(), count) })
+    }
+
+    /// recvmsg(2). The header may be changed even if the call fails.
+    pub(super) fn receive_message(
+        &self,
+        fd: RawFd,
+        header: &mut libc::msghdr,
+    ) -> Result<usize, i32> {
+        // SAFETY: the header is exclusively ours and its parts are writable, see the type.
+        self.retried(|| unsafe { libc::recvmsg(fd, header, libc::MSG_DONTWAIT) })
+    }
+
+    pub(super) fn send(&self, fd: RawFd, address: *const u8, bytes: usize) -> Result<usize, i32> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: `bytes` bytes at `address` are readable, see the type.
+        self.retried(|| unsafe { libc::send(fd, address.cast(), bytes, flags) })
+    }
+
+    pub(super) fn send_message(
+        &self,
+        fd: RawFd,
+        message: *const libc::msghdr,
+    ) -> Result<usize, i32> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the header and all that it points to are readable, see the type.
+        self.retried(|| unsafe { libc::sendmsg(fd, message, flags) })
+    }
+
+    /// writev(2); with `quiet`, without a `SIGPIPE` if the reader is gone, or `EOPNOTSUPP`.
+    pub(super) fn writev(
+        &self,
+        fd: RawFd,
+        vector: &[libc::iovec],
+        quiet: bool,
+    ) -> Result<usize, i32> {
+        let count = vector.len().min(i32::MAX as usize) as libc::c_int;
+        let parts = vector.as_ptr();
+        if quiet {
+            // SAFETY: the vector's parts are readable, see the type; offset -1 is "no position".
+            self.retried(|| unsafe { libc::pwritev2(fd, parts, count, -1, RWF_NOSIGNAL) })
+        } else {
+            // SAFETY: the vector's parts are readable, see the type.
+            self.retried(|| unsafe { libc::writev(fd, parts, count) })
+        }
+    }
+
+    /// accept4(2) without an interest in the peer's name.
+    pub(super) fn accept(&self, fd: RawFd) -> Result<RawFd, i32> {
+        let none = std::ptr::null_mut();
+        let accepted = self.retried(|| {
+            // SAFETY: null pointers tell the kernel not to store the peer's name.
+            unsafe { libc::accept4(fd, none, std::ptr::null_mut(), libc::SOCK_CLOEXEC) as isize }
+        })?;
+        Ok(accepted as RawFd)
+    }
+
+    pub(super) fn flags(&self, fd: RawFd) -> Result<libc::c_int, i32> {
+        // SAFETY: the call takes no pointers.
+        let flags = self.once(|| unsafe { libc::fcntl(fd, libc::F_GETFL) as isize })?;
+        Ok(flags as libc::c_int)
+    }
+
+    pub(super) fn set_flags(&self, fd: RawFd, flags: libc::c_int) -> Result<(), i32> {
+        // SAFETY: the call takes no pointers.
+        self.once(|| unsafe { libc::fcntl(fd, libc::F_SETFL, flags) as isize })?;
+        Ok(())
+    }
+
+    /// An option that is a number; 0 and no bytes if the kernel stores nothing.
+    pub(super) fn option(&self, fd: RawFd, level: i32, name: i32) -> Result<(i32, usize), i32> {
+        let mut value: libc::c_int = 0;
+        let mut bytes = std::mem::size_of_val(&value) as libc::socklen_t;
+        // SAFETY: `value` and `bytes` are writable and describe each other.
+        self.once(|| unsafe {
+            libc::getsockopt(fd, level, name, (&raw mut value).cast(), &mut bytes) as isize
+        })?;
+        Ok((value, bytes as usize))
+    }
+}

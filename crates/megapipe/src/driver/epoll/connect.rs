@@ -1,0 +1,48 @@
+//! Connecting without waiting.
+
+use super::attempt::Step;
+use super::calls::Calls;
+use super::objects::{Entry, Task};
+use super::write::family;
+
+/// Begins to connect, or asks how it went.
+///
+/// A socket is non-blocking only during the call: its flags belong to a file description that
+/// others may share. A cancelled attempt goes on in the kernel, as connect(2) offers no way back;
+/// only closing the socket ends it.
+pub(super) fn connect(
+    calls: &Calls,
+    entry: &Entry,
+    task: &mut Task,
+    address: *const libc::sockaddr,
+    bytes: libc::socklen_t,
+) -> Step {
+    let fd = entry.fd();
+    if task.begun {
+        let error = calls.option(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+        return Step::Ended(error.map_or_else(|errno| -errno, |(errno, _)| -errno));
+    }
+    let flags = match calls.flags(fd) {
+        Ok(flags) => flags,
+        Err(errno) => return Step::Ended(-errno),
+    };
+    let blocking = flags & libc::O_NONBLOCK == 0;
+    if blocking && let Err(errno) = calls.set_flags(fd, flags | libc::O_NONBLOCK) {
+        return Step::Ended(-errno);
+    }
+    // SAFETY: `bytes` bytes at `address` are readable until the operation's outcome.
+    let begun = calls.once(|| unsafe { libc::connect(fd, address, bytes) as isize });
+    if blocking {
+        let _ = calls.set_flags(fd, flags);
+    }
+    match begun {
+        Ok(_) => Step::Ended(0),
+        Err(libc::EINPROGRESS | libc::EINTR) => {
+            task.begun = true;
+            Step::Blocked
+        }
+        // The backlog of a listening UNIX socket is full; no event tells when it has room.
+        Err(libc::EAGAIN) if family(address, bytes) == Some(libc::AF_UNIX) => Step::Later,
+        Err(errno) => Step::Ended(-errno),
+    }
+}

@@ -1,0 +1,174 @@
+//! The epoll instance: where the driver sleeps.
+
+use super::calls::{Calls, errno};
+use crate::sys::check;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// Events that one look brings at most.
+const EVENTS: usize = 256;
+
+/// Everything about an endpoint, once per change: one registration serves it for its whole life.
+const INTEREST: i32 =
+    libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLET;
+
+/// What a look found about one descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Readiness {
+    pub(super) token: u64,
+    bits: u32,
+}
+
+impl Readiness {
+    fn has(self, bits: i32) -> bool {
+        self.bits & bits as u32 != 0
+    }
+
+    pub(super) fn inbound(self) -> bool {
+        self.has(libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLERR)
+            || self.has(libc::EPOLLHUP)
+    }
+
+    pub(super) fn outbound(self) -> bool {
+        self.has(libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP)
+    }
+
+    /// Whether more than data and room has been reported.
+    pub(super) fn is_unusual(self) -> bool {
+        self.has(libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLERR | libc::EPOLLHUP)
+    }
+}
+
+pub(super) struct Poller {
+    epoll: OwnedFd,
+    events: Vec<libc::epoll_event>,
+    /// Whether the kernel has epoll_pwait2, that is nanoseconds (Linux 5.11).
+    precise: bool,
+}
+
+impl Poller {
+    pub(super) fn new() -> io::Result<Poller> {
+        // SAFETY: the call takes no pointers.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: the kernel has just given this descriptor to us.
+        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
+        let events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        Ok(Poller { epoll, events, precise: true })
+    }
+
+    /// Watches a descriptor from now on; its present state counts as a first change.
+    pub(super) fn add(&self, calls: &Calls, fd: RawFd, token: u64) -> Result<(), i32> {
+        let mut event = libc::epoll_event { events: INTEREST as u32, u64: token };
+        let epoll = self.epoll.as_raw_fd();
+        calls.once(|| {
+            // SAFETY: `event` outlives the call.
+            unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) as isize }
+        })?;
+        Ok(())
+    }
+
+    /// Forgets a descriptor. Closing it would not do, if there are duplicates.
+    pub(super) fn remove(&self, calls: &Calls, fd: RawFd) {
+        let epoll = self.epoll.as_raw_fd();
+        let none = std::ptr::null_mut();
+        // It cannot fail for a descriptor that was added and is still open.
+        let _ = calls.once(|| {
+            // SAFETY: the event is not used by this command.
+            unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, none) as isize }
+        });
+    }
+
+    /// Waits for changes, no longer than `pause` (`None`: for ever), and gives their number, to be
+    /// read by `event`. `None` if a signal handler ran.
+    pub(super) fn wait(
+        &mut self,
+        calls: &Calls,
+        pause: Option<Duration>,
+    ) -> io::Result<Option<usize>> {
+        if let Some(pause) = pause
+            && !pause.is_zero()
+            && self.precise
+        {
+            match calls.once(|| self.wait_precisely(pause)) {
+                // A sandbox that does not know the call may refuse it by EPERM.
+                Err(libc::ENOSYS | libc::EPERM) => self.precise = false,
+                result => return counted(result),
+            }
+        }
+        let milliseconds = match pause {
+            None => -1,
+            // Rounded up: a wait that ends early would be followed by another one.
+            Some(pause) => pause.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32,
+        };
+        let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
+        counted(calls.once(|| {
+            // SAFETY: the array has room for `EVENTS` events.
+            unsafe { libc::epoll_wait(epoll, events, EVENTS as i32, milliseconds) as isize }
+        }))
+    }
+
+    fn wait_precisely(&mut self, pause: Duration) -> isize {
+        let pause = libc::timespec {
+            tv_sec: pause.as_secs().min(i32::MAX as u64) as libc::time_t,
+            tv_nsec: pause.subsec_nanos().into(),
+        };
+        // By number, since older C libraries lack the function.
+        // SAFETY: the array has room for `EVENTS` events, the time outlives the call, and no
+        // signal mask is given.
+        let found = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.epoll.as_raw_fd(),
+                self.events.as_mut_ptr(),
+                EVENTS as libc::c_int,
+                &raw const pause,
+                std::ptr::null::<libc::sigset_t>(),
+                0usize,
+            )
+        };
+        found as isize
+    }
+
+    pub(super) fn event(&self, index: usize) -> Readiness {
+        let event = self.events[index];
+        Readiness { token: event.u64, bits: event.events }
+    }
+
+    #[cfg(test)]
+    pub(super) fn use_milliseconds(&mut self) {
+        self.precise = false;
+    }
+}
+
+fn counted(result: Result<usize, i32>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(libc::EINTR) => Ok(None),
+        Err(errno) => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// An eventfd(2), by which helper threads wake the driver.
+pub(super) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(super) fn new() -> io::Result<Bell> {
+        // SAFETY: the call takes no pointers.
+        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
+        // SAFETY: the kernel has just given this descriptor to us.
+        Ok(Bell(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Each ring is an edge of its own, so that nobody need read the count.
+    pub(super) fn ring(&self) {
+        let one: u64 = 1;
+        // SAFETY: the eight bytes of `one` are readable.
+        let rung = unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+        debug_assert!(rung == 8, "errno {}", errno());
+    }
+}

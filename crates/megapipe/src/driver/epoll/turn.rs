@@ -1,0 +1,248 @@
+//! Whose turn it is: operations that are tried, parked, and tried again.
+
+use super::attempt::{Step, attempt, burst};
+use super::file::{Cached, Job, Work, advance, read_cached};
+use super::objects::{Direction, Task};
+use super::vector::{rest, view};
+use super::{EpollDriver, HELPERS};
+use crate::driver::{Full, NO_OFFSET, Object, Operation, Outcome, Output};
+use std::time::{Duration, Instant};
+
+/// Pauses between tries that no edge calls for double from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_DOUBLINGS: u8 = 5;
+
+/// A parked operation that has no edge to wait for.
+pub(super) struct Retry {
+    object: Object,
+    tag: u64,
+    pub(super) due: Instant,
+}
+
+impl EpollDriver {
+    /// Gives an operation that may be ready its turn, and parks what is left of it.
+    pub(super) fn turn(&mut self, object: Object, direction: Direction) {
+        let Some(entry) = self.objects.get_mut(object) else { return };
+        let side = entry.side(direction);
+        if !side.ready {
+            return;
+        }
+        let Some(mut task) = side.task.take() else { return };
+        let room = self.limit.saturating_sub(self.outcomes.len());
+        for turn in 0..burst(&task.operation).min(room) {
+            match attempt(&self.calls, &self.pools, entry, &mut task) {
+                Step::Blocked => {
+                    entry.side(direction).ready = false;
+                    return self.park(object, direction, task);
+                }
+                Step::Paused => break,
+                Step::Later => return self.retry_later(object, direction, task),
+                Step::Ended(result) => {
+                    return self.outcomes.push_back(Outcome::plain(task.tag, result));
+                }
+                Step::Brought { result, output, drained } => {
+                    if turn > 0 {
+                        tell_of_more(self.outcomes.back_mut());
+                    }
+                    let more = task.repeats();
+                    self.outcomes.push_back(Outcome { tag: task.tag, result, more, output });
+                    entry.side(direction).ready = !drained;
+                    if !more {
+                        return;
+                    }
+                    if drained {
+                        return self.park(object, direction, task);
+                    }
+                }
+            }
+        }
+        entry.side(direction).task = Some(task);
+        self.list(object, direction);
+    }
+
+    /// Leaves a task until the next edge, which takes a registration, once per endpoint.
+    fn park(&mut self, object: Object, direction: Direction, task: Task) {
+        let Some(entry) = self.objects.get_mut(object) else { return };
+        if !entry.registered {
+            let token = u64::from(object.0);
+            if let Err(errno) = self.poller.add(&self.calls, entry.fd(), token) {
+                let result = task.result_after(errno);
+                self.outcomes.push_back(Outcome::plain(task.tag, result));
+                return;
+            }
+            entry.registered = true;
+        }
+        entry.side(direction).task = Some(task);
+    }
+
+    /// Leaves a task for a while.
+    fn retry_later(&mut self, object: Object, direction: Direction, mut task: Task) {
+        let Some(entry) = self.objects.get_mut(object) else { return };
+        let pause = FIRST_PAUSE * (1 << task.retries);
+        task.retries = (task.retries + 1).min(PAUSE_DOUBLINGS);
+        self.retries.push(Retry { object, tag: task.tag, due: Instant::now() + pause });
+        let side = entry.side(direction);
+        side.ready = false;
+        side.task = Some(task);
+    }
+
+    /// Puts the tasks whose pause is over on the ready list.
+    fn revive(&mut self) {
+        if self.retries.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let mut due = Vec::new();
+        self.retries.retain(|retry| {
+            let over = retry.due <= now;
+            if over {
+                due.push((retry.object, retry.tag));
+            }
+            !over
+        });
+        for (object, tag) in due {
+            let Some(entry) = self.objects.get_mut(object) else { continue };
+            let side = entry.side(Direction::Outbound);
+            // The task may be gone, and another one may wait for an edge in its place.
+            if side.task.as_ref().is_some_and(|task| task.tag == tag && !task.begun) {
+                side.ready = true;
+                self.list(object, Direction::Outbound);
+            }
+        }
+    }
+
+    /// Notes that a task is to be tried again without an edge.
+    fn list(&mut self, object: Object, direction: Direction) {
+        let Some(entry) = self.objects.get_mut(object) else { return };
+        let side = entry.side(direction);
+        if !side.listed {
+            side.listed = true;
+            self.ready.push_back((object, direction));
+        }
+    }
+
+    /// Gives everyone on the ready list one turn, as long as there is room for outcomes.
+    pub(super) fn serve(&mut self) {
+        self.take_finished(self.limit);
+        self.revive();
+        for _ in 0..self.ready.len() {
+            if self.outcomes.len() >= self.limit {
+                break;
+            }
+            let Some((object, direction)) = self.ready.pop_front() else { break };
+            if let Some(entry) = self.objects.get_mut(object) {
+                entry.side(direction).listed = false;
+                self.turn(object, direction);
+            }
+        }
+    }
+
+    /// Notes what a look has found.
+    pub(super) fn note(&mut self, events: usize) {
+        for index in 0..events {
+            let event = self.poller.event(index);
+            if event.token == HELPERS {
+                self.rung = true;
+                continue;
+            }
+            let object = Object(event.token as u32);
+            let Some(entry) = self.objects.get_mut(object) else { continue };
+            if event.is_unusual() {
+                entry.distrust_short_reads();
+            }
+            for (direction, ready) in
+                [(Direction::Inbound, event.inbound()), (Direction::Outbound, event.outbound())]
+            {
+                if !ready {
+                    continue;
+                }
+                let Some(entry) = self.objects.get_mut(object) else { continue };
+                let side = entry.side(direction);
+                side.ready = true;
+                if side.task.is_some() {
+                    self.list(object, direction);
+                }
+            }
+        }
+    }
+
+    /// Takes what helper threads have finished, up to `limit` waiting outcomes in all.
+    pub(super) fn take_finished(&mut self, limit: usize) {
+        let Some(helpers) = &self.helpers else { return };
+        while self.rung && self.outcomes.len() < limit {
+            let Some(finished) = helpers.take_finished() else {
+                self.rung = false;
+                return;
+            };
+            self.calls.add(finished.calls);
+            self.outcomes.push_back(Outcome::plain(finished.tag, finished.result));
+        }
+    }
+
+    /// Does a disk operation if that needs no disk, else leaves it to the helper threads.
+    pub(super) fn submit_file(
+        &mut self,
+        tag: u64,
+        object: Object,
+        operation: Operation,
+    ) -> Result<(), Full> {
+        if self.helpers.as_ref().is_some_and(|helpers| helpers.is_full()) {
+            return Err(Full);
+        }
+        let Some(entry) = self.objects.get_mut(object) else { return Ok(()) };
+        let single;
+        let (vector, offset) = match operation {
+            Operation::Read { address, bytes, offset } => {
+                single = [part(address, bytes)];
+                (&single[..], offset)
+            }
+            Operation::Write { address, bytes, offset } => {
+                single = [part(address.cast_mut(), bytes)];
+                (&single[..], offset)
+            }
+            Operation::ReadVectored { vector, count, offset }
+            | Operation::WriteVectored { vector, count, offset } => (view(vector, count), offset),
+            _ => (&[][..], NO_OFFSET),
+        };
+        let mut done = 0;
+        let reads = matches!(operation, Operation::Read { .. } | Operation::ReadVectored { .. });
+        // A helper may hold the lock on the file position for as long as the disk takes.
+        if reads && !(offset == NO_OFFSET && entry.is_shared()) {
+            match read_cached(&self.calls, entry.fd(), vector, offset) {
+                Cached::Ended(result) => {
+                    self.outcomes.push_back(Outcome::plain(tag, result));
+                    return Ok(());
+                }
+                Cached::Missing { done: read } => done = read,
+            }
+        }
+        let work = match operation {
+            Operation::Sync { data_only } => Work::Sync { data_only },
+            _ => {
+                let vector = rest(vector, done, super::calls::TRANSFER_MAX - done);
+                let offset = advance(offset, done);
+                if reads { Work::Read { vector, offset } } else { Work::Write { vector, offset } }
+            }
+        };
+        let pushed = entry
+            .share()
+            .and_then(|file| self.helpers()?.push(Job { tag, object, file, work, done }));
+        if let Err(error) = pushed {
+            let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
+            let result = if done > 0 { done as i32 } else { -errno };
+            self.outcomes.push_back(Outcome::plain(tag, result));
+        }
+        Ok(())
+    }
+}
+
+fn part(address: *mut u8, bytes: u32) -> libc::iovec {
+    libc::iovec { iov_base: address.cast(), iov_len: bytes as usize }
+}
+
+/// A connection that was accepted after another had been waiting when that one came.
+fn tell_of_more(outcome: Option<&mut Outcome>) {
+    if let Some(Outcome { output: Output::Socket { queue_nonempty, .. }, .. }) = outcome {
+        *queue_nonempty = true;
+    }
+}

@@ -1,0 +1,126 @@
+//! Writes, which end only when everything is taken.
+
+use super::attempt::Step;
+use super::calls::{Calls, TRANSFER_MAX, message};
+use super::objects::{Entry, Task};
+use super::vector::{consume, rest, total};
+use crate::source::Kind;
+
+/// Calls in a row for one write: a reader as fast as the writer would let a write of gigabytes go
+/// on for seconds.
+const CALLS_PER_TURN: usize = 16;
+
+pub(super) fn write(
+    calls: &Calls,
+    entry: &mut Entry,
+    task: &mut Task,
+    address: *const u8,
+    bytes: usize,
+) -> Step {
+    let bytes = bytes.min(TRANSFER_MAX);
+    for _ in 0..CALLS_PER_TURN {
+        let start = address.wrapping_add(task.done);
+        let left = bytes - task.done;
+        let written = if entry.is_socket() {
+            calls.send(entry.fd(), start, left)
+        } else {
+            let part = libc::iovec { iov_base: start.cast_mut().cast(), iov_len: left };
+            write_pipe(calls, entry, &[part])
+        };
+        match written {
+            Ok(written) => {
+                task.done += written;
+                if is_over(entry, written, left) {
+                    return Step::Ended(task.done as i32);
+                }
+            }
+            Err(libc::EAGAIN) => return Step::Blocked,
+            Err(errno) => return Step::Ended(task.result_after(errno)),
+        }
+    }
+    Step::Paused
+}
+
+pub(super) fn write_vectored(
+    calls: &Calls,
+    entry: &mut Entry,
+    task: &mut Task,
+    vector: &[libc::iovec],
+) -> Step {
+    for _ in 0..CALLS_PER_TURN {
+        let parts = if task.done == 0 { vector } else { &task.rest };
+        let left = total(parts);
+        let written = if entry.is_socket() {
+            let mut header = message();
+            header.msg_iov = parts.as_ptr().cast_mut();
+            header.msg_iovlen = parts.len() as _;
+            calls.send_message(entry.fd(), &header)
+        } else {
+            write_pipe(calls, entry, parts)
+        };
+        match written {
+            Ok(written) => {
+                let first = task.done == 0;
+                task.done += written;
+                if is_over(entry, written, left) {
+                    return Step::Ended(task.done as i32);
+                }
+                // Only a write that is taken in part needs an array of its own to remember where
+                // it stands.
+                if first {
+                    task.rest = rest(vector, written, TRANSFER_MAX - written);
+                } else {
+                    consume(&mut task.rest, written);
+                }
+            }
+            Err(libc::EAGAIN) => return Step::Blocked,
+            Err(errno) => return Step::Ended(task.result_after(errno)),
+        }
+    }
+    Step::Paused
+}
+
+/// Whether a write of `left` bytes that wrote `written` was the last one. What a datagram lost
+/// cannot be sent after it.
+fn is_over(entry: &Entry, written: usize, left: usize) -> bool {
+    written >= left || written == 0 || entry.kind == Kind::Datagram
+}
+
+/// Writes to a pipe, without a `SIGPIPE` if the kernel and the file have a way to say so; else
+/// whoever has not ignored the signal meets it, as with write(2).
+fn write_pipe(calls: &Calls, entry: &mut Entry, vector: &[libc::iovec]) -> Result<usize, i32> {
+    if entry.quiet {
+        match calls.writev(entry.fd(), vector, true) {
+            Err(libc::EOPNOTSUPP | libc::ENOSYS) => entry.quiet = false,
+            result => return result,
+        }
+    }
+    calls.writev(entry.fd(), vector, false)
+}
+
+pub(super) fn send_to(calls: &Calls, entry: &Entry, message: *const libc::msghdr) -> Step {
+    match calls.send_message(entry.fd(), message) {
+        Ok(sent) => Step::Ended(sent as i32),
+        // The queue of a UNIX socket that this one is not connected to: it wakes only its peer.
+        Err(libc::EAGAIN) if is_to_unix(message) => Step::Later,
+        Err(errno) => Step::failed(errno),
+    }
+}
+
+fn is_to_unix(message: *const libc::msghdr) -> bool {
+    // SAFETY: the header stays in place and readable until the operation's outcome.
+    let (name, bytes) = unsafe { ((*message).msg_name, (*message).msg_namelen) };
+    family(name.cast(), bytes) == Some(libc::AF_UNIX)
+}
+
+/// The address family, if there is an address.
+pub(super) fn family(address: *const libc::sockaddr, bytes: libc::socklen_t) -> Option<i32> {
+    let family_bytes = std::mem::size_of::<libc::sa_family_t>();
+    if address.is_null() || (bytes as usize) < family_bytes {
+        return None;
+    }
+    // SAFETY: `bytes` bytes at `address` are readable until the operation's outcome, and those
+    // two come first in every socket address.
+    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
+    Some(family.into())
+}
