@@ -10,6 +10,9 @@ use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use std::io;
 use std::os::fd::BorrowedFd;
 
+/// The longest value of these options.
+const VALUE_BYTES: usize = 64;
+
 /// In the order of copying: an option stands after those that it depends on.
 const INHERITED: &[(i32, i32, &str)] = &[
     (SOL_SOCKET, libc::SO_REUSEADDR, "copying SO_REUSEADDR"),
@@ -64,11 +67,8 @@ const REMEDY: &str = "the process may lack a privilege that it had when it set t
 pub(super) fn copy(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> Result<(), ListenerError> {
     for &(level, name, step) in INHERITED {
         // An option that this kernel, or this kind of socket, does not have cannot be set either.
-        let (Ok(wanted), Ok(present)) =
-            (option(original, level, name), option(sibling, level, name))
-        else {
-            continue;
-        };
+        let value = |socket| option(socket, level, name, VALUE_BYTES);
+        let (Ok(wanted), Ok(present)) = (value(original), value(sibling)) else { continue };
         if wanted != present {
             set_option(sibling, level, name, &wanted)
                 .map_err(ListenerError::setup(step, REMEDY))?;
@@ -101,4 +101,26 @@ fn copy_buffer_sizes(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> io::R
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn the_table_names_options_that_can_be_read() {
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        for (level, name, step) in INHERITED {
+            match option(listener.as_fd(), *level, *name, VALUE_BYTES) {
+                Ok(value) => assert!((4..=32).contains(&value.len()) || value.is_empty(), "{step}"),
+                // An older kernel does not know all of them.
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT), "{step}");
+                    eprintln!("note: this kernel knows no such option: {step}");
+                }
+            }
+        }
+    }
 }

@@ -8,9 +8,6 @@ use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The longest value of the options in use.
-const OPTION_BYTES: usize = 64;
-
 const UNEXPECTED: &str = "this is not expected; see the system call's manual page";
 
 /// What was in the queues when the last member left.
@@ -22,10 +19,15 @@ pub(crate) struct Orphans {
     pub(crate) lost: u32,
 }
 
-/// The value of an option, as long as the kernel gives it.
-pub(super) fn option(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
-    let mut value = vec![0u8; OPTION_BYTES];
-    let mut bytes = OPTION_BYTES as libc::socklen_t;
+/// The value of an option, as long as the kernel gives it, but at most so many bytes.
+pub(super) fn option(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    at_most_bytes: usize,
+) -> io::Result<Vec<u8>> {
+    let mut value = vec![0u8; at_most_bytes];
+    let mut bytes = at_most_bytes as libc::socklen_t;
     let fd = socket.as_raw_fd();
     // SAFETY: `value` is writable for `bytes` bytes, and both outlive the call.
     check(unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut bytes) })?;
@@ -46,12 +48,13 @@ pub(super) fn set_option(
 }
 
 pub(super) fn number(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
-    let value = option(socket, level, name)?;
+    let value = option(socket, level, name, size_of::<c_int>())?;
     value.try_into().map(c_int::from_ne_bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 fn long_number(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<u64> {
-    let value = option(socket, level, name)?;
+    // SO_NETNS_COOKIE wants exactly this much room.
+    let value = option(socket, level, name, size_of::<u64>())?;
     value.try_into().map(u64::from_ne_bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 

@@ -192,7 +192,7 @@ fn siblings_have_the_options_of_the_original() {
         (IPPROTO_TCP, libc::TCP_CONGESTION),
     ];
     for (level, name) in names.into_iter().chain(others) {
-        let values = [socket, sibling].map(|socket| option(socket, level, name).unwrap());
+        let values = [socket, sibling].map(|socket| option(socket, level, name, 64).unwrap());
         assert_eq!(values[0], values[1], "option {name} of level {level}");
     }
     let backlog = |socket| super::super::socket::backlog(socket).unwrap();
