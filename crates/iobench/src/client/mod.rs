@@ -120,10 +120,10 @@ impl ClientGroup {
         }
     }
 
-    /// Whether every connection has completed a transaction.
-    pub(crate) fn is_warm(&self) -> bool {
+    /// How many connections have not completed a transaction yet in this slot.
+    pub(crate) fn cold(&self) -> usize {
         let warm: usize = self.threads.iter().map(|t| t.warm.0.load(Ordering::Relaxed)).sum();
-        warm >= self.connections
+        self.connections.saturating_sub(warm)
     }
 
     /// Sets the beginning of the first slice, a little in the future. The slot then ends by itself
