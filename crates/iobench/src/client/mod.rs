@@ -23,7 +23,7 @@ use crate::sys::socket::RawAddress;
 /// A waiting thread looks at the stop flag and the clock at least this often.
 const WAIT_MS: i32 = 10;
 /// A thread that does not answer for so long is taken for lost.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// `measure_from` before the coordinator has decided.
 const UNDECIDED: u64 = u64::MAX;
 

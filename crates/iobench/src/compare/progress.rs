@@ -34,7 +34,7 @@ impl Progress {
         match &self.bar {
             Some(bar) => {
                 bar.set_position(self.done);
-                bar.set_message(format!("{phase}, {what}, {left} s left"));
+                bar.set_message(format!("{left} s left, {phase}, {what}"));
             }
             None if new_phase => eprintln!("iobench: {phase}, {left} s left"),
             None => {}
