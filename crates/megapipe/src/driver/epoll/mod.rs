@@ -50,7 +50,7 @@ use poller::Poller;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use turn::Retry;
 
 /// What epoll calls the helper threads' bell; endpoints have 32-bit numbers.
@@ -131,46 +131,6 @@ impl EpollDriver {
                 self.outcomes.push_back(Outcome::plain(tag, -libc::ECANCELED));
             }
         }
-    }
-
-    /// Asks the kernel, again and again until there is an outcome, the time is up or a signal
-    /// handler ran.
-    fn look(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let before = self.outcomes.len();
-        let once = timeout.is_some_and(|timeout| timeout.is_zero());
-        let end = match timeout {
-            Some(timeout) if !once => Instant::now().checked_add(timeout),
-            _ => None,
-        };
-        loop {
-            let pause = if once { Some(Duration::ZERO) } else { self.pause(end) };
-            self.waits += 1;
-            self.unlooked = 0;
-            let Some(events) = self.poller.wait(&self.calls, pause)? else { break };
-            self.note(events);
-            self.serve();
-            let late = || end.is_some_and(|end| Instant::now() >= end);
-            if !self.outcomes.is_empty() || once || late() {
-                break;
-            }
-        }
-        let brought = (self.outcomes.len() - before) as u64;
-        self.batched += brought;
-        self.largest_batch = self.largest_batch.max(brought);
-        Ok(())
-    }
-
-    /// How long the driver may sleep.
-    fn pause(&self, end: Option<Instant>) -> Option<Duration> {
-        if !self.outcomes.is_empty() || !self.ready.is_empty() || self.rung {
-            return Some(Duration::ZERO);
-        }
-        let retry = self.retries.iter().map(|retry| retry.due).min();
-        let next = match (end, retry) {
-            (Some(end), Some(retry)) => end.min(retry),
-            (end, retry) => end.or(retry)?,
-        };
-        Some(next.saturating_duration_since(Instant::now()))
     }
 }
 
