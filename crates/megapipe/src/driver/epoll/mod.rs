@@ -17,19 +17,22 @@
 //!   1 ms, 2 ms, … 32 ms.
 //!
 //! Disk files know no readiness: reads take what the page cache has, the rest is left to a few
-//! helper threads.
+//! helper threads. These work on a duplicate of the descriptor, which lives as long as the endpoint
+//! or the last of its operations (and whose closing drops the process's fcntl(2) locks on the file,
+//! as every close does).
 //!
 //! Pipes, terminals and listening sockets are made non-blocking while they are attached. The flag
-//! belongs to the open file description: duplicates, in this process or another, see it too, and
-//! one that is attached as well blocks if the first is given back before it. Stream and datagram
-//! sockets are left as they are. A write to a pipe without a reader raises no `SIGPIPE` from Linux
-//! 6.18 on; before, it does as with write(2).
+//! belongs to the open file description: other processes that have inherited it see it, too.
+//! Stream and datagram sockets are left as they are. A write to a pipe without a reader raises no
+//! `SIGPIPE` from Linux 6.18 on; before, it does as with write(2). Closing a socket for which
+//! `SO_LINGER` asks to wait for unsent data waits, as close(2) does.
 
 mod attempt;
 mod blocking;
 mod calls;
 mod connect;
 mod file;
+mod nonblocking;
 mod objects;
 mod poller;
 #[cfg(test)]
@@ -86,7 +89,7 @@ impl EpollDriver {
     /// A driver with nothing attached. Fails as epoll_create1(2) does.
     pub(crate) fn new(config: &Config, pools: Pools) -> io::Result<EpollDriver> {
         Ok(EpollDriver {
-            objects: Objects::new(config.max_handles),
+            objects: Objects::default(),
             poller: Poller::new()?,
             pools,
             calls: Calls::default(),
@@ -139,7 +142,7 @@ impl Driver for EpollDriver {
         let Endpoint::Descriptor(descriptor) = endpoint else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         };
-        self.objects.insert(Entry::new(descriptor, kind)?)
+        Ok(self.objects.insert(Entry::new(descriptor, kind)?))
     }
 
     fn detach(&mut self, object: Object, busy: bool) -> Option<OwnedFd> {

@@ -97,6 +97,23 @@ fn the_listener_gets_its_flags_back() {
 }
 
 #[test]
+fn a_listener_of_two_drivers_survives_the_first() {
+    let (listener, address) = listener();
+    let (mut first, mut second) = (Rig::new(), Rig::new());
+    let one = first.attach(listener.try_clone().unwrap());
+    let other = second.attach(listener.try_clone().unwrap());
+    first.submit(1, one, accept(true));
+    drop(first);
+    // It would hang here if the flag were gone.
+    second.submit(1, other, accept(true));
+    second.nothing();
+    let _peer = TcpStream::connect(address).unwrap();
+    descriptor(second.next());
+    drop(second);
+    assert!(!is_nonblocking(&listener));
+}
+
+#[test]
 fn unix_connections() {
     let directory = tempdir();
     let path = directory.0.join("socket");

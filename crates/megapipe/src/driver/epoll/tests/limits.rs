@@ -91,19 +91,6 @@ fn a_second_operation_of_a_direction_is_refused() {
 }
 
 #[test]
-fn objects_are_bounded() {
-    let mut rig = Rig::with(Config { max_handles: 2, ..Config::default() });
-    let source = || Source::from(UnixStream::pair().unwrap().0).endpoint;
-    let kind = crate::source::Kind::Stream;
-    let first = rig.driver.attach(source(), kind).unwrap();
-    rig.driver.attach(source(), kind).unwrap();
-    let refused = rig.driver.attach(source(), kind).unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(libc::ENFILE));
-    rig.driver.detach(first, false);
-    assert_eq!(rig.driver.attach(source(), kind).unwrap(), first);
-}
-
-#[test]
 fn the_time_is_kept_in_spite_of_events_that_nobody_waits_for() {
     for milliseconds in [false, true] {
         let mut rig = Rig::new();
