@@ -43,7 +43,7 @@ pub(super) struct Task {
     pub(super) rest: Vec<libc::iovec>,
     /// Whether the kernel already works on the connection.
     pub(super) begun: bool,
-    /// How often it was tried in vain without an edge to wait for.
+    /// How often it was tried in vain without an edge to wait for; such a task never has one.
     pub(super) retries: u8,
 }
 

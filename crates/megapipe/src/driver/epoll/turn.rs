@@ -197,6 +197,11 @@ impl EpollDriver {
                 }
                 let Some(entry) = self.objects.get_mut(object) else { continue };
                 let side = entry.side(direction);
+                // A task that waits for its pause to be over must not be hurried: a UNIX socket
+                // reports room after each send that a full queue has refused.
+                if side.task.as_ref().is_some_and(|task| task.retries > 0) {
+                    continue;
+                }
                 side.ready = true;
                 if side.task.is_some() {
                     self.list(object, direction);

@@ -1,5 +1,6 @@
 //! What makes edge-triggered drivers hang.
 
+use super::super::objects::Direction;
 use super::*;
 use std::io::Write;
 use std::net::Shutdown;
@@ -200,4 +201,34 @@ fn a_number_that_is_used_again_gets_nothing_from_before() {
         assert_eq!(rig.last(tag), -libc::ECANCELED);
         rig.nothing();
     }
+}
+
+#[test]
+fn a_descriptor_may_come_back() {
+    let mut rig = Rig::new();
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let _copy = near.try_clone().unwrap();
+    let mut near = OwnedFd::from(near);
+    for tag in 0..3 {
+        let object = rig.attach(near);
+        rig.submit(tag, object, receive(true));
+        rig.nothing();
+        far.write_all(b"again").unwrap();
+        assert_eq!(&*rig.lease(tag), b"again");
+        near = rig.driver.detach(object, true).unwrap();
+        assert_eq!(rig.last(tag), -libc::ECANCELED);
+    }
+}
+
+#[test]
+fn an_endpoint_that_epoll_does_not_watch_is_always_tried() {
+    let mut rig = Rig::new();
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let near = rig.attach(near);
+    // As after a registration that failed for lack of memory.
+    rig.driver.objects.get_mut(near).unwrap().side(Direction::Inbound).ready = false;
+    rig.submit(1, near, receive(false));
+    rig.nothing();
+    far.write_all(b"x").unwrap();
+    assert_eq!(&*rig.lease(1), b"x");
 }
