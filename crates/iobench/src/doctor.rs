@@ -1,72 +1,62 @@
 //! What this machine offers, as a table for a person and as JSON for a program.
 
 use megapipe::probe::{CONNECTIONS, Finding, Limit, Probe, Status, probe};
-use megapipe::{DriverKind, DriverReport};
+use megapipe::{Channel, DriverKind, DriverReport};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::cli::DoctorArgs;
+use crate::error::{Context, Result};
 
 /// The width that text is wrapped to.
 const COLUMNS: usize = 100;
 
-/// Why there is no report.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// The text could not be printed.
-    #[error("cannot print the report: {0}")]
-    Print(#[from] io::Error),
-    /// The file could not be written.
-    #[error("cannot write the report to {path}: {source}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+/// The driver that a channel gets here, or why there is no channel at all.
+struct Choice {
+    kind: Option<DriverKind>,
+    reason: String,
 }
 
-/// Probes the machine and prints what was found; with `json`, writes that file as well, or if it
-/// is `-`, prints JSON and nothing else.
-pub(crate) fn run(json: Option<&Path>) -> Result<(), Error> {
-    let probe = probe();
-    let driver = choose(&probe);
+impl Choice {
+    /// Creates a channel to see.
+    fn of_this_machine() -> Choice {
+        match Channel::<()>::new() {
+            Ok(channel) => {
+                let DriverReport { kind, reason } = channel.driver().clone();
+                Choice { kind: Some(kind), reason }
+            }
+            Err(error) => Choice { kind: None, reason: error.to_string() },
+        }
+    }
+
+    fn name(&self) -> String {
+        self.kind.map_or_else(|| "none".into(), |kind| kind.to_string())
+    }
+}
+
+/// Probes the machine and prints what was found; with `--json FILE`, writes that file as well, or
+/// if it is `-`, prints JSON and nothing else.
+pub(crate) fn run(arguments: &DoctorArgs) -> Result<()> {
+    const REMEDY: &str = "choose a file that can be written";
+    let (probe, choice) = (probe(), Choice::of_this_machine());
+    let json = arguments.json.as_deref();
     if json == Some(Path::new("-")) {
-        return Ok(write_json(&mut io::stdout().lock(), &probe, &driver)?);
+        return write_json(&mut io::stdout().lock(), &probe, &choice).context("print", REMEDY);
     }
     if let Some(path) = json {
         File::create(path)
-            .and_then(|mut file| write_json(&mut file, &probe, &driver))
-            .map_err(|source| Error::Write { path: path.to_owned(), source })?;
+            .and_then(|mut file| write_json(&mut file, &probe, &choice))
+            .context(format!("write {}", path.display()), REMEDY)?;
     }
     let out = io::stdout();
     let colours = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    Ok(print(&mut out.lock(), &probe, &driver, colours)?)
-}
-
-/// The driver that a channel takes by default on such a machine.
-fn choose(probe: &Probe) -> DriverReport {
-    let missing: Vec<&str> = probe.missing_required().map(|finding| finding.name).collect();
-    match &probe.ring {
-        Err(error) => DriverReport { kind: DriverKind::Epoll, reason: error.to_string() },
-        Ok(()) if missing.is_empty() => DriverReport {
-            kind: DriverKind::Uring,
-            reason: "the kernel offers everything that it requires".into(),
-        },
-        Ok(()) => DriverReport {
-            kind: DriverKind::Epoll,
-            reason: format!("uring requires what does not work: {}", missing.join(", ")),
-        },
-    }
+    print(&mut out.lock(), &probe, &choice, colours).context("print", REMEDY)
 }
 
 /// Prints the report as text.
-pub(crate) fn print(
-    out: &mut impl Write,
-    probe: &Probe,
-    driver: &DriverReport,
-    colours: bool,
-) -> io::Result<()> {
+fn print(out: &mut impl Write, probe: &Probe, choice: &Choice, colours: bool) -> io::Result<()> {
     writeln!(out, "What the kernel offers (* required by the uring driver)")?;
     let width = probe.findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
     let mut last = None;
@@ -79,7 +69,7 @@ pub(crate) fn print(
         }
         last = detail;
     }
-    let choice = format!("driver: {}, because {}", driver.kind, driver.reason);
+    let choice = format!("driver: {}, because {}", choice.name(), choice.reason);
     writeln!(out)?;
     print_wrapped(out, "", &choice)?;
     writeln!(out, "\nLimits, for {CONNECTIONS} connections")?;
@@ -198,7 +188,7 @@ struct LimitRow<'a> {
     remedy: Option<&'a str>,
 }
 
-fn write_json(out: &mut impl Write, probe: &Probe, driver: &DriverReport) -> io::Result<()> {
+fn write_json(out: &mut impl Write, probe: &Probe, choice: &Choice) -> io::Result<()> {
     let features = probe.findings.iter().map(|finding| FeatureRow {
         name: finding.name,
         status: match &finding.status {
@@ -219,7 +209,7 @@ fn write_json(out: &mut impl Write, probe: &Probe, driver: &DriverReport) -> io:
         remedy: limit.remedy.as_deref(),
     });
     let report = Report {
-        driver: Driver { kind: driver.kind.to_string(), reason: &driver.reason },
+        driver: Driver { kind: choice.name(), reason: &choice.reason },
         features: features.collect(),
         connections: CONNECTIONS,
         limits: limits.collect(),
@@ -261,9 +251,16 @@ mod tests {
         }
     }
 
+    fn choice(probe: &Probe) -> Choice {
+        match &probe.ring {
+            Ok(()) => Choice { kind: Some(DriverKind::Uring), reason: "it works".into() },
+            Err(error) => Choice { kind: Some(DriverKind::Epoll), reason: error.to_string() },
+        }
+    }
+
     fn text(probe: &Probe, colours: bool) -> String {
         let mut out = Vec::new();
-        print(&mut out, probe, &choose(probe), colours).unwrap();
+        print(&mut out, probe, &choice(probe), colours).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -306,7 +303,7 @@ mod tests {
     fn json_says_the_same() {
         let probe = poor_machine();
         let mut out = Vec::new();
-        write_json(&mut out, &probe, &choose(&probe)).unwrap();
+        write_json(&mut out, &probe, &choice(&probe)).unwrap();
         let report: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(report["driver"]["kind"], "epoll");
         assert_eq!(report["features"][0]["status"], "missing");

@@ -1,3 +1,53 @@
-//! The referee for network I/O architectures.
+//! The referee for network I/O architectures: it runs servers and clients of its own, compares
+//! them in interleaved slots, and says how sure it is.
+//!
+//! `cli` is the command line; `compare`, `serve`, `load` and `doctor` are the commands. `server` holds the
+//! servers behind one trait and the process around them, `client` the load, `sys` the raw calls.
 
-fn main() {}
+mod cli;
+mod client;
+mod compare;
+mod doctor;
+mod error;
+mod load;
+mod output;
+mod serve;
+mod server;
+mod sys;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+use crate::error::Error;
+
+const EXIT_ERROR: u8 = 1;
+const EXIT_INVALID: u8 = 2;
+const EXIT_INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            // clap would exit with 2, which here means that a result is not valid.
+            return ExitCode::from(if error.use_stderr() { EXIT_ERROR } else { 0 });
+        }
+    };
+    let outcome = match &cli.command {
+        Command::Compare(arguments) => compare::run(arguments),
+        Command::Serve(arguments) => serve::run(arguments).map(|()| true),
+        Command::Load(arguments) => load::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments).map(|()| true),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(EXIT_INVALID),
+        Err(error) => {
+            output::note(&error.to_string());
+            let interrupted = matches!(error, Error::Interrupted);
+            ExitCode::from(if interrupted { EXIT_INTERRUPTED } else { EXIT_ERROR })
+        }
+    }
+}

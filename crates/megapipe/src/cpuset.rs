@@ -2,9 +2,6 @@
 
 use std::fmt;
 
-/// How many CPUs a set can name; the same as `CPU_SETSIZE` of sched_setaffinity(2).
-const CPUS: usize = 1024;
-
 /// A set of CPU numbers in 0..1024, such as those whose connections a channel wants.
 ///
 /// ```
@@ -15,13 +12,16 @@ const CPUS: usize = 1024;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CpuSet {
-    words: [u64; CPUS / 64],
+    words: [u64; CpuSet::CAPACITY / 64],
 }
 
 impl CpuSet {
+    /// How many CPUs a set can name: 0 to 1,023, as sched_setaffinity(2) counts them.
+    pub const CAPACITY: usize = 1024;
+
     /// The set without any CPU.
     pub const fn empty() -> CpuSet {
-        CpuSet { words: [0; CPUS / 64] }
+        CpuSet { words: [0; CpuSet::CAPACITY / 64] }
     }
 
     /// The set of one CPU. A number of 1024 or more gives the empty set.
@@ -31,14 +31,14 @@ impl CpuSet {
 
     /// Adds a CPU; numbers of 1024 or more are ignored.
     pub fn insert(&mut self, cpu: usize) {
-        if cpu < CPUS {
+        if cpu < CpuSet::CAPACITY {
             self.words[cpu / 64] |= 1 << (cpu % 64);
         }
     }
 
     /// Whether the CPU is in the set.
     pub fn contains(&self, cpu: usize) -> bool {
-        cpu < CPUS && self.words[cpu / 64] & (1 << (cpu % 64)) != 0
+        cpu < CpuSet::CAPACITY && self.words[cpu / 64] & (1 << (cpu % 64)) != 0
     }
 
     /// Whether there is no CPU in the set.
@@ -63,7 +63,7 @@ impl CpuSet {
 
     /// The CPUs of the set in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..CPUS).filter(|cpu| self.contains(*cpu))
+        (0..CpuSet::CAPACITY).filter(|cpu| self.contains(*cpu))
     }
 
     fn combine(&self, other: &CpuSet, operation: impl Fn(u64, u64) -> u64) -> CpuSet {

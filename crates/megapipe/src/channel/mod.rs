@@ -97,9 +97,9 @@ impl<C> Channel<C> {
 
     /// Registers a descriptor, a socket that was accepted, signals, a timer or a wake-up source.
     ///
-    /// The channel owns it from now on; [`Channel::unregister`] gives a descriptor back. Pipes and
-    /// terminals are made non-blocking by the epoll driver while they are registered, which every
-    /// other holder of the same open file description sees, too.
+    /// The channel owns it from now on; [`Channel::unregister`] gives a descriptor back. While a
+    /// pipe or terminal is registered, the epoll driver sets its `O_NONBLOCK` and the io_uring
+    /// driver clears it, which every other holder of the same open file description sees, too.
     ///
     /// Fails with [`Error::TooManyHandles`] at [`Config::max_handles`], and with `EXDEV` for a
     /// lightweight socket of another channel. What was to be registered is closed then.
@@ -133,6 +133,12 @@ impl<C> Channel<C> {
     pub fn set_cpus(&mut self, handle: Handle, cpus: CpuSet) -> Result<()> {
         let key = self.engine.key(handle)?;
         self.engine.set_cpus(key, &cpus)
+    }
+
+    /// The CPUs whose connections come to a partitioned listener.
+    pub fn cpus(&mut self, handle: Handle) -> Result<CpuSet> {
+        let key = self.engine.key(handle)?;
+        self.engine.cpus(key)
     }
 
     fn keep(&mut self, key: crate::slab::Key, cookie: C) -> Handle {
@@ -289,10 +295,25 @@ impl<C> Channel<C> {
 
     /// The address of the other side of a connection.
     pub fn peer_address(&mut self, handle: Handle) -> Result<Address> {
+        // The kernel refuses (EINVAL) to fill more room than the address has bytes, and does not
+        // tell how many those are: the longest room that it fills is the address.
         let mut room = [0; std::mem::size_of::<libc::sockaddr_storage>()];
         let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERNAME);
-        let bytes = self.socket_option(handle, level, name, &mut room)?;
-        let address = &room[..bytes.min(room.len())];
+        self.socket_option(handle, level, name, &mut room[..2])?;
+        let (mut fits, mut too_long) = match i32::from(u16::from_ne_bytes([room[0], room[1]])) {
+            libc::AF_INET => (std::mem::size_of::<libc::sockaddr_in>(), 0),
+            libc::AF_INET6 => (std::mem::size_of::<libc::sockaddr_in6>(), 0),
+            _ => (2, room.len()),
+        };
+        while fits + 1 < too_long {
+            let middle = (fits + too_long) / 2;
+            match self.socket_option(handle, level, name, &mut room[..middle]) {
+                Ok(_) => fits = middle,
+                Err(_) => too_long = middle,
+            }
+        }
+        self.socket_option(handle, level, name, &mut room[..fits])?;
+        let address = &room[..fits];
         RawAddress::parse(address).map_err(Error::system("getpeername"))
     }
 }

@@ -21,8 +21,8 @@ use std::net::Shutdown;
 pub enum Repeat {
     /// One completion.
     Once,
-    /// A completion each time, until the end of the stream, an error, or [`Channel::cancel`]. Cheaper
-    /// than asking again each time.
+    /// A completion each time, until the end of the stream, an error, or [`Channel::cancel`].
+    /// Cheaper than asking again each time.
     UntilCancelled,
 }
 

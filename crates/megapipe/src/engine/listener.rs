@@ -48,9 +48,7 @@ pub(super) struct Listener {
     stash: VecDeque<Socket>,
     /// Connections among the outcomes that nobody has looked at.
     undelivered: u32,
-    /// Whether the application is to be told that its accept was cancelled.
-    announce: bool,
-    share: Option<(Membership, Arc<Office>)>,
+    share: Option<Membership>,
 }
 
 impl Listener {
@@ -62,7 +60,6 @@ impl Listener {
             legs: vec![Leg { queue: OWN_QUEUE, object, request: None }],
             stash: VecDeque::new(),
             undelivered: 0,
-            announce: false,
             share: None,
         }
     }
@@ -76,18 +73,13 @@ impl Engine {
         cpus: &CpuSet,
     ) -> Result<Key, Error> {
         self.check_process()?;
-        let waker = self.letter_box()?;
-        let office = Office::new(waker);
-        let (membership, queues) = Membership::join(listener, cpus, &office)?;
-        let mut legs = Vec::new();
-        for queue in queues {
-            legs.push(self.attach_queue(queue).map_err(Error::system("attach"))?);
-        }
-        let Some(first) = legs.first() else { return Err(Error::Invalid("no queue was given")) };
-        let mut state = Listener::alone(first.object);
-        state.legs = legs;
-        state.share = Some((membership, office));
-        let object = state.legs[0].object;
+        let office = self.letter_box()?;
+        let (membership, queue) = Membership::join(listener, cpus, &office)?;
+        let leg = self.attach_queue(queue).map_err(Error::system("attach"))?;
+        let object = leg.object;
+        let mut state = Listener::alone(object);
+        state.legs = vec![leg];
+        state.share = Some(membership);
         self.enroll(Member {
             object,
             kind: Kind::Listener,
@@ -107,34 +99,41 @@ impl Engine {
     }
 
     /// Where other channels leave their queues: a wake-up that the channel itself watches.
-    fn letter_box(&mut self) -> Result<crate::source::Waker, Error> {
-        if let Some((waker, _)) = &self.letter_box {
-            return Ok(waker.clone());
+    fn letter_box(&mut self) -> Result<Arc<Office>, Error> {
+        if let Some((office, _)) = &self.letter_box {
+            return Ok(Arc::clone(office));
         }
         let (waker, source) = wake_pair().map_err(Error::system("eventfd"))?;
         let key = self.register(source.into())?;
         let words = Payload::Words(Box::default());
         let watch = Request::new(Command::Watch, Lane::Inbound, words).repeating(true);
         self.file(key, watch).map_err(|(error, _)| error)?;
-        self.letter_box = Some((waker.clone(), key));
-        Ok(waker)
+        let office = Office::new(waker);
+        self.letter_box = Some((Arc::clone(&office), key));
+        Ok(office)
     }
 
     /// Takes over the queues that other channels have left, and lets go of those claimed back.
     pub(super) fn open_letters(&mut self) {
-        for key in self.listeners.clone() {
-            let Some(listener) = self.listener(key) else { continue };
-            let Some((_, office)) = &listener.share else { continue };
-            for mail in office.drain() {
-                match mail {
-                    Mail::Adopt(queue) => self.adopt(key, queue),
-                    Mail::Return(queue) => self.let_go(key, queue),
-                }
+        let mail = self.letter_box.as_ref().map(|(office, _)| office.drain());
+        for mail in mail.unwrap_or_default() {
+            match mail {
+                Mail::Adopt { member, queue } => self.adopt(member, queue),
+                Mail::Return { member, queue } => self.let_go(member, queue),
             }
         }
     }
 
-    fn adopt(&mut self, key: Key, queue: Queue) {
+    /// The listener whose share of a listening socket has this number.
+    fn sharer(&mut self, member: u64) -> Option<Key> {
+        let is_member =
+            |listener: &Listener| listener.share.as_ref().is_some_and(|share| share.id() == member);
+        let keys = self.listeners.clone();
+        keys.into_iter().find(|key| self.listener(*key).is_some_and(|listener| is_member(listener)))
+    }
+
+    fn adopt(&mut self, member: u64, queue: Queue) {
+        let Some(key) = self.sharer(member) else { return };
         match self.attach_queue(queue) {
             Ok(leg) => {
                 let Some(listener) = self.listener(key) else { return };
@@ -146,7 +145,8 @@ impl Engine {
         }
     }
 
-    fn let_go(&mut self, key: Key, queue: u64) {
+    fn let_go(&mut self, member: u64, queue: u64) {
+        let Some(key) = self.sharer(member) else { return };
         let Some(listener) = self.listener(key) else { return };
         // The first leg is the channel's own and never claimed by others.
         let Some(at) = listener.legs.iter().skip(1).position(|leg| leg.queue == queue) else {
@@ -166,11 +166,16 @@ impl Engine {
         let request = "a change of its CPUs";
         let wrong = || Error::WrongKind { request, kind };
         let listener = self.listener(key).ok_or_else(wrong)?;
-        let (membership, _) = listener.share.as_ref().ok_or_else(wrong)?;
-        for queue in membership.set_cpus(cpus)? {
-            self.adopt(key, queue);
-        }
+        listener.share.as_ref().ok_or_else(wrong)?.set_cpus(cpus)?;
         Ok(())
+    }
+
+    /// The CPUs whose connections come here.
+    pub(crate) fn cpus(&mut self, key: Key) -> Result<CpuSet, Error> {
+        let kind = self.member(key)?.kind.name();
+        let share = self.listener(key).and_then(|listener| listener.share.as_ref());
+        let wrong = Error::WrongKind { request: "a set of CPUs", kind };
+        share.map(Membership::cpus).ok_or(wrong)
     }
 
     /// Asks for connections.
@@ -179,6 +184,13 @@ impl Engine {
         if listener.wanted > 0 && listener.lightweight != wish.lightweight {
             return Err(Error::MixedAccept);
         }
+        let unarmed = listener.legs.iter().all(|leg| leg.request.is_none());
+        let limit = self.config.max_requests;
+        if unarmed && self.requests.len() >= limit as usize {
+            self.counters.refused += 1;
+            return Err(Error::TooManyRequests { limit });
+        }
+        let Some(listener) = self.listener(key) else { return Err(Error::UnknownHandle) };
         listener.lightweight = wish.lightweight;
         listener.wanted = match wish.count {
             Some(count) => listener.wanted.saturating_add(count).min(FOREVER - 1),
@@ -216,7 +228,7 @@ impl Engine {
     }
 
     /// Sees to it that every queue is being accepted from, as long as connections are wanted.
-    fn arm(&mut self, key: Key) {
+    pub(super) fn arm(&mut self, key: Key) {
         let Some(listener) = self.listener(key) else { return };
         let lightweight = listener.lightweight;
         if listener.wanted == 0 {
@@ -234,10 +246,10 @@ impl Engine {
             let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(queue);
             request.handle = key;
             request.in_flight = true;
+            // If there is no room, it is tried again before the channel sleeps.
             let Ok(id) = self.requests.insert(request) else { return };
             let operation = Operation::Accept { lightweight, repeat };
             if self.driver.submit(id.tag(), object, operation).is_err() {
-                // Tried again with the next completion or accept on this listener.
                 self.requests.remove(id);
                 return;
             }
@@ -281,6 +293,10 @@ impl Engine {
             Output::Socket { socket, queue_nonempty } => {
                 self.deliver(key, socket, queue_nonempty.then_some(queue))
             }
+            _ if queue == NO_QUEUE => {
+                let error = io::Error::from_raw_os_error(-outcome.result);
+                Some(self.completed(key, false, Event::Accept(Err(error))))
+            }
             _ => self.settle_accept_error(key, -outcome.result),
         }
     }
@@ -295,7 +311,7 @@ impl Engine {
         if listener.wanted != FOREVER {
             listener.wanted -= 1;
         }
-        let more = listener.wanted > 0;
+        let (more, lightweight) = (listener.wanted > 0, listener.lightweight);
         let mut pending = listener.undelivered + listener.stash.len() as u32;
         let asks = nonempty.filter(|_| listener.undelivered == 0);
         let queue = asks.and_then(|queue| listener.legs.iter().find(|leg| leg.queue == queue));
@@ -307,8 +323,21 @@ impl Engine {
         } else {
             self.disarm(key);
         }
-        let event = Event::Accept(Ok(Accepted { socket, pending }));
+        let socket = if lightweight { Ok(socket) } else { self.regular(socket) };
+        let event = Event::Accept(socket.map(|socket| Accepted { socket, pending }));
         Some(self.completed(key, more, event))
+    }
+
+    /// The connection as a descriptor, which it may not be yet if it was put aside by an accept of
+    /// the other kind.
+    fn regular(&mut self, socket: Socket) -> io::Result<Socket> {
+        if !socket.is_lightweight() {
+            return Ok(socket);
+        }
+        let object = self.driver.attach(socket.0, Kind::Stream)?;
+        let descriptor = self.driver.descriptor(object);
+        drop(self.driver.detach(object, false));
+        descriptor.map(socket_of)
     }
 
     /// How many connections wait in a queue; 1 if the kernel cannot say more than "some".
@@ -325,12 +354,8 @@ impl Engine {
     fn settle_accept_error(&mut self, key: Key, errno: i32) -> Option<Completion> {
         let listener = self.listener(key)?;
         match errno {
-            libc::ECANCELED if listener.announce => {
-                listener.announce = false;
-                let event = Event::Accept(Err(io::Error::from_raw_os_error(errno)));
-                return Some(self.completed(key, false, event));
-            }
-            // The peer gave up before it was accepted; or an accept was cancelled and wanted again.
+            // The peer gave up before it was accepted; or an accept was cancelled, which has been
+            // told, and may be wanted again.
             libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::ECANCELED => {
                 self.arm(key);
                 return None;
@@ -365,12 +390,9 @@ impl Engine {
             return;
         }
         listener.wanted = 0;
-        listener.announce = true;
-        let armed = listener.legs.iter().any(|leg| leg.request.is_some());
-        if armed {
-            self.disarm(key);
-            return;
-        }
+        self.disarm(key);
+        // Told at once: whether a queue's accept ends with an error or with a connection, which is
+        // put aside then, is left to chance.
         let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(NO_QUEUE);
         request.handle = key;
         if let Ok(id) = self.requests.insert(request) {
@@ -379,22 +401,59 @@ impl Engine {
     }
 
     /// Gives up a listener's share of a listening socket and its extra queues; gives the
-    /// connections that nobody else takes.
+    /// connections that nobody else takes, among them those accepted and not delivered.
     pub(super) fn leave(&mut self, key: Key) -> Vec<Socket> {
         let Some(listener) = self.listener(key) else { return Vec::new() };
         listener.wanted = 0;
         let mut connections: Vec<Socket> = listener.stash.drain(..).collect();
-        let extra: Vec<Leg> = listener.legs.drain(1..).collect();
         let share = listener.share.take();
+        // What is accepted after the queues have new owners would be lost, so that ends first.
+        self.disarm(key);
+        self.gather();
+        connections.extend(self.undelivered_connections(key));
+        let Some(listener) = self.listener(key) else { return connections };
+        let extra: Vec<Leg> = listener.legs.drain(1..).collect();
         for leg in extra {
             drop(self.driver.detach(leg.object, leg.request.is_some()));
         }
-        if let Some((membership, _)) = share {
-            // The channel stops accepting before the queue is handed on or emptied.
-            self.disarm(key);
-            let _ = self.driver.flush();
-            let left = membership.leave();
-            connections.extend(left.into_iter().map(socket_of));
+        if let Some(membership) = share {
+            let orphans = membership.leave();
+            self.counters.orphaned += u64::from(orphans.lost);
+            connections.extend(orphans.connections.into_iter().map(socket_of));
+        }
+        connections
+    }
+
+    /// Takes from the driver all that has completed, without waiting.
+    fn gather(&mut self) {
+        let before = self.ready.len();
+        if self.driver.flush().is_err() {
+            return;
+        }
+        let mut known = usize::MAX;
+        while known != self.ready.len() {
+            known = self.ready.len();
+            let _ = self.driver.collect(&mut self.ready, Some(Duration::ZERO));
+        }
+        self.count_accepted(before);
+    }
+
+    /// Takes out the connections that were accepted for a listener and not delivered.
+    fn undelivered_connections(&mut self, key: Key) -> Vec<Socket> {
+        let requests = &self.requests;
+        let mut connections = Vec::new();
+        for outcome in &mut self.ready {
+            let request = requests.get(Key::from_tag(outcome.tag));
+            if !matches!(outcome.output, Output::Socket { .. })
+                || request.is_none_or(|request| request.handle != key)
+            {
+                continue;
+            }
+            if let Output::Socket { socket, .. } =
+                std::mem::replace(&mut outcome.output, Output::None)
+            {
+                connections.push(socket);
+            }
         }
         connections
     }
@@ -421,9 +480,11 @@ impl Engine {
         for key in self.listeners.clone() {
             let Some(listener) = self.listener(key) else { continue };
             let limit = STEAL_LIMIT.min(listener.wanted as usize);
-            let Some((membership, _)) = &listener.share else { continue };
+            let Some(membership) = &listener.share else { continue };
             let mut stolen: Vec<OwnedFd> = Vec::new();
-            membership.steal(limit, STEAL_WATERMARK, &mut stolen);
+            if let Err(error) = membership.steal(limit, STEAL_WATERMARK, &mut stolen) {
+                tracing::debug!(%error, "cannot take connections from a busy channel");
+            }
             self.counters.stolen += stolen.len() as u64;
             for descriptor in stolen {
                 self.give(key, socket_of(descriptor));

@@ -151,6 +151,8 @@ pub(crate) struct Request {
     pub(crate) in_flight: bool,
     /// Whether it is being cancelled only to go on with larger buffers.
     pub(crate) switching: bool,
+    /// Whether the application has cancelled it: it ends with what it has, and is not started again.
+    pub(crate) cancelled: bool,
     /// The next request of the lane.
     pub(crate) next: Option<Key>,
     /// Where a file is read or written; the queue that an accept serves.
@@ -169,6 +171,7 @@ impl Request {
             repeat: false,
             in_flight: false,
             switching: false,
+            cancelled: false,
             next: None,
             offset: NO_OFFSET,
             progress: 0,
@@ -234,6 +237,15 @@ impl Request {
             (Payload::None, Command::Disconnect { how }) => Operation::Shutdown { how },
             (Payload::None, Command::Sync { data_only }) => Operation::Sync { data_only },
             (Payload::None, _) => Operation::Receive { large, repeat },
+        }
+    }
+
+    /// What a driver's result means to the application: an operation that would be tried again is
+    /// over if it has been cancelled.
+    pub(crate) fn result_to_tell(&self, result: i32) -> i32 {
+        match -result {
+            libc::EAGAIN | libc::EINTR | libc::ENOBUFS if self.cancelled => -libc::ECANCELED,
+            _ => result,
         }
     }
 

@@ -74,14 +74,17 @@ impl Engine {
     }
 
     fn settle_receive(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
-        let Outcome { result, more, output, .. } = outcome;
+        let Outcome { more, output, .. } = outcome;
         let request = self.requests.get_mut(id)?;
-        let (handle, repeat, switching) = (request.handle, request.repeat, request.switching);
+        let result = request.result_to_tell(outcome.result);
+        let (handle, repeat) = (request.handle, request.repeat && !request.cancelled);
+        let switching = request.switching && !request.cancelled;
         let datagrams = request.command == Command::ReceiveFrom;
         let received = match output {
             Output::Lease(lease) => lease,
             _ => match -result {
                 libc::ENOBUFS => {
+                    request.switching = false;
                     self.land(id);
                     self.starved.push(id);
                     self.counters.buffer_waits += u64::from(!self.has_buffers(id));
@@ -142,7 +145,8 @@ impl Engine {
     /// Signals, timers and wake-ups: a number or a description that was read.
     fn settle_watch(&mut self, id: Key, result: i32) -> Option<Completion> {
         let request = self.requests.get(id)?;
-        let (handle, repeat) = (request.handle, request.repeat);
+        let result = request.result_to_tell(result);
+        let (handle, repeat) = (request.handle, request.repeat && !request.cancelled);
         if result == -libc::EAGAIN || result == -libc::EINTR {
             self.restart(id);
             return None;
@@ -172,7 +176,8 @@ impl Engine {
     fn settle_once(&mut self, id: Key, result: i32) -> Option<Completion> {
         let request = self.requests.get_mut(id)?;
         let member = self.members.get_mut(request.handle)?;
-        let handle = request.handle;
+        let (handle, cancelled) = (request.handle, request.cancelled);
+        let result = request.result_to_tell(result);
         let writes =
             matches!(request.command, Command::Write | Command::WriteAt | Command::WriteVectored);
         if result == -libc::EINTR
@@ -182,7 +187,7 @@ impl Engine {
             return None;
         }
         if result >= 0 {
-            if writes && request.has_rest(result as usize, member.kind) {
+            if writes && request.has_rest(result as usize, member.kind) && !cancelled {
                 self.restart(id);
                 return None;
             }

@@ -16,18 +16,31 @@ struct Entry {
     reserved: u16,
 }
 
-/// Buffers that the kernel holds at first. Few, so that they stay in cache; more when it runs out.
-const FIRST_WINDOW: u16 = 64;
+/// The fewest buffers that the kernel holds.
+const SMALLEST_WINDOW: u16 = 8;
+/// The most bytes that it holds, whatever it asks for: more than that would not stay in cache, and
+/// for large messages a copy out of cache costs more than asking again.
+const LARGEST_WINDOW_BYTES: usize = 512 << 10;
+/// Refills after which the window shrinks to what has been used.
+const ROUNDS: u16 = 256;
 
+/// The kernel takes buffers in the order in which it was given them, so it walks through all that
+/// it has. It is therefore given few: a window that grows when it runs out and shrinks when it does
+/// not need them.
 pub(super) struct BufferRing {
     pool: Rc<Pool>,
     entries: Mapping,
+    group: u16,
     mask: u16,
     tail: u16,
-    /// Buffers in the kernel's hands, and how many we let it have.
+    /// Buffers in the kernel's hands, how many we let it have, and the most that may become.
     held: u16,
     window: u16,
-    group: u16,
+    largest: u16,
+    /// Buffers used since the last refill, and the most of any refill in these rounds.
+    used: u16,
+    peak: u16,
+    rounds: u16,
 }
 
 impl BufferRing {
@@ -40,8 +53,21 @@ impl BufferRing {
         // SAFETY: the mapping is page-aligned, large enough and lives in the same driver as the
         // ring, which is dropped before it.
         unsafe { ring.submitter().register_buf_ring_with_flags(address, count, group, 0)? };
-        let window = FIRST_WINDOW.min(count);
-        Ok(BufferRing { pool, entries, mask: count - 1, tail: 0, held: 0, window, group })
+        let affordable = LARGEST_WINDOW_BYTES / pool.buffer_bytes();
+        let largest = count.min(affordable.clamp(usize::from(SMALLEST_WINDOW), 1 << 15) as u16);
+        Ok(BufferRing {
+            pool,
+            entries,
+            group,
+            mask: count - 1,
+            tail: 0,
+            held: 0,
+            window: SMALLEST_WINDOW.min(count),
+            largest,
+            used: 0,
+            peak: 0,
+            rounds: 0,
+        })
     }
 
     pub(super) fn pool(&self) -> &Rc<Pool> {
@@ -54,6 +80,7 @@ impl BufferRing {
 
     /// Gives the kernel free buffers, up to the window.
     pub(super) fn refill(&mut self) {
+        self.adapt();
         let tail = self.tail;
         while self.held < self.window {
             let Some(index) = self.pool.take() else { break };
@@ -79,9 +106,22 @@ impl BufferRing {
         }
     }
 
+    fn adapt(&mut self) {
+        self.peak = self.peak.max(self.used);
+        self.used = 0;
+        self.rounds += 1;
+        if self.rounds == ROUNDS {
+            let needed = (self.peak + self.peak / 4 + 1).max(SMALLEST_WINDOW);
+            self.window = self.window.min(needed);
+            self.peak = 0;
+            self.rounds = 0;
+        }
+    }
+
     /// The kernel has put `bytes` bytes into buffer `index`.
     pub(super) fn filled(&mut self, index: u16, bytes: usize) -> Lease {
         self.held -= 1;
+        self.used += 1;
         self.pool.lease(index, bytes.min(self.pool.buffer_bytes()))
     }
 
@@ -93,6 +133,6 @@ impl BufferRing {
 
     /// The kernel found no buffer: it may have more from now on.
     pub(super) fn ran_out(&mut self) {
-        self.window = self.window.saturating_mul(2).min(self.mask + 1);
+        self.window = self.window.saturating_mul(2).min(self.largest);
     }
 }

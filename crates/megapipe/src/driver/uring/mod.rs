@@ -21,7 +21,7 @@ use io_uring::{cqueue, opcode, squeue};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ const LARGE_GROUP: u16 = 1;
 
 /// Set in the objects of descriptors that are no sockets.
 const NO_SOCKET: u32 = 1 << 29;
+/// Set in the objects of those of them that were non-blocking.
+const WAS_NONBLOCKING: u32 = 1 << 28;
 
 /// What an object is to the kernel.
 #[derive(Clone, Copy)]
@@ -50,7 +52,7 @@ impl Target {
     fn of(object: Object) -> Target {
         match object.0.checked_sub(FIRST_DIRECT) {
             Some(index) => Target::Direct(index),
-            None => Target::Descriptor((object.0 & !NO_SOCKET) as i32),
+            None => Target::Descriptor((object.0 & !(NO_SOCKET | WAS_NONBLOCKING)) as i32),
         }
     }
 
@@ -249,6 +251,35 @@ fn bring(
     }
 }
 
+/// Changes `O_NONBLOCK` of a file description; gives what it was. Reads and writes of files that
+/// io_uring cannot try without blocking would fail with `EAGAIN` at once if it were set.
+fn set_nonblocking(fd: i32, nonblocking: bool) -> io::Result<bool> {
+    // SAFETY: reading and setting the flags of a descriptor touches no memory.
+    let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+    let was = flags & libc::O_NONBLOCK != 0;
+    if was != nonblocking {
+        // SAFETY: as above.
+        check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags ^ libc::O_NONBLOCK) })?;
+    }
+    Ok(was)
+}
+
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn restore_flags(object: Object) {
+    if object.0 < FIRST_DIRECT
+        && object.0 & WAS_NONBLOCKING != 0
+        && let Target::Descriptor(fd) = Target::of(object)
+    {
+        let _ = set_nonblocking(fd, true);
+    }
+}
+
 fn is_socket(kind: Kind) -> bool {
     matches!(kind, Kind::Stream | Kind::Datagram | Kind::Listener)
 }
@@ -265,8 +296,14 @@ impl Driver for UringDriver {
     fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> io::Result<Object> {
         match endpoint {
             Endpoint::Descriptor(descriptor) => {
-                let flag = if is_socket(kind) { 0 } else { NO_SOCKET };
-                Ok(Object(descriptor.into_raw_fd() as u32 | flag))
+                let flags = if is_socket(kind) {
+                    0
+                } else if set_nonblocking(descriptor.as_raw_fd(), false)? {
+                    NO_SOCKET | WAS_NONBLOCKING
+                } else {
+                    NO_SOCKET
+                };
+                Ok(Object(descriptor.into_raw_fd() as u32 | flags))
             }
             Endpoint::Direct(mut direct) => {
                 if !Rc::ptr_eq(&direct.discarded, &self.discarded) {
@@ -281,6 +318,7 @@ impl Driver for UringDriver {
 
     fn detach(&mut self, object: Object, busy: bool) -> Option<OwnedFd> {
         let target = Target::of(object);
+        restore_flags(object);
         if busy {
             self.cancel_all(object);
         }
@@ -302,6 +340,7 @@ impl Driver for UringDriver {
     }
 
     fn close(&mut self, tag: u64, object: Object, busy: bool) -> Result<(), Full> {
+        restore_flags(object);
         if busy {
             self.cancel_all(object);
         }
@@ -361,22 +400,18 @@ impl Driver for UringDriver {
         }
         self.prepare();
         let asked = self.linger.want();
+        // What completes on submission comes on top of what is worth lingering for.
+        let prompt = std::mem::take(&mut self.prompt).min(self.outstanding as u32);
         let patience = match timeout {
             Some(Duration::ZERO) => Patience { want: 0, linger_us: 0, timeout: None },
-            _ if self.linger.bound_us() == 0 => Patience { want: 1, linger_us: 0, timeout },
-            _ => {
-                // What completes on submission is no news to wait for.
-                let want = asked + self.prompt.min(self.outstanding as u32 - self.prompt);
-                let linger_us = if want > 1 { self.linger.bound_us() } else { 0 };
-                Patience { want, linger_us, timeout }
-            }
+            _ if asked == 1 => Patience { want: 1, linger_us: 0, timeout },
+            _ => Patience { want: asked + prompt, linger_us: self.linger.bound_us(), timeout },
         };
-        self.prompt = 0;
         self.counters.overflows += u64::from(self.ring.has_overflown());
         self.ring.enter(patience)?;
         let (came, _) = self.harvest(sink);
         if patience.want > 0 && came > 0 {
-            self.linger.learn(patience.want, came);
+            self.linger.learn(came.saturating_sub(prompt), monotonic_ns);
         }
         self.counters.waits += 1;
         self.counters.batched += u64::from(came);

@@ -1,0 +1,82 @@
+//! What a reader must know about the machine to judge a result.
+
+use std::fs;
+
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::sys::affinity::allowed_cpus;
+use crate::sys::clock::utc_now;
+use crate::sys::limits::{Limits, read_trimmed};
+use crate::sys::socket::{CongestionControl, default_congestion_control};
+
+/// The machine, the time and the command.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Environment {
+    date: String,
+    iobench: &'static str,
+    command: Vec<String>,
+    pub(crate) kernel: String,
+    pub(crate) cpu_model: String,
+    pub(crate) cpus: Vec<usize>,
+    governor: Option<String>,
+    clock_source: Option<String>,
+    pub(crate) congestion_control: String,
+    pub(crate) system_congestion_control: String,
+    limits: Limits,
+    load_average: Option<String>,
+    pub(crate) seed: u64,
+}
+
+impl Environment {
+    pub(crate) fn gather(limits: &Limits, seed: u64) -> Result<Environment> {
+        let cpus = allowed_cpus()?;
+        let first = cpus.first().copied().unwrap_or(0);
+        let governor = format!("/sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor");
+        let clock = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+        Ok(Environment {
+            date: utc_now(),
+            iobench: env!("CARGO_PKG_VERSION"),
+            command: std::env::args().collect(),
+            kernel: read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_else(unknown),
+            cpu_model: cpu_model().unwrap_or_else(unknown),
+            cpus,
+            governor: read_trimmed(&governor),
+            clock_source: read_trimmed(clock),
+            congestion_control: CongestionControl::pick().name,
+            system_congestion_control: default_congestion_control(),
+            limits: limits.clone(),
+            load_average: read_trimmed("/proc/loadavg"),
+            seed,
+        })
+    }
+
+    /// Two lines for the top of a report.
+    pub(crate) fn describe(&self) -> String {
+        let default = if self.system_congestion_control == self.congestion_control {
+            String::new()
+        } else {
+            format!(" (the system's default is {})", self.system_congestion_control)
+        };
+        format!(
+            "Linux {}, {}, {} CPU{}, load average {}\ncongestion control {}{default}, seed {}",
+            self.kernel,
+            self.cpu_model,
+            self.cpus.len(),
+            if self.cpus.len() == 1 { "" } else { "s" },
+            self.load_average.as_deref().unwrap_or("unknown"),
+            self.congestion_control,
+            self.seed,
+        )
+    }
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
+fn cpu_model() -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}

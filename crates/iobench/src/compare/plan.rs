@@ -1,0 +1,278 @@
+//! What will be run, where, and how long it takes.
+
+use serde::Serialize;
+
+use crate::client::slices::Slicing;
+use crate::error::{Error, Result};
+
+/// Aimed-at length of a slot's measured part.
+pub(crate) const SLOT_NS: u64 = 250_000_000;
+/// Length of a slice: long against a timer tick, short against what the host steals at a time.
+pub(crate) const SLICE_NS: u64 = 25_000_000;
+/// Least warm-up of a slot.
+pub(crate) const WARM_UP_NS: u64 = 50_000_000;
+/// What a slot costs beside warm-up and measurement: opening, closing, draining.
+const SLOT_OVERHEAD_NS: u64 = 25_000_000;
+/// Time for everything outside the rounds.
+const START_NS: u64 = 500_000_000;
+/// `--quick` promises the whole run in 60 s; the rest is for machines that are slower than planned.
+pub(crate) const QUICK_NS: u64 = 50_000_000_000;
+const QUICK_ROUNDS: u32 = 5;
+const QUICK_TRANSACTIONS: [u32; 2] = [1, 128];
+const DEFAULT_ROUNDS: u32 = 5;
+const DEFAULT_TRANSACTIONS: [u32; 4] = [1, 8, 128, 0];
+
+/// Which CPUs serve and which load.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Placement {
+    pub(crate) server_cpus: Vec<usize>,
+    pub(crate) client_cpus: Vec<usize>,
+}
+
+impl Placement {
+    /// `cores` servers on the first of `server_pool` (else of `allowed`), clients on what is left
+    /// of `allowed`, or on the servers' CPUs when nothing is.
+    fn choose(cores: usize, allowed: &[usize], choice: &CpuChoice) -> Result<Placement> {
+        let pool = choice.server_cpus.as_deref().unwrap_or(allowed);
+        if cores == 0 || cores > pool.len() {
+            return Err(Error::setup(
+                format!("{cores} server threads do not fit on {} CPUs", pool.len()),
+                format!("choose --cores from 1 to {}", pool.len()),
+            ));
+        }
+        let server_cpus = pool[..cores].to_vec();
+        let client_cpus = choice.client_cpus.clone().unwrap_or_else(|| {
+            let rest: Vec<usize> =
+                allowed.iter().copied().filter(|cpu| !server_cpus.contains(cpu)).collect();
+            if rest.is_empty() { server_cpus.clone() } else { rest }
+        });
+        for cpu in server_cpus.iter().chain(&client_cpus) {
+            if !allowed.contains(cpu) {
+                return Err(Error::setup(
+                    format!("CPU {cpu} is not among the CPUs {allowed:?} of this process"),
+                    "name other CPUs, or start with a wider taskset or cpuset",
+                ));
+            }
+        }
+        for cpus in [&server_cpus, &client_cpus] {
+            if unique(cpus).len() < cpus.len() {
+                return Err(Error::setup(
+                    format!("a CPU appears twice in {cpus:?}"),
+                    "give every thread a CPU of its own",
+                ));
+            }
+        }
+        Ok(Placement { server_cpus, client_cpus })
+    }
+
+    /// Server and clients compete for a CPU.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.client_cpus.iter().any(|cpu| self.server_cpus.contains(cpu))
+    }
+
+    /// Every CPU in use, once.
+    pub(crate) fn cpus(&self) -> Vec<usize> {
+        let mut cpus = [self.server_cpus.as_slice(), &self.client_cpus].concat();
+        cpus.sort_unstable();
+        cpus.dedup();
+        cpus
+    }
+}
+
+/// The user's choice of CPUs, if any.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CpuChoice {
+    pub(crate) server_cpus: Option<Vec<usize>>,
+    pub(crate) client_cpus: Option<Vec<usize>>,
+}
+
+/// One combination to measure; every server gets a row in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cell {
+    pub(crate) cores: usize,
+    pub(crate) placement: Placement,
+    pub(crate) message_bytes: usize,
+    /// 0 stands for persistent connections.
+    pub(crate) transactions: u32,
+}
+
+/// What was asked for; `None` leaves the choice to the plan.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) servers: usize,
+    pub(crate) transactions: Option<Vec<u32>>,
+    pub(crate) message_bytes: Vec<usize>,
+    pub(crate) cores: Option<Vec<usize>>,
+    pub(crate) cpus: CpuChoice,
+    pub(crate) duration_ns: u64,
+    pub(crate) rounds: Option<u32>,
+    pub(crate) quick: bool,
+}
+
+/// The whole run.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) cells: Vec<Cell>,
+    pub(crate) rounds: u32,
+    /// Slots per server, cell and round; even, so that A B is always answered by B A.
+    pub(crate) passes: usize,
+    pub(crate) slicing: Slicing,
+    servers: usize,
+    /// Rounds stop before the run would exceed this.
+    pub(crate) limit_ns: Option<u64>,
+}
+
+impl Plan {
+    pub(crate) fn new(request: &Request, allowed: &[usize]) -> Result<Plan> {
+        let pool = request.cpus.server_cpus.as_ref().map_or(allowed.len(), Vec::len);
+        let cores = unique(&request.cores.clone().unwrap_or_else(|| vec![1, pool]));
+        let transactions = unique(&request.transactions.clone().unwrap_or_else(|| {
+            if request.quick { &QUICK_TRANSACTIONS[..] } else { &DEFAULT_TRANSACTIONS }.to_vec()
+        }));
+        let mut cells = Vec::new();
+        for &cores in &cores {
+            let placement = Placement::choose(cores, allowed, &request.cpus)?;
+            for &message_bytes in &unique(&request.message_bytes) {
+                for &transactions in &transactions {
+                    let placement = placement.clone();
+                    cells.push(Cell { cores, placement, message_bytes, transactions });
+                }
+            }
+        }
+        let passes = (request.duration_ns / SLOT_NS / 2 * 2).max(2);
+        let slicing = Slicing::divide(request.duration_ns / passes, SLICE_NS);
+        let (passes, servers) = (passes as usize, request.servers);
+        let rounds = request.rounds.unwrap_or(DEFAULT_ROUNDS);
+        let mut plan = Plan { cells, rounds, passes, slicing, servers, limit_ns: None };
+        if request.quick {
+            plan.fit_into(QUICK_NS, request.rounds.unwrap_or(QUICK_ROUNDS))?;
+        }
+        Ok(plan)
+    }
+
+    /// Takes as many rounds as fit, at most `rounds`.
+    fn fit_into(&mut self, limit_ns: u64, rounds: u32) -> Result<()> {
+        let fitting = (limit_ns - START_NS) / self.round_ns();
+        self.rounds = rounds.min(u32::try_from(fitting).unwrap_or(u32::MAX));
+        self.limit_ns = Some(limit_ns);
+        if self.rounds == 0 {
+            return Err(Error::setup(
+                format!(
+                    "one round of {} cells takes {} s, too long for --quick",
+                    self.cells.len(),
+                    self.round_ns() / 1_000_000_000
+                ),
+                "ask for fewer --cores, --transactions or --message-bytes, a shorter --duration, \
+                 or leave --quick out",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Time of one slot, everything included.
+    pub(crate) fn slot_ns(&self) -> u64 {
+        WARM_UP_NS + self.slicing.total_ns() + SLOT_OVERHEAD_NS
+    }
+
+    /// Slots in one round.
+    pub(crate) fn round_slots(&self) -> usize {
+        self.cells.len() * self.servers * self.passes
+    }
+
+    pub(crate) fn round_ns(&self) -> u64 {
+        self.round_slots() as u64 * self.slot_ns()
+    }
+
+    pub(crate) fn estimate_ns(&self) -> u64 {
+        START_NS + u64::from(self.rounds) * self.round_ns()
+    }
+}
+
+/// Each value once, in the given order.
+fn unique<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
+    let mut unique = Vec::new();
+    for value in values {
+        if !unique.contains(value) {
+            unique.push(*value);
+        }
+    }
+    unique
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Request {
+        Request {
+            servers: 2,
+            transactions: None,
+            message_bytes: vec![64],
+            cores: None,
+            cpus: CpuChoice::default(),
+            duration_ns: 500_000_000,
+            rounds: None,
+            quick: false,
+        }
+    }
+
+    fn placement(cores: usize, allowed: &[usize], choice: &CpuChoice) -> (Vec<usize>, Vec<usize>) {
+        let placement = Placement::choose(cores, allowed, choice).unwrap();
+        (placement.server_cpus, placement.client_cpus)
+    }
+
+    #[test]
+    fn clients_take_the_cpus_that_are_left() {
+        let none = CpuChoice::default();
+        assert_eq!(placement(1, &[0, 1], &none), (vec![0], vec![1]));
+        assert_eq!(placement(2, &[0, 1], &none), (vec![0, 1], vec![0, 1]));
+        assert_eq!(placement(2, &[3, 5, 7], &none), (vec![3, 5], vec![7]));
+        let chosen = CpuChoice { server_cpus: Some(vec![7]), client_cpus: Some(vec![7, 3]) };
+        assert_eq!(placement(1, &[3, 5, 7], &chosen), (vec![7], vec![7, 3]));
+    }
+
+    #[test]
+    fn impossible_placements_are_refused() {
+        let none = CpuChoice::default();
+        assert!(Placement::choose(3, &[0, 1], &none).is_err());
+        assert!(Placement::choose(0, &[0, 1], &none).is_err());
+        let foreign = CpuChoice { server_cpus: Some(vec![9]), client_cpus: None };
+        assert!(Placement::choose(1, &[0, 1], &foreign).is_err());
+        let twice = CpuChoice { server_cpus: Some(vec![1, 1]), client_cpus: None };
+        assert!(Placement::choose(2, &[0, 1], &twice).is_err());
+    }
+
+    #[test]
+    fn defaults_cover_one_core_and_all_cores() {
+        let plan = Plan::new(&request(), &[0, 1]).unwrap();
+        let cells: Vec<_> = plan.cells.iter().map(|cell| (cell.cores, cell.transactions)).collect();
+        let expected = [(1, 1), (1, 8), (1, 128), (1, 0), (2, 1), (2, 8), (2, 128), (2, 0)];
+        assert_eq!((cells.as_slice(), plan.passes), (&expected[..], 2));
+        assert_eq!((plan.slicing.count, plan.slicing.length_ns), (10, SLICE_NS));
+        assert_eq!(Plan::new(&request(), &[0]).unwrap().cells.len(), 4);
+    }
+
+    #[test]
+    fn longer_durations_mean_more_slots() {
+        let slots = |duration_ns| {
+            let plan = Plan::new(&Request { duration_ns, ..request() }, &[0, 1]).unwrap();
+            (plan.passes, plan.slicing.total_ns() / 1_000_000)
+        };
+        assert_eq!(slots(2_000_000_000), (8, 250));
+        assert_eq!(slots(250_000_000), (2, 125));
+        assert_eq!(slots(750_000_000), (2, 375));
+    }
+
+    #[test]
+    fn quick_runs_fit_into_a_minute() {
+        let quick = |servers, transactions| {
+            let request = Request { servers, transactions, quick: true, ..request() };
+            Plan::new(&request, &[0, 1])
+        };
+        for servers in 1..=4 {
+            let plan = quick(servers, None).unwrap();
+            assert!(plan.estimate_ns() <= QUICK_NS && plan.rounds >= 2, "{}", plan.rounds);
+        }
+        assert!(quick(8, Some((0..20).collect())).is_err());
+    }
+}

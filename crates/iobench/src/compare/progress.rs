@@ -1,0 +1,61 @@
+//! How far the run is, on stderr: a bar on a terminal, plain lines elsewhere.
+
+use std::io::{IsTerminal, stderr};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::sys::clock::now_ns;
+
+/// Redrawn only between slots, so that it costs nothing while something is measured.
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+    total: u64,
+    done: u64,
+    begun_ns: u64,
+    /// The plan's idea of a slot, until there is experience.
+    slot_ns: u64,
+}
+
+impl Progress {
+    pub(crate) fn new(slots: u64, slot_ns: u64) -> Progress {
+        let bar = stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(Some(slots), ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {wide_msg}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar
+        });
+        Progress { bar, total: slots, done: 0, begun_ns: now_ns(), slot_ns }
+    }
+
+    /// Says what comes next; plain lines appear only for a new phase.
+    pub(crate) fn announce(&self, phase: &str, what: &str, new_phase: bool) {
+        let left = Duration::from_nanos(self.left_ns()).as_secs();
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(self.done);
+                bar.set_message(format!("{left} s left, {phase}, {what}"));
+            }
+            None if new_phase => eprintln!("iobench: {phase}, {left} s left"),
+            None => {}
+        }
+    }
+
+    pub(crate) fn step(&mut self) {
+        self.done += 1;
+    }
+
+    /// Mean time of the slots so far, applied to the rest.
+    fn left_ns(&self) -> u64 {
+        let slot_ns = (now_ns() - self.begun_ns).checked_div(self.done).unwrap_or(self.slot_ns);
+        slot_ns * self.total.saturating_sub(self.done)
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! From slots to rows, and the JSON that carries them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::client::slices::{FaultCounts, new_total_latencies};
+use crate::compare::plan::Cell;
+use crate::compare::slots::{Accounts, Figures, SliceCounts, SlotOutcome};
+use crate::compare::stats::{Interval, median, ratio_interval};
+use crate::error::{Context, Result};
+
+/// A row needs at least this many clean slices.
+pub(crate) const LEAST_CLEAN_SLICES: u32 = 12;
+/// From this utilisation on a side counts as the limit.
+const BUSY: f64 = 0.95;
+/// Notes about single slots repeat; this many different ones are kept.
+const MOST_PROBLEMS: usize = 5;
+
+/// The side that limited the throughput.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Bound {
+    Client,
+    Server,
+    Both,
+    Neither,
+    /// Both sides use the same CPUs, so neither can be told from the other.
+    Shared,
+    /// There are no figures to judge by.
+    Unknown,
+}
+
+impl Bound {
+    fn of(server_busy: f64, client_busy: f64) -> Bound {
+        match (server_busy >= BUSY, client_busy >= BUSY) {
+            (true, true) => Bound::Both,
+            (true, false) => Bound::Server,
+            (false, true) => Bound::Client,
+            (false, false) => Bound::Neither,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Bound::Client => "client",
+            Bound::Server => "server",
+            Bound::Both => "both",
+            Bound::Neither => "neither",
+            Bound::Shared => "shared",
+            Bound::Unknown => "unknown",
+        }
+    }
+}
+
+/// Percentiles of the transactions' latency in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct LatencyUs {
+    pub(crate) p25: f64,
+    pub(crate) p50: f64,
+    pub(crate) p75: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    pub(crate) max: f64,
+}
+
+impl LatencyUs {
+    pub(crate) fn of(latencies: &Histogram<u64>) -> Option<LatencyUs> {
+        let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
+        (!latencies.is_empty()).then(|| LatencyUs {
+            p25: at(0.25),
+            p50: at(0.5),
+            p75: at(0.75),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: latencies.max() as f64 / 1e3,
+        })
+    }
+}
+
+/// Clean and discarded slices of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct SliceSummary {
+    pub(crate) clean: u32,
+    pub(crate) discarded: u32,
+}
+
+/// One server in one cell.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Row {
+    pub(crate) server: String,
+    pub(crate) cores: usize,
+    pub(crate) server_cpus: Vec<usize>,
+    pub(crate) client_cpus: Vec<usize>,
+    /// 0 stands for persistent connections.
+    pub(crate) transactions: u32,
+    pub(crate) message_bytes: usize,
+    pub(crate) connections: usize,
+    pub(crate) throughput: Option<f64>,
+    pub(crate) server_cpu_us: Option<f64>,
+    pub(crate) system_calls: Option<f64>,
+    pub(crate) latency_us: Option<LatencyUs>,
+    pub(crate) throughput_ratio: Option<Interval>,
+    pub(crate) cpu_ratio: Option<Interval>,
+    pub(crate) bound: Bound,
+    pub(crate) server_busy: Option<f64>,
+    pub(crate) client_busy: Option<f64>,
+    pub(crate) valid: bool,
+    pub(crate) notes: Vec<String>,
+    pub(crate) slices: SliceSummary,
+    pub(crate) pairs: usize,
+    pub(crate) accounts: Accounts,
+}
+
+/// A server's slots in one cell: by round, then by pass.
+pub(crate) type Rounds = Vec<Vec<SlotOutcome>>;
+
+/// Makes a cell's rows, in the order of the servers.
+pub(crate) fn rows(
+    cell: &Cell,
+    connections: usize,
+    servers: &[&str],
+    baseline: usize,
+    outcomes: &[Rounds],
+    seed: u64,
+) -> Vec<Row> {
+    let mut rows: Vec<Row> = servers
+        .iter()
+        .zip(outcomes)
+        .map(|(server, rounds)| row(cell, connections, server, rounds))
+        .collect();
+    let baseline_valid = rows[baseline].valid;
+    for (server, row) in rows.iter_mut().enumerate() {
+        if server == baseline {
+            (row.throughput_ratio, row.cpu_ratio) = (Some(Interval::ONE), Some(Interval::ONE));
+            row.pairs = outcomes[server].iter().flatten().filter(|o| o.figures.is_some()).count();
+            continue;
+        }
+        let ratio = |figure: fn(&Figures) -> f64| {
+            pair_ratios(&outcomes[server], &outcomes[baseline], figure)
+        };
+        let (throughput, cpu) = (ratio(|f| f.throughput), ratio(|f| f.server_cpu_us));
+        row.throughput_ratio = ratio_interval(&throughput, seed);
+        row.cpu_ratio = ratio_interval(&cpu, seed);
+        row.pairs = throughput.iter().map(Vec::len).sum();
+        let planned: usize = outcomes[server].iter().map(Vec::len).sum();
+        let least = planned.div_ceil(2).max(2);
+        if row.pairs < least {
+            row.notes.push(format!(
+                "only {} of {planned} pairs with the baseline were undisturbed, fewer than \
+                 {least}; repeat with more --rounds or on a quieter machine",
+                row.pairs
+            ));
+            row.valid = false;
+        }
+        if !baseline_valid {
+            row.notes.push("the baseline's own row is not valid".to_owned());
+            row.valid = false;
+        }
+    }
+    // Last, because the reasons against a row come first.
+    rows.iter_mut().for_each(note_sharing);
+    rows
+}
+
+/// Where CPUs are shared no side is the limit by itself, so the shares are told instead.
+fn note_sharing(row: &mut Row) {
+    if let (Bound::Shared, Some(server), Some(client)) =
+        (row.bound, row.server_busy, row.client_busy)
+    {
+        row.notes.push(format!(
+            "server and clients share CPUs: the server used {:.0} % of them, the clients {:.0} %",
+            server * 100.0,
+            client * 100.0
+        ));
+    }
+}
+
+/// Everything about a row that does not need the baseline.
+fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Row {
+    let mut evidence = Evidence::default();
+    let mut latencies = new_total_latencies();
+    for outcome in rounds.iter().flatten() {
+        evidence.add(outcome);
+        // Bounds are equal by construction, so this cannot fail.
+        let _ = latencies.add(&outcome.latencies);
+    }
+    let figures: Vec<Figures> = rounds.iter().flatten().filter_map(|o| o.figures).collect();
+    let middle =
+        |figure: fn(&Figures) -> f64| median(&figures.iter().map(figure).collect::<Vec<f64>>());
+    let (server_busy, client_busy) = (middle(|f| f.server_busy), middle(|f| f.client_busy));
+    let shared = cell.placement.is_shared();
+    let bound = match (server_busy, client_busy) {
+        (Some(_), Some(_)) if shared => Bound::Shared,
+        (Some(server), Some(client)) => Bound::of(server, client),
+        _ => Bound::Unknown,
+    };
+    let notes = evidence.faulty_because();
+    let valid = notes.is_empty();
+    Row {
+        server: server.to_owned(),
+        cores: cell.cores,
+        server_cpus: cell.placement.server_cpus.clone(),
+        client_cpus: cell.placement.client_cpus.clone(),
+        transactions: cell.transactions,
+        message_bytes: cell.message_bytes,
+        connections,
+        throughput: middle(|f| f.throughput),
+        server_cpu_us: middle(|f| f.server_cpu_us),
+        system_calls: middle(|f| f.system_calls),
+        latency_us: LatencyUs::of(&latencies),
+        throughput_ratio: None,
+        cpu_ratio: None,
+        bound,
+        server_busy,
+        client_busy,
+        valid,
+        notes,
+        slices: SliceSummary {
+            clean: evidence.slices.clean,
+            discarded: evidence.slices.discarded(),
+        },
+        pairs: 0,
+        accounts: evidence.accounts,
+    }
+}
+
+/// What all slots of a row add up to.
+#[derive(Default)]
+struct Evidence {
+    slices: SliceCounts,
+    faults: FaultCounts,
+    accounts: Accounts,
+    problems: Vec<String>,
+}
+
+impl Evidence {
+    fn add(&mut self, outcome: &SlotOutcome) {
+        self.slices.add(&outcome.slices);
+        self.faults.add(&outcome.faults);
+        self.accounts.add(&outcome.accounts);
+        for problem in &outcome.problems {
+            if self.problems.len() < MOST_PROBLEMS && !self.problems.contains(problem) {
+                self.problems.push(problem.clone());
+            }
+        }
+    }
+
+    /// The reasons why a row is not valid; none if it is.
+    fn faulty_because(&self) -> Vec<String> {
+        let mut notes = self.faults.describe();
+        notes.extend(self.problems.iter().cloned());
+        if self.slices.clean < LEAST_CLEAN_SLICES {
+            let SliceCounts { clean, stolen, delayed, late } = self.slices;
+            notes.push(format!(
+                "only {clean} clean slices, fewer than {LEAST_CLEAN_SLICES} (discarded: {stolen} \
+                 stolen by the host, {delayed} disturbed by other programs, {late} sampled late); \
+                 repeat with a longer --duration, more --rounds or on a quieter machine"
+            ));
+        }
+        notes
+    }
+}
+
+/// The ratios between a server's and the baseline's slots of the same round and pass.
+fn pair_ratios(server: &Rounds, baseline: &Rounds, figure: fn(&Figures) -> f64) -> Vec<Vec<f64>> {
+    server
+        .iter()
+        .zip(baseline)
+        .map(|(server, baseline)| {
+            let pairs = server.iter().zip(baseline);
+            pairs
+                .filter_map(|(server, baseline)| {
+                    Some((figure(&server.figures?), figure(&baseline.figures?)))
+                })
+                // A slot whose CPU time did not move (all within one tick) has no ratio.
+                .filter(|&(ours, theirs)| ours > 0.0 && theirs > 0.0)
+                .map(|(ours, theirs)| ours / theirs)
+                .collect()
+        })
+        .collect()
+}
+
+/// A file that is written completely or not at all.
+pub(crate) struct JsonFile {
+    target: PathBuf,
+    temporary: PathBuf,
+}
+
+impl JsonFile {
+    /// Proves before the run that the file can be written, by creating its temporary twin.
+    pub(crate) fn prepare(target: &Path) -> Result<JsonFile> {
+        const REMEDY: &str = "choose a file in a directory that exists and is writable";
+        let mut name = target.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.tmp", std::process::id()));
+        let temporary = target.with_file_name(name);
+        if target.is_dir() {
+            return Err(crate::error::Error::setup(
+                format!("{} is a directory", target.display()),
+                REMEDY,
+            ));
+        }
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&temporary)
+            .context(format!("write {}", target.display()), REMEDY)?;
+        Ok(JsonFile { target: target.to_owned(), temporary })
+    }
+
+    /// Writes the file in one step.
+    pub(crate) fn write(self, value: &impl Serialize) -> Result<()> {
+        const REMEDY: &str = "free some space, or choose another file";
+        let mut text = serde_json::to_vec_pretty(value)
+            .map_err(std::io::Error::from)
+            .context("encode the results", "report this as a bug")?;
+        text.push(b'\n');
+        File::create(&self.temporary)
+            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
+            .and_then(|()| fs::rename(&self.temporary, &self.target))
+            .context(format!("write {}", self.target.display()), REMEDY)
+    }
+}
+
+impl Drop for JsonFile {
+    fn drop(&mut self) {
+        // After a rename there is nothing to remove.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

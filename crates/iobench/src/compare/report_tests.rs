@@ -1,0 +1,148 @@
+use super::*;
+use crate::client::slices::Fault;
+use crate::compare::plan::Placement;
+
+fn cell(client_cpus: Vec<usize>) -> Cell {
+    let placement = Placement { server_cpus: vec![0], client_cpus };
+    Cell { cores: 1, placement, message_bytes: 64, transactions: 8 }
+}
+
+fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
+    let mut latencies = new_total_latencies();
+    for latency_us in 1..=1_000 {
+        latencies.saturating_record(latency_us * 1_000);
+    }
+    SlotOutcome {
+        figures: Some(Figures {
+            throughput,
+            server_cpu_us,
+            system_calls: 2.5,
+            server_busy: 0.97,
+            client_busy: 0.6,
+        }),
+        slices: SliceCounts { clean: 8, stolen: 1, delayed: 1, late: 0 },
+        latencies,
+        faults: FaultCounts::default(),
+        accounts: Accounts { client_transactions: 10, ..Accounts::default() },
+        problems: Vec::new(),
+    }
+}
+
+fn two_rows(mut ours: Rounds, theirs: Rounds) -> Vec<Row> {
+    if ours.is_empty() {
+        ours = theirs.clone();
+    }
+    rows(&cell(vec![1]), 256, &["epoll", "other"], 0, &[theirs, ours], 1)
+}
+
+fn steady(throughput: f64, server_cpu_us: f64) -> Rounds {
+    vec![vec![slot(throughput, server_cpu_us); 2]; 3]
+}
+
+#[test]
+fn ratios_compare_adjacent_slots() {
+    // The machine halves its speed from round to round; the ratio does not notice.
+    let at = |factor: f64| -> Rounds {
+        [1.0, 0.5, 0.25].map(|speed| vec![slot(1_000.0 * speed * factor, 4.0); 2]).to_vec()
+    };
+    let rows = two_rows(at(1.5), at(1.0));
+    let ratio = rows[1].throughput_ratio.unwrap();
+    assert!((ratio.median - 1.5).abs() < 1e-9 && (ratio.high - 1.5).abs() < 1e-9, "{ratio:?}");
+    assert_eq!(rows[0].throughput_ratio, Some(Interval::ONE));
+    assert_eq!(rows[1].pairs, 6);
+    assert!(rows.iter().all(|row| row.valid && row.notes.is_empty()));
+    assert_eq!(rows[1].slices, SliceSummary { clean: 48, discarded: 12 });
+    assert_eq!((rows[1].bound, rows[1].accounts.client_transactions), (Bound::Server, 60));
+}
+
+#[test]
+fn slots_without_figures_make_no_pairs() {
+    let mut ours = steady(2_000.0, 3.0);
+    for round in &mut ours {
+        round[0].figures = None;
+    }
+    let rows = two_rows(ours.clone(), steady(1_000.0, 4.0));
+    assert_eq!((rows[1].pairs, rows[1].valid), (3, true));
+    ours[0][1].figures = None;
+    let rows = two_rows(ours, steady(1_000.0, 4.0));
+    assert_eq!((rows[1].pairs, rows[1].valid), (2, false));
+    assert!(rows[1].notes[0].starts_with("only 2 of 6 pairs"), "{:?}", rows[1].notes);
+}
+
+#[test]
+fn faults_invalidate_the_row_and_a_faulty_baseline_all_rows() {
+    let mut ours = steady(2_000.0, 3.0);
+    ours[1][0].faults.count(Fault::Corrupt, 0);
+    let rows = two_rows(ours.clone(), steady(1_000.0, 4.0));
+    assert_eq!((rows[0].valid, rows[1].valid), (true, false));
+    assert_eq!(rows[1].notes, ["1 answers differed from what was sent"]);
+    let rows = two_rows(steady(1_000.0, 4.0), ours);
+    assert_eq!((rows[0].valid, rows[1].valid), (false, false));
+    assert_eq!(rows[1].notes, ["the baseline's own row is not valid"]);
+}
+
+#[test]
+fn problems_are_listed_once() {
+    let mut ours = steady(2_000.0, 3.0);
+    for outcome in ours.iter_mut().flatten() {
+        outcome.problems.push("the server ended".to_owned());
+    }
+    let rows = two_rows(ours, steady(1_000.0, 4.0));
+    assert_eq!(
+        (rows[1].valid, rows[1].notes.as_slice()),
+        (false, &["the server ended".into()][..])
+    );
+}
+
+#[test]
+fn too_few_clean_slices_invalidate() {
+    let rows = two_rows(vec![vec![slot(1.0, 1.0)]], vec![vec![slot(1.0, 1.0)]]);
+    assert!(rows.iter().all(|row| !row.valid));
+    assert!(rows[0].notes[0].starts_with("only 8 clean slices"), "{:?}", rows[0].notes);
+}
+
+#[test]
+fn the_limit_is_the_busy_side() {
+    assert_eq!(Bound::of(0.96, 0.5), Bound::Server);
+    assert_eq!(Bound::of(0.5, 0.96), Bound::Client);
+    assert_eq!(Bound::of(0.96, 0.96), Bound::Both);
+    assert_eq!(Bound::of(0.5, 0.5), Bound::Neither);
+    let outcomes = [steady(1.0, 1.0)];
+    let shared = rows(&cell(vec![0]), 256, &["epoll"], 0, &outcomes, 1);
+    assert_eq!((shared[0].bound, shared[0].valid), (Bound::Shared, true));
+    assert!(shared[0].notes[0].contains("97 %"), "{:?}", shared[0].notes);
+}
+
+#[test]
+fn rows_have_the_promised_shape() {
+    let rows = two_rows(steady(2_000.0, 3.0), steady(1_000.0, 4.0));
+    let json = serde_json::to_value(&rows[1]).unwrap();
+    assert_eq!(json["server"], "other");
+    assert_eq!(json["bound"], "server");
+    assert_eq!(json["valid"], true);
+    assert_eq!(json["slices"]["clean"], 48);
+    assert_eq!(json["system_calls"], 2.5);
+    for ratio in ["throughput_ratio", "cpu_ratio"] {
+        for field in ["median", "low", "high"] {
+            assert!(json[ratio][field].is_f64(), "{ratio}.{field}");
+        }
+    }
+    let latency = |field: &str| json["latency_us"][field].as_f64().unwrap();
+    assert!((latency("p50") - 500.0).abs() < 10.0 && latency("p25") < latency("p75"));
+    assert!(latency("p99") <= latency("p999") && latency("p999") <= latency("max"));
+}
+
+#[test]
+fn json_is_written_whole_or_not_at_all() {
+    let directory = std::env::temp_dir().join(format!("iobench-json-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let target = directory.join("out.json");
+    drop(JsonFile::prepare(&target).unwrap());
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+    JsonFile::prepare(&target).unwrap().write(&[1, 2]).unwrap();
+    assert_eq!(fs::read_to_string(&target).unwrap(), "[\n  1,\n  2\n]\n");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+    assert!(JsonFile::prepare(&directory).is_err());
+    assert!(JsonFile::prepare(&directory.join("missing/out.json")).is_err());
+    fs::remove_dir_all(&directory).unwrap();
+}

@@ -1,0 +1,326 @@
+//! The results for people: a block per core count and message size, then notes, then sentences.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::compare::report::Row;
+use crate::compare::stats::Interval;
+
+/// A column's heading, its value, and the order in which columns give way on narrow terminals
+/// (0 stays always).
+struct Column {
+    heading: &'static str,
+    value: fn(&Row) -> String,
+    left_aligned: bool,
+    gives_way: u8,
+}
+
+const COLUMNS: [Column; 11] = [
+    column("trans", |row| transactions(row.transactions), 0),
+    Column { left_aligned: true, ..column("server", |row| row.server.clone(), 0) },
+    column("k/s", |row| figure(row.throughput.map(|value| value / 1e3), 1), 0),
+    column("CPU us", |row| figure(row.server_cpu_us, 2), 0),
+    column("calls", |row| figure(row.system_calls, 2), 5),
+    column("p50 us", |row| figure(row.latency_us.map(|latency| latency.p50), 0), 3),
+    column("p99 us", |row| figure(row.latency_us.map(|latency| latency.p99), 0), 4),
+    column("throughput ratio", |row| ratio(row.throughput_ratio), 0),
+    column("CPU ratio", |row| ratio(row.cpu_ratio), 0),
+    column("bound", |row| row.bound.name().to_owned(), 2),
+    column("slices", |row| format!("{}/{}", row.slices.clean, row.slices.discarded), 1),
+];
+
+const fn column(heading: &'static str, value: fn(&Row) -> String, gives_way: u8) -> Column {
+    Column { heading, value, left_aligned: false, gives_way }
+}
+
+/// "1", "128", or a word for 0.
+fn transactions(count: u32) -> String {
+    if count == 0 { "persist".to_owned() } else { count.to_string() }
+}
+
+fn figure(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
+}
+
+fn ratio(interval: Option<Interval>) -> String {
+    match interval {
+        None => "-".to_owned(),
+        Some(Interval::ONE) => "1".to_owned(),
+        Some(Interval { median, low, high }) => format!("{median:.2} [{low:.2}, {high:.2}]"),
+    }
+}
+
+/// The whole report, at most `width` wide where columns can give way.
+pub(crate) fn render(rows: &[Row], baseline: &str, width: usize) -> String {
+    let mut text = String::new();
+    let mut notes = Notes::default();
+    let mut blocks: Vec<(usize, usize)> = Vec::new();
+    for row in rows {
+        if !blocks.contains(&(row.cores, row.message_bytes)) {
+            blocks.push((row.cores, row.message_bytes));
+        }
+    }
+    let mut dropped = Vec::new();
+    for (cores, message_bytes) in blocks {
+        let block: Vec<&Row> = rows
+            .iter()
+            .filter(|row| (row.cores, row.message_bytes) == (cores, message_bytes))
+            .collect();
+        text.push_str(&heading(block[0]));
+        dropped = render_block(&mut text, &block, &mut notes, width);
+        text.push('\n');
+    }
+    let _ = writeln!(
+        text,
+        "Ratios are against {baseline}: median over rounds [95 % interval]. CPU is the server's. \
+         Slices: clean/discarded."
+    );
+    if !dropped.is_empty() {
+        let _ = writeln!(text, "Too narrow for: {}; see --json.", dropped.join(", "));
+    }
+    notes.render(&mut text);
+    text
+}
+
+fn heading(row: &Row) -> String {
+    let list = |cpus: &[usize]| {
+        let cpus: Vec<_> = cpus.iter().map(ToString::to_string).collect();
+        cpus.join(",")
+    };
+    let (servers, clients) = (list(&row.server_cpus), list(&row.client_cpus));
+    let plural = if row.cores == 1 { "" } else { "s" };
+    format!(
+        "{} core{plural}, {}-byte messages, {} connections; servers on CPU {servers}, clients on \
+         CPU {clients}\n",
+        row.cores, row.message_bytes, row.connections
+    )
+}
+
+/// Appends a block and returns the headings that did not fit.
+fn render_block(
+    text: &mut String,
+    rows: &[&Row],
+    notes: &mut Notes,
+    width: usize,
+) -> Vec<&'static str> {
+    let marks: Vec<String> = rows.iter().map(|row| notes.mark(row)).collect();
+    let mark_width = marks.iter().map(String::len).max().unwrap_or(0);
+    let cells: Vec<Vec<String>> =
+        COLUMNS.iter().map(|column| rows.iter().map(|row| (column.value)(row)).collect()).collect();
+    let widths: Vec<usize> = COLUMNS
+        .iter()
+        .zip(&cells)
+        .map(|(column, cells)| {
+            cells.iter().map(String::len).chain([column.heading.len()]).max().unwrap_or(0)
+        })
+        .collect();
+    let (shown, dropped) = fit(&widths, width.saturating_sub(mark_width));
+    let mut line = |cell: &dyn Fn(usize) -> String, mark: &str| {
+        let mut line = String::new();
+        for &index in &shown {
+            let (cell, width) = (cell(index), widths[index]);
+            if COLUMNS[index].left_aligned {
+                let _ = write!(line, "{cell:<width$}  ");
+            } else {
+                let _ = write!(line, "{cell:>width$}  ");
+            }
+        }
+        line.push_str(mark);
+        text.push_str(line.trim_end());
+        text.push('\n');
+    };
+    line(&|index| COLUMNS[index].heading.to_owned(), "");
+    for (row, mark) in marks.iter().enumerate() {
+        line(&|index| cells[index][row].clone(), mark);
+    }
+    dropped
+}
+
+/// Chooses the columns that fit: (indices shown, headings dropped).
+fn fit(widths: &[usize], width: usize) -> (Vec<usize>, Vec<&'static str>) {
+    let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
+    let mut dropped = Vec::new();
+    for stage in 1..=u8::MAX {
+        let total: usize = shown.iter().map(|&index| widths[index] + 2).sum();
+        if total <= width || stage > 5 {
+            break;
+        }
+        shown.retain(|&index| COLUMNS[index].gives_way != stage);
+        dropped.extend(COLUMNS.iter().filter(|c| c.gives_way == stage).map(|c| c.heading));
+    }
+    (shown, dropped)
+}
+
+/// Numbered notes of invalid rows; rows with the same notes share a number.
+#[derive(Default)]
+struct Notes {
+    numbers: BTreeMap<Vec<String>, usize>,
+}
+
+impl Notes {
+    fn mark(&mut self, row: &Row) -> String {
+        if row.valid {
+            return String::new();
+        }
+        let next = self.numbers.len() + 1;
+        let number = *self.numbers.entry(row.notes.clone()).or_insert(next);
+        format!("INVALID ({number})")
+    }
+
+    fn render(&self, text: &mut String) {
+        let mut numbered: Vec<_> = self.numbers.iter().collect();
+        numbered.sort_by_key(|(_, number)| **number);
+        for (notes, number) in numbered {
+            let _ = writeln!(text, "({number}) {}", notes.join("; "));
+        }
+    }
+}
+
+/// At most three plain sentences: how each server did against the baseline where it matters most,
+/// with the shortest connections on the most cores.
+pub(crate) fn summarise(rows: &[Row], baseline: &str) -> Vec<String> {
+    let shortest = |row: &&Row| if row.transactions == 0 { u32::MAX } else { row.transactions };
+    let candidates = rows.iter().filter(|row| row.server != baseline);
+    let Some(cores) = candidates.clone().map(|row| row.cores).max() else { return Vec::new() };
+    let on_most_cores = candidates.filter(|row| row.cores == cores);
+    let Some(shown) = on_most_cores.clone().min_by_key(|row| (shortest(row), row.message_bytes))
+    else {
+        return Vec::new();
+    };
+    on_most_cores
+        .filter(|row| {
+            (row.transactions, row.message_bytes) == (shown.transactions, shown.message_bytes)
+        })
+        .take(3)
+        .map(|row| sentence(row, baseline))
+        .collect()
+}
+
+fn sentence(row: &Row, baseline: &str) -> String {
+    let connections = match row.transactions {
+        0 => "on persistent connections".to_owned(),
+        1 => "at 1 transaction per connection".to_owned(),
+        count => format!("at {count} transactions per connection"),
+    };
+    let plural = if row.cores == 1 { "" } else { "s" };
+    let what =
+        format!("{} against {baseline} {connections} on {} core{plural}", row.server, row.cores);
+    let (Some(throughput), Some(cpu)) = (row.throughput_ratio, row.cpu_ratio) else {
+        return format!("{what}: nothing can be said, see the notes.");
+    };
+    let verdict = |interval: Interval| {
+        if interval.contains(1.0) { " (no difference shown)" } else { "" }
+    };
+    let caveat = if row.valid { "" } else { " NOT VALID, see the notes." };
+    format!(
+        "{what}: throughput x{}{}, CPU per transaction x{}{}.{caveat}",
+        ratio(Some(throughput)),
+        verdict(throughput),
+        ratio(Some(cpu)),
+        verdict(cpu)
+    )
+}
+
+/// Columns of the terminal behind stdout, or plenty when it is a file or a pipe.
+pub(crate) fn stdout_width() -> usize {
+    const PLENTY: usize = 200;
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the request fills a winsize, for which `size` is valid.
+    let answer = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) };
+    if answer == 0 && size.ws_col > 0 { usize::from(size.ws_col) } else { PLENTY }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::report::{Bound, LatencyUs, SliceSummary};
+    use crate::compare::slots::Accounts;
+
+    fn row(server: &str, transactions: u32, ratio: f64) -> Row {
+        let interval = Interval { median: ratio, low: ratio - 0.1, high: ratio + 0.1 };
+        let baseline = server == "epoll";
+        let interval = Some(if baseline { Interval::ONE } else { interval });
+        Row {
+            server: server.to_owned(),
+            cores: 2,
+            server_cpus: vec![0, 1],
+            client_cpus: vec![0, 1],
+            transactions,
+            message_bytes: 64,
+            connections: 256,
+            throughput: Some(123_456.0),
+            server_cpu_us: Some(4.321),
+            system_calls: Some(6.0),
+            latency_us: Some(LatencyUs {
+                p25: 1.0,
+                p50: 2.0,
+                p75: 3.0,
+                p99: 4.0,
+                p999: 5.0,
+                max: 6.0,
+            }),
+            throughput_ratio: interval,
+            cpu_ratio: interval,
+            bound: Bound::Shared,
+            server_busy: Some(0.5),
+            client_busy: Some(0.5),
+            valid: true,
+            notes: Vec::new(),
+            slices: SliceSummary { clean: 50, discarded: 2 },
+            pairs: 10,
+            accounts: Accounts::default(),
+        }
+    }
+
+    #[test]
+    fn wide_tables_show_everything() {
+        let text = render(&[row("epoll", 1, 1.0), row("other", 1, 1.5)], "epoll", 200);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("2 cores, 64-byte messages, 256 connections"), "{text}");
+        assert!(COLUMNS.iter().all(|column| lines[1].contains(column.heading)), "{text}");
+        assert!(lines[3].contains("123.5") && lines[3].contains("1.50 [1.40, 1.60]"), "{text}");
+        assert!(lines[2].ends_with("50/2"), "{text}");
+    }
+
+    #[test]
+    fn narrow_tables_keep_the_ratios() {
+        let text = render(&[row("epoll", 1, 1.0), row("other", 0, 1.5)], "epoll", 80);
+        let table: Vec<&str> = text.lines().skip(1).take(3).collect();
+        assert!(table.iter().all(|line| line.len() <= 80), "{text}");
+        assert!(table[0].contains("CPU ratio") && !table[0].contains("slices"), "{text}");
+        assert!(table[2].contains("persist"), "{text}");
+        assert!(text.contains("Too narrow for: slices"), "{text}");
+    }
+
+    #[test]
+    fn invalid_rows_are_marked_and_explained_once() {
+        let mut bad = row("other", 1, 1.5);
+        bad.valid = false;
+        bad.notes = vec!["it rained".to_owned()];
+        bad.throughput = None;
+        let mut worse = bad.clone();
+        worse.transactions = 8;
+        let text = render(&[row("epoll", 1, 1.0), bad, worse], "epoll", 200);
+        assert_eq!(text.matches("INVALID (1)").count(), 2, "{text}");
+        assert_eq!(text.matches("it rained").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn sentences_speak_of_the_shortest_connections() {
+        let rows = [
+            row("epoll", 0, 1.0),
+            row("other", 0, 1.05),
+            row("epoll", 1, 1.0),
+            row("other", 1, 1.5),
+        ];
+        let sentences = summarise(&rows, "epoll");
+        assert_eq!(
+            sentences,
+            ["other against epoll at 1 transaction per connection on 2 cores: throughput \
+              x1.50 [1.40, 1.60], CPU per transaction x1.50 [1.40, 1.60]."]
+        );
+        let tie = summarise(&rows[..2], "epoll");
+        assert!(tie[0].contains("persistent") && tie[0].contains("no difference shown"), "{tie:?}");
+        assert!(summarise(&rows[..1], "epoll").is_empty());
+    }
+}

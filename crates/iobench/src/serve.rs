@@ -1,0 +1,73 @@
+//! `iobench serve`: one server in a process of its own, for people or for `compare`.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use crate::cli::ServeArgs;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::server::{self, shared::Page};
+use crate::sys::affinity::allowed_cpus;
+use crate::sys::limits::Limits;
+use crate::sys::signals::Signals;
+
+/// Serves until the end.
+pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
+    // Under `compare` the signals stay blocked for good: Ctrl-C reaches the whole process group,
+    // and the measuring process is the one to end us, by closing the lifeline.
+    let signals = Signals::block();
+    let server = server::find(&arguments.server)?;
+    let cpus = cpus(arguments)?;
+    Limits::raise()?;
+    let mut address = arguments.bind;
+    if let Some(port) = arguments.port {
+        address.set_port(port);
+    }
+    if let (Some(page), Some(lifeline)) = (arguments.page_fd, arguments.lifeline_fd) {
+        let page = Page::open(inherited(page)?, cpus.len())?;
+        return server::run(server, &cpus, address, &page, &[inherited(lifeline)?], |_| {});
+    }
+    let page = Page::create(cpus.len())?;
+    server::run(server, &cpus, address, &page, &[signals.descriptor()?], |port| {
+        address.set_port(port);
+        output::print(&format!(
+            "{}: {}\nechoes on {address} with a thread on each of CPU {cpus:?}; Ctrl-C ends it\n",
+            server.name(),
+            server.describe()
+        ));
+    })?;
+    let totals = page.totals();
+    output::print(&format!(
+        "{} connections, {} bytes echoed, {} system calls, {} errors\n",
+        totals.accepted, totals.bytes_sent, totals.system_calls, totals.errors
+    ));
+    Ok(())
+}
+
+/// The CPUs that the arguments name, one thread for each.
+fn cpus(arguments: &ServeArgs) -> Result<Vec<usize>> {
+    if let Some(cpus) = &arguments.server_cpus {
+        return Ok(cpus.clone());
+    }
+    let allowed = allowed_cpus()?;
+    let cores = arguments.cores.unwrap_or(1);
+    if cores == 0 || cores > allowed.len() {
+        return Err(Error::setup(
+            format!("{cores} server threads do not fit on {} CPUs", allowed.len()),
+            format!("choose --cores from 1 to {}", allowed.len()),
+        ));
+    }
+    Ok(allowed[..cores].to_vec())
+}
+
+/// Takes over a descriptor that the parent left open for us.
+fn inherited(fd: i32) -> Result<OwnedFd> {
+    // SAFETY: fcntl with F_GETFD only looks at the number.
+    if fd < 3 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return Err(Error::setup(
+            format!("there is no inherited descriptor {fd}"),
+            "leave --page-fd and --lifeline-fd to `iobench compare`",
+        ));
+    }
+    // SAFETY: the descriptor is open, and by contract with the parent nobody else uses it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

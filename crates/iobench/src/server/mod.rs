@@ -1,0 +1,170 @@
+//! The servers under test, behind one trait, and the process that runs one of them.
+//!
+//! A server supplies one function, the loop of a thread. Threads, pinning, listening sockets,
+//! counters and the end are shared, so that a comparison compares nothing else.
+
+pub(crate) mod epoll;
+pub(crate) mod listener;
+pub(crate) mod megapipe;
+pub(crate) mod process;
+pub(crate) mod shared;
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::thread;
+
+use crate::error::{Context, Error, Result};
+use crate::server::listener::{Listeners, Listening};
+use crate::server::shared::{Counters, Page, ThreadBlock};
+use crate::sys::affinity;
+use crate::sys::signals::{Event, wait_for_any};
+
+/// Bytes that a thread reads at most in one call; also what a server may hold back per connection.
+pub(crate) const READ_BUFFER_BYTES: usize = 64 * 1024;
+
+/// An echo server. It sends back every byte that it receives, in order, and closes a connection
+/// when the peer has closed it.
+pub(crate) trait Server: Sync {
+    /// The name on the command line and in reports.
+    fn name(&self) -> &'static str;
+
+    /// One line for people.
+    fn describe(&self) -> &'static str;
+
+    /// The listening sockets to make before the threads start.
+    fn listening(&self) -> Listening;
+
+    /// Serves until `context.stop()` becomes readable. Runs on a thread that is already pinned.
+    /// Call `context.ready()` once connections can be served and `context.publish()` whenever the
+    /// loop is about to sleep. A peer's reset is an ordinary end, not an error.
+    fn run_thread(&self, context: &mut ThreadContext<'_>) -> Result<()>;
+}
+
+/// Every server that can be named. The first is the baseline of the report.
+static SERVERS: [&dyn Server; 4] =
+    [&epoll::SHARED, &epoll::PARTITIONED, &megapipe::URING, &megapipe::EPOLL];
+
+pub(crate) fn all() -> &'static [&'static dyn Server] {
+    &SERVERS
+}
+
+/// Finds a server by its name.
+pub(crate) fn find(name: &str) -> Result<&'static dyn Server> {
+    all().iter().copied().find(|server| server.name() == name).ok_or_else(|| {
+        let known: Vec<_> = all().iter().map(|server| server.name()).collect();
+        Error::setup(
+            format!("no server is called `{name}`"),
+            format!("choose from: {}", known.join(", ")),
+        )
+    })
+}
+
+/// What a server's thread is given.
+pub(crate) struct ThreadContext<'a> {
+    /// The number of the thread within the server, from 0.
+    pub(crate) index: usize,
+    /// The CPUs that the server's threads are pinned to, by their numbers.
+    pub(crate) cpus: &'a [usize],
+    /// Counted by the thread, seen by others after `publish`.
+    pub(crate) counters: Counters,
+    listener: RawFd,
+    stop: RawFd,
+    block: &'a ThreadBlock,
+}
+
+impl ThreadContext<'_> {
+    /// The socket to accept on, bound, listening and non-blocking: the one that all threads share
+    /// (`Listening::Shared`) or the thread's own (`Listening::PerCpu`). Open while the thread runs.
+    pub(crate) fn shared_listener(&self) -> RawFd {
+        self.listener
+    }
+
+    /// Readable from the moment when the thread shall return; every thread may read it once.
+    pub(crate) fn stop(&self) -> RawFd {
+        self.stop
+    }
+
+    /// Says that the thread serves from now on.
+    pub(crate) fn ready(&self) {
+        self.block.announce(affinity::thread_id());
+    }
+
+    /// Shows the counters to the measuring process.
+    pub(crate) fn publish(&self) {
+        self.block.publish(&self.counters);
+    }
+}
+
+/// Runs a server with one thread on each of `cpus` until one of `ends` becomes readable or hangs
+/// up, or a thread fails. `started` is called with the port as soon as all listeners exist.
+pub(crate) fn run(
+    server: &dyn Server,
+    cpus: &[usize],
+    address: SocketAddr,
+    page: &Page,
+    ends: &[OwnedFd],
+    started: impl FnOnce(u16),
+) -> Result<()> {
+    let listeners = Listeners::create(server.listening(), address, cpus)?;
+    let (stop, finished) = (Event::new()?, Event::new()?);
+    page.publish_port(listeners.port);
+    started(listeners.port);
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (index, &cpu) in cpus.iter().enumerate() {
+            let mut context = ThreadContext {
+                index,
+                cpus,
+                counters: Counters::default(),
+                listener: listeners.of_thread(index).as_raw_fd(),
+                stop: stop.raw(),
+                block: page.block(index),
+            };
+            let finished = &finished;
+            let spawned = thread::Builder::new()
+                .name(format!("{}-{index}", server.name()))
+                .spawn_scoped(scope, move || {
+                    let result =
+                        affinity::pin_to(cpu).and_then(|()| server.run_thread(&mut context));
+                    context.publish();
+                    finished.raise();
+                    result
+                });
+            match spawned {
+                Ok(handle) => threads.push(handle),
+                Err(error) => {
+                    stop.raise();
+                    return Err(error).context("start a server thread", "raise `ulimit -u`");
+                }
+            }
+        }
+        let mut watched: Vec<RawFd> = ends.iter().map(AsRawFd::as_raw_fd).collect();
+        watched.push(finished.raw());
+        wait_for_any(&watched);
+        stop.raise();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|_| {
+                Err(Error::setup("a server thread panicked", "report this as a bug"))
+            })
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_servers_are_answered_with_the_known_ones() {
+        let message = find("nginx").err().unwrap().to_string();
+        assert!(message.contains("`nginx`") && message.contains("epoll-partitioned"), "{message}");
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = all().iter().map(|server| server.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all().len());
+    }
+}

@@ -1,0 +1,164 @@
+//! A server as a child process, from the side of the process that measures it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use crate::error::{Context, Error, Result};
+use crate::server::shared::{Counters, Page};
+use crate::sys::check;
+use crate::sys::clock::now_ns;
+use crate::sys::signals::Signals;
+
+/// How long a server may take to start, and to end once it is told.
+const START_TIMEOUT_NS: u64 = 30_000_000_000;
+const END_TIMEOUT_NS: u64 = 1_000_000_000;
+/// How long a server may take to notice that all its peers are gone.
+const DRAIN_TIMEOUT_NS: u64 = 5_000_000_000;
+
+/// A running server. Dropping it ends the process and reaps it.
+pub(crate) struct ServerProcess {
+    child: Child,
+    page: Page,
+    /// The end that we hold: the server ends when it hangs up.
+    lifeline: Option<OwnedFd>,
+    address: SocketAddr,
+    thread_ids: Vec<i32>,
+}
+
+impl ServerProcess {
+    /// Starts `name` with one thread on each CPU, on a free loopback port, and waits until every
+    /// thread serves.
+    pub(crate) fn start(name: &str, cpus: &[usize], signals: &Signals) -> Result<ServerProcess> {
+        let page = Page::create(cpus.len())?;
+        let (theirs, ours) = pipe()?;
+        let list: Vec<_> = cpus.iter().map(ToString::to_string).collect();
+        let (page_fd, lifeline_fd) = (page.descriptor().as_raw_fd(), theirs.as_raw_fd());
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .args(["serve", "--server", name, "--server-cpus", &list.join(","), "--port", "0"])
+            .args(["--page-fd", &page_fd.to_string(), "--lifeline-fd", &lifeline_fd.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let parent = std::process::id();
+        // SAFETY: the closure runs between fork and exec and makes only async-signal-safe calls.
+        unsafe { command.pre_exec(move || prepare_child(parent, [page_fd, lifeline_fd])) };
+        let child = command.spawn().context(
+            format!("start the server process `{name}`"),
+            "mount /proc; see `ulimit -u`",
+        )?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let (lifeline, thread_ids) = (Some(ours), Vec::new());
+        let mut process = ServerProcess { child, page, lifeline, address, thread_ids };
+        process.wait_until_ready(name, signals)?;
+        Ok(process)
+    }
+
+    fn wait_until_ready(&mut self, name: &str, signals: &Signals) -> Result<()> {
+        let deadline_ns = now_ns() + START_TIMEOUT_NS;
+        loop {
+            if let (Some(port), Some(ids)) = (self.page.port(), self.page.thread_ids()) {
+                self.address.set_port(port);
+                self.thread_ids = ids;
+                return Ok(());
+            }
+            if let Some(status) = self.ended() {
+                return Err(Error::setup(
+                    format!("the server `{name}` ended at its start ({status})"),
+                    format!("see its message above, or try `iobench serve --server {name}`"),
+                ));
+            }
+            if now_ns() > deadline_ns {
+                return Err(Error::setup(
+                    format!("the server `{name}` was not ready in 30 s"),
+                    "try again when the machine is less busy",
+                ));
+            }
+            signals.sleep_ms(1)?;
+        }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn thread_ids(&self) -> &[i32] {
+        &self.thread_ids
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.page.totals()
+    }
+
+    /// The exit status, if the process is gone although nobody told it to.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits until every accepted connection is closed and the threads have stopped calling the
+    /// kernel; false if that does not happen in time. All clients must have closed before.
+    pub(crate) fn drain(&mut self, signals: &Signals) -> Result<bool> {
+        let deadline_ns = now_ns() + DRAIN_TIMEOUT_NS;
+        let mut before = None;
+        loop {
+            let counters = self.counters();
+            // Connections still in the listen queue show as accepted only later, hence "twice".
+            if counters.accepted == counters.closed && before == Some(counters) {
+                return Ok(true);
+            }
+            if now_ns() > deadline_ns || self.ended().is_some() {
+                return Ok(false);
+            }
+            before = Some(counters);
+            signals.sleep_ms(2)?;
+        }
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        self.lifeline = None;
+        let deadline_ns = now_ns() + END_TIMEOUT_NS;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if now_ns() > deadline_ns {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A close-on-exec pipe: (reading end, writing end).
+fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    let mut ends: [RawFd; 2] = [-1; 2];
+    // SAFETY: the array has room for two descriptors.
+    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })
+        .context("create a pipe", "raise the limit of open files (ulimit -n)")?;
+    // SAFETY: both descriptors were just created and nobody else owns them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+/// Runs in the child between fork and exec: it dies with us and keeps its two descriptors.
+fn prepare_child(parent: u32, kept: [RawFd; 2]) -> std::io::Result<()> {
+    // SAFETY: plain numbers; both calls are async-signal-safe.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+        // We may have died before the signal was asked for.
+        if libc::getppid() as u32 != parent {
+            return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+        }
+    }
+    for fd in kept {
+        // SAFETY: clears close-on-exec of a descriptor that the parent keeps open.
+        check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! The page of counters that a server process shares with the process that measures it.
+//!
+//! It lives in a memfd. Every server thread owns one block, which only it writes, with plain
+//! relaxed stores; the other side only reads. Nothing in it is trusted beyond being a number.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Context, Error, Result};
+use crate::sys::check;
+
+/// What a server thread counts for itself; published as a whole, without read-modify-write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    /// Calls into the kernel, all of them.
+    pub(crate) system_calls: u64,
+    /// Connections accepted.
+    pub(crate) accepted: u64,
+    /// Connections closed, for whatever reason.
+    pub(crate) closed: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) bytes_sent: u64,
+    /// Failures other than a peer that went away.
+    pub(crate) errors: u64,
+}
+
+impl Counters {
+    pub(crate) fn add(&mut self, other: &Counters) {
+        self.system_calls += other.system_calls;
+        self.accepted += other.accepted;
+        self.closed += other.closed;
+        self.bytes_received += other.bytes_received;
+        self.bytes_sent += other.bytes_sent;
+        self.errors += other.errors;
+    }
+
+    /// What happened since `earlier`.
+    pub(crate) fn since(&self, earlier: &Counters) -> Counters {
+        Counters {
+            system_calls: self.system_calls.wrapping_sub(earlier.system_calls),
+            accepted: self.accepted.wrapping_sub(earlier.accepted),
+            closed: self.closed.wrapping_sub(earlier.closed),
+            bytes_received: self.bytes_received.wrapping_sub(earlier.bytes_received),
+            bytes_sent: self.bytes_sent.wrapping_sub(earlier.bytes_sent),
+            errors: self.errors.wrapping_sub(earlier.errors),
+        }
+    }
+}
+
+/// One thread's block. The alignment keeps neighbours off each other's cache lines, adjacent-line
+/// prefetching included.
+#[repr(C, align(128))]
+pub(crate) struct ThreadBlock {
+    thread_id: AtomicU64,
+    system_calls: AtomicU64,
+    accepted: AtomicU64,
+    closed: AtomicU64,
+    bytes_received: AtomicU64,
+    bytes_sent: AtomicU64,
+    errors: AtomicU64,
+}
+
+impl ThreadBlock {
+    pub(crate) fn publish(&self, counters: &Counters) {
+        self.system_calls.store(counters.system_calls, Ordering::Relaxed);
+        self.accepted.store(counters.accepted, Ordering::Relaxed);
+        self.closed.store(counters.closed, Ordering::Relaxed);
+        self.bytes_received.store(counters.bytes_received, Ordering::Relaxed);
+        self.bytes_sent.store(counters.bytes_sent, Ordering::Relaxed);
+        self.errors.store(counters.errors, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> Counters {
+        Counters {
+            system_calls: self.system_calls.load(Ordering::Relaxed),
+            accepted: self.accepted.load(Ordering::Relaxed),
+            closed: self.closed.load(Ordering::Relaxed),
+            bytes_received: self.bytes_received.load(Ordering::Relaxed),
+            bytes_sent: self.bytes_sent.load(Ordering::Relaxed),
+            errors: self.errors.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Tells the other side that the thread serves from now on.
+    pub(crate) fn announce(&self, thread_id: i32) {
+        self.thread_id.store(thread_id as u64, Ordering::Release);
+    }
+}
+
+#[repr(C, align(128))]
+struct Header {
+    port: AtomicU64,
+}
+
+/// The mapping of the page.
+pub(crate) struct Page {
+    memory: NonNull<Header>,
+    length: usize,
+    threads: usize,
+    file: OwnedFd,
+}
+
+// SAFETY: the memory holds atomics only, and is unmapped only when the owner drops it.
+unsafe impl Send for Page {}
+// SAFETY: as above; every access is an atomic load or store.
+unsafe impl Sync for Page {}
+
+impl Page {
+    /// A fresh page for `threads` server threads; its descriptor is close-on-exec.
+    pub(crate) fn create(threads: usize) -> Result<Page> {
+        // SAFETY: the name is a NUL-terminated literal.
+        let fd =
+            check(unsafe { libc::memfd_create(c"iobench-counters".as_ptr(), libc::MFD_CLOEXEC) })
+                .context("create shared memory for counters", "the kernel needs memfd_create")?;
+        // SAFETY: the descriptor was just created and nobody else owns it.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        file.set_len(Self::length_for(threads) as u64)
+            .context("size the shared memory", "free some memory")?;
+        Page::map(file.into(), threads)
+    }
+
+    /// Maps a page that another process created for the same number of threads.
+    pub(crate) fn open(file: OwnedFd, threads: usize) -> Result<Page> {
+        let file = File::from(file);
+        let length = file
+            .metadata()
+            .context("look at the inherited counters page", "do not pass --page-fd yourself")?
+            .len();
+        // A page that is too small would turn a counter store into SIGBUS.
+        if length < Self::length_for(threads) as u64 {
+            return Err(Error::setup(
+                format!("the inherited counters page has {length} bytes, too few"),
+                "do not pass --page-fd yourself",
+            ));
+        }
+        Page::map(file.into(), threads)
+    }
+
+    fn length_for(threads: usize) -> usize {
+        size_of::<Header>() + threads * size_of::<ThreadBlock>()
+    }
+
+    fn map(file: OwnedFd, threads: usize) -> Result<Page> {
+        let length = Self::length_for(threads);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of a file of at least `length` bytes, at an address of the
+        // kernel's choice.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        match NonNull::new(address.cast::<Header>()) {
+            Some(memory) if address != libc::MAP_FAILED => {
+                Ok(Page { memory, length, threads, file })
+            }
+            _ => Err(io::Error::last_os_error())
+                .context("map the counters page", "free some memory or raise `ulimit -v`"),
+        }
+    }
+
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping is page-aligned, longer than the header, zero-initialised by the
+        // kernel (valid for atomics) and lives as long as `self`.
+        unsafe { self.memory.as_ref() }
+    }
+
+    pub(crate) fn block(&self, thread: usize) -> &ThreadBlock {
+        assert!(thread < self.threads, "the page has {} blocks", self.threads);
+        // SAFETY: the index was just checked, so the block lies inside the mapping; alignment
+        // follows from both types being aligned to and multiples of 128 bytes.
+        unsafe { &*self.memory.as_ptr().add(1).cast::<ThreadBlock>().add(thread) }
+    }
+
+    pub(crate) fn publish_port(&self, port: u16) {
+        self.header().port.store(u64::from(port), Ordering::Release);
+    }
+
+    /// The port, once the server has bound it.
+    pub(crate) fn port(&self) -> Option<u16> {
+        u16::try_from(self.header().port.load(Ordering::Acquire)).ok().filter(|&port| port != 0)
+    }
+
+    /// The threads' numbers once all of them serve.
+    pub(crate) fn thread_ids(&self) -> Option<Vec<i32>> {
+        (0..self.threads)
+            .map(|thread| {
+                let id = self.block(thread).thread_id.load(Ordering::Acquire);
+                i32::try_from(id).ok().filter(|&id| id > 0)
+            })
+            .collect()
+    }
+
+    /// The sum over all threads.
+    pub(crate) fn totals(&self) -> Counters {
+        let mut sum = Counters::default();
+        for thread in 0..self.threads {
+            sum.add(&self.block(thread).read());
+        }
+        sum
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made by `map`; no reference outlives `self`.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_mappings_see_the_same_counters() {
+        let ours = Page::create(2).unwrap();
+        let theirs = Page::open(ours.descriptor().try_clone().unwrap(), 2).unwrap();
+        assert_eq!((ours.port(), ours.thread_ids()), (None, None));
+        theirs.publish_port(7_000);
+        theirs.block(0).announce(11);
+        assert_eq!((ours.port(), ours.thread_ids()), (Some(7_000), None));
+        theirs.block(1).announce(12);
+        assert_eq!(ours.thread_ids(), Some(vec![11, 12]));
+        let counters = Counters { system_calls: 3, bytes_sent: 5, ..Counters::default() };
+        theirs.block(0).publish(&counters);
+        theirs.block(1).publish(&counters);
+        let totals = ours.totals();
+        assert_eq!((totals.system_calls, totals.bytes_sent), (6, 10));
+        assert_eq!(totals.since(&counters).system_calls, 3);
+    }
+
+    #[test]
+    fn a_page_that_is_too_small_is_refused() {
+        let page = Page::create(1).unwrap();
+        assert!(Page::open(page.descriptor().try_clone().unwrap(), 9).is_err());
+    }
+}

@@ -1,0 +1,122 @@
+//! Limits of the machine, raised where we may and checked before a run rather than during it.
+
+use std::fs;
+
+use crate::error::{Context, Error, Result};
+use crate::sys::check;
+
+/// Descriptors beside the connections: listeners, epoll instances, /proc files, pipes.
+const SPARE_FILES: u64 = 128;
+
+/// The limits that a run has to fit into.
+#[derive(Debug, Clone, serde::Serialize)]
+pub(crate) struct Limits {
+    pub(crate) open_files: u64,
+    pub(crate) listen_backlog: u32,
+    pub(crate) local_ports: [u16; 2],
+}
+
+impl Limits {
+    /// Raises the soft limit of open files to the hard one and reads the others.
+    pub(crate) fn raise() -> Result<Limits> {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is valid for writes.
+        check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })
+            .context("read the limit of open files", "check `ulimit -n`")?;
+        if limit.rlim_cur < limit.rlim_max {
+            limit.rlim_cur = limit.rlim_max;
+            // SAFETY: `limit` is valid for reads.
+            check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })
+                .context("raise the limit of open files", "check `ulimit -Hn`")?;
+        }
+        Ok(Limits {
+            open_files: limit.rlim_cur,
+            listen_backlog: listen_backlog(),
+            local_ports: local_ports(),
+        })
+    }
+
+    /// Refuses more connections than files, ports or the listen queue can carry.
+    pub(crate) fn check_connections(&self, connections: usize) -> Result<()> {
+        let wanted = connections as u64;
+        if wanted + SPARE_FILES > self.open_files {
+            return Err(Error::setup(
+                format!(
+                    "{connections} connections and {SPARE_FILES} other files exceed the limit of \
+                     {} open files",
+                    self.open_files
+                ),
+                "raise it (`ulimit -Hn`, LimitNOFILE=) or ask for fewer --connections",
+            ));
+        }
+        let [low, high] = self.local_ports;
+        let ports = u64::from(high.saturating_sub(low)) + 1;
+        // Half of them, because connect() looks at every other port first and slows down after.
+        if wanted > ports / 2 {
+            return Err(Error::setup(
+                format!("{connections} connections need more than half of the {ports} local ports"),
+                "widen net.ipv4.ip_local_port_range or ask for fewer --connections",
+            ));
+        }
+        Ok(())
+    }
+
+    /// All connections of a slot are opened at once; what the listen queue cannot hold would wait
+    /// a second for its SYN to be sent again.
+    pub(crate) fn check_backlog(&self, connections: usize) -> Result<()> {
+        if connections as u64 > u64::from(self.listen_backlog) {
+            return Err(Error::setup(
+                format!(
+                    "{connections} connections at once overflow the listen queue of {}",
+                    self.listen_backlog
+                ),
+                "raise net.core.somaxconn or ask for fewer --connections",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The longest listen queue that the kernel grants.
+pub(crate) fn listen_backlog() -> u32 {
+    read_trimmed("/proc/sys/net/core/somaxconn").and_then(|text| text.parse().ok()).unwrap_or(128)
+}
+
+fn local_ports() -> [u16; 2] {
+    read_trimmed("/proc/sys/net/ipv4/ip_local_port_range")
+        .and_then(|text| {
+            let mut ports = text.split_whitespace().map(|port| port.parse().ok());
+            Some([ports.next()??, ports.next()??])
+        })
+        .unwrap_or([32_768, 60_999])
+}
+
+/// The content of a one-line file of /proc or /sys, if it can be read.
+pub(crate) fn read_trimmed(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits { open_files: 1_000, listen_backlog: 300, local_ports: [1_000, 1_999] }
+    }
+
+    #[test]
+    fn connections_must_fit_files_and_ports() {
+        assert!(limits().check_connections(256).is_ok());
+        let ports = limits().check_connections(501).unwrap_err().to_string();
+        assert!(ports.contains("ip_local_port_range"), "{ports}");
+        let files = limits().check_connections(900).unwrap_err().to_string();
+        assert!(files.contains("ulimit"), "{files}");
+    }
+
+    #[test]
+    fn connections_must_fit_the_listen_queue() {
+        assert!(limits().check_backlog(300).is_ok());
+        let message = limits().check_backlog(301).unwrap_err().to_string();
+        assert!(message.contains("somaxconn"), "{message}");
+    }
+}

@@ -1,0 +1,83 @@
+//! What a person sees who mistypes, asks too much, or asks for help.
+
+mod common;
+
+use common::{Serving, run, stderr, stdout};
+
+#[track_caller]
+fn assert_refused(arguments: &[&str], parts: &[&str]) {
+    let output = run(arguments);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
+    for part in parts {
+        assert!(message.contains(part), "{arguments:?}: no `{part}` in: {message}");
+    }
+    assert!(stdout(&output).is_empty());
+}
+
+#[test]
+fn unknown_servers_are_answered_with_the_known_ones() {
+    let known = ["nginx", "epoll", "epoll-partitioned"];
+    assert_refused(&["compare", "--servers", "epoll,nginx"], &known);
+    assert_refused(&["serve", "--server", "nginx"], &known);
+    assert_refused(&["compare", "--servers", "epoll", "--baseline", "nginx"], &["baseline"]);
+}
+
+#[test]
+fn values_out_of_range_are_refused_with_the_range() {
+    assert_refused(&["compare", "--message-bytes", "0"], &["1 to 1048576"]);
+    assert_refused(&["compare", "--message-bytes", "2000000"], &["1 to 1048576"]);
+    assert_refused(&["compare", "--duration", "5"], &["500ms"]);
+    assert_refused(&["compare", "--duration", "1ms"], &["100ms"]);
+    assert_refused(&["compare", "--transactions", "1,many"], &["many"]);
+    assert_refused(&["compare", "--rounds", "0"], &["1..=1000"]);
+    assert_refused(&["compare", "--connections", "0"], &["connections"]);
+    assert_refused(&["load", "--connect", "nowhere"], &["--connect"]);
+    assert_refused(&["load"], &["--connect"]);
+    assert_refused(&["measure"], &["measure"]);
+}
+
+#[test]
+fn what_the_machine_cannot_carry_is_refused_with_a_remedy() {
+    assert_refused(&["compare", "--connections", "1000000"], &["exceed", "--connections"]);
+    assert_refused(&["compare", "--cores", "100000"], &["do not fit", "--cores"]);
+    assert_refused(&["compare", "--cores", "0"], &["do not fit"]);
+    assert_refused(&["compare", "--server-cpus", "1000", "--cores", "1"], &["CPU 1000"]);
+    assert_refused(&["serve", "--server", "epoll", "--cores", "0"], &["do not fit"]);
+    let quick = ["compare", "--quick", "--duration", "1h"];
+    assert_refused(&quick, &["too long for --quick"]);
+}
+
+#[test]
+fn an_unwritable_report_is_noticed_before_the_run() {
+    let begun = std::time::Instant::now();
+    assert_refused(&["compare", "--json", "/nonexistent/out.json"], &["/nonexistent", "directory"]);
+    assert_refused(&["compare", "--json", "/"], &["/", "directory"]);
+    assert!(begun.elapsed().as_secs() < 20);
+}
+
+#[test]
+fn only_named_addresses_are_served() {
+    assert_refused(&["serve", "--server", "epoll", "--bind", "0.0.0.0:0"], &["name the address"]);
+    let inherited = ["serve", "--server", "epoll", "--page-fd", "77", "--lifeline-fd", "78"];
+    assert_refused(&inherited, &["no inherited descriptor"]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let serving = Serving::start("epoll");
+    let port = serving.address.rsplit(':').next().unwrap();
+    assert_refused(&["serve", "--server", "epoll", "--port", port], &["bind", port, "--port 0"]);
+    assert_eq!(serving.interrupt(), Some(0));
+}
+
+#[test]
+fn help_has_units_defaults_and_examples() {
+    let output = run(&["compare", "--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let help = stdout(&output);
+    for part in ["500ms", "[default: 256]", "Examples:", "--quick", "INVALID"] {
+        assert!(help.contains(part), "no `{part}` in: {help}");
+    }
+    assert_eq!(run(&["--version"]).status.code(), Some(0));
+}

@@ -1,0 +1,159 @@
+//! What the tests of the program share: running it, and watching its processes.
+#![allow(dead_code, reason = "every test file uses another part")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Nothing that the tests wait for takes longer, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn iobench(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_iobench"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    iobench(arguments).output().expect("the program starts")
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A file name that no other test uses.
+pub(crate) fn scratch_file() -> PathBuf {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!(
+        "iobench-test-{}-{}.json",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    );
+    std::env::temp_dir().join(name)
+}
+
+/// Runs with `--json` and returns the exit status, the document, and everything printed.
+pub(crate) fn run_with_json(arguments: &[&str]) -> (Option<i32>, Value, String) {
+    let file = scratch_file();
+    let path = file.to_str().expect("a plain path").to_owned();
+    let output = run(&[arguments, &["--json", &path]].concat());
+    let printed = stdout(&output) + &stderr(&output);
+    let text = fs::read(&file).unwrap_or_else(|error| panic!("no JSON: {error}; {printed}"));
+    fs::remove_file(&file).expect("the file was ours");
+    (output.status.code(), serde_json::from_slice(&text).expect("valid JSON"), printed)
+}
+
+/// `iobench serve` on a free port, ended by SIGINT when dropped.
+pub(crate) struct Serving {
+    child: Child,
+    pub(crate) address: String,
+}
+
+impl Serving {
+    pub(crate) fn start(server: &str) -> Serving {
+        let mut child = iobench(&["serve", "--server", server, "--port", "0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let line = lines
+            .map_while(Result::ok)
+            .find(|line| line.starts_with("echoes on "))
+            .expect("serve says where it listens");
+        let address = line.split_whitespace().nth(2).expect("the address").to_owned();
+        Serving { child, address }
+    }
+
+    /// Ends it as Ctrl-C would and returns the exit status.
+    pub(crate) fn interrupt(mut self) -> Option<i32> {
+        signal(self.child.id(), libc::SIGINT);
+        wait(&mut self.child)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal to a process that the test has started.
+pub(crate) fn signal(process: u32, signal: i32) {
+    // SAFETY: kill takes plain numbers.
+    unsafe { libc::kill(process as i32, signal) };
+}
+
+/// Waits with a limit; the exit status, or nothing after a signal.
+pub(crate) fn wait(child: &mut Child) -> Option<i32> {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("our own child") {
+            return status.code();
+        }
+        if begun.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("process {} did not end", child.id());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The children of a process, zombies left out: (process, start time), which together are unique.
+pub(crate) fn children(parent: u32) -> Vec<(u32, u64)> {
+    let entries = fs::read_dir("/proc").expect("/proc is mounted");
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(|process: u32| {
+            let (state, its_parent, started) = stat(process)?;
+            (its_parent == parent && state != "Z").then_some((process, started))
+        })
+        .collect()
+}
+
+/// State, parent and start time of a process.
+fn stat(process: u32) -> Option<(String, u32, u64)> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.to_owned();
+    let parent = fields.next()?.parse().ok()?;
+    // Field 22 of the line; the state is the third.
+    let started = fields.nth(17)?.parse().ok()?;
+    Some((state, parent, started))
+}
+
+/// Whether the very same process still runs.
+pub(crate) fn is_alive((process, started): (u32, u64)) -> bool {
+    stat(process).is_some_and(|(state, _, since)| state != "Z" && since == started)
+}
+
+/// Waits until a process has at least so many children that serve.
+pub(crate) fn wait_for_children(parent: u32, count: usize) -> Vec<(u32, u64)> {
+    wait_until("the children start", || {
+        let children = children(parent);
+        (children.len() >= count).then_some(children)
+    })
+}
+
+/// Polls until there is an answer.
+pub(crate) fn wait_until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(answer) = poll() {
+            return answer;
+        }
+        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}

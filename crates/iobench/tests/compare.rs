@@ -1,0 +1,192 @@
+//! `iobench compare` as users run it. Figures are not judged: on a busy machine rows may come out
+//! invalid. What must hold anywhere is the shape of the report, the balance of the books, and that
+//! no process is left behind.
+
+mod common;
+
+use common::{children, iobench, is_alive, run_with_json, signal, wait, wait_for_children};
+use serde_json::Value;
+
+const SHORT: [&str; 8] =
+    ["--rounds", "2", "--duration", "250ms", "--cores", "1", "--transactions", "1,0"];
+
+fn u(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+/// Numbers, or null where the machine was too busy.
+fn assert_figure(row: &Value, name: &str) {
+    let value = &row[name];
+    assert!(value.is_null() || value.as_f64().is_some_and(|v| v >= 0.0), "{name}: {value}");
+}
+
+fn assert_row(row: &Value) {
+    for name in ["throughput", "server_cpu_us", "system_calls"] {
+        assert_figure(row, name);
+    }
+    for name in ["throughput_ratio", "cpu_ratio"] {
+        let ratio = &row[name];
+        if !ratio.is_null() {
+            let [low, median, high] =
+                ["low", "median", "high"].map(|field| ratio[field].as_f64().unwrap());
+            assert!(0.0 < low && low <= median && median <= high, "{ratio}");
+        }
+    }
+    if !row["latency_us"].is_null() {
+        let latencies: Vec<f64> = ["p25", "p50", "p75", "p99", "p999", "max"]
+            .iter()
+            .map(|name| row["latency_us"][name].as_f64().unwrap())
+            .collect();
+        assert!(latencies.is_sorted() && latencies[0] > 0.0, "{latencies:?}");
+    }
+    let bounds = ["client", "server", "both", "neither", "shared", "unknown"];
+    assert!(bounds.contains(&row["bound"].as_str().unwrap()), "{}", row["bound"]);
+    assert!(row["notes"].as_array().unwrap().iter().all(Value::is_string));
+    if row["valid"] == false {
+        assert!(!row["notes"].as_array().unwrap().is_empty(), "invalid without a reason");
+    }
+}
+
+/// Client and server must have seen the same bytes, but for what was under way at a slot's end.
+fn assert_books(row: &Value, slots: u64) {
+    let books = &row["accounts"];
+    let message_bytes = u(&row["message_bytes"]);
+    let flow = [
+        "client_bytes_sent",
+        "server_bytes_received",
+        "server_bytes_sent",
+        "client_bytes_received",
+    ]
+    .map(|name| u(&books[name]));
+    assert!(flow.is_sorted_by(|a, b| a >= b), "bytes from nowhere: {flow:?}");
+    let in_flight = slots * u(&row["connections"]) * message_bytes;
+    assert!(flow[0] - flow[3] <= in_flight, "{flow:?}, at most {in_flight} may be under way");
+    assert!(flow[3] >= u(&books["client_transactions"]) * message_bytes, "{books}");
+    assert!(u(&books["client_transactions"]) > 0);
+    assert_eq!(books["server_accepted"], books["server_closed"]);
+    assert!(u(&books["server_accepted"]) <= u(&books["client_connections"]));
+    assert_eq!(u(&books["server_errors"]), 0);
+}
+
+#[test]
+fn a_comparison_reports_every_row_and_its_books_balance() {
+    let servers = ["compare", "--servers", "epoll,epoll-partitioned", "--seed", "7"];
+    let (status, document, printed) = run_with_json(&[&servers[..], &SHORT].concat());
+    let rows = document["results"].as_array().unwrap();
+    let keys: Vec<_> =
+        rows.iter().map(|row| (row["server"].as_str().unwrap(), u(&row["transactions"]))).collect();
+    let expected = [("epoll", 1), ("epoll-partitioned", 1), ("epoll", 0), ("epoll-partitioned", 0)];
+    assert_eq!(keys, expected);
+    for row in rows {
+        assert_row(row);
+        assert_books(row, 4);
+        assert_eq!((u(&row["cores"]), u(&row["connections"])), (1, 256));
+        assert_eq!(u(&row["slices"]["clean"]) + u(&row["slices"]["discarded"]), 20);
+        assert!(u(&row["pairs"]) <= 4);
+    }
+    for (index, name) in [(0, "throughput_ratio"), (2, "cpu_ratio")] {
+        assert_eq!(rows[index][name], serde_json::json!({"median": 1.0, "low": 1.0, "high": 1.0}));
+    }
+    let all_valid = rows.iter().all(|row| row["valid"] == true);
+    assert_eq!(status, Some(if all_valid { 0 } else { 2 }), "{printed}");
+    assert_eq!(document["baseline"], "epoll");
+    assert_eq!(document["environment"]["seed"], 7);
+    for name in ["kernel", "cpu_model", "date", "congestion_control"] {
+        assert!(document["environment"][name].is_string(), "{name}");
+    }
+    assert!(printed.contains("throughput ratio") && printed.contains("epoll-partitioned"));
+    assert!(printed.contains("epoll-partitioned against epoll at 1 transaction per connection"));
+}
+
+#[test]
+fn large_messages_balance_too() {
+    let arguments = ["compare", "--servers", "epoll", "--message-bytes", "65536,1"];
+    let more = ["--connections", "16", "--cores", "1", "--rounds", "1", "--duration", "200ms"];
+    let (_, document, printed) =
+        run_with_json(&[&arguments[..], &more, &["--transactions", "3"]].concat());
+    let rows = document["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{printed}");
+    for row in rows {
+        assert_row(row);
+        assert_books(row, 2);
+    }
+}
+
+/// Starts a comparison that would run for a minute and waits until its servers do.
+fn long_comparison() -> (std::process::Child, Vec<(u32, u64)>) {
+    let arguments = ["compare", "--servers", "epoll,epoll-partitioned", "--cores", "1"];
+    let child = iobench(&[&arguments[..], &["--duration", "2s", "--rounds", "20"]].concat())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let servers = wait_for_children(child.id(), 2);
+    // Into the first slot.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    (child, servers)
+}
+
+#[test]
+fn an_interrupted_comparison_leaves_no_process() {
+    for number in [libc::SIGINT, libc::SIGTERM] {
+        let (mut child, servers) = long_comparison();
+        signal(child.id(), number);
+        assert_eq!(wait(&mut child), Some(130));
+        assert!(!servers.iter().any(|server| is_alive(*server)), "{servers:?} live on");
+    }
+}
+
+#[test]
+fn servers_die_with_a_killed_parent() {
+    let (mut child, servers) = long_comparison();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    common::wait_until("the servers are gone", || {
+        (!servers.iter().any(|server| is_alive(*server))).then_some(())
+    });
+}
+
+#[test]
+fn a_server_that_dies_makes_its_rows_invalid() {
+    let file = common::scratch_file();
+    let path = file.to_str().unwrap();
+    let arguments = [
+        "compare",
+        "--servers",
+        "epoll",
+        "--transactions",
+        "0",
+        "--duration",
+        "1s",
+        "--json",
+        path,
+    ];
+    let mut child = iobench(&[&arguments[..], &["--cores", "1", "--rounds", "2"]].concat())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let servers = wait_for_children(child.id(), 1);
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    signal(servers[0].0, libc::SIGKILL);
+    assert_eq!(wait(&mut child), Some(2));
+    let document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let row = &document["results"][0];
+    assert_eq!(row["valid"], false);
+    assert!(row["notes"].to_string().contains("the server process ended"), "{}", row["notes"]);
+}
+
+#[test]
+fn no_server_outlives_a_finished_comparison() {
+    let arguments = ["compare", "--servers", "epoll", "--cores", "1", "--rounds", "1"];
+    let more = ["--duration", "100ms", "--transactions", "1"];
+    let mut child = iobench(&[&arguments[..], &more].concat())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let servers = wait_for_children(child.id(), 1);
+    assert!(matches!(wait(&mut child), Some(0 | 2)));
+    assert!(children(child.id()).is_empty() && !is_alive(servers[0]));
+}

@@ -1,0 +1,310 @@
+//! What the conformance suite shares: one body per test, one run of it per driver.
+
+// Every test program uses its own part of this module.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+pub mod process;
+pub mod seccomp;
+
+use megapipe::{
+    Address, Buffer, Channel, Completion, Config, Datagram, DriverChoice, Event, Handle, Lease,
+    Source,
+};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up; far more than it should ever need.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Makes a test of each function for every driver: `uring::name` and `epoll::name`.
+#[macro_export]
+macro_rules! conformance {
+    ($($name:ident),+ $(,)?) => {
+        mod uring {
+            $(#[test]
+            fn $name() {
+                super::$name(megapipe::DriverChoice::Uring);
+            })+
+        }
+        mod epoll {
+            $(#[test]
+            fn $name() {
+                super::$name(megapipe::DriverChoice::Epoll);
+            })+
+        }
+    };
+}
+
+/// A channel under test.
+pub struct Rig {
+    pub channel: Channel<u64>,
+}
+
+impl Deref for Rig {
+    type Target = Channel<u64>;
+
+    fn deref(&self) -> &Channel<u64> {
+        &self.channel
+    }
+}
+
+impl DerefMut for Rig {
+    fn deref_mut(&mut self) -> &mut Channel<u64> {
+        &mut self.channel
+    }
+}
+
+impl Rig {
+    pub fn new(driver: DriverChoice) -> Rig {
+        Rig::with(driver, Config::default())
+    }
+
+    pub fn with(driver: DriverChoice, config: Config) -> Rig {
+        let channel = Channel::with_config(Config { driver, ..config });
+        Rig { channel: channel.unwrap_or_else(|error| panic!("no {driver:?} channel: {error}")) }
+    }
+
+    /// Registers with a cookie that does not matter.
+    pub fn join(&mut self, source: impl Into<Source>) -> Handle {
+        self.channel.register(source, 0).expect("register")
+    }
+
+    /// The next completion, which must come.
+    #[track_caller]
+    pub fn next(&mut self) -> Completion {
+        match self.channel.dispatch(PATIENCE) {
+            Ok(Some(done)) => done,
+            Ok(None) => panic!(
+                "no completion within {PATIENCE:?}; {} requests outstanding, {:?}",
+                self.channel.outstanding(),
+                self.channel.counters()
+            ),
+            Err(error) => panic!("dispatch failed: {error}"),
+        }
+    }
+
+    /// The next completion, which must be the last of a request on `handle`.
+    #[track_caller]
+    pub fn last(&mut self, handle: Handle) -> Event {
+        let done = self.next();
+        assert_eq!(done.handle, handle, "a completion for another handle: {:?}", done.event);
+        assert!(!done.more, "more completions are announced after {:?}", done.event);
+        done.event
+    }
+
+    /// The next completion, which must be one of several of a repeating request on `handle`.
+    #[track_caller]
+    pub fn another(&mut self, handle: Handle) -> Event {
+        let done = self.next();
+        assert_eq!(done.handle, handle, "a completion for another handle: {:?}", done.event);
+        assert!(done.more, "no more completions are announced after {:?}", done.event);
+        done.event
+    }
+
+    /// Dispatches until no request is outstanding; gives the completions that came.
+    #[track_caller]
+    pub fn settle(&mut self) -> Vec<Completion> {
+        self.settle_to(0)
+    }
+
+    /// The same, but until only so many requests are outstanding.
+    #[track_caller]
+    pub fn settle_to(&mut self, outstanding: usize) -> Vec<Completion> {
+        let until = Instant::now() + PATIENCE;
+        let mut came = Vec::new();
+        while self.channel.outstanding() > outstanding {
+            came.extend(self.channel.dispatch(Duration::from_millis(1)).expect("dispatch"));
+            let left = self.channel.outstanding();
+            assert!(Instant::now() < until, "{left} requests do not end; so far came {came:?}");
+        }
+        came.extend(self.channel.dispatch(Duration::ZERO).expect("dispatch"));
+        came
+    }
+}
+
+/// The number or errno that an event brings.
+pub fn outcome(event: &Event) -> Result<u64, i32> {
+    let unit = |result: &io::Result<()>| result.as_ref().map(|()| 0).map_err(errno);
+    let size = |result: &io::Result<usize>| result.as_ref().map(|n| *n as u64).map_err(errno);
+    let word = |result: &io::Result<u64>| result.as_ref().copied().map_err(errno);
+    match event {
+        Event::Accept(result) => result.as_ref().map(|_| 0).map_err(errno),
+        Event::Connect(result)
+        | Event::Disconnect(result)
+        | Event::Sync(result)
+        | Event::Close(result) => unit(result),
+        Event::Read(result, _)
+        | Event::ReadAt(result, ..)
+        | Event::WriteAt(result, ..)
+        | Event::ReadVectored(result, _)
+        | Event::Write(result, _)
+        | Event::WriteVectored(result, _)
+        | Event::SendTo(result, _) => size(result),
+        Event::Receive(result) => result.as_ref().map(|lease| lease.len() as u64).map_err(errno),
+        Event::ReceiveFrom(result) => result.as_ref().map(|data| data.len() as u64).map_err(errno),
+        Event::Signal(result) => result.as_ref().map(|info| info.signal as u64).map_err(errno),
+        Event::Timer(result) | Event::Wake(result) => word(result),
+        other => panic!("an event that the tests do not know: {other:?}"),
+    }
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or_else(|| panic!("an error without errno: {error}"))
+}
+
+/// The bytes that a successful read brought.
+#[track_caller]
+pub fn read_of(event: Event) -> Vec<u8> {
+    match event {
+        Event::Read(Ok(_), bytes) => bytes,
+        other => panic!("expected a successful read: {other:?}"),
+    }
+}
+
+#[track_caller]
+pub fn received(event: Event) -> Lease {
+    match event {
+        Event::Receive(Ok(lease)) => lease,
+        other => panic!("expected a successful receive: {other:?}"),
+    }
+}
+
+#[track_caller]
+pub fn datagram(event: Event) -> Datagram {
+    match event {
+        Event::ReceiveFrom(Ok(datagram)) => datagram,
+        other => panic!("expected a datagram: {other:?}"),
+    }
+}
+
+/// The buffer that a successful write gives back; the whole of it must have been written.
+#[track_caller]
+pub fn written(event: Event) -> Buffer {
+    match event {
+        Event::Write(Ok(bytes), buffer) if bytes == buffer.len() => buffer,
+        other => panic!("expected a complete write: {other:?}"),
+    }
+}
+
+#[track_caller]
+pub fn accepted(event: Event) -> megapipe::Accepted {
+    match event {
+        Event::Accept(Ok(accepted)) => accepted,
+        other => panic!("expected a connection: {other:?}"),
+    }
+}
+
+/// A listening socket on the loopback with a long queue.
+pub fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    // SAFETY: the call takes no pointers and the descriptor is open.
+    let result = unsafe { libc::listen(listener.as_raw_fd(), 4096) };
+    assert_eq!(result, 0, "listen: {}", io::Error::last_os_error());
+    let address = listener.local_addr().expect("local address");
+    (listener, address)
+}
+
+/// A client that gives up after a while.
+pub fn client(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("connect");
+    patient(&stream);
+    stream.set_nodelay(true).expect("nodelay");
+    stream
+}
+
+/// Makes a blocking socket give up after a while.
+pub fn patient(stream: &TcpStream) {
+    stream.set_read_timeout(Some(PATIENCE)).expect("time-out");
+    stream.set_write_timeout(Some(PATIENCE)).expect("time-out");
+}
+
+/// A connected pair: the test's side, which gives up after a while, and the channel's side.
+pub fn tcp_pair() -> (TcpStream, TcpStream) {
+    let (listener, address) = listener();
+    let ours = client(address);
+    let (theirs, _) = listener.accept().expect("accept");
+    theirs.set_nodelay(true).expect("nodelay");
+    (ours, theirs)
+}
+
+/// A connected pair of UNIX sockets: the test's side, which gives up, and the channel's side.
+pub fn unix_pair() -> (UnixStream, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().expect("socketpair");
+    ours.set_read_timeout(Some(PATIENCE)).expect("time-out");
+    ours.set_write_timeout(Some(PATIENCE)).expect("time-out");
+    (ours, theirs)
+}
+
+/// A bound UDP socket on the loopback that gives up after a while.
+pub fn udp(ip: &str) -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind((ip, 0)).unwrap_or_else(|error| panic!("bind {ip}: {error}"));
+    socket.set_read_timeout(Some(PATIENCE)).expect("time-out");
+    let address = socket.local_addr().expect("local address");
+    (socket, address)
+}
+
+/// A source that never becomes ready, and what keeps it so.
+pub fn silent() -> (UnixStream, UnixStream) {
+    UnixStream::pair().expect("socketpair")
+}
+
+/// An endless stream of bytes in which every position can be told from its neighbours.
+#[derive(Clone)]
+pub struct Pattern {
+    block: Arc<Vec<u8>>,
+}
+
+/// A prime, so that it is no multiple of any buffer's size.
+const BLOCK: usize = 1_048_583;
+
+impl Pattern {
+    /// Streams of different seeds differ nearly everywhere.
+    pub fn new(seed: u64) -> Pattern {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut block = Vec::with_capacity(BLOCK + 8);
+        while block.len() < BLOCK {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            block.extend_from_slice(&state.to_le_bytes());
+        }
+        block.truncate(BLOCK);
+        Pattern { block: Arc::new(block) }
+    }
+
+    /// The bytes `offset..offset + bytes` of the stream.
+    pub fn bytes(&self, offset: usize, bytes: usize) -> Vec<u8> {
+        let mut made = Vec::with_capacity(bytes);
+        while made.len() < bytes {
+            let at = (offset + made.len()) % BLOCK;
+            let step = (BLOCK - at).min(bytes - made.len());
+            made.extend_from_slice(&self.block[at..at + step]);
+        }
+        made
+    }
+
+    /// Panics unless `found` is what the stream has at `offset`.
+    #[track_caller]
+    pub fn check(&self, offset: usize, found: &[u8]) {
+        let mut done = 0;
+        while done < found.len() {
+            let at = (offset + done) % BLOCK;
+            let step = (BLOCK - at).min(found.len() - done);
+            let (here, there) = (&found[done..done + step], &self.block[at..at + step]);
+            if let Some(wrong) = here.iter().zip(there).position(|(a, b)| a != b) {
+                panic!("byte {} of the stream is wrong", offset + done + wrong);
+            }
+            done += step;
+        }
+    }
+}
+
+/// The address as the crate writes it.
+pub fn inet(address: SocketAddr) -> Address {
+    Address::Inet(address)
+}
