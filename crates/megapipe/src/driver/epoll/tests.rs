@@ -14,7 +14,7 @@ use super::EpollDriver;
 use crate::config::{BufferClass, Config};
 use crate::counters::Counters;
 use crate::driver::{Driver, NO_OFFSET, Object, Operation, Outcome, Output, Pools};
-use crate::pool::Lease;
+use crate::pool::{Lease, Pool};
 use crate::source::Source;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -99,7 +99,12 @@ impl Rig {
     }
 
     fn free_buffers(&self) -> (usize, usize) {
-        (self.pools.small.free_count(), self.pools.large.free_count())
+        let count = |pool: &Pool| {
+            let taken: Vec<u16> = std::iter::from_fn(|| pool.take()).collect();
+            taken.iter().rev().for_each(|index| pool.give_back(*index));
+            taken.len()
+        };
+        (count(&self.pools.small), count(&self.pools.large))
     }
 }
 
