@@ -121,6 +121,12 @@ impl Helpers {
         tags
     }
 
+    /// Jobs that nobody works on yet.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.shared.lock().queue.len()
+    }
+
     /// Waits until nobody works on anything, `deadline` at most; false if somebody still does.
     pub(super) fn wait_until_quiet(&self, deadline: Duration) -> bool {
         let busy = |state: &mut State| state.running > 0 || !state.queue.is_empty();

@@ -17,25 +17,17 @@ pub(super) fn connect(
     address: *const libc::sockaddr,
     bytes: libc::socklen_t,
 ) -> Step {
-    let fd = entry.fd();
     if task.begun {
-        let error = calls.option(fd, libc::SOL_SOCKET, libc::SO_ERROR);
-        return Step::Ended(error.map_or_else(|errno| -errno, |(errno, _)| -errno));
-    }
-    let flags = match calls.flags(fd) {
-        Ok(flags) => flags,
-        Err(errno) => return Step::Ended(-errno),
-    };
-    let blocking = flags & libc::O_NONBLOCK == 0;
-    if blocking && let Err(errno) = calls.set_flags(fd, flags | libc::O_NONBLOCK) {
+        let error = calls.option(entry.fd(), libc::SOL_SOCKET, libc::SO_ERROR);
+        let errno = error.map_or_else(|errno| errno, |(errno, _)| errno);
+        if errno != 0 && family(address, bytes).is_some_and(is_inet) {
+            // The failure has to be fetched by a second connect, too: else a later one would
+            // meet it again, as ECONNABORTED.
+            let _ = try_once(calls, entry, address, bytes);
+        }
         return Step::Ended(-errno);
     }
-    // SAFETY: `bytes` bytes at `address` are readable until the operation's outcome.
-    let begun = calls.once(|| unsafe { libc::connect(fd, address, bytes) as isize });
-    if blocking {
-        let _ = calls.set_flags(fd, flags);
-    }
-    match begun {
+    match try_once(calls, entry, address, bytes) {
         Ok(_) => Step::Ended(0),
         Err(libc::EINPROGRESS | libc::EINTR) => {
             task.begun = true;
@@ -45,4 +37,28 @@ pub(super) fn connect(
         Err(libc::EAGAIN) if family(address, bytes) == Some(libc::AF_UNIX) => Step::Later,
         Err(errno) => Step::Ended(-errno),
     }
+}
+
+fn is_inet(family: i32) -> bool {
+    family == libc::AF_INET || family == libc::AF_INET6
+}
+
+fn try_once(
+    calls: &Calls,
+    entry: &Entry,
+    address: *const libc::sockaddr,
+    bytes: libc::socklen_t,
+) -> Result<usize, i32> {
+    let fd = entry.fd();
+    let flags = calls.flags(fd)?;
+    let blocking = flags & libc::O_NONBLOCK == 0;
+    if blocking {
+        calls.set_flags(fd, flags | libc::O_NONBLOCK)?;
+    }
+    // SAFETY: `bytes` bytes at `address` are readable until the operation's outcome.
+    let begun = calls.once(|| unsafe { libc::connect(fd, address, bytes) as isize });
+    if blocking {
+        let _ = calls.set_flags(fd, flags);
+    }
+    begun
 }

@@ -1,8 +1,9 @@
 //! Disk files: from the page cache at once, else by helper threads.
 
+use super::EpollDriver;
 use super::calls::{Calls, TRANSFER_MAX};
-use super::vector::{consume, rest, total};
-use crate::driver::{NO_OFFSET, Object};
+use super::vector::{consume, rest, total, view};
+use crate::driver::{Full, NO_OFFSET, Object, Operation, Outcome};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -52,7 +53,7 @@ impl Job {
 }
 
 /// Where a transfer goes on after `done` bytes.
-pub(super) fn advance(offset: u64, done: usize) -> u64 {
+fn advance(offset: u64, done: usize) -> u64 {
     if offset == NO_OFFSET { NO_OFFSET } else { offset.saturating_add(done as u64) }
 }
 
@@ -82,7 +83,7 @@ fn transfer(
 }
 
 /// How far a read came without a disk.
-pub(super) enum Cached {
+enum Cached {
     Ended(i32),
     /// After so many bytes it would have to wait for one.
     Missing {
@@ -91,7 +92,7 @@ pub(super) enum Cached {
 }
 
 /// Reads what the page cache has.
-pub(super) fn read_cached(calls: &Calls, fd: RawFd, vector: &[libc::iovec], offset: u64) -> Cached {
+fn read_cached(calls: &Calls, fd: RawFd, vector: &[libc::iovec], offset: u64) -> Cached {
     let all = total(vector);
     let mut done = 0;
     let mut left = Vec::new();
@@ -140,4 +141,66 @@ fn pwritev(calls: &Calls, fd: RawFd, vector: &[libc::iovec], offset: u64) -> Res
     }
     // SAFETY: as above.
     calls.retried(|| unsafe { libc::pwritev(fd, parts, count, offset as libc::off_t) })
+}
+
+impl EpollDriver {
+    /// Does a disk operation if that needs no disk, else leaves it to the helper threads.
+    pub(super) fn submit_file(
+        &mut self,
+        tag: u64,
+        object: Object,
+        operation: Operation,
+    ) -> Result<(), Full> {
+        if self.helpers.as_ref().is_some_and(|helpers| helpers.is_full()) {
+            return Err(Full);
+        }
+        let Some(entry) = self.objects.get_mut(object) else { return Ok(()) };
+        let single;
+        let (vector, offset) = match operation {
+            Operation::Read { address, bytes, offset } => {
+                single = [part(address, bytes)];
+                (&single[..], offset)
+            }
+            Operation::Write { address, bytes, offset } => {
+                single = [part(address.cast_mut(), bytes)];
+                (&single[..], offset)
+            }
+            Operation::ReadVectored { vector, count, offset }
+            | Operation::WriteVectored { vector, count, offset } => (view(vector, count), offset),
+            _ => (&[][..], NO_OFFSET),
+        };
+        let mut done = 0;
+        let reads = matches!(operation, Operation::Read { .. } | Operation::ReadVectored { .. });
+        // A helper may hold the lock on the file position for as long as the disk takes.
+        if reads && !(offset == NO_OFFSET && entry.is_shared()) {
+            match read_cached(&self.calls, entry.fd(), vector, offset) {
+                Cached::Ended(result) => {
+                    self.outcomes.push_back(Outcome::plain(tag, result));
+                    return Ok(());
+                }
+                Cached::Missing { done: read } => done = read,
+            }
+        }
+        let work = match operation {
+            Operation::Sync { data_only } => Work::Sync { data_only },
+            _ => {
+                let vector = rest(vector, done, TRANSFER_MAX - done);
+                let offset = advance(offset, done);
+                if reads { Work::Read { vector, offset } } else { Work::Write { vector, offset } }
+            }
+        };
+        let pushed = entry
+            .share()
+            .and_then(|file| self.helpers()?.push(Job { tag, object, file, work, done }));
+        if let Err(error) = pushed {
+            let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
+            let result = if done > 0 { done as i32 } else { -errno };
+            self.outcomes.push_back(Outcome::plain(tag, result));
+        }
+        Ok(())
+    }
+}
+
+fn part(address: *mut u8, bytes: u32) -> libc::iovec {
+    libc::iovec { iov_base: address.cast(), iov_len: bytes as usize }
 }

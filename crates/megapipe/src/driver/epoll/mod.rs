@@ -17,19 +17,22 @@
 //!   1 ms, 2 ms, … 32 ms.
 //!
 //! Disk files know no readiness: reads take what the page cache has, the rest is left to a few
-//! helper threads.
+//! helper threads. These work on a duplicate of the descriptor, which lives as long as the endpoint
+//! or the last of its operations (and whose closing drops the process's fcntl(2) locks on the file,
+//! as every close does).
 //!
 //! Pipes, terminals and listening sockets are made non-blocking while they are attached. The flag
-//! belongs to the open file description: duplicates, in this process or another, see it too, and
-//! one that is attached as well blocks if the first is given back before it. Stream and datagram
-//! sockets are left as they are. A write to a pipe without a reader raises no `SIGPIPE` from Linux
-//! 6.18 on; before, it does as with write(2).
+//! belongs to the open file description: other processes that have inherited it see it, too.
+//! Stream and datagram sockets are left as they are. A write to a pipe without a reader raises no
+//! `SIGPIPE` from Linux 6.18 on; before, it does as with write(2). Closing a socket for which
+//! `SO_LINGER` asks to wait for unsent data waits, as close(2) does.
 
 mod attempt;
 mod blocking;
 mod calls;
 mod connect;
 mod file;
+mod nonblocking;
 mod objects;
 mod poller;
 #[cfg(test)]
@@ -50,7 +53,7 @@ use poller::Poller;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use turn::Retry;
 
 /// What epoll calls the helper threads' bell; endpoints have 32-bit numbers.
@@ -86,7 +89,7 @@ impl EpollDriver {
     /// A driver with nothing attached. Fails as epoll_create1(2) does.
     pub(crate) fn new(config: &Config, pools: Pools) -> io::Result<EpollDriver> {
         Ok(EpollDriver {
-            objects: Objects::new(config.max_handles),
+            objects: Objects::default(),
             poller: Poller::new()?,
             pools,
             calls: Calls::default(),
@@ -132,46 +135,6 @@ impl EpollDriver {
             }
         }
     }
-
-    /// Asks the kernel, again and again until there is an outcome, the time is up or a signal
-    /// handler ran.
-    fn look(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let before = self.outcomes.len();
-        let once = timeout.is_some_and(|timeout| timeout.is_zero());
-        let end = match timeout {
-            Some(timeout) if !once => Instant::now().checked_add(timeout),
-            _ => None,
-        };
-        loop {
-            let pause = if once { Some(Duration::ZERO) } else { self.pause(end) };
-            self.waits += 1;
-            self.unlooked = 0;
-            let Some(events) = self.poller.wait(&self.calls, pause)? else { break };
-            self.note(events);
-            self.serve();
-            let late = || end.is_some_and(|end| Instant::now() >= end);
-            if !self.outcomes.is_empty() || once || late() {
-                break;
-            }
-        }
-        let brought = (self.outcomes.len() - before) as u64;
-        self.batched += brought;
-        self.largest_batch = self.largest_batch.max(brought);
-        Ok(())
-    }
-
-    /// How long the driver may sleep.
-    fn pause(&self, end: Option<Instant>) -> Option<Duration> {
-        if !self.outcomes.is_empty() || !self.ready.is_empty() || self.rung {
-            return Some(Duration::ZERO);
-        }
-        let retry = self.retries.iter().map(|retry| retry.due).min();
-        let next = match (end, retry) {
-            (Some(end), Some(retry)) => end.min(retry),
-            (end, retry) => end.or(retry)?,
-        };
-        Some(next.saturating_duration_since(Instant::now()))
-    }
 }
 
 impl Driver for EpollDriver {
@@ -179,7 +142,7 @@ impl Driver for EpollDriver {
         let Endpoint::Descriptor(descriptor) = endpoint else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         };
-        self.objects.insert(Entry::new(descriptor, kind)?)
+        Ok(self.objects.insert(Entry::new(descriptor, kind)?))
     }
 
     fn detach(&mut self, object: Object, busy: bool) -> Option<OwnedFd> {

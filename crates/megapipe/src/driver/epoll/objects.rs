@@ -1,6 +1,7 @@
 //! What the driver knows of the endpoints that it has taken over.
 
 use super::calls::Calls;
+use super::nonblocking;
 use crate::driver::{NO_OFFSET, Object, Operation};
 use crate::source::Kind;
 use std::io;
@@ -42,7 +43,7 @@ pub(super) struct Task {
     pub(super) rest: Vec<libc::iovec>,
     /// Whether the kernel already works on the connection.
     pub(super) begun: bool,
-    /// How often it was tried in vain without an edge to wait for.
+    /// How often it was tried in vain without an edge to wait for; such a task never has one.
     pub(super) retries: u8,
 }
 
@@ -101,7 +102,7 @@ pub(super) struct Entry {
     pub(super) kind: Kind,
     /// Whether epoll watches it.
     pub(super) registered: bool,
-    /// Whether its `O_NONBLOCK` is our doing.
+    /// Whether it is kept non-blocking.
     made_nonblocking: bool,
     /// Whether writes can be asked not to raise `SIGPIPE`.
     pub(super) quiet: bool,
@@ -116,16 +117,16 @@ pub(super) struct Entry {
 impl Entry {
     /// Takes over a descriptor. What can neither be told call by call not to block
     /// (`MSG_DONTWAIT`) nor be left to a helper thread is made non-blocking until it is given
-    /// back.
+    /// back; what this crate has made itself, for good.
     pub(super) fn new(descriptor: OwnedFd, kind: Kind) -> io::Result<Entry> {
         let mut made_nonblocking = false;
-        if !matches!(kind, Kind::Stream | Kind::Datagram | Kind::File) {
-            let calls = Calls::default();
-            let error = io::Error::from_raw_os_error;
-            let flags = calls.flags(descriptor.as_raw_fd()).map_err(error)?;
-            if flags & libc::O_NONBLOCK == 0 {
-                let flags = flags | libc::O_NONBLOCK;
-                calls.set_flags(descriptor.as_raw_fd(), flags).map_err(error)?;
+        match kind {
+            Kind::Stream | Kind::Datagram | Kind::File => {}
+            Kind::Signal | Kind::Timer | Kind::Wake => {
+                nonblocking::set(descriptor.as_raw_fd())?;
+            }
+            Kind::Listener | Kind::Pipe => {
+                nonblocking::keep(descriptor.as_raw_fd())?;
                 made_nonblocking = true;
             }
         }
@@ -159,12 +160,8 @@ impl Entry {
 
     /// Undoes what `new` did to the file description.
     pub(super) fn restore(&mut self) {
-        if self.made_nonblocking {
-            let calls = Calls::default();
-            if let Ok(flags) = calls.flags(self.fd()) {
-                let _ = calls.set_flags(self.fd(), flags & !libc::O_NONBLOCK);
-            }
-            self.made_nonblocking = false;
+        if std::mem::take(&mut self.made_nonblocking) {
+            nonblocking::release(self.fd());
         }
     }
 
@@ -242,27 +239,21 @@ impl Entry {
 
 /// The table of endpoints. An [`Object`] is an index; the channel above never uses a stale one, and
 /// whatever the driver itself remembers by index does no harm to a later tenant.
+#[derive(Default)]
 pub(super) struct Objects {
     entries: Vec<Option<Entry>>,
     free: Vec<u32>,
-    limit: u32,
 }
 
 impl Objects {
-    pub(super) fn new(limit: u32) -> Objects {
-        Objects { entries: Vec::new(), free: Vec::new(), limit }
-    }
-
-    pub(super) fn insert(&mut self, entry: Entry) -> io::Result<Object> {
+    pub(super) fn insert(&mut self, entry: Entry) -> Object {
         if let Some(index) = self.free.pop() {
             self.entries[index as usize] = Some(entry);
-            return Ok(Object(index));
-        }
-        if self.entries.len() >= self.limit as usize {
-            return Err(io::Error::from_raw_os_error(libc::ENFILE));
+            return Object(index);
         }
         self.entries.push(Some(entry));
-        Ok(Object(self.entries.len() as u32 - 1))
+        // Each entry has a descriptor, of which a process never has that many.
+        Object(self.entries.len() as u32 - 1)
     }
 
     pub(super) fn get_mut(&mut self, object: Object) -> Option<&mut Entry> {

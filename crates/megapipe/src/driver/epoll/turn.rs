@@ -1,11 +1,10 @@
 //! Whose turn it is: operations that are tried, parked, and tried again.
 
 use super::attempt::{Step, attempt, burst};
-use super::file::{Cached, Job, Work, advance, read_cached};
 use super::objects::{Direction, Task};
-use super::vector::{rest, view};
 use super::{EpollDriver, HELPERS};
-use crate::driver::{Full, NO_OFFSET, Object, Operation, Outcome, Output};
+use crate::driver::{Object, Outcome, Output};
+use std::io;
 use std::time::{Duration, Instant};
 
 /// Pauses between tries that no edge calls for double from the first to the last.
@@ -20,6 +19,46 @@ pub(super) struct Retry {
 }
 
 impl EpollDriver {
+    /// Asks the kernel, again and again until there is an outcome, the time is up or a signal
+    /// handler ran.
+    pub(super) fn look(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let before = self.outcomes.len();
+        let once = timeout.is_some_and(|timeout| timeout.is_zero());
+        let end = match timeout {
+            Some(timeout) if !once => Instant::now().checked_add(timeout),
+            _ => None,
+        };
+        loop {
+            let pause = if once { Some(Duration::ZERO) } else { self.pause(end) };
+            self.waits += 1;
+            self.unlooked = 0;
+            let Some(events) = self.poller.wait(&self.calls, pause)? else { break };
+            self.note(events);
+            self.serve();
+            let late = || end.is_some_and(|end| Instant::now() >= end);
+            if !self.outcomes.is_empty() || once || late() {
+                break;
+            }
+        }
+        let brought = (self.outcomes.len() - before) as u64;
+        self.batched += brought;
+        self.largest_batch = self.largest_batch.max(brought);
+        Ok(())
+    }
+
+    /// How long the driver may sleep.
+    fn pause(&self, end: Option<Instant>) -> Option<Duration> {
+        if !self.outcomes.is_empty() || !self.ready.is_empty() || self.rung {
+            return Some(Duration::ZERO);
+        }
+        let retry = self.retries.iter().map(|retry| retry.due).min();
+        let next = match (end, retry) {
+            (Some(end), Some(retry)) => end.min(retry),
+            (end, retry) => end.or(retry)?,
+        };
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
     /// Gives an operation that may be ready its turn, and parks what is left of it.
     pub(super) fn turn(&mut self, object: Object, direction: Direction) {
         let Some(entry) = self.objects.get_mut(object) else { return };
@@ -158,6 +197,11 @@ impl EpollDriver {
                 }
                 let Some(entry) = self.objects.get_mut(object) else { continue };
                 let side = entry.side(direction);
+                // A task that waits for its pause to be over must not be hurried: a UNIX socket
+                // reports room after each send that a full queue has refused.
+                if side.task.as_ref().is_some_and(|task| task.retries > 0) {
+                    continue;
+                }
                 side.ready = true;
                 if side.task.is_some() {
                     self.list(object, direction);
@@ -178,66 +222,6 @@ impl EpollDriver {
             self.outcomes.push_back(Outcome::plain(finished.tag, finished.result));
         }
     }
-
-    /// Does a disk operation if that needs no disk, else leaves it to the helper threads.
-    pub(super) fn submit_file(
-        &mut self,
-        tag: u64,
-        object: Object,
-        operation: Operation,
-    ) -> Result<(), Full> {
-        if self.helpers.as_ref().is_some_and(|helpers| helpers.is_full()) {
-            return Err(Full);
-        }
-        let Some(entry) = self.objects.get_mut(object) else { return Ok(()) };
-        let single;
-        let (vector, offset) = match operation {
-            Operation::Read { address, bytes, offset } => {
-                single = [part(address, bytes)];
-                (&single[..], offset)
-            }
-            Operation::Write { address, bytes, offset } => {
-                single = [part(address.cast_mut(), bytes)];
-                (&single[..], offset)
-            }
-            Operation::ReadVectored { vector, count, offset }
-            | Operation::WriteVectored { vector, count, offset } => (view(vector, count), offset),
-            _ => (&[][..], NO_OFFSET),
-        };
-        let mut done = 0;
-        let reads = matches!(operation, Operation::Read { .. } | Operation::ReadVectored { .. });
-        // A helper may hold the lock on the file position for as long as the disk takes.
-        if reads && !(offset == NO_OFFSET && entry.is_shared()) {
-            match read_cached(&self.calls, entry.fd(), vector, offset) {
-                Cached::Ended(result) => {
-                    self.outcomes.push_back(Outcome::plain(tag, result));
-                    return Ok(());
-                }
-                Cached::Missing { done: read } => done = read,
-            }
-        }
-        let work = match operation {
-            Operation::Sync { data_only } => Work::Sync { data_only },
-            _ => {
-                let vector = rest(vector, done, super::calls::TRANSFER_MAX - done);
-                let offset = advance(offset, done);
-                if reads { Work::Read { vector, offset } } else { Work::Write { vector, offset } }
-            }
-        };
-        let pushed = entry
-            .share()
-            .and_then(|file| self.helpers()?.push(Job { tag, object, file, work, done }));
-        if let Err(error) = pushed {
-            let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
-            let result = if done > 0 { done as i32 } else { -errno };
-            self.outcomes.push_back(Outcome::plain(tag, result));
-        }
-        Ok(())
-    }
-}
-
-fn part(address: *mut u8, bytes: u32) -> libc::iovec {
-    libc::iovec { iov_base: address.cast(), iov_len: bytes as usize }
 }
 
 /// A connection that was accepted after another had been waiting when that one came.

@@ -1,0 +1,158 @@
+//! Who has made which file non-blocking, and who has to undo it.
+//!
+//! `O_NONBLOCK` belongs to an open file description, which duplicates share: a listener may be
+//! registered with several channels of a process by a duplicate each. The one that leaves first
+//! must not make the accepts of the others block. This is a lock at registration, never on the
+//! data path.
+
+use super::calls::{Calls, errno};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// fcntl(2): whether two descriptors share a description. Linux 6.10; libc does not know it yet.
+const F_DUPFD_QUERY: libc::c_int = 1024 + 3;
+const KCMP_FILE: libc::c_int = 0;
+
+/// Device and inode. Pipes' ends share it, and so do all timers and event counters.
+type File = (libc::dev_t, libc::ino_t);
+
+/// A descriptor that must not block.
+struct Kept {
+    fd: RawFd,
+    /// Whether the flag is to be cleared when nobody needs it any more.
+    restore: bool,
+}
+
+static KEPT: Mutex<BTreeMap<File, Vec<Kept>>> = Mutex::new(BTreeMap::new());
+
+fn lock() -> MutexGuard<'static, BTreeMap<File, Vec<Kept>>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes a descriptor non-blocking until `release`.
+pub(super) fn keep(fd: RawFd) -> io::Result<()> {
+    let file = file_of(fd)?;
+    let mut kept = lock();
+    let restore = set(fd)?;
+    kept.entry(file).or_default().push(Kept { fd, restore });
+    Ok(())
+}
+
+/// Makes a descriptor non-blocking for good; true if it was not before.
+pub(super) fn set(fd: RawFd) -> io::Result<bool> {
+    let calls = Calls::default();
+    let error = io::Error::from_raw_os_error;
+    let flags = calls.flags(fd).map_err(error)?;
+    let blocking = flags & libc::O_NONBLOCK == 0;
+    if blocking {
+        calls.set_flags(fd, flags | libc::O_NONBLOCK).map_err(error)?;
+    }
+    Ok(blocking)
+}
+
+/// Undoes `keep`, unless another kept descriptor shares the description: then that one will.
+pub(super) fn release(fd: RawFd) {
+    let Ok(file) = file_of(fd) else { return };
+    let mut kept = lock();
+    let Some(group) = kept.get_mut(&file) else { return };
+    let Some(at) = group.iter().position(|other| other.fd == fd) else { return };
+    let own = group.swap_remove(at);
+    let heir = group.iter_mut().find(|other| own.restore && may_share(fd, other.fd));
+    match heir {
+        Some(heir) => heir.restore = true,
+        None if own.restore => {
+            let calls = Calls::default();
+            if let Ok(flags) = calls.flags(fd) {
+                let _ = calls.set_flags(fd, flags & !libc::O_NONBLOCK);
+            }
+        }
+        None => {}
+    }
+    if group.is_empty() {
+        kept.remove(&file);
+    }
+}
+
+fn file_of(fd: RawFd) -> io::Result<File> {
+    // SAFETY: all-zero bytes are a valid `stat`, which fstat only fills.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is valid for writing and outlives the call.
+    if unsafe { libc::fstat(fd, &mut stat) } < 0 {
+        return Err(io::Error::from_raw_os_error(errno()));
+    }
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Whether two descriptors of one file share its description, or might, if the kernel does not
+/// say: a flag that stays is better than a thread that hangs.
+fn may_share(one: RawFd, other: RawFd) -> bool {
+    // SAFETY: the call takes no pointers.
+    match unsafe { libc::fcntl(one, F_DUPFD_QUERY, other) } {
+        0 => return false,
+        1 => return true,
+        _ => {}
+    }
+    // SAFETY: the call takes no pointers.
+    let order = unsafe {
+        let pid = libc::getpid();
+        libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_FILE, one, other)
+    };
+    order <= 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    fn is_nonblocking(descriptor: &impl AsRawFd) -> bool {
+        Calls::default().flags(descriptor.as_raw_fd()).unwrap() & libc::O_NONBLOCK != 0
+    }
+
+    #[test]
+    fn the_last_of_several_duplicates_restores_the_flag() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let (reader, writer) = (OwnedFd::from(reader), OwnedFd::from(writer));
+        let (second, third) = (reader.try_clone().unwrap(), reader.try_clone().unwrap());
+        for descriptor in [&reader, &second, &third] {
+            keep(descriptor.as_raw_fd()).unwrap();
+        }
+        assert!(!is_nonblocking(&writer));
+        for descriptor in [&reader, &third, &second] {
+            assert!(is_nonblocking(&reader));
+            release(descriptor.as_raw_fd());
+        }
+        assert!(!is_nonblocking(&reader));
+    }
+
+    #[test]
+    fn what_was_nonblocking_stays_so() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        set(reader.as_raw_fd()).unwrap();
+        keep(reader.as_raw_fd()).unwrap();
+        release(reader.as_raw_fd());
+        assert!(is_nonblocking(&reader));
+        release(reader.as_raw_fd());
+        assert!(is_nonblocking(&reader));
+    }
+
+    #[test]
+    fn descriptions_of_one_file_are_told_apart() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        keep(reader.as_raw_fd()).unwrap();
+        keep(writer.as_raw_fd()).unwrap();
+        let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        let again = File::open(path).unwrap();
+        keep(again.as_raw_fd()).unwrap();
+        for descriptor in [reader.as_raw_fd(), again.as_raw_fd()] {
+            release(descriptor);
+        }
+        assert!(!is_nonblocking(&reader) && !is_nonblocking(&again));
+        assert!(is_nonblocking(&writer));
+        release(writer.as_raw_fd());
+        assert!(!is_nonblocking(&writer));
+    }
+}

@@ -1,0 +1,161 @@
+//! Accepting.
+
+use super::*;
+use crate::source::Endpoint;
+use std::net::SocketAddr;
+use std::os::unix::net::{UnixListener, UnixStream};
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+fn accept(repeat: bool) -> Operation {
+    Operation::Accept { lightweight: true, repeat }
+}
+
+fn descriptor(outcome: Outcome) -> (OwnedFd, bool) {
+    let Output::Socket { socket, queue_nonempty } = outcome.output else {
+        panic!("no socket: {outcome:?}")
+    };
+    (socket.into_descriptor().unwrap(), queue_nonempty)
+}
+
+#[test]
+fn one_connection_as_a_plain_descriptor() {
+    let mut rig = Rig::new();
+    let (listener, address) = listener();
+    let listener = rig.attach(listener);
+    rig.submit(1, listener, accept(false));
+    rig.nothing();
+    let peer = TcpStream::connect(address).unwrap();
+    let other = TcpStream::connect(address).unwrap();
+    let outcome = rig.next();
+    assert_eq!((outcome.tag, outcome.more), (1, false));
+    let (accepted, _) = descriptor(outcome);
+    assert!(!is_nonblocking(&accepted));
+    // SAFETY: the call takes no pointers.
+    let own = unsafe { libc::fcntl(accepted.as_raw_fd(), libc::F_GETFD) };
+    assert_eq!(own, libc::FD_CLOEXEC);
+    let accepted = TcpStream::from(accepted);
+    assert_eq!(accepted.peer_addr().unwrap(), peer.local_addr().unwrap());
+    // The second waits for the second accept, which needs no edge.
+    rig.nothing();
+    rig.submit(2, listener, accept(false));
+    let (accepted, _) = descriptor(rig.next());
+    let accepted = TcpStream::from(accepted);
+    assert_eq!(accepted.peer_addr().unwrap(), other.local_addr().unwrap());
+}
+
+#[test]
+fn a_burst_comes_whole_and_each_knows_of_the_next() {
+    let mut rig = Rig::new();
+    let (listener, address) = listener();
+    let listener = rig.attach(listener);
+    rig.submit(1, listener, accept(true));
+    rig.nothing();
+    let peers: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut known = 0;
+    for peer in &peers {
+        let outcome = rig.next();
+        assert!(outcome.more);
+        let (accepted, queue_nonempty) = descriptor(outcome);
+        let accepted = TcpStream::from(accepted);
+        assert_eq!(accepted.peer_addr().unwrap(), peer.local_addr().unwrap());
+        known += usize::from(queue_nonempty);
+    }
+    // All but the last of each turn.
+    assert!((45..50).contains(&known), "{known}");
+    rig.nothing();
+    rig.driver.cancel(1, listener);
+    assert_eq!(rig.last(1), -libc::ECANCELED);
+}
+
+#[test]
+fn the_listener_gets_its_flags_back() {
+    let mut rig = Rig::new();
+    let (listener, _) = listener();
+    let copy = listener.try_clone().unwrap();
+    let object = rig.attach(listener);
+    assert!(is_nonblocking(&copy));
+    rig.submit(1, object, accept(true));
+    let back = rig.driver.detach(object, true).unwrap();
+    assert!(!is_nonblocking(&back));
+    assert_eq!(rig.last(1), -libc::ECANCELED);
+
+    let object = rig.attach(back);
+    assert!(is_nonblocking(&copy));
+    rig.submit(2, object, accept(true));
+    drop(rig);
+    assert!(!is_nonblocking(&copy));
+
+    let mut rig = Rig::new();
+    copy.set_nonblocking(true).unwrap();
+    let object = rig.attach(copy);
+    assert!(is_nonblocking(&rig.driver.detach(object, false).unwrap()));
+}
+
+#[test]
+fn a_listener_of_two_drivers_survives_the_first() {
+    let (listener, address) = listener();
+    let (mut first, mut second) = (Rig::new(), Rig::new());
+    let one = first.attach(listener.try_clone().unwrap());
+    let other = second.attach(listener.try_clone().unwrap());
+    first.submit(1, one, accept(true));
+    drop(first);
+    // It would hang here if the flag were gone.
+    second.submit(1, other, accept(true));
+    second.nothing();
+    let _peer = TcpStream::connect(address).unwrap();
+    descriptor(second.next());
+    drop(second);
+    assert!(!is_nonblocking(&listener));
+}
+
+#[test]
+fn unix_connections() {
+    let directory = tempdir();
+    let path = directory.0.join("socket");
+    let mut rig = Rig::new();
+    let listener = rig.attach(UnixListener::bind(&path).unwrap());
+    rig.submit(1, listener, accept(true));
+    let _peers: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    for _ in 0..20 {
+        descriptor(rig.next());
+    }
+    rig.nothing();
+}
+
+#[test]
+fn only_listeners_accept_and_only_descriptors_are_taken() {
+    let mut rig = Rig::new();
+    let (near, _far) = tcp_pair();
+    let near = rig.attach(near);
+    rig.submit(1, near, accept(true));
+    assert_eq!(rig.last(1), -libc::EINVAL);
+
+    let discarded = std::rc::Rc::default();
+    let direct = crate::driver::DirectSocket { index: 7, discarded, armed: true };
+    let refused = rig.driver.attach(Endpoint::Direct(direct), crate::source::Kind::Stream);
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+}
+
+/// A directory that goes with its value.
+pub(super) struct Directory(pub(super) std::path::PathBuf);
+
+pub(super) fn tempdir() -> Directory {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("megapipe-epoll-{}-{number}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::create_dir(&path).unwrap();
+    Directory(path)
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,153 @@
+//! Connecting.
+
+use super::accepts::tempdir;
+use super::*;
+use crate::address::{Address, RawAddress};
+use std::os::fd::FromRawFd;
+use std::os::unix::net::UnixListener;
+
+fn socket(family: i32) -> OwnedFd {
+    // SAFETY: the call takes no pointers; the new descriptor is owned here alone.
+    unsafe {
+        let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        assert!(fd >= 0);
+        OwnedFd::from_raw_fd(fd)
+    }
+}
+
+fn raw(address: impl Into<Address>) -> Box<RawAddress> {
+    Box::new(RawAddress::new(&address.into()).unwrap())
+}
+
+fn connect(address: &RawAddress) -> Operation {
+    Operation::Connect { address: (&raw const address.storage).cast(), bytes: address.bytes }
+}
+
+#[test]
+fn a_connection_comes_about_and_the_socket_stays_blocking() {
+    let mut rig = Rig::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = raw(listener.local_addr().unwrap());
+    let near = socket(libc::AF_INET);
+    let copy = near.try_clone().unwrap();
+    let near = rig.attach(near);
+    rig.submit(1, near, connect(&address));
+    assert_eq!(rig.last(1), 0);
+    assert!(!is_nonblocking(&copy));
+    let (far, _) = listener.accept().unwrap();
+    rig.submit(2, near, receive(true));
+    rig.submit(3, near, write(b"hello"));
+    assert_eq!(rig.last(3), 5);
+    drop(far);
+    assert!(rig.last(2) <= 0);
+    rig.submit(4, near, connect(&address));
+    assert!(rig.last(4) < 0);
+}
+
+#[test]
+fn a_refusal_is_an_error_and_the_socket_may_try_again() {
+    let mut rig = Rig::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let refused = raw(address);
+    let near = rig.attach(socket(libc::AF_INET));
+    for tag in 0..3 {
+        rig.submit(tag, near, connect(&refused));
+        assert_eq!(rig.last(tag), -libc::ECONNREFUSED);
+    }
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = raw(listener.local_addr().unwrap());
+    rig.submit(9, near, connect(&address));
+    assert_eq!(rig.last(9), 0);
+}
+
+/// A listener that answers nobody any more, and the connections that made it so.
+fn deaf_listener() -> (TcpListener, Vec<OwnedFd>, Box<RawAddress>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    // SAFETY: the call takes no pointers.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let address = raw(listener.local_addr().unwrap());
+    let fill = || {
+        let socket = TcpStream::from(socket(libc::AF_INET));
+        socket.set_nonblocking(true).unwrap();
+        let (storage, bytes) = (&raw const address.storage, address.bytes);
+        // SAFETY: the address outlives the call.
+        unsafe { libc::connect(socket.as_raw_fd(), storage.cast(), bytes) };
+        OwnedFd::from(socket)
+    };
+    let fillers = (0..4).map(|_| fill()).collect();
+    (listener, fillers, address)
+}
+
+#[test]
+fn an_attempt_under_way_can_be_cancelled() {
+    let (_listener, _fillers, address) = deaf_listener();
+    let mut rig = Rig::new();
+    let near = rig.attach(socket(libc::AF_INET));
+    rig.submit(1, near, connect(&address));
+    rig.nothing();
+    rig.driver.cancel(1, near);
+    assert_eq!(rig.last(1), -libc::ECANCELED);
+    rig.nothing();
+    // The kernel goes on with it.
+    rig.submit(2, near, connect(&address));
+    assert_eq!(rig.last(2), -libc::EALREADY);
+    rig.driver.close(3, near, false).unwrap();
+    assert_eq!(rig.last(3), 0);
+}
+
+#[test]
+fn a_full_backlog_of_a_unix_socket_is_waited_out() {
+    let directory = tempdir();
+    let path = directory.0.join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    // SAFETY: the call takes no pointers.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 1) }, 0);
+    let address = raw(Address::Path(path));
+    let mut rig = Rig::new();
+    let objects: Vec<Object> = (0..5)
+        .map(|tag| {
+            let near = rig.attach(socket(libc::AF_UNIX));
+            rig.submit(tag, near, connect(&address));
+            near
+        })
+        .collect();
+    // Two find room; of the others, one gives up.
+    assert_eq!((rig.last(0), rig.last(1)), (0, 0));
+    rig.nothing();
+    rig.driver.cancel(3, objects[3]);
+    assert_eq!(rig.last(3), -libc::ECANCELED);
+    let mut connected = Vec::new();
+    let mut far = Vec::new();
+    while connected.len() < 2 {
+        far.push(listener.accept().unwrap());
+        let outcome = rig.next();
+        assert_eq!(outcome.result, 0);
+        connected.push(outcome.tag);
+    }
+    connected.sort_unstable();
+    assert_eq!(connected, [2, 4]);
+    // Waiting was no spinning.
+    assert!(rig.counters().waits < 1000);
+}
+
+#[test]
+fn a_missing_unix_socket_is_an_error() {
+    let directory = tempdir();
+    let address = raw(Address::Path(directory.0.join("nobody")));
+    let mut rig = Rig::new();
+    let near = rig.attach(socket(libc::AF_UNIX));
+    rig.submit(1, near, connect(&address));
+    assert_eq!(rig.last(1), -libc::ENOENT);
+}
+
+#[test]
+fn pipes_do_not_connect() {
+    let (reader, _writer) = pipe();
+    let address = raw(std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
+    let mut rig = Rig::new();
+    let reader = rig.attach(reader);
+    rig.submit(1, reader, connect(&address));
+    assert_eq!(rig.last(1), -libc::ENOTSOCK);
+}

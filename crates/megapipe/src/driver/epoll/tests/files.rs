@@ -1,0 +1,246 @@
+//! Disk files and the helper threads.
+
+use super::accepts::tempdir;
+use super::*;
+use crate::source::{Endpoint, Kind};
+use std::fs::File;
+use std::io::{Read, Write};
+
+fn open(path: &std::path::Path) -> File {
+    File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// A pipe in the disguise of a disk file: a disk that takes as long as the test likes.
+fn slow_disk(rig: &mut Rig) -> (Object, File) {
+    let (reader, writer) = pipe();
+    let disk = rig.driver.attach(Endpoint::Descriptor(reader), Kind::File).unwrap();
+    (disk, File::from(writer))
+}
+
+#[test]
+fn what_is_written_can_be_read_and_synced() {
+    let directory = tempdir();
+    let mut rig = Rig::new();
+    let file = rig.attach(open(&directory.0.join("file")));
+    let sent = pattern(300_000);
+    rig.submit(1, file, write_at(&sent, 1000));
+    assert_eq!(rig.last(1), sent.len() as i32);
+    for data_only in [false, true] {
+        rig.submit(2, file, Operation::Sync { data_only });
+        assert_eq!(rig.last(2), 0);
+    }
+    let mut room = vec![1; sent.len() + 5000];
+    rig.submit(3, file, read_at(&mut room, 0));
+    assert_eq!(rig.last(3), sent.len() as i32 + 1000);
+    assert!(room[..1000].iter().all(|byte| *byte == 0));
+    assert!(room[1000..][..sent.len()] == sent);
+    rig.submit(4, file, read_at(&mut room, 1 << 40));
+    assert_eq!(rig.last(4), 0);
+    rig.submit(5, file, read_at(&mut room, 1 << 63));
+    assert_eq!(rig.last(5), -libc::EINVAL);
+}
+
+#[test]
+fn without_an_offset_the_position_moves() {
+    let directory = tempdir();
+    let path = directory.0.join("file");
+    let mut rig = Rig::new();
+    let file = rig.attach(open(&path));
+    for tag in 0..5 {
+        rig.submit(tag, file, write(b"line\n"));
+        assert_eq!(rig.last(tag), 5);
+    }
+    rig.submit(6, file, write_parts(&parts([b"the ", b"end"])));
+    assert_eq!(rig.last(6), 7);
+    assert_eq!(std::fs::read(&path).unwrap(), b"line\nline\nline\nline\nline\nthe end");
+
+    let file = rig.attach(open(&path));
+    let (first, second) = ([0u8; 20], [0u8; 100]);
+    let vector = parts([&first, &second]);
+    rig.submit(7, file, read_parts(&vector));
+    assert_eq!(rig.last(7), 32);
+    assert_eq!(&second[..12], b"line\nthe end");
+    rig.submit(8, file, read_parts(&vector));
+    assert_eq!(rig.last(8), 0);
+}
+
+#[test]
+fn a_cold_cache_is_read_by_helpers() {
+    let directory = tempdir();
+    let path = directory.0.join("file");
+    let sent = pattern(4 << 20);
+    std::fs::write(&path, &sent).unwrap();
+    let mut rig = Rig::new();
+    let file = open(&path);
+    file.sync_all().unwrap();
+    // The second half leaves the cache, if the file system can do that.
+    let half = sent.len() / 2;
+    // SAFETY: the call takes no pointers.
+    unsafe {
+        let advice = libc::POSIX_FADV_DONTNEED;
+        libc::posix_fadvise(file.as_raw_fd(), half as i64, half as i64, advice);
+    }
+    let file = rig.attach(file);
+    let mut room = vec![0; sent.len() + 1];
+    rig.submit(1, file, read_at(&mut room, 0));
+    assert_eq!(rig.last(1), sent.len() as i32);
+    assert!(room[..sent.len()] == sent);
+}
+
+#[test]
+fn many_operations_at_once() {
+    let directory = tempdir();
+    let mut rig = Rig::new();
+    let file = rig.attach(open(&directory.0.join("file")));
+    let sent = pattern(500 * 100);
+    for (tag, chunk) in sent.chunks(100).enumerate() {
+        rig.submit(tag as u64, file, write_at(chunk, tag as u64 * 100));
+    }
+    let mut seen = vec![false; 500];
+    for _ in 0..500 {
+        let outcome = rig.next();
+        assert_eq!(outcome.result, 100);
+        assert!(!std::mem::replace(&mut seen[outcome.tag as usize], true));
+    }
+    rig.nothing();
+    let mut room = vec![0; sent.len()];
+    rig.submit(1, file, read_at(&mut room, 0));
+    assert_eq!(rig.last(1), sent.len() as i32);
+    assert!(room == sent);
+}
+
+#[test]
+fn errors_of_the_disk_are_told() {
+    let directory = tempdir();
+    let path = directory.0.join("file");
+    std::fs::write(&path, b"text").unwrap();
+    let mut rig = Rig::new();
+    let file = rig.attach(File::open(&path).unwrap());
+    rig.submit(1, file, write_at(b"x", 0));
+    assert_eq!(rig.last(1), -libc::EBADF);
+    rig.submit(2, file, receive(true));
+    assert_eq!(rig.last(2), -libc::EINVAL);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let full = rig.driver.attach(Endpoint::Descriptor(full.into()), Kind::File).unwrap();
+    rig.submit(3, full, write(b"x"));
+    assert_eq!(rig.last(3), -libc::ENOSPC);
+}
+
+#[test]
+fn only_what_has_not_begun_can_be_cancelled() {
+    let mut rig = Rig::new();
+    let (disk, mut head) = slow_disk(&mut rig);
+    let mut rooms = [[0; 1]; 6];
+    for (tag, room) in rooms.iter_mut().enumerate() {
+        rig.submit(tag as u64, disk, read(room));
+    }
+    rig.nothing();
+    // Four are with the helpers sooner or later; whoever is not yet is cancelled.
+    rig.driver.cancel(5, disk);
+    assert_eq!(rig.last(5), -libc::ECANCELED);
+    rig.driver.cancel(4, disk);
+    assert_eq!(rig.last(4), -libc::ECANCELED);
+    wait_until_taken(&mut rig);
+    rig.driver.cancel_all(disk);
+    rig.nothing();
+    head.write_all(b"abcd").unwrap();
+    let mut tags: Vec<u64> = (0..4)
+        .map(|_| {
+            let outcome = rig.next();
+            assert_eq!(outcome.result, 1);
+            outcome.tag
+        })
+        .collect();
+    tags.sort_unstable();
+    assert_eq!(tags, [0, 1, 2, 3]);
+    let mut got: Vec<u8> = rooms[..4].iter().map(|room| room[0]).collect();
+    got.sort_unstable();
+    assert_eq!(got, b"abcd");
+}
+
+/// Waits until helpers work on all that waits.
+fn wait_until_taken(rig: &mut Rig) {
+    while rig.driver.helpers.as_ref().is_some_and(|helpers| helpers.waiting() > 0) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_file_that_is_given_back_is_the_callers_at_once() {
+    let mut rig = Rig::new();
+    let (disk, mut head) = slow_disk(&mut rig);
+    let mut room = [0; 3];
+    rig.submit(1, disk, read(&mut room));
+    wait_until_taken(&mut rig);
+    // The caller may close it, and its number be used again, while the helper still reads.
+    drop(rig.driver.detach(disk, true).unwrap());
+    rig.nothing();
+    head.write_all(b"abc").unwrap();
+    assert_eq!(rig.last(1), 3);
+    assert_eq!(&room, b"abc");
+    drop(rig);
+    // The last reader is gone.
+    assert!(head.write_all(b"x").is_err());
+}
+
+#[test]
+fn the_helpers_queue_is_bounded() {
+    let mut rig = Rig::new();
+    let (disk, mut head) = slow_disk(&mut rig);
+    let mut room = [0; 1];
+    let mut filed = 0;
+    while rig.driver.submit(filed, disk, read(&mut room)).is_ok() {
+        filed += 1;
+        assert!(filed < 10_000);
+    }
+    assert!(filed >= 1000);
+    head.write_all(&vec![b'x'; filed as usize]).unwrap();
+    for _ in 0..filed {
+        assert_eq!(rig.next().result, 1);
+    }
+    rig.submit(0, disk, read(&mut room));
+    head.write_all(b"y").unwrap();
+    assert_eq!(rig.last(0), 1);
+}
+
+#[test]
+fn shutting_down_waits_for_the_disk_but_not_for_ever() {
+    let mut rig = Rig::new();
+    let (disk, mut head) = slow_disk(&mut rig);
+    let (near, _far) = tcp_pair();
+    let near = rig.attach(near);
+    let mut rooms = [[0; 1]; 8];
+    for (tag, room) in rooms.iter_mut().enumerate() {
+        rig.submit(tag as u64, disk, read(room));
+    }
+    rig.submit(100, near, receive(true));
+    while rig.driver.helpers.as_ref().unwrap().waiting() > 4 {
+        std::thread::yield_now();
+    }
+    assert!(!rig.driver.shut_down(Duration::from_millis(20)));
+    // The four that had not begun, and the receive.
+    for _ in 0..5 {
+        assert_eq!(rig.next().result, -libc::ECANCELED);
+    }
+    head.write_all(b"abcd").unwrap();
+    assert!(rig.driver.shut_down(AMPLE));
+    for _ in 0..4 {
+        assert_eq!(rig.next().result, 1);
+    }
+    rig.nothing();
+    drop(rig);
+}
+
+#[test]
+fn a_driver_without_work_shuts_down_at_once() {
+    let mut rig = Rig::new();
+    assert!(rig.driver.shut_down(Duration::ZERO));
+    let directory = tempdir();
+    let file = rig.attach(open(&directory.0.join("file")));
+    rig.submit(1, file, write(b"x"));
+    assert_eq!(rig.last(1), 1);
+    assert!(rig.driver.shut_down(Duration::ZERO));
+    let mut text = String::new();
+    open(&directory.0.join("file")).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "x");
+}
