@@ -334,6 +334,10 @@ impl Engine {
     /// Whether not all buffers of the class that the request needs are leased.
     fn has_buffers(&self, id: Key) -> bool {
         let Some(request) = self.requests.get(id) else { return true };
+        if request.command == Command::ReceiveFrom && !request.repeat {
+            // A single datagram is fetched into a buffer that is not in the kernel's hands.
+            return self.pools.large.free_count() > 0;
+        }
         let large = match self.members.get(request.handle) {
             Some(member) => member.large || request.command == Command::ReceiveFrom,
             None => return true,
