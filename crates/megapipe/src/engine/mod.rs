@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 /// How long a channel that is dropped waits for the kernel to let go of its memory.
 const SHUT_DOWN: Duration = Duration::from_secs(2);
 
+/// From here on, a time-out is none: sums with it would overflow in the kernel.
+const FOREVER: Duration = Duration::from_secs(1 << 32);
+
 /// The requests of one lane: the one under way and those behind it.
 #[derive(Default)]
 struct Queue {
@@ -265,6 +268,7 @@ impl Engine {
             return Ok(Some(done));
         }
         self.check_process()?;
+        let timeout = timeout.filter(|timeout| *timeout < FOREVER);
         let waits = |timeout: &Duration| !timeout.is_zero();
         let until = timeout.filter(waits).and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
