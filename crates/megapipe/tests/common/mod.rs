@@ -10,7 +10,7 @@ use megapipe::{
     Address, Buffer, Channel, Completion, Config, Datagram, DriverChoice, Event, Handle, Lease,
     Source,
 };
-use std::io;
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
@@ -221,6 +221,37 @@ pub fn client(address: SocketAddr) -> TcpStream {
 pub fn patient(stream: &TcpStream) {
     stream.set_read_timeout(Some(PATIENCE)).expect("time-out");
     stream.set_write_timeout(Some(PATIENCE)).expect("time-out");
+}
+
+/// One read. The end of a ring in the same thread interrupts it, which std does not make good.
+fn read_once(stream: &mut impl Read) -> io::Result<usize> {
+    loop {
+        match stream.read(&mut [0; 1]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// The peer has ended the stream.
+#[track_caller]
+pub fn expect_end(stream: &mut impl Read) {
+    assert_eq!(read_once(stream).expect("the end of the stream"), 0, "more data");
+}
+
+/// The peer has reset the connection.
+#[track_caller]
+pub fn expect_reset(stream: &mut impl Read) {
+    assert_eq!(errno(&read_once(stream).expect_err("a reset")), libc::ECONNRESET);
+}
+
+/// The peer is gone, whether it said good-bye or not.
+#[track_caller]
+pub fn expect_gone(stream: &mut TcpStream) {
+    match read_once(stream) {
+        Ok(count) => assert_eq!(count, 0, "more data"),
+        Err(error) => assert_eq!(errno(&error), libc::ECONNRESET),
+    }
 }
 
 /// A connected pair: the test's side, which gives up after a while, and the channel's side.
