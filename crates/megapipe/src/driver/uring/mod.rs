@@ -264,6 +264,13 @@ fn set_nonblocking(fd: i32, nonblocking: bool) -> io::Result<bool> {
     Ok(was)
 }
 
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 fn restore_flags(object: Object) {
     if object.0 < FIRST_DIRECT
         && object.0 & WAS_NONBLOCKING != 0
@@ -393,22 +400,18 @@ impl Driver for UringDriver {
         }
         self.prepare();
         let asked = self.linger.want();
+        // What completes on submission comes on top of what is worth lingering for.
+        let prompt = std::mem::take(&mut self.prompt).min(self.outstanding as u32);
         let patience = match timeout {
             Some(Duration::ZERO) => Patience { want: 0, linger_us: 0, timeout: None },
-            _ if self.linger.bound_us() == 0 => Patience { want: 1, linger_us: 0, timeout },
-            _ => {
-                // What completes on submission is no news to wait for.
-                let want = asked + self.prompt.min(self.outstanding as u32 - self.prompt);
-                let linger_us = if want > 1 { self.linger.bound_us() } else { 0 };
-                Patience { want, linger_us, timeout }
-            }
+            _ if asked == 1 => Patience { want: 1, linger_us: 0, timeout },
+            _ => Patience { want: asked + prompt, linger_us: self.linger.bound_us(), timeout },
         };
-        self.prompt = 0;
         self.counters.overflows += u64::from(self.ring.has_overflown());
         self.ring.enter(patience)?;
         let (came, _) = self.harvest(sink);
         if patience.want > 0 && came > 0 {
-            self.linger.learn(patience.want, came);
+            self.linger.learn(came.saturating_sub(prompt), monotonic_ns);
         }
         self.counters.waits += 1;
         self.counters.batched += u64::from(came);
