@@ -5,7 +5,8 @@ use super::calls::Calls;
 use super::objects::{Entry, Task};
 use super::write::family;
 
-/// Begins to connect, or asks how it went.
+/// Begins to connect, or asks how it went: by the same call, because `SO_ERROR` would leave the
+/// socket in a state in which the next connect tells of this one.
 ///
 /// A socket is non-blocking only during the call: its flags belong to a file description that
 /// others may share. A cancelled attempt goes on in the kernel, as connect(2) offers no way back;
@@ -18,10 +19,6 @@ pub(super) fn connect(
     bytes: libc::socklen_t,
 ) -> Step {
     let fd = entry.fd();
-    if task.begun {
-        let error = calls.option(fd, libc::SOL_SOCKET, libc::SO_ERROR);
-        return Step::Ended(error.map_or_else(|errno| -errno, |(errno, _)| -errno));
-    }
     let flags = match calls.flags(fd) {
         Ok(flags) => flags,
         Err(errno) => return Step::Ended(-errno),
@@ -41,6 +38,7 @@ pub(super) fn connect(
             task.begun = true;
             Step::Blocked
         }
+        Err(libc::EALREADY) if task.begun => Step::Blocked,
         // The backlog of a listening UNIX socket is full; no event tells when it has room.
         Err(libc::EAGAIN) if family(address, bytes) == Some(libc::AF_UNIX) => Step::Later,
         Err(errno) => Step::Ended(-errno),
