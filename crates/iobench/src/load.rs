@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cli::LoadArgs;
 use crate::client::ClientGroup;
 use crate::client::connection::Workload;
-use crate::client::slices::{FaultCounts, Slicing, Tally, new_total_latencies};
+use crate::client::slices::{FaultCounts, Slicing, Tally, describe_stalled, new_total_latencies};
 use crate::compare::environment::Environment;
 use crate::compare::report::{JsonFile, LatencyUs};
 use crate::compare::slots::{add_latencies, warm_up};
@@ -96,7 +96,6 @@ fn measure(arguments: &LoadArgs, signals: &Signals) -> Result<Outcome> {
         slicing: Slicing::divide(duration_ns, slice_ns),
     };
     let clients = ClientGroup::start(&cpus, arguments.connections, &workload)?;
-    wake_promptly();
     let readers: Vec<ThreadReader> = clients
         .thread_ids()
         .into_iter()
@@ -105,12 +104,14 @@ fn measure(arguments: &LoadArgs, signals: &Signals) -> Result<Outcome> {
     let run_ns = || -> u64 { readers.iter().map(|reader| reader.read().run_ns).sum() };
     clients.begin_slot(RawAddress::new(arguments.connect));
     warm_up(&clients, signals)?;
+    let prompt = wake_promptly();
     let start_ns = now_ns() + LEAD_NS;
     clients.measure_from(start_ns);
     signals.sleep_until(start_ns)?;
     let before_ns = run_ns();
     signals.sleep_until(start_ns + workload.slicing.total_ns())?;
     let used_ns = run_ns() - before_ns;
+    drop(prompt);
     let tallies = clients.finish_slot()?;
     let available_ns = workload.slicing.total_ns() * cpus.len() as u64;
     let client_busy = used_ns as f64 / available_ns as f64;
@@ -126,9 +127,10 @@ fn evaluate(
     let mut latencies = new_total_latencies();
     let mut faults = FaultCounts::default();
     let mut accounts = Totals::default();
-    let mut measured = 0;
+    let (mut measured, mut stalled) = (0, 0);
     for tally in tallies {
         faults.add(&tally.faults);
+        stalled += tally.stalled;
         accounts.transactions += tally.transactions;
         accounts.connections += tally.connections;
         accounts.bytes_sent += tally.bytes_sent;
@@ -140,6 +142,9 @@ fn evaluate(
     }
     let duration_s = slicing.total_ns() as f64 / 1e9;
     let mut notes = faults.describe();
+    if stalled > 0 {
+        notes.push(describe_stalled(stalled));
+    }
     if measured == 0 {
         notes.push("no transaction was completed while it was measured".to_owned());
     }
@@ -159,7 +164,7 @@ fn evaluate(
         throughput: measured as f64 / duration_s,
         latency_us: LatencyUs::of(&latencies),
         client_busy,
-        errors: faults.total(),
+        errors: faults.total() + stalled,
         valid,
         notes,
         accounts,

@@ -135,7 +135,8 @@ impl RawAddress {
     }
 
     /// The bytes that are in use.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    #[cfg(test)]
+    fn as_bytes(&self) -> &[u8] {
         let bytes = (self.bytes as usize).min(mem::size_of_val(&self.storage));
         // SAFETY: the storage is plain initialised memory of at least that many bytes.
         unsafe { std::slice::from_raw_parts((&raw const self.storage).cast::<u8>(), bytes) }

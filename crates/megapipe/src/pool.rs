@@ -39,7 +39,8 @@ impl Pool {
         self.memory.address().wrapping_add(offset)
     }
 
-    pub(crate) fn free_count(&self) -> usize {
+    #[cfg(test)]
+    fn free_count(&self) -> usize {
         self.free.borrow().len()
     }
 

@@ -23,7 +23,7 @@ use crate::sys::socket::RawAddress;
 /// A waiting thread looks at the stop flag and the clock at least this often.
 const WAIT_MS: i32 = 10;
 /// A thread that does not answer for so long is taken for lost.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// `measure_from` before the coordinator has decided.
 const UNDECIDED: u64 = u64::MAX;
 
@@ -120,10 +120,10 @@ impl ClientGroup {
         }
     }
 
-    /// Whether every connection has completed a transaction.
-    pub(crate) fn is_warm(&self) -> bool {
+    /// How many connections have not completed a transaction yet in this slot.
+    pub(crate) fn cold(&self) -> usize {
         let warm: usize = self.threads.iter().map(|t| t.warm.0.load(Ordering::Relaxed)).sum();
-        warm >= self.connections
+        self.connections.saturating_sub(warm)
     }
 
     /// Sets the beginning of the first slice, a little in the future. The slot then ends by itself

@@ -64,17 +64,14 @@ pub(crate) enum Fault {
     Corrupt,
     /// Any other failure of a call.
     Other,
-    /// No answer came during the whole slot.
-    Stalled,
 }
 
-const FAULTS: [(Fault, &str); 6] = [
+const FAULTS: [(Fault, &str); 5] = [
     (Fault::Connect, "connections could not be established"),
     (Fault::Ports, "connections found no free local port (widen net.ipv4.ip_local_port_range)"),
     (Fault::Reset, "connections were closed or reset by the server"),
     (Fault::Corrupt, "answers differed from what was sent"),
     (Fault::Other, "connections failed"),
-    (Fault::Stalled, "connections got no answer during a whole slot"),
 ];
 
 /// How often each fault happened, and the errno seen last.
@@ -122,12 +119,20 @@ impl FaultCounts {
     }
 }
 
+/// What to say of stalled connections.
+pub(crate) fn describe_stalled(count: u64) -> String {
+    format!("{count} connections got no answer during a whole slot")
+}
+
 /// Everything that one thread recorded in one slot. The totals cover warm-up and end as well, for
 /// the books to balance against the server's.
 #[derive(Debug, Clone)]
 pub(crate) struct Tally {
     pub(crate) slices: Vec<Slice>,
     pub(crate) faults: FaultCounts,
+    /// Connections that were open but received nothing while it was measured. No fault by itself:
+    /// a thread that got no CPU receives nothing either.
+    pub(crate) stalled: u64,
     pub(crate) transactions: u64,
     pub(crate) connections: u64,
     pub(crate) bytes_sent: u64,
@@ -144,6 +149,7 @@ impl Tally {
         Tally {
             slices: vec![slice; slicing.count],
             faults: FaultCounts::default(),
+            stalled: 0,
             transactions: 0,
             connections: 0,
             bytes_sent: 0,

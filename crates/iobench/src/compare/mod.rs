@@ -175,7 +175,7 @@ impl<'a> Run<'a> {
 
     /// Runs the rounds and returns how many there was time for.
     fn measure(&mut self, begun_ns: u64) -> Result<u32> {
-        if !wake_promptly() {
+        if wake_promptly().is_none() {
             output::note("no permission for real-time priority; more slices may be sampled late");
         }
         let rounds = self.plan.rounds;

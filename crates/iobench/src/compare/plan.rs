@@ -54,6 +54,14 @@ impl Placement {
                 ));
             }
         }
+        for cpus in [&server_cpus, &client_cpus] {
+            if unique(cpus).len() < cpus.len() {
+                return Err(Error::setup(
+                    format!("a CPU appears twice in {cpus:?}"),
+                    "give every thread a CPU of its own",
+                ));
+            }
+        }
         Ok(Placement { server_cpus, client_cpus })
     }
 
@@ -230,6 +238,8 @@ mod tests {
         assert!(Placement::choose(0, &[0, 1], &none).is_err());
         let foreign = CpuChoice { server_cpus: Some(vec![9]), client_cpus: None };
         assert!(Placement::choose(1, &[0, 1], &foreign).is_err());
+        let twice = CpuChoice { server_cpus: Some(vec![1, 1]), client_cpus: None };
+        assert!(Placement::choose(2, &[0, 1], &twice).is_err());
     }
 
     #[test]

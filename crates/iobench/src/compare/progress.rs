@@ -21,7 +21,7 @@ impl Progress {
     pub(crate) fn new(slots: u64, slot_ns: u64) -> Progress {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(slots), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {msg}");
+            let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {wide_msg}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
@@ -34,7 +34,7 @@ impl Progress {
         match &self.bar {
             Some(bar) => {
                 bar.set_position(self.done);
-                bar.set_message(format!("{phase}, {what}, {left} s left"));
+                bar.set_message(format!("{left} s left, {phase}, {what}"));
             }
             None if new_phase => eprintln!("iobench: {phase}, {left} s left"),
             None => {}

@@ -150,8 +150,8 @@ pub(crate) fn rows(
         let least = planned.div_ceil(2).max(2);
         if row.pairs < least {
             row.notes.push(format!(
-                "only {} of {planned} pairs with the baseline were undisturbed, fewer than {least}; \
-                 repeat with more --rounds or on a quieter machine",
+                "only {} of {planned} pairs with the baseline were undisturbed, fewer than \
+                 {least}; repeat with more --rounds or on a quieter machine",
                 row.pairs
             ));
             row.valid = false;
@@ -161,7 +161,22 @@ pub(crate) fn rows(
             row.valid = false;
         }
     }
+    // Last, because the reasons against a row come first.
+    rows.iter_mut().for_each(note_sharing);
     rows
+}
+
+/// Where CPUs are shared no side is the limit by itself, so the shares are told instead.
+fn note_sharing(row: &mut Row) {
+    if let (Bound::Shared, Some(server), Some(client)) =
+        (row.bound, row.server_busy, row.client_busy)
+    {
+        row.notes.push(format!(
+            "server and clients share CPUs: the server used {:.0} % of them, the clients {:.0} %",
+            server * 100.0,
+            client * 100.0
+        ));
+    }
 }
 
 /// Everything about a row that does not need the baseline.
@@ -183,15 +198,8 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Row {
         (Some(server), Some(client)) => Bound::of(server, client),
         _ => Bound::Unknown,
     };
-    let mut notes = evidence.faulty_because();
+    let notes = evidence.faulty_because();
     let valid = notes.is_empty();
-    if let (Bound::Shared, Some(server), Some(client)) = (bound, server_busy, client_busy) {
-        notes.push(format!(
-            "server and clients share CPUs: the server used {:.0} % of them, the clients {:.0} %",
-            server * 100.0,
-            client * 100.0
-        ));
-    }
     Row {
         server: server.to_owned(),
         cores: cell.cores,

@@ -4,19 +4,19 @@
 use hdrhistogram::Histogram;
 
 use crate::client::ClientGroup;
-use crate::client::slices::{FaultCounts, Slicing, Tally, new_total_latencies};
+use crate::client::slices::{FaultCounts, Slicing, Tally, describe_stalled, new_total_latencies};
 use crate::compare::plan::{Placement, WARM_UP_NS};
 use crate::error::Result;
 use crate::server::process::ServerProcess;
 use crate::server::shared::Counters;
-use crate::sys::affinity::thread_id;
+use crate::sys::affinity::{thread_id, wake_promptly};
 use crate::sys::clock::now_ns;
 use crate::sys::procstat::{CpuReader, CpuTicks, TICK_NS, ThreadReader, ThreadTimes};
 use crate::sys::signals::Signals;
 use crate::sys::socket::RawAddress;
 
-/// Longest wait for every connection's first transaction; what stalls beyond is found out later.
-const WARM_UP_LIMIT_NS: u64 = 3_000_000_000;
+/// Longest wait during warm-up for one more connection's first transaction.
+const WARM_UP_PATIENCE_NS: u64 = 1_000_000_000;
 /// Between the decision to measure and the first slice, so that every client thread hears of it.
 const LEAD_NS: u64 = 15_000_000;
 /// A border sampled later than this does not fit the clients' own clock.
@@ -225,6 +225,7 @@ impl<'a> SlotRunner<'a> {
         let server_side = Side::new(server.id(), server.thread_ids())?;
         self.clients.begin_slot(RawAddress::new(server.address()));
         warm_up(self.clients, self.signals)?;
+        let prompt = wake_promptly();
         let start_ns = now_ns() + LEAD_NS;
         self.clients.measure_from(start_ns);
         let mut borders = Vec::with_capacity(self.slicing.count + 1);
@@ -232,6 +233,7 @@ impl<'a> SlotRunner<'a> {
             self.signals.sleep_until(start_ns + border * self.slicing.length_ns)?;
             borders.push(self.sample(server, &server_side));
         }
+        drop(prompt);
         let tallies = self.clients.finish_slot()?;
         let mut problems = Vec::new();
         if !server.drain(self.signals)? {
@@ -241,6 +243,11 @@ impl<'a> SlotRunner<'a> {
             });
         }
         let mut outcome = self.evaluate(start_ns, &borders, &tallies);
+        let stalled = tallies.iter().map(|tally| tally.stalled).sum();
+        // In a disturbed slot it is more likely that somebody else had the CPU.
+        if stalled > 0 && outcome.slices.clean > outcome.slices.discarded() {
+            problems.push(describe_stalled(stalled));
+        }
         outcome.accounts = accounts(&tallies, &server.counters().since(&before));
         if outcome.faults.total() == 0 {
             problems.extend(outcome.accounts.imbalances(self.in_flight_bytes));
@@ -321,12 +328,18 @@ impl<'a> SlotRunner<'a> {
     }
 }
 
-/// Waits for the least warm-up and until every connection has completed a transaction.
+/// Waits for the least warm-up and until every connection has completed a transaction, or none has
+/// for a while: what stalls beyond that is found out by measuring.
 pub(crate) fn warm_up(clients: &ClientGroup, signals: &Signals) -> Result<()> {
-    let begun_ns = now_ns();
-    signals.sleep_until(begun_ns + WARM_UP_NS - LEAD_NS)?;
-    while !clients.is_warm() && now_ns() < begun_ns + WARM_UP_LIMIT_NS {
+    let mut progress_ns = now_ns();
+    signals.sleep_until(progress_ns + WARM_UP_NS - LEAD_NS)?;
+    let mut cold = clients.cold();
+    while cold > 0 && now_ns() < progress_ns + WARM_UP_PATIENCE_NS {
         signals.sleep_ms(5)?;
+        let still_cold = clients.cold();
+        if still_cold < cold {
+            (cold, progress_ns) = (still_cold, now_ns());
+        }
     }
     Ok(())
 }

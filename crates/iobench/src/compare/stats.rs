@@ -68,14 +68,19 @@ impl Interval {
     }
 }
 
-/// The interval of a ratio from its pairs, grouped by round; nothing without a single pair.
+/// The interval of a ratio from its pairs, grouped by round; nothing from fewer than two pairs,
+/// which do not scatter.
 pub(crate) fn ratio_interval(rounds: &[Vec<f64>], seed: u64) -> Option<Interval> {
     let logs: Vec<Vec<f64>> =
         rounds.iter().map(|pairs| pairs.iter().map(|ratio| ratio.ln()).collect()).collect();
     let units: Vec<f64> = logs.iter().filter_map(|pairs| median(pairs)).collect();
+    let pairs = logs.concat();
+    if pairs.len() < 2 {
+        return None;
+    }
     let centre = median(&units)?;
     let (low, high) = bootstrap(&units, &mut SplitMix64::new(seed));
-    let half_width = notch(&logs.concat());
+    let half_width = notch(&pairs);
     Some(Interval {
         median: centre.exp(),
         low: low.min(centre - half_width).exp(),
@@ -167,6 +172,7 @@ mod tests {
             assert!((value - 1.5).abs() < 1e-12);
         }
         assert_eq!(ratio_interval(&[vec![], vec![]], 1), None);
+        assert_eq!(ratio_interval(&[vec![1.5], vec![]], 1), None);
     }
 
     #[test]
@@ -191,7 +197,7 @@ mod tests {
     }
 
     fn pairs() -> impl Strategy<Value = Vec<Vec<f64>>> {
-        prop::collection::vec(prop::collection::vec(0.05..20.0_f64, 1..5), 1..8)
+        prop::collection::vec(prop::collection::vec(0.05..20.0_f64, 2..5), 1..8)
     }
 
     proptest! {
@@ -204,8 +210,8 @@ mod tests {
 
         #[test]
         fn inverse_ratios_have_the_inverse_median(rounds in pairs(), seed: u64) {
-            let inverse: Vec<Vec<f64>> =
-                rounds.iter().map(|round| round.iter().map(|ratio| 1.0 / ratio).collect()).collect();
+            let invert = |round: &Vec<f64>| round.iter().map(|ratio| 1.0 / ratio).collect();
+            let inverse: Vec<Vec<f64>> = rounds.iter().map(invert).collect();
             let (a, b) =
                 (ratio_interval(&rounds, seed).unwrap(), ratio_interval(&inverse, seed).unwrap());
             prop_assert!((a.median * b.median - 1.0).abs() < 1e-9);

@@ -13,10 +13,10 @@ use crate::sys::clock::now_ns;
 use crate::sys::signals::Signals;
 
 /// How long a server may take to start, and to end once it is told.
-const START_TIMEOUT_NS: u64 = 10_000_000_000;
+const START_TIMEOUT_NS: u64 = 30_000_000_000;
 const END_TIMEOUT_NS: u64 = 1_000_000_000;
 /// How long a server may take to notice that all its peers are gone.
-const DRAIN_TIMEOUT_NS: u64 = 2_000_000_000;
+const DRAIN_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// A running server. Dropping it ends the process and reaps it.
 pub(crate) struct ServerProcess {
@@ -72,7 +72,7 @@ impl ServerProcess {
             }
             if now_ns() > deadline_ns {
                 return Err(Error::setup(
-                    format!("the server `{name}` was not ready in 10 s"),
+                    format!("the server `{name}` was not ready in 30 s"),
                     "try again when the machine is less busy",
                 ));
             }

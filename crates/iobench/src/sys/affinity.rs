@@ -36,14 +36,27 @@ pub(crate) fn pin_to(cpu: usize) -> Result<()> {
         .context(format!("pin a thread to CPU {cpu}"), "name CPUs that this process may use")
 }
 
-/// Lets the calling thread wake on time although the CPUs are full; threads and processes that it
-/// starts do not inherit this. Returns whether it was permitted: without it, border samples may be
-/// late, which is noticed and discarded, so a refusal is no error.
-pub(crate) fn wake_promptly() -> bool {
+/// Lets the calling thread wake on time although the CPUs are full, until the guard is dropped;
+/// threads and processes that it starts do not inherit this. Nothing if that is not permitted:
+/// border samples may then be late, which is noticed, so a refusal is no error. Hold it only while
+/// measuring, because such a thread keeps all others off its CPU when it computes.
+pub(crate) fn wake_promptly() -> Option<Promptness> {
     let parameters = libc::sched_param { sched_priority: 1 };
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     // SAFETY: `parameters` is valid for reads; 0 names the calling thread.
-    unsafe { libc::sched_setscheduler(0, policy, &parameters) == 0 }
+    let set = unsafe { libc::sched_setscheduler(0, policy, &parameters) };
+    (set == 0).then_some(Promptness(()))
+}
+
+/// Returns the thread that dropped it to the ordinary policy.
+pub(crate) struct Promptness(());
+
+impl Drop for Promptness {
+    fn drop(&mut self) {
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: as above; giving up a priority is always permitted.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &parameters) };
+    }
 }
 
 /// The kernel's number of the calling thread.

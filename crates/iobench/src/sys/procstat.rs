@@ -12,7 +12,8 @@ pub(crate) const TICK_NS: u64 = 10_000_000;
 /// Sums over the watched CPUs, in ticks since boot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CpuTicks {
-    /// User, nice and system time of all tasks.
+    /// Everything but idle, waiting and stolen time. Interrupt work is included, because a
+    /// thread's own time includes the interrupts that it was interrupted by.
     pub(crate) busy: u64,
     /// Time that the host gave to somebody else.
     pub(crate) steal: u64,
@@ -53,8 +54,8 @@ fn parse_cpu_ticks(text: &[u8], watched: &[usize]) -> CpuTicks {
         for (value, field) in values.iter_mut().zip(fields) {
             *value = field.parse().unwrap_or(0);
         }
-        let [user, nice, system, _idle, _wait, _irq, _softirq, steal] = values;
-        sum.busy += user + nice + system;
+        let [user, nice, system, _idle, _wait, irq, softirq, steal] = values;
+        sum.busy += user + nice + system + irq + softirq;
         sum.steal += steal;
     }
     sum
@@ -104,8 +105,8 @@ mod tests {
     fn ticks_of_the_watched_cpus_are_added_up() {
         let text = b"cpu  99 99 99 99 99 99 99 99 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n\
                      cpu1 10 20 30 40 50 60 70 80 0 0\ncpu11 7 7 7 7 7 7 7 7 0 0\nintr 5\n";
-        assert_eq!(parse_cpu_ticks(text, &[0, 1]), CpuTicks { busy: 66, steal: 88 });
-        assert_eq!(parse_cpu_ticks(text, &[1]), CpuTicks { busy: 60, steal: 80 });
+        assert_eq!(parse_cpu_ticks(text, &[0, 1]), CpuTicks { busy: 209, steal: 88 });
+        assert_eq!(parse_cpu_ticks(text, &[1]), CpuTicks { busy: 190, steal: 80 });
         assert_eq!(parse_cpu_ticks(text, &[5]), CpuTicks::default());
     }
 

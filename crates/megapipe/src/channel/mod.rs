@@ -135,6 +135,12 @@ impl<C> Channel<C> {
         self.engine.set_cpus(key, &cpus)
     }
 
+    /// The CPUs whose connections come to a partitioned listener.
+    pub fn cpus(&mut self, handle: Handle) -> Result<CpuSet> {
+        let key = self.engine.key(handle)?;
+        self.engine.cpus(key)
+    }
+
     fn keep(&mut self, key: crate::slab::Key, cookie: C) -> Handle {
         let index = key.index as usize;
         if index >= self.cookies.len() {

@@ -2,12 +2,11 @@
 
 use super::{Command, Engine, Lane, Payload, Queue, Request};
 use crate::completion::Completion;
-use crate::driver::{Outcome, Output};
+use crate::driver::Outcome;
 use crate::error::Error;
 use crate::slab::Key;
 use crate::source::Socket;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 /// What a member leaves behind.
 pub(crate) struct Remains {
@@ -56,14 +55,11 @@ impl Engine {
     /// Ends a membership. Nothing that is pending for the handle is delivered any more.
     pub(crate) fn unregister(&mut self, key: Key) -> Result<Remains, Error> {
         self.member(key)?;
-        let mut connections = self.leave(key);
+        let connections = self.leave(key);
         self.listeners.retain(|listener| *listener != key);
         let Some(mut member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
         self.drop_waiting(&mut member.queues);
         let descriptor = self.driver.detach(member.object, member.in_flight > 0);
-        if member.listener.is_some() {
-            connections.extend(self.undelivered_connections(key));
-        }
         Ok(Remains { descriptor, connections })
     }
 
@@ -74,7 +70,7 @@ impl Engine {
         request.handle = key;
         let limit = self.config.max_requests;
         let id = self.requests.insert(request).map_err(|_| Error::TooManyRequests { limit })?;
-        let mut connections = self.leave(key);
+        let connections = self.leave(key);
         self.listeners.retain(|listener| *listener != key);
         let Some(mut member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
         self.drop_waiting(&mut member.queues);
@@ -83,9 +79,6 @@ impl Engine {
             // No room for the request: the descriptor is closed here, and that has succeeded.
             drop(self.driver.detach(member.object, busy));
             self.ready.push_back(Outcome::plain(id.tag(), 0));
-        }
-        if member.listener.is_some() {
-            connections.extend(self.undelivered_connections(key));
         }
         self.counters.requests += 1;
         Ok(connections)
@@ -106,37 +99,6 @@ impl Engine {
                 self.counters.cancelled += 1;
             }
         }
-    }
-
-    /// The connections that were accepted for a former listener and not delivered.
-    fn undelivered_connections(&mut self, key: Key) -> Vec<Socket> {
-        let before = self.ready.len();
-        // The cancellation has reached the kernel's queue: what it accepted before comes now, if
-        // need be behind all else that has completed.
-        if self.driver.flush().is_ok() {
-            let mut known = usize::MAX;
-            while known != self.ready.len() {
-                known = self.ready.len();
-                let _ = self.driver.collect(&mut self.ready, Some(Duration::ZERO));
-            }
-            self.count_accepted(before);
-        }
-        let requests = &self.requests;
-        let mut connections = Vec::new();
-        for outcome in &mut self.ready {
-            let request = requests.get(Key::from_tag(outcome.tag));
-            if !matches!(outcome.output, Output::Socket { .. })
-                || request.is_none_or(|request| request.handle != key)
-            {
-                continue;
-            }
-            if let Output::Socket { socket, .. } =
-                std::mem::replace(&mut outcome.output, Output::None)
-            {
-                connections.push(socket);
-            }
-        }
-        connections
     }
 
     /// Moves the completions that need no waiting into `into`, at most `limit` of them.

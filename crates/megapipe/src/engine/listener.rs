@@ -48,7 +48,7 @@ pub(super) struct Listener {
     stash: VecDeque<Socket>,
     /// Connections among the outcomes that nobody has looked at.
     undelivered: u32,
-    share: Option<(Membership, Arc<Office>)>,
+    share: Option<Membership>,
 }
 
 impl Listener {
@@ -73,18 +73,13 @@ impl Engine {
         cpus: &CpuSet,
     ) -> Result<Key, Error> {
         self.check_process()?;
-        let waker = self.letter_box()?;
-        let office = Office::new(waker);
-        let (membership, queues) = Membership::join(listener, cpus, &office)?;
-        let mut legs = Vec::new();
-        for queue in queues {
-            legs.push(self.attach_queue(queue).map_err(Error::system("attach"))?);
-        }
-        let Some(first) = legs.first() else { return Err(Error::Invalid("no queue was given")) };
-        let mut state = Listener::alone(first.object);
-        state.legs = legs;
-        state.share = Some((membership, office));
-        let object = state.legs[0].object;
+        let office = self.letter_box()?;
+        let (membership, queue) = Membership::join(listener, cpus, &office)?;
+        let leg = self.attach_queue(queue).map_err(Error::system("attach"))?;
+        let object = leg.object;
+        let mut state = Listener::alone(object);
+        state.legs = vec![leg];
+        state.share = Some(membership);
         self.enroll(Member {
             object,
             kind: Kind::Listener,
@@ -104,34 +99,41 @@ impl Engine {
     }
 
     /// Where other channels leave their queues: a wake-up that the channel itself watches.
-    fn letter_box(&mut self) -> Result<crate::source::Waker, Error> {
-        if let Some((waker, _)) = &self.letter_box {
-            return Ok(waker.clone());
+    fn letter_box(&mut self) -> Result<Arc<Office>, Error> {
+        if let Some((office, _)) = &self.letter_box {
+            return Ok(Arc::clone(office));
         }
         let (waker, source) = wake_pair().map_err(Error::system("eventfd"))?;
         let key = self.register(source.into())?;
         let words = Payload::Words(Box::default());
         let watch = Request::new(Command::Watch, Lane::Inbound, words).repeating(true);
         self.file(key, watch).map_err(|(error, _)| error)?;
-        self.letter_box = Some((waker.clone(), key));
-        Ok(waker)
+        let office = Office::new(waker);
+        self.letter_box = Some((Arc::clone(&office), key));
+        Ok(office)
     }
 
     /// Takes over the queues that other channels have left, and lets go of those claimed back.
     pub(super) fn open_letters(&mut self) {
-        for key in self.listeners.clone() {
-            let Some(listener) = self.listener(key) else { continue };
-            let Some((_, office)) = &listener.share else { continue };
-            for mail in office.drain() {
-                match mail {
-                    Mail::Adopt(queue) => self.adopt(key, queue),
-                    Mail::Return(queue) => self.let_go(key, queue),
-                }
+        let mail = self.letter_box.as_ref().map(|(office, _)| office.drain());
+        for mail in mail.unwrap_or_default() {
+            match mail {
+                Mail::Adopt { member, queue } => self.adopt(member, queue),
+                Mail::Return { member, queue } => self.let_go(member, queue),
             }
         }
     }
 
-    fn adopt(&mut self, key: Key, queue: Queue) {
+    /// The listener whose share of a listening socket has this number.
+    fn sharer(&mut self, member: u64) -> Option<Key> {
+        let is_member =
+            |listener: &Listener| listener.share.as_ref().is_some_and(|share| share.id() == member);
+        let keys = self.listeners.clone();
+        keys.into_iter().find(|key| self.listener(*key).is_some_and(|listener| is_member(listener)))
+    }
+
+    fn adopt(&mut self, member: u64, queue: Queue) {
+        let Some(key) = self.sharer(member) else { return };
         match self.attach_queue(queue) {
             Ok(leg) => {
                 let Some(listener) = self.listener(key) else { return };
@@ -143,7 +145,8 @@ impl Engine {
         }
     }
 
-    fn let_go(&mut self, key: Key, queue: u64) {
+    fn let_go(&mut self, member: u64, queue: u64) {
+        let Some(key) = self.sharer(member) else { return };
         let Some(listener) = self.listener(key) else { return };
         // The first leg is the channel's own and never claimed by others.
         let Some(at) = listener.legs.iter().skip(1).position(|leg| leg.queue == queue) else {
@@ -163,11 +166,16 @@ impl Engine {
         let request = "a change of its CPUs";
         let wrong = || Error::WrongKind { request, kind };
         let listener = self.listener(key).ok_or_else(wrong)?;
-        let (membership, _) = listener.share.as_ref().ok_or_else(wrong)?;
-        for queue in membership.set_cpus(cpus)? {
-            self.adopt(key, queue);
-        }
+        listener.share.as_ref().ok_or_else(wrong)?.set_cpus(cpus)?;
         Ok(())
+    }
+
+    /// The CPUs whose connections come here.
+    pub(crate) fn cpus(&mut self, key: Key) -> Result<CpuSet, Error> {
+        let kind = self.member(key)?.kind.name();
+        let share = self.listener(key).and_then(|listener| listener.share.as_ref());
+        let wrong = Error::WrongKind { request: "a set of CPUs", kind };
+        share.map(Membership::cpus).ok_or(wrong)
     }
 
     /// Asks for connections.
@@ -393,22 +401,59 @@ impl Engine {
     }
 
     /// Gives up a listener's share of a listening socket and its extra queues; gives the
-    /// connections that nobody else takes.
+    /// connections that nobody else takes, among them those accepted and not delivered.
     pub(super) fn leave(&mut self, key: Key) -> Vec<Socket> {
         let Some(listener) = self.listener(key) else { return Vec::new() };
         listener.wanted = 0;
         let mut connections: Vec<Socket> = listener.stash.drain(..).collect();
-        let extra: Vec<Leg> = listener.legs.drain(1..).collect();
         let share = listener.share.take();
+        // What is accepted after the queues have new owners would be lost, so that ends first.
+        self.disarm(key);
+        self.gather();
+        connections.extend(self.undelivered_connections(key));
+        let Some(listener) = self.listener(key) else { return connections };
+        let extra: Vec<Leg> = listener.legs.drain(1..).collect();
         for leg in extra {
             drop(self.driver.detach(leg.object, leg.request.is_some()));
         }
-        if let Some((membership, _)) = share {
-            // The channel stops accepting before the queue is handed on or emptied.
-            self.disarm(key);
-            let _ = self.driver.flush();
-            let left = membership.leave();
-            connections.extend(left.into_iter().map(socket_of));
+        if let Some(membership) = share {
+            let orphans = membership.leave();
+            self.counters.orphaned += u64::from(orphans.lost);
+            connections.extend(orphans.connections.into_iter().map(socket_of));
+        }
+        connections
+    }
+
+    /// Takes from the driver all that has completed, without waiting.
+    fn gather(&mut self) {
+        let before = self.ready.len();
+        if self.driver.flush().is_err() {
+            return;
+        }
+        let mut known = usize::MAX;
+        while known != self.ready.len() {
+            known = self.ready.len();
+            let _ = self.driver.collect(&mut self.ready, Some(Duration::ZERO));
+        }
+        self.count_accepted(before);
+    }
+
+    /// Takes out the connections that were accepted for a listener and not delivered.
+    fn undelivered_connections(&mut self, key: Key) -> Vec<Socket> {
+        let requests = &self.requests;
+        let mut connections = Vec::new();
+        for outcome in &mut self.ready {
+            let request = requests.get(Key::from_tag(outcome.tag));
+            if !matches!(outcome.output, Output::Socket { .. })
+                || request.is_none_or(|request| request.handle != key)
+            {
+                continue;
+            }
+            if let Output::Socket { socket, .. } =
+                std::mem::replace(&mut outcome.output, Output::None)
+            {
+                connections.push(socket);
+            }
         }
         connections
     }
@@ -435,9 +480,11 @@ impl Engine {
         for key in self.listeners.clone() {
             let Some(listener) = self.listener(key) else { continue };
             let limit = STEAL_LIMIT.min(listener.wanted as usize);
-            let Some((membership, _)) = &listener.share else { continue };
+            let Some(membership) = &listener.share else { continue };
             let mut stolen: Vec<OwnedFd> = Vec::new();
-            membership.steal(limit, STEAL_WATERMARK, &mut stolen);
+            if let Err(error) = membership.steal(limit, STEAL_WATERMARK, &mut stolen) {
+                tracing::debug!(%error, "cannot take connections from a busy channel");
+            }
             self.counters.stolen += stolen.len() as u64;
             for descriptor in stolen {
                 self.give(key, socket_of(descriptor));

@@ -16,10 +16,12 @@ use crate::counters::Counters;
 use crate::driver::{Driver, Full, Object, Outcome, Pools};
 use crate::error::Error;
 use crate::fork::Birth;
+use crate::partition::Office;
 use crate::slab::{Key, Slab};
-use crate::source::{Kind, Source, Waker};
+use crate::source::{Kind, Source};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a channel that is dropped waits for the kernel to let go of its memory.
@@ -72,7 +74,7 @@ pub(crate) struct Engine {
     stalled: VecDeque<Key>,
     /// Members that listen, and how other channels wake this one when they leave them a queue.
     listeners: Vec<Key>,
-    letter_box: Option<(Waker, Key)>,
+    letter_box: Option<(Arc<Office>, Key)>,
     counters: Counters,
     birth: Birth,
 }

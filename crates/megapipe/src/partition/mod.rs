@@ -1,47 +1,53 @@
-//! One listening socket for several channels.
-use crate::cpuset::CpuSet;
-use crate::source::Waker;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
-/// Why a listening socket cannot be shared as asked.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ListenerError {
-    /// The set names no CPU.
-    #[error("the set of CPUs is empty: name at least one")]
-    NoCpu,
-}
-pub(crate) struct Queue {
-    pub(crate) id: u64,
-    pub(crate) descriptor: Arc<OwnedFd>,
-}
-pub(crate) enum Mail {
-    Adopt(Queue),
-    Return(u64),
-}
-pub(crate) struct Office;
-impl Office {
-    pub(crate) fn new(_: Waker) -> Arc<Office> {
-        Arc::new(Office)
-    }
-    pub(crate) fn drain(&self) -> Vec<Mail> {
-        vec![]
-    }
-}
-pub(crate) struct Membership;
-impl Membership {
-    pub(crate) fn join(
-        _: BorrowedFd<'_>,
-        _: &CpuSet,
-        _: &Arc<Office>,
-    ) -> Result<(Membership, Vec<Queue>), ListenerError> {
-        Err(ListenerError::NoCpu)
-    }
-    pub(crate) fn set_cpus(&self, _: &CpuSet) -> Result<Vec<Queue>, ListenerError> {
-        Ok(vec![])
-    }
-    pub(crate) fn leave(self) -> Vec<OwnedFd> {
-        vec![]
-    }
-    pub(crate) fn steal(&self, _: usize, _: u32, _: &mut Vec<OwnedFd>) {}
-}
+//! One listening TCP socket for several channels, each with an accept queue of its own.
+//!
+//! A connection is queued for the channel that owns the CPU its handshake runs on, so that neither
+//! the queue nor the connection is shared between cores (MegaPipe, section 3.4.1; Affinity-Accept).
+//!
+//! # How
+//!
+//! Each member gets a *sibling* of the original listener: another socket that listens on the same
+//! address, in the same SO_REUSEPORT group, with an accept queue of its own. A classic BPF program
+//! on the group (SO_ATTACH_REUSEPORT_CBPF, which needs no privilege) maps the CPU that processes
+//! the SYN to the index of a socket: 0 is the original, which keeps the CPUs that nobody claims,
+//! and the siblings follow in the order in which they began to listen. The kernel moves the last
+//! socket into the place of one that stops.
+//!
+//! # Nothing is lost
+//!
+//! A socket that stops listening resets what is in its queue and the handshakes that are half done,
+//! so no queue is closed while there is a member. A member that leaves hands its queues, with their
+//! CPUs, to the member that holds the fewest; they are *loaned* until a later claim takes their
+//! CPUs, and then they go to the claimer. A queue without CPUs is kept for what may still arrive in
+//! it, and is used again by the next member. Thus there are never more queues than claimed CPUs,
+//! and one.
+//!
+//! Only when the last member leaves are the queues emptied and closed; the original keeps
+//! listening. A handshake that is half done at that moment (its SYN answered, its ACK on the way,
+//! or held back by TCP_DEFER_ACCEPT) is reset, unless the sysctl net.ipv4.tcp_migrate_req is 1.
+//! So is, during a SYN flood, a handshake by SYN cookie that is half done when the sharing begins
+//! or ends, because the kernel notes the flood in another place then.
+//!
+//! While sockets come and go, the old program and the new number of sockets may not fit for some
+//! microseconds; the kernel then spreads by hash, and a connection may land in another queue of
+//! the group, but in one that somebody accepts from.
+//!
+//! # Limits
+//!
+//! The members belong to one process. The original stays the application's: it accepts the
+//! connections of the remaining CPUs from it, and may close it, but not shutdown(2) it, while there
+//! are members. Nor may anybody else add sockets to the group, which any process of the same user
+//! could by way of SO_REUSEPORT: the kernel does not tell the indices, so they are counted here.
+
+mod error;
+mod group;
+mod membership;
+mod office;
+mod options;
+mod program;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use error::ListenerError;
+pub(crate) use membership::Membership;
+pub(crate) use office::{Mail, Office, Queue};

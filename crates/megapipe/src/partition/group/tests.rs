@@ -1,0 +1,182 @@
+//! The law of [`Group`] and the agreement of mail with it, for any order of joins, changes and
+//! leaves.
+
+use super::*;
+use crate::partition::tests::support::{connect, length, listener, usable_cpus};
+use crate::source::wake_pair;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+
+/// CPUs that take part; those that are not there take part in the bookkeeping.
+const CPUS: usize = 6;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Join(CpuSet),
+    Change(prop::sample::Index, CpuSet),
+    Leave(prop::sample::Index),
+    ReadMail(prop::sample::Index),
+}
+
+fn cpus() -> impl Strategy<Value = CpuSet> {
+    prop::collection::vec(0..CPUS, 1..4).prop_map(|cpus| cpus.into_iter().collect())
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let who = any::<prop::sample::Index>;
+    prop_oneof![
+        3 => cpus().prop_map(Step::Join),
+        2 => (who(), cpus()).prop_map(|(who, cpus)| Step::Change(who, cpus)),
+        2 => who().prop_map(Step::Leave),
+        2 => who().prop_map(Step::ReadMail),
+    ]
+}
+
+/// A member as its channel sees it: what it claimed and the queues it accepts from.
+struct Follower {
+    office: Arc<Office>,
+    cpus: CpuSet,
+    queues: BTreeSet<u64>,
+}
+
+impl Follower {
+    fn read_mail(&mut self, id: u64) {
+        for mail in self.office.drain() {
+            match mail {
+                Mail::Adopt { member, queue } => {
+                    assert!(member == id && self.queues.insert(queue.id));
+                }
+                Mail::Return { member, queue } => {
+                    assert!(member == id && self.queues.remove(&queue));
+                }
+            }
+        }
+    }
+}
+
+struct World {
+    listener: TcpListener,
+    group: Option<Group>,
+    followers: BTreeMap<u64, Follower>,
+}
+
+impl World {
+    fn take(&mut self, step: Step) {
+        let ids: Vec<u64> = self.followers.keys().copied().collect();
+        let id = |who: prop::sample::Index| (!ids.is_empty()).then(|| *who.get(&ids));
+        match step {
+            Step::Join(cpus) => self.join(&cpus),
+            Step::Change(who, cpus) => {
+                let Some(id) = id(who) else { return };
+                let overlap = self.claimed_by_others(Some(id)).intersection(&cpus);
+                let result = self.group.as_mut().unwrap().set_cpus(id, &cpus);
+                if self.expect(result, overlap) {
+                    self.followers.get_mut(&id).unwrap().cpus = cpus;
+                }
+            }
+            Step::Leave(who) => {
+                let Some(id) = id(who) else { return };
+                self.followers.remove(&id);
+                self.group.as_mut().unwrap().leave(id);
+                if let Some(group) = self.group.take_if(|group| group.is_deserted()) {
+                    assert!(group.dissolve().connections.is_empty());
+                }
+            }
+            Step::ReadMail(who) => {
+                let Some(id) = id(who) else { return };
+                self.followers.get_mut(&id).unwrap().read_mail(id);
+            }
+        }
+    }
+
+    fn join(&mut self, cpus: &CpuSet) {
+        let overlap = self.claimed_by_others(None).intersection(cpus);
+        let office = Office::new(wake_pair().unwrap().0);
+        let listener = &self.listener;
+        let group = self.group.get_or_insert_with(|| Group::found(listener.as_fd()).unwrap());
+        let result = group.join(cpus, &office);
+        if let Ok((id, queue)) = &result {
+            let queues = [queue.id].into();
+            self.followers.insert(*id, Follower { office, cpus: *cpus, queues });
+        }
+        self.expect(result, overlap);
+    }
+
+    fn claimed_by_others(&self, id: Option<u64>) -> CpuSet {
+        let others = self.followers.iter().filter(|(other, _)| Some(**other) != id);
+        others.fold(CpuSet::empty(), |all, (_, other)| all.union(&other.cpus))
+    }
+
+    fn expect<T>(&self, result: Result<T, ListenerError>, overlap: CpuSet) -> bool {
+        match result {
+            Ok(_) => assert!(overlap.is_empty()),
+            Err(ListenerError::Overlap { cpus }) => assert_eq!(*cpus, overlap),
+            Err(error) => panic!("{error}"),
+        }
+        overlap.is_empty()
+    }
+
+    fn check_law(&self) {
+        let Some(group) = &self.group else { return };
+        let mut all = CpuSet::empty();
+        for share in &group.shares {
+            assert!(all.intersection(&share.cpus).is_empty());
+            all = all.union(&share.cpus);
+            assert!(self.followers.contains_key(&share.holder));
+        }
+        assert!(group.shares.len() <= CPUS + 1);
+        for (id, follower) in &self.followers {
+            assert_eq!(group.cpus(*id), follower.cpus);
+            let main = group.main_of(*id).unwrap();
+            let holder = group.shares.iter().find(|share| share.queue.id == main).unwrap().holder;
+            assert_eq!(holder, *id);
+        }
+    }
+
+    /// Whoever has read all mail accepts from exactly the queues it holds.
+    fn check_mail(&mut self) {
+        let Some(group) = &self.group else { return };
+        for (id, follower) in &mut self.followers {
+            follower.read_mail(*id);
+            let held = group.shares.iter().filter(|share| share.holder == *id);
+            assert_eq!(follower.queues, held.map(|share| share.queue.id).collect());
+        }
+    }
+
+    /// The kernel agrees on who has the CPUs that are there.
+    fn check_kernel(&self) {
+        let address = self.listener.local_addr().unwrap();
+        for cpu in usable_cpus() {
+            let client = connect(address, cpu);
+            let shares = self.group.iter().flat_map(|group| &group.shares);
+            let owner = shares.clone().find(|share| share.cpus.contains(cpu));
+            let queues = shares.map(|share| share.queue.descriptor.as_fd());
+            let waiting = queues.chain([self.listener.as_fd()]).filter(|queue| length(queue) > 0);
+            let waiting: Vec<BorrowedFd<'_>> = waiting.collect();
+            let expected = owner.map(|share| share.queue.descriptor.as_fd());
+            let expected = expected.unwrap_or(self.listener.as_fd());
+            assert_eq!(waiting.len(), 1);
+            assert_eq!(std::os::fd::AsRawFd::as_raw_fd(&waiting[0]), {
+                std::os::fd::AsRawFd::as_raw_fd(&expected)
+            });
+            drop(socket::accept(expected).unwrap().unwrap());
+            drop(client);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(40) })]
+
+    #[test]
+    fn the_law_holds_in_any_order(steps in prop::collection::vec(step(), 1..40)) {
+        let mut world = World { listener: listener(), group: None, followers: BTreeMap::new() };
+        for step in steps {
+            world.take(step);
+            world.check_law();
+        }
+        world.check_kernel();
+        world.check_mail();
+    }
+}

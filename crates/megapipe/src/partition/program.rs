@@ -1,0 +1,149 @@
+//! The classic BPF program that finds the socket for a CPU.
+
+use crate::cpuset::CpuSet;
+
+/// CPU numbers from here on can be in no set.
+const CPUS: usize = 1024;
+
+/// CPUs in succession with the same socket: from `first` up to the next range's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    first: u32,
+    index: u32,
+}
+
+/// The program for a group whose socket of index `i + 1` owns the CPUs `owned[i]`; all other CPUs
+/// are the socket's of index 0. The sets are disjoint.
+///
+/// It loads the CPU number and finds its range by binary search. That takes two instructions per
+/// range, so even with 1,024 ranges it is about half of BPF_MAXINSNS.
+pub(super) fn generate(owned: &[CpuSet]) -> Vec<libc::sock_filter> {
+    let cpu_number = (libc::SKF_AD_OFF + libc::SKF_AD_CPU) as u32;
+    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, cpu_number)];
+    search(&ranges(owned), &mut program);
+    debug_assert!(program.len() <= libc::BPF_MAXINSNS as usize);
+    program
+}
+
+/// All CPUs from 0 up, in ranges; the last has no end.
+fn ranges(owned: &[CpuSet]) -> Vec<Range> {
+    let mut indices = [0; CPUS + 1];
+    for (position, cpus) in owned.iter().enumerate() {
+        cpus.iter().for_each(|cpu| indices[cpu] = position as u32 + 1);
+    }
+    let mut ranges: Vec<Range> = Vec::new();
+    for (cpu, index) in indices.into_iter().enumerate() {
+        if ranges.last().is_none_or(|last| last.index != index) {
+            ranges.push(Range { first: cpu as u32, index });
+        }
+    }
+    ranges
+}
+
+/// Appends the search through the ranges, of which there is at least one.
+fn search(ranges: &[Range], program: &mut Vec<libc::sock_filter>) {
+    if let [range] = ranges {
+        program.push(statement(libc::BPF_RET | libc::BPF_K, range.index));
+        return;
+    }
+    let (below, above) = ranges.split_at(ranges.len() / 2);
+    let mut lower = Vec::new();
+    search(below, &mut lower);
+    let first = above[0].first;
+    match u8::try_from(lower.len()) {
+        Ok(skip) => program.push(at_least(first, skip, 0)),
+        // Conditional jumps reach 255 instructions, plain ones everything.
+        Err(_) => {
+            program.push(at_least(first, 0, 1));
+            program.push(statement(libc::BPF_JMP | libc::BPF_JA, lower.len() as u32));
+        }
+    }
+    program.append(&mut lower);
+    search(above, program);
+}
+
+fn statement(code: u32, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
+}
+
+/// Jumps over `jt` instructions if the CPU number is `first` or more, else over `jf`.
+fn at_least(first: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    let code = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+    libc::sock_filter { code, jt, jf, k: first }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What the kernel would return on a CPU; panics on what its checker would refuse.
+    fn run(program: &[libc::sock_filter], cpu: u32) -> u32 {
+        let mut accumulator = None;
+        let mut at = 0;
+        loop {
+            let step = &program[at];
+            at += 1;
+            let code = u32::from(step.code);
+            if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS {
+                assert_eq!(step.k as i32, libc::SKF_AD_OFF + libc::SKF_AD_CPU);
+                accumulator = Some(cpu);
+            } else if code == libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K {
+                let taken = accumulator.unwrap() >= step.k;
+                at += usize::from(if taken { step.jt } else { step.jf });
+            } else if code == libc::BPF_JMP | libc::BPF_JA {
+                at += step.k as usize;
+            } else {
+                assert_eq!(code, libc::BPF_RET | libc::BPF_K);
+                return step.k;
+            }
+        }
+    }
+
+    fn check(owned: &[CpuSet]) {
+        let program = generate(owned);
+        assert!(program.len() <= libc::BPF_MAXINSNS as usize);
+        for cpu in (0..CPUS).chain([CPUS, 4096]) {
+            let owner = owned.iter().position(|cpus| cpus.contains(cpu));
+            let expected = owner.map_or(0, |position| position as u32 + 1);
+            assert_eq!(run(&program, cpu as u32), expected, "CPU {cpu} of {owned:?}");
+        }
+    }
+
+    fn split(owners: &[usize]) -> Vec<CpuSet> {
+        let sets = owners.iter().copied().max().unwrap_or(0);
+        let owned_by = |set| (0..owners.len()).filter(move |cpu| owners[*cpu] == set);
+        (1..=sets).map(|set| owned_by(set).collect()).collect()
+    }
+
+    #[test]
+    fn without_owners_all_cpus_are_the_originals() {
+        check(&[]);
+        assert_eq!(generate(&[]).len(), 2);
+        check(&[CpuSet::empty(), CpuSet::empty()]);
+    }
+
+    #[test]
+    fn the_longest_program_fits() {
+        check(&(0..CPUS).map(CpuSet::one).collect::<Vec<_>>());
+        check(&(0..CPUS).rev().map(CpuSet::one).collect::<Vec<_>>());
+        check(&[(0..CPUS).step_by(2).collect(), (1..CPUS).step_by(2).collect()]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn every_cpu_finds_its_owner(owners in prop::collection::vec(0usize..9, 0..=CPUS)) {
+            check(&split(&owners));
+        }
+
+        #[test]
+        fn every_cpu_finds_its_owner_in_long_ranges(
+            runs in prop::collection::vec((0usize..40, 1usize..200), 0..40),
+        ) {
+            let owners = runs.iter().flat_map(|(set, count)| std::iter::repeat_n(*set, *count));
+            check(&split(&owners.take(CPUS).collect::<Vec<_>>()));
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The system calls of a shared listener.
+
+use super::error::ListenerError;
+use super::options;
+use crate::cpuset::CpuSet;
+use crate::sys::check;
+use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+const UNEXPECTED: &str = "this is not expected; see the system call's manual page";
+
+/// What was in the queues when the last member left.
+#[derive(Debug, Default)]
+pub(crate) struct Orphans {
+    /// Established connections, for the caller to serve or close.
+    pub(crate) connections: Vec<OwnedFd>,
+    /// Connections that could not be accepted, for want of descriptors, and were reset.
+    pub(crate) lost: u32,
+}
+
+/// The value of an option, as long as the kernel gives it, but at most so many bytes.
+pub(super) fn option(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    at_most_bytes: usize,
+) -> io::Result<Vec<u8>> {
+    let mut value = vec![0u8; at_most_bytes];
+    let mut bytes = at_most_bytes as libc::socklen_t;
+    let fd = socket.as_raw_fd();
+    // SAFETY: `value` is writable for `bytes` bytes, and both outlive the call.
+    check(unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut bytes) })?;
+    value.truncate(bytes as usize);
+    Ok(value)
+}
+
+pub(super) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: &[u8],
+) -> io::Result<()> {
+    let (fd, bytes) = (socket.as_raw_fd(), value.len() as libc::socklen_t);
+    // SAFETY: `value` is readable for `bytes` bytes and outlives the call.
+    check(unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), bytes) })?;
+    Ok(())
+}
+
+pub(super) fn number(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
+    let value = option(socket, level, name, size_of::<c_int>())?;
+    value.try_into().map(c_int::from_ne_bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+fn long_number(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<u64> {
+    // SO_NETNS_COOKIE wants exactly this much room.
+    let value = option(socket, level, name, size_of::<u64>())?;
+    value.try_into().map(u64::from_ne_bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+pub(super) fn set_number(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: c_int,
+) -> io::Result<()> {
+    set_option(socket, level, name, &value.to_ne_bytes())
+}
+
+/// The kernel's name for a listening TCP socket, the same for all descriptors of it and never used
+/// again.
+pub(super) fn cookie(listener: BorrowedFd<'_>) -> Result<u64, ListenerError> {
+    let is = |name, value| number(listener, SOL_SOCKET, name).is_ok_and(|found| found == value);
+    let internet = is(libc::SO_DOMAIN, libc::AF_INET) || is(libc::SO_DOMAIN, libc::AF_INET6);
+    if !internet || !is(libc::SO_PROTOCOL, IPPROTO_TCP) {
+        return Err(ListenerError::NotTcp);
+    }
+    if !is(libc::SO_ACCEPTCONN, 1) {
+        return Err(ListenerError::NotListening);
+    }
+    long_number(listener, SOL_SOCKET, libc::SO_COOKIE)
+        .map_err(ListenerError::setup("getsockopt(SO_COOKIE)", UNEXPECTED))
+}
+
+pub(super) fn is_reuseport(socket: BorrowedFd<'_>) -> Result<bool, ListenerError> {
+    number(socket, SOL_SOCKET, libc::SO_REUSEPORT)
+        .map(|value| value != 0)
+        .map_err(ListenerError::setup("getsockopt(SO_REUSEPORT)", UNEXPECTED))
+}
+
+pub(super) fn set_reuseport(socket: BorrowedFd<'_>, on: bool) -> Result<(), ListenerError> {
+    set_number(socket, SOL_SOCKET, libc::SO_REUSEPORT, on.into())
+        .map_err(ListenerError::setup("setsockopt(SO_REUSEPORT)", UNEXPECTED))
+}
+
+/// Another socket that listens on the original's address; it is the last of the group.
+pub(super) fn sibling(original: BorrowedFd<'_>) -> Result<OwnedFd, ListenerError> {
+    let domain = number(original, SOL_SOCKET, libc::SO_DOMAIN)
+        .map_err(ListenerError::setup("getsockopt(SO_DOMAIN)", UNEXPECTED))?;
+    let sibling = new(domain)?;
+    let socket = sibling.as_fd();
+    require_kinship(original, socket)?;
+    set_reuseport(socket, true)?;
+    options::copy(original, socket)?;
+    bind_alike(original, socket)?;
+    let backlog =
+        backlog(original).map_err(ListenerError::setup("getsockopt(TCP_INFO)", UNEXPECTED))?;
+    let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
+    // SAFETY: the call takes no pointers.
+    check(unsafe { libc::listen(socket.as_raw_fd(), backlog) })
+        .map_err(ListenerError::setup("listen", ADDRESS_REMEDY))?;
+    Ok(sibling)
+}
+
+fn new(domain: c_int) -> Result<OwnedFd, ListenerError> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the call takes no pointers.
+    let fd = check(unsafe { libc::socket(domain, kind, IPPROTO_TCP) })
+        .map_err(ListenerError::setup("socket", "raise the limit on open files (ulimit -n)"))?;
+    // SAFETY: the kernel has just given this descriptor to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The kernel groups sockets of one user and one namespace only, and where it does not, it may say
+/// nothing and steer nothing.
+fn require_kinship(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> Result<(), ListenerError> {
+    let namespace = |socket| long_number(socket, SOL_SOCKET, libc::SO_NETNS_COOKIE);
+    // Linux knows the cookie since 5.14; before, a foreign namespace goes unnoticed.
+    if let (Ok(theirs), Ok(ours)) = (namespace(original), namespace(sibling))
+        && theirs != ours
+    {
+        return Err(ListenerError::OtherNamespace);
+    }
+    let user = |socket| owner(socket).map_err(ListenerError::setup("fstat", UNEXPECTED));
+    let (owner, user) = (user(original)?, user(sibling)?);
+    if owner != user {
+        return Err(ListenerError::OtherUser { owner, user });
+    }
+    Ok(())
+}
+
+fn owner(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: all-zero bytes are a valid `stat`, which fstat only fills.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is valid for writing and outlives the call.
+    check(unsafe { libc::fstat(socket.as_raw_fd(), &mut stat) })?;
+    Ok(stat.st_uid)
+}
+
+const ADDRESS_REMEDY: &str = "if EADDRINUSE, set SO_REUSEADDR on the listener before bind, since connections accepted \
+     before it was shared hold its address; if EACCES, share it before privileges are dropped";
+
+fn bind_alike(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> Result<(), ListenerError> {
+    // SAFETY: all-zero bytes are a valid address, which getsockname only fills.
+    let mut address: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut bytes = std::mem::size_of_val(&address) as libc::socklen_t;
+    let pointer = (&raw mut address).cast();
+    // SAFETY: `address` is writable for `bytes` bytes, and both outlive the call.
+    check(unsafe { libc::getsockname(original.as_raw_fd(), pointer, &mut bytes) })
+        .map_err(ListenerError::setup("getsockname", UNEXPECTED))?;
+    // SAFETY: `address` holds an address of `bytes` bytes and outlives the call.
+    check(unsafe { libc::bind(sibling.as_raw_fd(), pointer, bytes) })
+        .map_err(ListenerError::setup("bind", ADDRESS_REMEDY))?;
+    Ok(())
+}
+
+const PROGRAM_REMEDY: &str = "if ENOMEM, raise the sysctl net.core.optmem_max or name fewer ranges of CPUs; if EPERM, \
+     the listener has SO_LOCK_FILTER set or a sandbox forbids socket filters";
+
+/// Makes sure that the kernel takes the program, before anything depends on it.
+pub(super) fn rehearse(program: &[libc::sock_filter]) -> Result<(), ListenerError> {
+    let socket = new(libc::AF_INET)?;
+    set_reuseport(socket.as_fd(), true)?;
+    steer(socket.as_fd(), program)
+}
+
+/// Puts the program in charge of the socket's group, in place of the one before.
+pub(super) fn steer(
+    socket: BorrowedFd<'_>,
+    program: &[libc::sock_filter],
+) -> Result<(), ListenerError> {
+    let program =
+        libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    let name = libc::SO_ATTACH_REUSEPORT_CBPF;
+    let bytes = std::mem::size_of_val(&program) as libc::socklen_t;
+    let (fd, pointer) = (socket.as_raw_fd(), (&raw const program).cast());
+    // SAFETY: `program` describes a slice that the kernel only reads, during the call.
+    check(unsafe { libc::setsockopt(fd, SOL_SOCKET, name, pointer, bytes) })
+        .map_err(ListenerError::setup("attaching the program that steers", PROGRAM_REMEDY))?;
+    Ok(())
+}
+
+/// Ends the steering; the kernel spreads by hash.
+pub(super) fn unsteer(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set_number(socket, SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0)
+}
+
+/// Waits until no CPU steers by a former program any more: until an RCU grace period has passed,
+/// which is what membarrier(2) does here. Takes some milliseconds.
+pub(super) fn await_grace_period() {
+    const MEMBARRIER_CMD_GLOBAL: c_int = 1;
+    // Where it is forbidden, or a CPU is NOHZ_FULL, some microseconds' worth of SYNs stay at risk.
+    // SAFETY: the call takes no pointers.
+    let _ = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+}
+
+/// Stops listening, at once even if other descriptors of the socket or requests on it exist, which
+/// close(2) would wait for. Resets what is in the queue.
+pub(super) fn stop(socket: BorrowedFd<'_>) {
+    // SAFETY: the call takes no pointers. It cannot fail on a socket that listens.
+    let _ = unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Takes a connection from a queue; `None` if it is empty.
+pub(super) fn accept(queue: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let null = std::ptr::null_mut();
+    loop {
+        // SAFETY: the peer's address is not asked for.
+        let fd = unsafe { libc::accept4(queue.as_raw_fd(), null, null.cast(), libc::SOCK_CLOEXEC) };
+        match check(fd) {
+            // SAFETY: the kernel has just given this descriptor to us.
+            Ok(fd) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN) => return Ok(None),
+                // One connection failed, accept(2); the next may be fine.
+                Some(
+                    libc::EINTR
+                    | libc::ECONNABORTED
+                    | libc::ENETDOWN
+                    | libc::EPROTO
+                    | libc::ENOPROTOOPT
+                    | libc::EHOSTDOWN
+                    | libc::ENONET
+                    | libc::EHOSTUNREACH
+                    | libc::ENETUNREACH,
+                ) => {}
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+/// How many connections wait in an accept queue.
+pub(crate) fn queue_length(queue: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(listener_info(queue)?.tcpi_unacked)
+}
+
+/// How many connections may wait in an accept queue.
+pub(super) fn backlog(listener: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(listener_info(listener)?.tcpi_sacked)
+}
+
+/// Of a listening socket the kernel tells the queue's length as `tcpi_unacked` and the backlog as
+/// `tcpi_sacked`.
+fn listener_info(listener: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
+    // SAFETY: all-zero bytes are a valid `tcp_info`, which getsockopt only fills.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut bytes = std::mem::size_of_val(&info) as libc::socklen_t;
+    let (fd, pointer) = (listener.as_raw_fd(), (&raw mut info).cast());
+    // SAFETY: `info` is writable for `bytes` bytes, and both outlive the call.
+    check(unsafe { libc::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, pointer, &mut bytes) })?;
+    Ok(info)
+}
+
+/// The CPUs that the machine may ever have; `None` if it does not say.
+pub(super) fn possible_cpus() -> Option<CpuSet> {
+    parse_cpus(&std::fs::read_to_string("/sys/devices/system/cpu/possible").ok()?)
+}
+
+/// Reads the kernel's notation, such as `0-3,8`.
+fn parse_cpus(list: &str) -> Option<CpuSet> {
+    let mut cpus = CpuSet::empty();
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        (first..=last.min(first.saturating_add(65_536))).for_each(|cpu| cpus.insert(cpu));
+    }
+    Some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_lists_of_cpus_are_understood() {
+        let of = |cpus: &[usize]| Some(cpus.iter().copied().collect::<CpuSet>());
+        assert_eq!(parse_cpus("0-1\n"), of(&[0, 1]));
+        assert_eq!(parse_cpus("0,2-3,9"), of(&[0, 2, 3, 9]));
+        assert_eq!(parse_cpus("7"), of(&[7]));
+        assert_eq!(parse_cpus(""), None);
+        assert_eq!(parse_cpus("0-x"), None);
+        assert!(possible_cpus().is_some_and(|cpus| cpus.contains(0)));
+    }
+}

@@ -1,0 +1,164 @@
+//! Thousands of connections while members come and go: each must be accepted by somebody.
+
+use super::super::ListenerError;
+use super::support::*;
+use crate::cpuset::CpuSet;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Connections per client thread, of which there is one per CPU.
+const CONNECTIONS: usize = 3000;
+
+/// A generator that needs no crate (xorshift).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    fn cpus(&mut self, usable: &[usize]) -> CpuSet {
+        let pick = self.below(usable.len() as u64 + 1) as usize;
+        usable.get(pick).map_or(usable.iter().copied().collect(), |cpu| CpuSet::one(*cpu))
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    stop: AtomicBool,
+    joined: AtomicUsize,
+    changed: AtomicUsize,
+    stolen: AtomicUsize,
+    orphans: AtomicUsize,
+}
+
+fn count(counter: &AtomicUsize, more: usize) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+/// Accepts from the original, as the application would.
+fn serve_original(listener: &TcpListener, tally: &Tally) {
+    listener.set_nonblocking(true).unwrap();
+    while !tally.stop.load(Ordering::Relaxed) {
+        wait_for([listener.as_fd()].into_iter(), 5);
+        while let Ok((connection, _)) = listener.accept() {
+            serve(connection.into());
+        }
+    }
+}
+
+/// Joins and leaves, with a changing set, again and again.
+fn come_and_go(listener: &TcpListener, tally: &Tally, seed: u64) {
+    let mut dice = Dice(seed);
+    let usable = usable_cpus();
+    while !tally.stop.load(Ordering::Relaxed) {
+        let mut seat = match Seat::take(listener.as_fd(), &dice.cpus(&usable)) {
+            Ok(seat) => seat,
+            Err(ListenerError::Overlap { .. }) => {
+                std::thread::sleep(Duration::from_micros(200));
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        count(&tally.joined, 1);
+        let end = Instant::now() + Duration::from_micros(dice.below(6000));
+        while Instant::now() < end {
+            seat.wait(1);
+            seat.accept_all().into_iter().for_each(serve);
+            if dice.below(8) == 0 && seat.membership.set_cpus(&dice.cpus(&usable)).is_ok() {
+                count(&tally.changed, 1);
+            }
+            if dice.below(8) == 0 {
+                let mut stolen = Vec::new();
+                count(&tally.stolen, seat.membership.steal(4, 0, &mut stolen).unwrap());
+                stolen.into_iter().for_each(serve);
+            }
+        }
+        let orphans = seat.membership.leave();
+        assert_eq!(orphans.lost, 0);
+        count(&tally.orphans, orphans.connections.len());
+        orphans.connections.into_iter().for_each(serve);
+    }
+}
+
+/// A member that stays, but changes its CPUs.
+fn stay(mut seat: Seat, tally: &Tally) {
+    let mut dice = Dice(99);
+    let usable = usable_cpus();
+    while !tally.stop.load(Ordering::Relaxed) {
+        seat.wait(1);
+        seat.accept_all().into_iter().for_each(serve);
+        if dice.below(4) == 0 {
+            let _ = seat.membership.set_cpus(&dice.cpus(&usable));
+        }
+    }
+    // There are no clients any more, so nothing is left to return but by others that left since.
+    let orphans = seat.membership.leave();
+    assert_eq!((orphans.connections.len(), orphans.lost), (0, 0));
+}
+
+fn hammer(address: SocketAddr, cpu: usize) {
+    pin(cpu);
+    for _ in 0..CONNECTIONS {
+        expect_service(connect_here(address));
+    }
+}
+
+fn run(somebody_stays: bool, others: u64) -> Tally {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let tally = Tally::default();
+    let first = CpuSet::one(usable_cpus()[0]);
+    let stayer = somebody_stays.then(|| Seat::take(listener.as_fd(), &first).unwrap());
+    std::thread::scope(|scope| {
+        let servers = (1..=others).map(|seed: u64| {
+            let (listener, tally) = (&listener, &tally);
+            scope.spawn(move || come_and_go(listener, tally, seed << 40 | seed))
+        });
+        let servers: Vec<_> = servers.collect();
+        scope.spawn(|| serve_original(&listener, &tally));
+        if let Some(seat) = stayer {
+            scope.spawn(|| stay(seat, &tally));
+        }
+        let clients: Vec<_> = usable_cpus()
+            .into_iter()
+            .map(|cpu| scope.spawn(move || hammer(address, cpu)))
+            .collect();
+        let results: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        tally.stop.store(true, Ordering::Relaxed);
+        servers.into_iter().for_each(|server| server.join().unwrap());
+        results.into_iter().for_each(|result| result.unwrap());
+    });
+    eprintln!(
+        "{} joins, {} changes, {} stolen, {} orphans",
+        tally.joined.load(Ordering::Relaxed),
+        tally.changed.load(Ordering::Relaxed),
+        tally.stolen.load(Ordering::Relaxed),
+        tally.orphans.load(Ordering::Relaxed),
+    );
+    tally
+}
+
+#[test]
+fn no_connection_is_lost_while_members_come_and_go() {
+    let tally = run(true, 3);
+    assert_eq!(tally.orphans.into_inner(), 0);
+    assert!(tally.joined.into_inner() > 0 || usable_cpus().len() == 1);
+}
+
+#[test]
+fn no_connection_is_lost_while_the_sharing_begins_and_ends() {
+    let tally = run(false, 1);
+    assert!(tally.joined.into_inner() > 10);
+}
+
+#[test]
+fn no_connection_is_lost_when_anyone_may_be_the_last_to_leave() {
+    let tally = run(false, 3);
+    assert!(tally.joined.into_inner() > 10);
+}

@@ -1,0 +1,167 @@
+//! What becomes of the queues of members that leave.
+
+use super::super::ListenerError;
+use super::support::*;
+use crate::cpuset::CpuSet;
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+
+fn set(cpus: &[usize]) -> CpuSet {
+    cpus.iter().copied().collect()
+}
+
+/// A CPU that is possible, for clients; sets of further members need one, too, where there are
+/// two. Numbers from 900 on stand for CPUs that are not there.
+fn two_cpus() -> Option<(usize, usize)> {
+    let [first, second] = usable_cpus()[..] else { return None };
+    Some((first, second))
+}
+
+#[test]
+fn a_queue_is_loaned_and_returned() {
+    let Some((first, second)) = two_cpus() else { return };
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let mut one = Seat::take(listener.as_fd(), &set(&[first])).unwrap();
+    let two = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
+    let queue = two.queues[0].clone();
+    let waiting = [connect(address, second), connect(address, second)];
+    assert!(two.membership.leave().connections.is_empty());
+
+    // The CPU and what waited is the other member's now, though it claims only its own CPU.
+    assert_eq!(one.queue_ids(), [one.queues[0].id, queue.id]);
+    assert_eq!(one.membership.cpus(), set(&[first]));
+    let later = connect(address, second);
+    assert_eq!(length(&queue.descriptor), 3);
+    one.accept_all().into_iter().for_each(serve);
+    waiting.into_iter().chain([later]).for_each(expect_service);
+
+    // The next who claims the CPU gets the queue, with what waits in it.
+    let waiting = connect(address, second);
+    let mut three = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
+    assert_eq!(three.queues[0].id, queue.id);
+    assert_eq!(one.queue_ids(), [one.queues[0].id]);
+    three.accept_all().into_iter().for_each(serve);
+    expect_service(waiting);
+}
+
+#[test]
+fn a_member_can_claim_what_it_or_another_has_on_loan() {
+    let Some((first, second)) = two_cpus() else { return };
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let mut one = Seat::take(listener.as_fd(), &set(&[first, 900])).unwrap();
+    let two = Seat::take(listener.as_fd(), &set(&[second, 901])).unwrap();
+    let loan = two.queues[0].id;
+    drop(two);
+    // A part of the loan's CPUs leaves the queue where it is.
+    let mut three = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
+    assert_ne!(three.queues[0].id, loan);
+    assert_eq!(one.queue_ids(), [one.queues[0].id, loan]);
+    let _client = connect(address, second);
+    assert_eq!(three.waiting(), 1);
+    // The rest of them takes it along.
+    three.membership.set_cpus(&set(&[second, 901])).unwrap();
+    assert_eq!(one.queue_ids(), [one.queues[0].id]);
+    assert_eq!(three.queue_ids(), [three.queues[0].id, loan]);
+    // When they leave all goes on; a queue without CPUs serves the next member.
+    let main = three.queues[0].id;
+    drop(three);
+    let mut adopted = one.queue_ids().split_off(1);
+    adopted.sort_unstable();
+    assert_eq!(adopted, [loan, main]);
+    one.membership.set_cpus(&set(&[first, 901])).unwrap();
+    let four = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
+    assert_eq!(four.queues[0].id, main);
+    drop(four);
+    let five = Seat::take(listener.as_fd(), &set(&[first])).err().unwrap();
+    assert!(matches!(five, ListenerError::Overlap { .. }));
+}
+
+#[test]
+fn unread_mail_is_no_loss() {
+    let Some((first, second)) = two_cpus() else { return };
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let one = Seat::take(listener.as_fd(), &set(&[first])).unwrap();
+    let two = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
+    let clients = [connect(address, first), connect(address, second)];
+    // Adopted by the first, which never reads of it, and found when it leaves.
+    drop(two);
+    let orphans = one.membership.leave();
+    assert_eq!((orphans.connections.len(), orphans.lost), (2, 0));
+    orphans.connections.into_iter().for_each(serve);
+    clients.into_iter().for_each(expect_service);
+}
+
+#[test]
+fn the_last_leave_returns_what_waits() {
+    let cpu = usable_cpus()[0];
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let seat = Seat::take(listener.as_fd(), &set(&[cpu])).unwrap();
+    let clients: Vec<TcpStream> = (0..20).map(|_| connect(address, cpu)).collect();
+    let orphans = seat.membership.leave();
+    assert_eq!((orphans.connections.len(), orphans.lost), (20, 0));
+    orphans.connections.into_iter().for_each(serve);
+    clients.into_iter().for_each(expect_service);
+    // The queue is closed, whoever holds its descriptor, and the original serves all CPUs.
+    let client = connect(address, cpu);
+    assert_eq!(length(&listener), 1);
+    serve(listener.accept().unwrap().0.into());
+    expect_service(client);
+}
+
+#[test]
+fn a_thread_that_panics_leaves() {
+    let Some((first, second)) = two_cpus() else { return };
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let mut one = Seat::take(listener.as_fd(), &set(&[first])).unwrap();
+    let two = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
+    let client = connect(address, second);
+    let died = std::thread::spawn(move || {
+        let _two = two;
+        std::panic::resume_unwind(Box::new("without a message"));
+    });
+    died.join().unwrap_err();
+    one.wait(0);
+    one.accept_all().into_iter().for_each(serve);
+    expect_service(client);
+}
+
+#[test]
+fn the_application_may_close_the_original() {
+    let cpus = usable_cpus();
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let first = Seat::take(listener.as_fd(), &set(&cpus[..1])).unwrap();
+    drop(listener);
+    let _client = connect(address, cpus[0]);
+    assert_eq!(first.waiting(), 1);
+    drop(first);
+    let refused = TcpStream::connect(address).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn stealing_stops_at_the_watermark_and_the_limit() {
+    let Some((first, second)) = two_cpus() else { return };
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let idle = Seat::take(listener.as_fd(), &set(&[first])).unwrap();
+    let busy = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
+    let clients: Vec<TcpStream> = (0..10).map(|_| connect(address, second)).collect();
+    let _own = connect(address, first);
+
+    let mut stolen = Vec::new();
+    assert_eq!(idle.membership.steal(8, 10, &mut stolen).unwrap(), 0);
+    assert_eq!(idle.membership.steal(3, 4, &mut stolen).unwrap(), 3);
+    assert_eq!(busy.waiting(), 7);
+    assert_eq!(idle.membership.steal(8, 4, &mut stolen).unwrap(), 3);
+    assert_eq!((busy.waiting(), idle.waiting(), stolen.len()), (4, 1, 6));
+    assert_eq!(idle.membership.steal(8, 4, &mut stolen).unwrap(), 0);
+    assert_eq!(busy.membership.steal(8, 1, &mut stolen).unwrap(), 0);
+    stolen.into_iter().for_each(serve);
+    clients.into_iter().take(6).for_each(expect_service);
+}

@@ -1,0 +1,158 @@
+//! Clients that connect on a chosen CPU, and members without a channel.
+
+use super::super::membership::Membership;
+use super::super::office::{Mail, Office, Queue};
+use super::super::socket;
+use crate::cpuset::CpuSet;
+use crate::source::wake_pair;
+use crate::sys::check;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One or two CPUs on which this process may run.
+pub(in super::super) fn usable_cpus() -> Vec<usize> {
+    // SAFETY: `cpu_set_t` is plain data, which sched_getaffinity fills.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is writable for its size.
+    check(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) }).unwrap();
+    // SAFETY: the set is initialised and the numbers are below its size.
+    let usable = (0..1024).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) });
+    let cpus: Vec<usize> = usable.take(2).collect();
+    if cpus.len() < 2 {
+        eprintln!("note: only one CPU may be used here, so only its queue is checked");
+    }
+    cpus
+}
+
+/// Binds the calling thread to a CPU.
+pub(in super::super) fn pin(cpu: usize) {
+    // SAFETY: `cpu_set_t` is plain data, for which zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the number is below the set's size.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: `set` is readable for its size.
+    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) }).unwrap();
+}
+
+/// Connects on a CPU. The connection is reset when closed, so that no port stays in TIME_WAIT.
+pub(in super::super) fn connect(address: SocketAddr, cpu: usize) -> TcpStream {
+    let client = move || {
+        pin(cpu);
+        connect_here(address)
+    };
+    std::thread::spawn(client).join().unwrap()
+}
+
+pub(super) fn connect_here(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    let linger = [1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
+    socket::set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
+    stream
+}
+
+/// A listener on any IPv4 port, as Rust's library makes it.
+pub(in super::super) fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+pub(in super::super) fn length(socket: impl AsFd) -> u32 {
+    socket::queue_length(socket.as_fd()).unwrap()
+}
+
+/// Answers a connection with one byte.
+pub(super) fn serve(connection: OwnedFd) {
+    TcpStream::from(connection).write_all(b"!").unwrap();
+}
+
+/// Waits until somebody serves a connection.
+pub(super) fn expect_service(mut client: TcpStream) {
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.read_exact(&mut [0]).expect("a connection was lost");
+}
+
+/// What a channel would be: a membership, and the queues that it accepts from.
+pub(super) struct Seat {
+    pub(super) membership: Membership,
+    pub(super) office: Arc<Office>,
+    pub(super) queues: Vec<Queue>,
+    pub(super) wake: OwnedFd,
+}
+
+impl Seat {
+    pub(super) fn take(
+        listener: BorrowedFd<'_>,
+        cpus: &CpuSet,
+    ) -> Result<Seat, super::super::ListenerError> {
+        let (waker, source) = wake_pair().unwrap();
+        let office = Office::new(waker);
+        let (membership, queue) = Membership::join(listener, cpus, &office)?;
+        Ok(Seat { membership, office, queues: vec![queue], wake: source.into() })
+    }
+
+    pub(super) fn read_mail(&mut self) {
+        for mail in self.office.drain() {
+            match mail {
+                Mail::Adopt { member, queue } => {
+                    assert_eq!(member, self.membership.id());
+                    assert!(self.queues.iter().all(|other| other.id != queue.id));
+                    self.queues.push(queue);
+                }
+                Mail::Return { member, queue } => {
+                    assert_eq!(member, self.membership.id());
+                    let before = self.queues.len();
+                    self.queues.retain(|other| other.id != queue);
+                    assert_eq!(self.queues.len() + 1, before);
+                }
+            }
+        }
+    }
+
+    /// The ids of the queues it accepts from, after its mail.
+    pub(super) fn queue_ids(&mut self) -> Vec<u64> {
+        self.read_mail();
+        self.queues.iter().map(|queue| queue.id).collect()
+    }
+
+    /// How many connections wait in its first queue.
+    pub(super) fn waiting(&self) -> u32 {
+        length(&self.queues[0].descriptor)
+    }
+
+    /// Accepts all that waits.
+    pub(super) fn accept_all(&mut self) -> Vec<OwnedFd> {
+        self.read_mail();
+        let mut connections = Vec::new();
+        for queue in &self.queues {
+            while let Some(connection) = socket::accept(queue.descriptor.as_fd()).unwrap() {
+                connections.push(connection);
+            }
+        }
+        connections
+    }
+
+    /// Sleeps until there is a connection or mail, or for some milliseconds.
+    pub(super) fn wait(&self, timeout_ms: i32) {
+        let descriptors = self.queues.iter().map(|queue| queue.descriptor.as_fd());
+        if wait_for(descriptors.chain([self.wake.as_fd()]), timeout_ms).last() == Some(&true) {
+            let mut count = [0u8; 8];
+            // SAFETY: `count` has room for the eight bytes of an eventfd.
+            unsafe { libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
+        }
+    }
+}
+
+/// Which of the descriptors became readable, if any does in time.
+pub(super) fn wait_for<'a>(
+    descriptors: impl Iterator<Item = BorrowedFd<'a>>,
+    timeout_ms: i32,
+) -> Vec<bool> {
+    let entry =
+        |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut entries: Vec<libc::pollfd> = descriptors.map(entry).collect();
+    // SAFETY: the entries are as many as said, and outlive the call.
+    unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, timeout_ms) };
+    entries.iter().map(|entry| entry.revents & libc::POLLIN != 0).collect()
+}
