@@ -266,10 +266,10 @@ impl Engine {
         &mut self,
         timeout: Option<Duration>,
     ) -> Result<Option<Completion>, Error> {
+        self.check_process()?;
         if let Some(done) = self.next_ready() {
             return Ok(Some(done));
         }
-        self.check_process()?;
         let timeout = timeout.filter(|timeout| *timeout < FOREVER);
         let waits = |timeout: &Duration| !timeout.is_zero();
         let until = timeout.filter(waits).and_then(|timeout| Instant::now().checked_add(timeout));
