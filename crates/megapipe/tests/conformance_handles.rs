@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PATIENCE, Rig, listener, outcome, read_of, silent, udp, unix_pair};
+use common::{PATIENCE, Rig, call_everything, listener, outcome, read_of, silent, udp, unix_pair};
 use megapipe::{
     Accept, Buffer, Channel, Config, DriverChoice, DriverKind, Error, Event, Handle, Kind, Repeat,
     Timer,
@@ -67,37 +67,6 @@ fn cookies_are_kept(driver: DriverChoice) {
     assert_eq!(channel.cookie(second), None);
     let done = channel.dispatch(PATIENCE).unwrap().unwrap();
     assert!(matches!(done.event, Event::Close(Ok(()))) && done.handle == second);
-}
-
-/// Calls everything that takes a handle; each call must fail as `check` says.
-fn call_everything(rig: &mut Rig, handle: Handle, check: impl Fn(Error)) {
-    let address: std::net::SocketAddr = "127.0.0.1:9".parse().unwrap();
-    check(rig.accept(handle, Accept::lightweight()).unwrap_err());
-    check(rig.connect(handle, address).unwrap_err());
-    check(rig.read(handle, Vec::with_capacity(1)).unwrap_err().error);
-    check(rig.read_at(handle, Vec::with_capacity(1), 0).unwrap_err().error);
-    check(rig.read_vectored(handle, vec![Vec::with_capacity(1)]).unwrap_err().error);
-    check(rig.receive(handle, Repeat::Once).unwrap_err());
-    check(rig.receive_from(handle, Repeat::Once).unwrap_err());
-    check(rig.watch(handle, Repeat::Once).unwrap_err());
-    check(rig.write(handle, b"x").unwrap_err().error);
-    check(rig.write_at(handle, b"x", 0).unwrap_err().error);
-    check(rig.write_vectored(handle, vec![b"x".into()]).unwrap_err().error);
-    check(rig.send_to(handle, b"x", address).unwrap_err().error);
-    check(rig.disconnect(handle, Shutdown::Both).unwrap_err());
-    check(rig.sync(handle).unwrap_err());
-    check(rig.sync_data(handle).unwrap_err());
-    check(rig.cancel(handle).unwrap_err());
-    check(rig.descriptor(handle).unwrap_err());
-    check(rig.set_nodelay(handle, true).unwrap_err());
-    check(rig.set_linger(handle, None).unwrap_err());
-    check(rig.peer_address(handle).unwrap_err());
-    check(rig.socket_option(handle, 0, 0, &mut [0; 4]).unwrap_err());
-    check(rig.kind(handle).unwrap_err());
-    check(rig.set_cpus(handle, megapipe::CpuSet::one(0)).unwrap_err());
-    check(rig.unregister(handle).unwrap_err());
-    check(rig.close(handle).unwrap_err());
-    assert_eq!(rig.cookie(handle), None);
 }
 
 fn stale_handles_are_refused(driver: DriverChoice) {
