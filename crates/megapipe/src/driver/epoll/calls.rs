@@ -128,6 +128,14 @@ impl Calls {
         Ok(accepted as RawFd)
     }
 
+    /// Whether there is something to read or accept.
+    pub(super) fn is_readable(&self, fd: RawFd) -> bool {
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: `poll` is valid for the call, and there is one of it.
+        let ready = self.retried(|| unsafe { libc::poll(&mut poll, 1, 0) as isize });
+        ready == Ok(1)
+    }
+
     pub(super) fn flags(&self, fd: RawFd) -> Result<libc::c_int, i32> {
         // SAFETY: the call takes no pointers.
         let flags = self.once(|| unsafe { libc::fcntl(fd, libc::F_GETFL) as isize })?;
