@@ -17,6 +17,9 @@ const UNREGISTER_RING_FDS: u32 = 21;
 /// refuses one.
 const SUBMISSIONS: u32 = 1024;
 
+/// A time-out that nobody lives to see, and that does not overflow the kernel's nanoseconds.
+const FOREVER: Duration = Duration::from_secs(1 << 30);
+
 /// `struct io_uring_rsrc_update`, see io_uring_register(2).
 #[repr(C)]
 struct ResourceUpdate {
@@ -126,7 +129,10 @@ impl Ring {
     /// Hands over the filed requests and waits. `Ok` also when the time is up or a signal came.
     pub(super) fn enter(&mut self, patience: Patience) -> io::Result<()> {
         self.system_calls += 1;
-        let timespec = patience.timeout.map(Timespec::from);
+        // Without a time-out, the kernel would return when the lingering time is up, even with
+        // nothing.
+        let forever = (patience.linger_us > 0).then_some(FOREVER);
+        let timespec = patience.timeout.or(forever).map(Timespec::from);
         let mut arguments = SubmitArgs::new();
         if patience.linger_us > 0 {
             arguments = arguments.min_wait_usec(patience.linger_us);
@@ -168,5 +174,24 @@ impl Drop for Ring {
             let mut update = ResourceUpdate { offset, reserved: 0, data: 0 };
             let _ = self.register(UNREGISTER_RING_FDS, &mut update);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io_uring::opcode;
+
+    #[test]
+    fn a_lingering_wait_does_not_end_with_nothing() {
+        let mut ring = Ring::new(64).unwrap();
+        let later = Timespec::from(Duration::from_millis(20));
+        let entry = opcode::Timeout::new(&later).build();
+        // SAFETY: `later` outlives the request, which completes below.
+        assert!(unsafe { ring.push(&entry) });
+        let linger_us = u32::from(ring.can_linger()) * 200;
+        let want = if ring.can_linger() { 8 } else { 1 };
+        ring.enter(Patience { want, linger_us, timeout: None }).unwrap();
+        assert_eq!(ring.completions().len(), 1);
     }
 }
