@@ -128,6 +128,14 @@ impl Calls {
         Ok(accepted as RawFd)
     }
 
+    /// Whether something is there to be read or accepted.
+    pub(super) fn has_input(&self, fd: RawFd) -> bool {
+        let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: `entry` is one entry and outlives the call.
+        let found = self.retried(|| unsafe { libc::poll(&mut entry, 1, 0) as isize });
+        found.is_ok_and(|found| found > 0)
+    }
+
     pub(super) fn flags(&self, fd: RawFd) -> Result<libc::c_int, i32> {
         // SAFETY: the call takes no pointers.
         let flags = self.once(|| unsafe { libc::fcntl(fd, libc::F_GETFL) as isize })?;

@@ -18,16 +18,14 @@ pub(super) fn connect(
     bytes: libc::socklen_t,
 ) -> Step {
     if task.begun {
-        let error = calls.option(entry.fd(), libc::SOL_SOCKET, libc::SO_ERROR);
-        let errno = error.map_or_else(|errno| errno, |(errno, _)| errno);
-        if errno != 0 && family(address, bytes).is_some_and(is_inet) {
-            // The failure has to be fetched by a second connect, too: else a later one would
-            // meet it again, as ECONNABORTED.
-            let _ = try_once(calls, entry, address, bytes);
-        }
-        return Step::Ended(-errno);
+        return finish(calls, entry, address, bytes);
     }
-    match try_once(calls, entry, address, bytes) {
+    let begun = match try_once(calls, entry, address, bytes) {
+        // What is left of an earlier attempt that failed; only the next one is ours.
+        Err(libc::ECONNABORTED) => try_once(calls, entry, address, bytes),
+        begun => begun,
+    };
+    match begun {
         Ok(_) => Step::Ended(0),
         Err(libc::EINPROGRESS | libc::EINTR) => {
             task.begun = true;
@@ -39,8 +37,23 @@ pub(super) fn connect(
     }
 }
 
-fn is_inet(family: i32) -> bool {
-    family == libc::AF_INET || family == libc::AF_INET6
+/// Asks how an attempt went.
+fn finish(
+    calls: &Calls,
+    entry: &Entry,
+    address: *const libc::sockaddr,
+    bytes: libc::socklen_t,
+) -> Step {
+    match calls.option(entry.fd(), libc::SOL_SOCKET, libc::SO_ERROR) {
+        Ok((0, _)) => {}
+        Ok((errno, _)) | Err(errno) => return Step::Ended(-errno),
+    }
+    // The second call makes the socket a connected one in the eyes of a later connect, too.
+    match try_once(calls, entry, address, bytes) {
+        Ok(_) | Err(libc::EISCONN | libc::EBADFD) => Step::Ended(0),
+        Err(libc::EALREADY | libc::EINPROGRESS) => Step::Blocked,
+        Err(errno) => Step::Ended(-errno),
+    }
 }
 
 fn try_once(
