@@ -118,7 +118,7 @@ impl Default for Config {
             max_handles: 1 << 20,
             max_requests: 1 << 21,
             max_lightweight: 1 << 17,
-            linger: Duration::from_micros(50),
+            linger: Duration::from_micros(200),
             small_buffers: BufferClass { count: 1024, bytes: 4096 + 64 },
             // A datagram may have 65,507 bytes, and its buffer starts with the sender's address.
             large_buffers: BufferClass { count: 64, bytes: (64 << 10) + 512 },

@@ -6,7 +6,7 @@ use common::{Rig, inet, listener, outcome, patient, read_of, received, written};
 use megapipe::{Address, DriverChoice, Event, Repeat};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -32,14 +32,22 @@ fn socket(family: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// An address on which nobody listens: it is bound, which keeps others away, and no more.
-fn deaf_address() -> (OwnedFd, SocketAddr) {
-    let socket = socket(libc::AF_INET);
-    // A UDP socket finds the number; the TCP socket of the same number is never bound by others.
-    let probe = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = probe.local_addr().unwrap();
-    drop(probe);
-    (socket, address)
+/// An address on which nobody listens, and the socket that keeps others away from it.
+fn deaf_address() -> (TcpListener, SocketAddr) {
+    let bound = socket(libc::AF_INET);
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: 0,
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
+        sin_zero: [0; 8],
+    };
+    let bytes = std::mem::size_of_val(&address) as libc::socklen_t;
+    // SAFETY: `address` outlives the call and `bytes` is its size.
+    let result = unsafe { libc::bind(bound.as_raw_fd(), (&raw const address).cast(), bytes) };
+    assert_eq!(result, 0, "bind: {}", std::io::Error::last_os_error());
+    let bound = TcpListener::from(bound);
+    let address = bound.local_addr().unwrap();
+    (bound, address)
 }
 
 fn connect_succeeds(driver: DriverChoice) {
@@ -118,8 +126,8 @@ fn connect_to_unix_sockets(driver: DriverChoice) {
 
 fn connect_refused(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
-    let (unbound, address) = deaf_address();
-    let handle = rig.join(unbound);
+    let (_deaf, address) = deaf_address();
+    let handle = rig.join(socket(libc::AF_INET));
     rig.connect(handle, address).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Err(libc::ECONNREFUSED));
     // What was filed meanwhile has its turn then, and fails as well.
@@ -129,10 +137,12 @@ fn connect_refused(driver: DriverChoice) {
     let done = rig.next();
     assert!(matches!(done.event, Event::Connect(Err(_))), "{:?}", done.event);
     assert_eq!(outcome(&done.event), Err(libc::ECONNREFUSED));
-    // As the kernel has it: a refused socket is at its end and cannot be written to.
+    // A refused socket cannot be written to, and is at its end or not connected, as the kernel has
+    // it at the moment.
     for _ in 0..2 {
         match rig.last(handle) {
-            Event::Receive(end) => assert!(end.unwrap().is_empty()),
+            Event::Receive(Ok(end)) => assert!(end.is_empty()),
+            event @ Event::Receive(_) => assert_eq!(outcome(&event), Err(libc::ENOTCONN)),
             event => assert_eq!(outcome(&event), Err(libc::EPIPE)),
         }
     }
@@ -181,7 +191,7 @@ fn a_cancelled_connect_takes_the_rest_with_it(driver: DriverChoice) {
     // The queue of this listener is full: further connects stay unanswered.
     let (listener, address) = listener();
     // SAFETY: the call takes no pointers and the descriptor is open.
-    let listened = unsafe { libc::listen(std::os::fd::AsRawFd::as_raw_fd(&listener), 0) };
+    let listened = unsafe { libc::listen(listener.as_raw_fd(), 0) };
     assert_eq!(listened, 0);
     let first = rig.join(socket(libc::AF_INET));
     rig.connect(first, address).unwrap();

@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 /// How long a channel that is dropped waits for the kernel to let go of its memory.
 const SHUT_DOWN: Duration = Duration::from_secs(2);
 
+/// From here on, a time-out is none: sums with it would overflow in the kernel.
+const FOREVER: Duration = Duration::from_secs(1 << 32);
+
 /// The requests of one lane: the one under way and those behind it.
 #[derive(Default)]
 struct Queue {
@@ -263,10 +266,11 @@ impl Engine {
         &mut self,
         timeout: Option<Duration>,
     ) -> Result<Option<Completion>, Error> {
+        self.check_process()?;
         if let Some(done) = self.next_ready() {
             return Ok(Some(done));
         }
-        self.check_process()?;
+        let timeout = timeout.filter(|timeout| *timeout < FOREVER);
         let waits = |timeout: &Duration| !timeout.is_zero();
         let until = timeout.filter(waits).and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
@@ -336,6 +340,10 @@ impl Engine {
     /// Whether not all buffers of the class that the request needs are leased.
     fn has_buffers(&self, id: Key) -> bool {
         let Some(request) = self.requests.get(id) else { return true };
+        if request.command == Command::ReceiveFrom && !request.repeat {
+            // A single datagram is fetched into a buffer that is not in the kernel's hands.
+            return self.pools.large.free_count() > 0;
+        }
         let large = match self.members.get(request.handle) {
             Some(member) => member.large || request.command == Command::ReceiveFrom,
             None => return true,

@@ -103,7 +103,7 @@ impl Group {
         let owned = shares.iter().map(|share| share.cpus).chain([*cpus]);
         let program = program::generate(&owned.collect::<Vec<_>>());
         // A new socket gets connections at once if the group is new, so it must not fail later.
-        socket::rehearse(&program)?;
+        socket::rehearse(self.original.as_fd(), &program)?;
         let descriptor = Arc::new(socket::sibling(self.original.as_fd())?);
         if let Err(error) = socket::steer(self.original.as_fd(), &program) {
             socket::stop(descriptor.as_fd());
@@ -116,8 +116,7 @@ impl Group {
         Ok((id, queue))
     }
 
-    /// Changes the CPUs of a member. Those it gives up become the original's, or are still those
-    /// of nobody else.
+    /// Changes the CPUs of a member. Those it gives up become the original's.
     pub(super) fn set_cpus(&mut self, member: u64, cpus: &CpuSet) -> Result<(), ListenerError> {
         let mut shares = self.claim(member, cpus)?.shares;
         let main = self.main_of(member);

@@ -131,7 +131,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(64)
+        })]
 
         #[test]
         fn every_cpu_finds_its_owner(owners in prop::collection::vec(0usize..9, 0..=CPUS)) {

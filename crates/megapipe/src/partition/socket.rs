@@ -147,8 +147,9 @@ fn owner(socket: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(stat.st_uid)
 }
 
-const ADDRESS_REMEDY: &str = "if EADDRINUSE, set SO_REUSEADDR on the listener before bind, since connections accepted \
-     before it was shared hold its address; if EACCES, share it before privileges are dropped";
+const ADDRESS_REMEDY: &str = "if EADDRINUSE, set SO_REUSEADDR on the listener before bind, since \
+                              connections accepted before it was shared hold its address; if \
+                              EACCES, share it before privileges are dropped";
 
 fn bind_alike(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> Result<(), ListenerError> {
     // SAFETY: all-zero bytes are a valid address, which getsockname only fills.
@@ -164,11 +165,21 @@ fn bind_alike(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> Result<(), L
     Ok(())
 }
 
-const PROGRAM_REMEDY: &str = "if ENOMEM, raise the sysctl net.core.optmem_max or name fewer ranges of CPUs; if EPERM, \
-     the listener has SO_LOCK_FILTER set or a sandbox forbids socket filters";
+const PROGRAM_STEP: &str = "attaching the program that steers";
+
+const PROGRAM_REMEDY: &str = "if ENOMEM, raise the sysctl net.core.optmem_max or name fewer ranges \
+                              of CPUs; if EPERM, do not set SO_LOCK_FILTER on the listener, or \
+                              allow socket filters in the sandbox";
 
 /// Makes sure that the kernel takes the program, before anything depends on it.
-pub(super) fn rehearse(program: &[libc::sock_filter]) -> Result<(), ListenerError> {
+pub(super) fn rehearse(
+    original: BorrowedFd<'_>,
+    program: &[libc::sock_filter],
+) -> Result<(), ListenerError> {
+    if number(original, SOL_SOCKET, libc::SO_LOCK_FILTER).is_ok_and(|locked| locked != 0) {
+        let locked = io::Error::from_raw_os_error(libc::EPERM);
+        return Err(ListenerError::setup(PROGRAM_STEP, PROGRAM_REMEDY)(locked));
+    }
     let socket = new(libc::AF_INET)?;
     set_reuseport(socket.as_fd(), true)?;
     steer(socket.as_fd(), program)
@@ -186,7 +197,7 @@ pub(super) fn steer(
     let (fd, pointer) = (socket.as_raw_fd(), (&raw const program).cast());
     // SAFETY: `program` describes a slice that the kernel only reads, during the call.
     check(unsafe { libc::setsockopt(fd, SOL_SOCKET, name, pointer, bytes) })
-        .map_err(ListenerError::setup("attaching the program that steers", PROGRAM_REMEDY))?;
+        .map_err(ListenerError::setup(PROGRAM_STEP, PROGRAM_REMEDY))?;
     Ok(())
 }
 

@@ -7,11 +7,11 @@ pub mod process;
 pub mod seccomp;
 
 use megapipe::{
-    Address, Buffer, Channel, Completion, Config, Datagram, DriverChoice, Event, Handle, Lease,
-    Source,
+    Accept, Address, Buffer, Channel, Completion, Config, CpuSet, Datagram, DriverChoice, Error,
+    Event, Handle, Lease, Repeat, Source,
 };
-use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{self, Read};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -223,6 +223,37 @@ pub fn patient(stream: &TcpStream) {
     stream.set_write_timeout(Some(PATIENCE)).expect("time-out");
 }
 
+/// One read. The end of a ring in the same thread interrupts it, which std does not make good.
+fn read_once(stream: &mut impl Read) -> io::Result<usize> {
+    loop {
+        match stream.read(&mut [0; 1]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// The peer has ended the stream.
+#[track_caller]
+pub fn expect_end(stream: &mut impl Read) {
+    assert_eq!(read_once(stream).expect("the end of the stream"), 0, "more data");
+}
+
+/// The peer has reset the connection.
+#[track_caller]
+pub fn expect_reset(stream: &mut impl Read) {
+    assert_eq!(errno(&read_once(stream).expect_err("a reset")), libc::ECONNRESET);
+}
+
+/// The peer is gone, whether it said good-bye or not.
+#[track_caller]
+pub fn expect_gone(stream: &mut TcpStream) {
+    match read_once(stream) {
+        Ok(count) => assert_eq!(count, 0, "more data"),
+        Err(error) => assert_eq!(errno(&error), libc::ECONNRESET),
+    }
+}
+
 /// A connected pair: the test's side, which gives up after a while, and the channel's side.
 pub fn tcp_pair() -> (TcpStream, TcpStream) {
     let (listener, address) = listener();
@@ -302,6 +333,37 @@ impl Pattern {
             done += step;
         }
     }
+}
+
+/// Calls everything that takes a handle; each call must fail, and `check` looks at the error.
+pub fn call_everything(rig: &mut Rig, handle: Handle, check: impl Fn(Error)) {
+    let address: SocketAddr = "127.0.0.1:9".parse().unwrap();
+    check(rig.accept(handle, Accept::lightweight()).unwrap_err());
+    check(rig.connect(handle, address).unwrap_err());
+    check(rig.read(handle, Vec::with_capacity(1)).unwrap_err().error);
+    check(rig.read_at(handle, Vec::with_capacity(1), 0).unwrap_err().error);
+    check(rig.read_vectored(handle, vec![Vec::with_capacity(1)]).unwrap_err().error);
+    check(rig.receive(handle, Repeat::Once).unwrap_err());
+    check(rig.receive_from(handle, Repeat::Once).unwrap_err());
+    check(rig.watch(handle, Repeat::Once).unwrap_err());
+    check(rig.write(handle, b"x").unwrap_err().error);
+    check(rig.write_at(handle, b"x", 0).unwrap_err().error);
+    check(rig.write_vectored(handle, vec![b"x".into()]).unwrap_err().error);
+    check(rig.send_to(handle, b"x", address).unwrap_err().error);
+    check(rig.disconnect(handle, Shutdown::Both).unwrap_err());
+    check(rig.sync(handle).unwrap_err());
+    check(rig.sync_data(handle).unwrap_err());
+    check(rig.cancel(handle).unwrap_err());
+    check(rig.descriptor(handle).unwrap_err());
+    check(rig.set_nodelay(handle, true).unwrap_err());
+    check(rig.set_linger(handle, None).unwrap_err());
+    check(rig.peer_address(handle).unwrap_err());
+    check(rig.socket_option(handle, 0, 0, &mut [0; 4]).unwrap_err());
+    check(rig.kind(handle).unwrap_err());
+    check(rig.set_cpus(handle, CpuSet::one(0)).unwrap_err());
+    check(rig.unregister(handle).unwrap_err());
+    check(rig.close(handle).unwrap_err());
+    assert_eq!(rig.cookie(handle), None);
 }
 
 /// The address as the crate writes it.

@@ -39,7 +39,7 @@ impl Step {
 /// Tries the operation of a task: the whole of it, or for a repeating one, its next outcome.
 pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mut Task) -> Step {
     match task.operation {
-        Operation::Accept { .. } => accept(calls, entry),
+        Operation::Accept { repeat, .. } => accept(calls, entry, repeat),
         Operation::Connect { address, bytes } => connect(calls, entry, task, address, bytes),
         Operation::Read { address, bytes, .. } => {
             let asked = bytes as usize;
@@ -69,14 +69,16 @@ pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mu
     }
 }
 
-fn accept(calls: &Calls, entry: &Entry) -> Step {
+fn accept(calls: &Calls, entry: &Entry, repeat: bool) -> Step {
     loop {
         match calls.accept(entry.fd()) {
             Ok(fd) => {
                 // SAFETY: the kernel has just given this descriptor to us.
                 let descriptor = unsafe { OwnedFd::from_raw_fd(fd) };
                 let socket = Socket(Endpoint::Descriptor(descriptor));
-                let output = Output::Socket { socket, queue_nonempty: false };
+                // One that repeats tells by the next connection.
+                let queue_nonempty = !repeat && calls.is_readable(entry.fd());
+                let output = Output::Socket { socket, queue_nonempty };
                 return Step::Brought { result: 0, output, drained: false };
             }
             // One that gave up while it was queued; the next may be well.

@@ -128,12 +128,12 @@ impl Calls {
         Ok(accepted as RawFd)
     }
 
-    /// Whether something is there to be read or accepted.
-    pub(super) fn has_input(&self, fd: RawFd) -> bool {
-        let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: `entry` is one entry and outlives the call.
-        let found = self.retried(|| unsafe { libc::poll(&mut entry, 1, 0) as isize });
-        found.is_ok_and(|found| found > 0)
+    /// Whether there is something to read or accept.
+    pub(super) fn is_readable(&self, fd: RawFd) -> bool {
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: `poll` is valid for the call, and there is one of it.
+        let ready = self.retried(|| unsafe { libc::poll(&mut poll, 1, 0) as isize });
+        ready == Ok(1)
     }
 
     pub(super) fn flags(&self, fd: RawFd) -> Result<libc::c_int, i32> {

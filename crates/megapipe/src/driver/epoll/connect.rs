@@ -5,7 +5,8 @@ use super::calls::Calls;
 use super::objects::{Entry, Task};
 use super::write::family;
 
-/// Begins to connect, or asks how it went.
+/// Begins to connect, or asks how it went: by the same call, because `SO_ERROR` would leave the
+/// socket in a state in which the next connect tells of this one.
 ///
 /// A socket is non-blocking only during the call: its flags belong to a file description that
 /// others may share. A cancelled attempt goes on in the kernel, as connect(2) offers no way back;
@@ -17,41 +18,20 @@ pub(super) fn connect(
     address: *const libc::sockaddr,
     bytes: libc::socklen_t,
 ) -> Step {
-    if task.begun {
-        return finish(calls, entry, address, bytes);
-    }
-    let begun = match try_once(calls, entry, address, bytes) {
-        // What is left of an earlier attempt that failed; only the next one is ours.
-        Err(libc::ECONNABORTED) => try_once(calls, entry, address, bytes),
-        begun => begun,
-    };
-    match begun {
+    match try_once(calls, entry, address, bytes) {
         Ok(_) => Step::Ended(0),
         Err(libc::EINPROGRESS | libc::EINTR) => {
             task.begun = true;
             Step::Blocked
         }
+        Err(libc::EALREADY) if task.begun => Step::Blocked,
+        // Protocols other than TCP take the second call for a second connection.
+        Err(libc::EISCONN | libc::EBADFD) if task.begun => {
+            let error = calls.option(entry.fd(), libc::SOL_SOCKET, libc::SO_ERROR);
+            Step::Ended(error.map_or_else(|errno| -errno, |(errno, _)| -errno))
+        }
         // The backlog of a listening UNIX socket is full; no event tells when it has room.
         Err(libc::EAGAIN) if family(address, bytes) == Some(libc::AF_UNIX) => Step::Later,
-        Err(errno) => Step::Ended(-errno),
-    }
-}
-
-/// Asks how an attempt went.
-fn finish(
-    calls: &Calls,
-    entry: &Entry,
-    address: *const libc::sockaddr,
-    bytes: libc::socklen_t,
-) -> Step {
-    match calls.option(entry.fd(), libc::SOL_SOCKET, libc::SO_ERROR) {
-        Ok((0, _)) => {}
-        Ok((errno, _)) | Err(errno) => return Step::Ended(-errno),
-    }
-    // The second call makes the socket a connected one in the eyes of a later connect, too.
-    match try_once(calls, entry, address, bytes) {
-        Ok(_) | Err(libc::EISCONN | libc::EBADFD) => Step::Ended(0),
-        Err(libc::EALREADY | libc::EINPROGRESS) => Step::Blocked,
         Err(errno) => Step::Ended(-errno),
     }
 }

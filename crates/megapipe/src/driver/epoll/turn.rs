@@ -86,11 +86,10 @@ impl EpollDriver {
                     }
                     let more = task.repeats();
                     self.outcomes.push_back(Outcome { tag: task.tag, result, more, output });
-                    // The last of a turn has nobody behind it to tell whether more are waiting.
-                    let fd = entry.fd();
-                    if turn + 1 == turns || !more {
-                        let calls = &self.calls;
-                        tell_of_queue(self.outcomes.back_mut(), || calls.has_input(fd));
+                    if more && turn + 1 == turns {
+                        // The last of a turn has nobody behind it to tell.
+                        let (calls, fd) = (&self.calls, entry.fd());
+                        tell_of_queue(self.outcomes.back_mut(), || calls.is_readable(fd));
                     }
                     entry.side(direction).ready = !drained;
                     if !more {

@@ -54,7 +54,9 @@ impl BufferRing {
         // ring, which is dropped before it.
         unsafe { ring.submitter().register_buf_ring_with_flags(address, count, group, 0)? };
         let affordable = LARGEST_WINDOW_BYTES / pool.buffer_bytes();
-        let largest = count.min(affordable.clamp(usize::from(SMALLEST_WINDOW), 1 << 15) as u16);
+        // Half of them are left to those who fetch a single datagram.
+        let available = count / 2;
+        let largest = available.min(affordable.clamp(usize::from(SMALLEST_WINDOW), 1 << 15) as u16);
         Ok(BufferRing {
             pool,
             entries,
@@ -62,7 +64,7 @@ impl BufferRing {
             mask: count - 1,
             tail: 0,
             held: 0,
-            window: SMALLEST_WINDOW.min(count),
+            window: SMALLEST_WINDOW.min(available),
             largest,
             used: 0,
             peak: 0,

@@ -1,34 +1,54 @@
 //! How many completions a wait should ask for.
 //!
-//! A channel that waits for one completion is woken for each that comes while it has nothing to do.
-//! One that lingers for a batch is woken once for many, which saves CPU, but keeps a request
-//! waiting, and clients that wait for their answers send nothing meanwhile. Whether it pays is
-//! found by trying: a channel whose waits bring several completions anyway asks for twice as many
-//! for a while, goes on as long as completions come no more slowly than before, and gives up for
-//! longer and longer when they do. A lone ping-pong never qualifies.
+//! A channel that waits for one completion is woken for each that comes while it has nothing to do,
+//! and where it shares its CPU with those who send, it interrupts them each time. One that lingers
+//! for a batch is woken once for many; but it keeps requests waiting, and clients that wait for
+//! their answers send nothing meanwhile. So a channel lingers only if it is busy (its thread uses a
+//! good part of its CPU) and has many operations in the air, and whether it pays is found by
+//! trying: it goes on as long as completions come no more slowly than before, tries smaller batches
+//! when they do, and then leaves it for longer and longer. A lone ping-pong never qualifies.
 
-/// Waits after which a judgement is made.
-const WINDOW: u32 = 32;
-/// Completions that a wait must bring by itself for lingering to be tried.
-const BUSY: u32 = 4;
-/// The most to ask for: the report's batching threshold (section 3.4.3).
+/// The time over which a judgement is made: long beside a time slice of the scheduler; and the waits
+/// after which the clock is looked at.
+const WINDOW_NS: u64 = 10_000_000;
+const LOOK: u32 = 16;
+/// The part of its CPU that a busy thread uses.
+const BUSY: f64 = 0.2;
+/// The most to ask for: the report's batching threshold (section 3.4.3); and the least that is
+/// worth the kernel's timer.
 const MOST: u32 = 32;
+const LEAST: u32 = 8;
+/// Operations in the air for each completion asked for.
+const CROWD: u64 = 4;
 /// Windows between attempts: at first, and at most.
-const FIRST_PAUSE: u32 = 4;
-const LONGEST_PAUSE: u32 = 1024;
+const FIRST_PAUSE: u32 = 1;
+const LONGEST_PAUSE: u32 = 256;
 /// Windows after which the rate without lingering is measured again.
-const TERM: u32 = 256;
-/// The part of the rate that lingering may cost before it is given up: less is noise.
-const TOLERANCE: f64 = 0.05;
+const TERM: u32 = 32;
+/// The part of the rate that lingering may cost before it is given up. Rates vary by nearly as much
+/// from window to window; clients that stand still cost more.
+const TOLERANCE: f64 = 0.2;
+
+/// What the clock is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clock {
+    /// The time, which never goes back.
+    Wall,
+    /// How long the thread has used its CPU.
+    Thread,
+}
 
 #[derive(Debug)]
 pub(super) struct Linger {
     bound_us: u32,
     /// What to ask for; 1 while not lingering.
     want: u32,
+    /// What the next attempt asks for at most.
+    most: u32,
     waits: u32,
-    came: u32,
-    began_ns: u64,
+    came: u64,
+    began_wall_ns: u64,
+    began_thread_ns: u64,
     /// Completions per nanosecond while not lingering.
     natural_rate: f64,
     /// Windows since lingering began or ended, and how many must pass before the next attempt.
@@ -42,9 +62,11 @@ impl Linger {
         Linger {
             bound_us,
             want: 1,
+            most: MOST,
             waits: 0,
             came: 0,
-            began_ns: 0,
+            began_wall_ns: 0,
+            began_thread_ns: 0,
             natural_rate: 0.0,
             windows: 0,
             pause: FIRST_PAUSE,
@@ -60,39 +82,46 @@ impl Linger {
         self.want
     }
 
-    /// Tells what a wait brought, besides those; `now_ns` is a clock that never goes back.
-    pub(super) fn learn(&mut self, came: u32, now_ns: impl FnOnce() -> u64) {
+    /// Tells what a wait brought, and how many operations are in the air.
+    pub(super) fn learn(&mut self, came: u32, outstanding: u64, clock_ns: impl Fn(Clock) -> u64) {
         if self.bound_us == 0 {
             return;
         }
+        self.came += u64::from(came);
         self.waits += 1;
-        self.came = self.came.saturating_add(came);
-        if self.waits < WINDOW {
+        if self.waits < LOOK {
             return;
         }
-        let now_ns = now_ns();
-        let elapsed_ns = now_ns.saturating_sub(self.began_ns).max(1);
-        let rate = f64::from(self.came) / elapsed_ns as f64;
-        self.judge(rate, self.came / WINDOW);
-        (self.waits, self.came, self.began_ns) = (0, 0, now_ns);
+        self.waits = 0;
+        let wall_ns = clock_ns(Clock::Wall);
+        let elapsed_ns = wall_ns.saturating_sub(self.began_wall_ns);
+        if elapsed_ns < WINDOW_NS {
+            return;
+        }
+        let thread_ns = clock_ns(Clock::Thread);
+        let used_ns = thread_ns.saturating_sub(self.began_thread_ns);
+        let crowd = (outstanding / CROWD).min(u64::from(self.most)) as u32;
+        let elapsed_ns = elapsed_ns as f64;
+        self.judge(self.came as f64 / elapsed_ns, used_ns as f64 / elapsed_ns, crowd);
+        (self.came, self.began_wall_ns, self.began_thread_ns) = (0, wall_ns, thread_ns);
     }
 
-    fn judge(&mut self, rate: f64, batch: u32) {
+    fn judge(&mut self, rate: f64, used: f64, crowd: u32) {
         self.windows += 1;
         if self.want == 1 {
-            self.natural_rate = rate;
-            if self.windows >= self.pause && batch >= BUSY {
-                self.want = (2 * batch).min(MOST);
-                self.windows = 0;
+            if used >= BUSY && self.windows >= self.pause && crowd >= LEAST {
+                self.natural_rate = rate;
+                (self.want, self.windows) = (crowd, 0);
             }
         } else if rate < self.natural_rate * (1.0 - TOLERANCE) {
-            self.want = 1;
-            self.windows = 0;
-            self.pause = (2 * self.pause).min(LONGEST_PAUSE);
-        } else if self.windows >= TERM {
-            self.want = 1;
-            self.windows = 0;
-            self.pause = FIRST_PAUSE;
+            self.most = self.want / 2;
+            if self.most < LEAST {
+                self.most = MOST;
+                self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+            }
+            (self.want, self.windows) = (1, 0);
+        } else if self.windows >= TERM || used < BUSY / 4.0 {
+            (self.want, self.windows, self.most, self.pause) = (1, 0, MOST, FIRST_PAUSE);
         }
     }
 }
@@ -101,47 +130,100 @@ impl Linger {
 mod tests {
     use super::*;
 
-    /// Lets `waits` waits pass on a source; `source` gives for what is asked the completions that
-    /// come and the time it takes. Gives the share of waits that lingered.
-    fn lingering(linger: &mut Linger, waits: u32, source: impl Fn(u32) -> (u32, u64)) -> f64 {
-        let mut now_ns = linger.began_ns;
-        let mut lingered = 0;
-        for _ in 0..waits {
-            lingered += u32::from(linger.want() > 1);
-            let (came, took_ns) = source(linger.want());
-            now_ns += took_ns;
-            linger.learn(came, || now_ns);
+    /// What a wait for so many completions brings, how long it takes, and how much CPU.
+    struct Wait {
+        came: u32,
+        wall_ns: u64,
+        thread_ns: u64,
+    }
+
+    /// Lets `seconds` pass on a source; gives the share of that time that was lingered.
+    fn lingering(
+        linger: &mut Linger,
+        seconds: u64,
+        outstanding: u64,
+        source: impl Fn(u32) -> Wait,
+    ) -> f64 {
+        let (mut wall_ns, mut thread_ns) = (linger.began_wall_ns, linger.began_thread_ns);
+        let end_ns = wall_ns + seconds * 1_000_000_000;
+        let mut lingered_ns = 0;
+        while wall_ns < end_ns {
+            let wait = source(linger.want());
+            lingered_ns += if linger.want() > 1 { wait.wall_ns } else { 0 };
+            wall_ns += wait.wall_ns;
+            thread_ns += wait.thread_ns;
+            let clock_ns = |clock| if clock == Clock::Wall { wall_ns } else { thread_ns };
+            linger.learn(wait.came, outstanding, clock_ns);
         }
-        f64::from(lingered) / f64::from(waits)
+        lingered_ns as f64 / (seconds * 1_000_000_000) as f64
     }
 
     #[test]
     fn a_lone_ping_pong_never_lingers() {
         let mut linger = Linger::new(50);
-        assert_eq!(lingering(&mut linger, 100_000, |_| (1, 15_000)), 0.0);
+        let source = |_| Wait { came: 1, wall_ns: 15_000, thread_ns: 9_000 };
+        assert_eq!(lingering(&mut linger, 10, 2, source), 0.0);
     }
 
     #[test]
-    fn a_channel_whose_clients_do_not_mind_lingers() {
+    fn an_idle_channel_never_lingers() {
         let mut linger = Linger::new(50);
-        // Four a wait by themselves, as many as asked for otherwise, at the same rate.
-        let source = |asked: u32| (asked.max(4), u64::from(asked.max(4)) * 1_000);
-        assert!(lingering(&mut linger, 100_000, source) > 0.9);
+        let source = |_| Wait { came: 1, wall_ns: 50_000, thread_ns: 5_000 };
+        assert_eq!(lingering(&mut linger, 10, 10_000, source), 0.0);
+    }
+
+    #[test]
+    fn a_busy_channel_whose_clients_do_not_mind_lingers() {
+        let mut linger = Linger::new(50);
+        let source = |asked: u32| {
+            let came = asked.max(2);
+            let wall_ns = u64::from(came) * 5_000;
+            Wait { came, wall_ns, thread_ns: wall_ns / 2 }
+        };
+        assert!(lingering(&mut linger, 10, 256, source) > 0.9);
         assert!(linger.want() <= MOST);
     }
 
     #[test]
     fn clients_that_wait_for_their_answers_end_it() {
         let mut linger = Linger::new(50);
-        // Eight clients: what is asked for comes, but then all of them stand still.
-        let source = |asked: u32| if asked == 1 { (4, 4_000) } else { (8, 20_000) };
-        lingering(&mut linger, 100_000, source);
-        assert!(lingering(&mut linger, 1_000_000, source) < 0.01);
+        // Eight busy clients among many: what is asked for comes, but then all of them stand still.
+        let source = |asked: u32| match asked {
+            1 => Wait { came: 4, wall_ns: 4_000, thread_ns: 4_000 },
+            _ => Wait { came: 8, wall_ns: 50_000, thread_ns: 10_000 },
+        };
+        lingering(&mut linger, 30, 256, source);
+        assert!(lingering(&mut linger, 30, 256, source) < 0.03);
+    }
+
+    #[test]
+    fn smaller_batches_are_tried_when_large_ones_slow_things_down() {
+        let mut linger = Linger::new(50);
+        let source = |asked: u32| {
+            let came = asked.max(2);
+            let wall_ns = u64::from(came) * if asked > 16 { 10_000 } else { 5_000 };
+            Wait { came, wall_ns, thread_ns: wall_ns / 2 }
+        };
+        assert!(lingering(&mut linger, 10, 256, source) > 0.9);
+        assert!(linger.want() <= 16);
+    }
+
+    #[test]
+    fn a_busy_time_that_ends_ends_it() {
+        let mut linger = Linger::new(50);
+        let busy = |asked: u32| {
+            let came = asked.max(2);
+            Wait { came, wall_ns: u64::from(came) * 5_000, thread_ns: u64::from(came) * 2_500 }
+        };
+        lingering(&mut linger, 1, 256, busy);
+        let quiet = |_| Wait { came: 1, wall_ns: 1_000_000, thread_ns: 10_000 };
+        assert!(lingering(&mut linger, 1, 256, quiet) < 0.05);
     }
 
     #[test]
     fn without_a_bound_it_never_lingers() {
         let mut linger = Linger::new(0);
-        assert_eq!(lingering(&mut linger, 10_000, |_| (100, 1_000)), 0.0);
+        let source = |_| Wait { came: 100, wall_ns: 100_000, thread_ns: 100_000 };
+        assert_eq!(lingering(&mut linger, 10, 256, source), 0.0);
     }
 }

@@ -8,7 +8,7 @@ mod sockets;
 
 use self::buffers::BufferRing;
 use self::entries::Class;
-use self::linger::Linger;
+use self::linger::{Clock, Linger};
 use self::ring::{Patience, Ring};
 use super::{DirectSocket, Driver, Full, INTERNAL_TAG, Object, Operation, Outcome, Output, Pools};
 use crate::config::Config;
@@ -264,10 +264,14 @@ fn set_nonblocking(fd: i32, nonblocking: bool) -> io::Result<bool> {
     Ok(was)
 }
 
-fn monotonic_ns() -> u64 {
+fn clock_ns(clock: Clock) -> u64 {
+    let clock = match clock {
+        Clock::Wall => libc::CLOCK_MONOTONIC,
+        Clock::Thread => libc::CLOCK_THREAD_CPUTIME_ID,
+    };
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is valid for writing.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
@@ -411,7 +415,7 @@ impl Driver for UringDriver {
         self.ring.enter(patience)?;
         let (came, _) = self.harvest(sink);
         if patience.want > 0 && came > 0 {
-            self.linger.learn(came.saturating_sub(prompt), monotonic_ns);
+            self.linger.learn(came, self.outstanding, clock_ns);
         }
         self.counters.waits += 1;
         self.counters.batched += u64::from(came);

@@ -1,6 +1,7 @@
 //! What becomes of the queues of members that leave.
 
 use super::super::ListenerError;
+use super::super::socket::unsteer;
 use super::support::*;
 use crate::cpuset::CpuSet;
 use std::net::TcpStream;
@@ -10,8 +11,7 @@ fn set(cpus: &[usize]) -> CpuSet {
     cpus.iter().copied().collect()
 }
 
-/// A CPU that is possible, for clients; sets of further members need one, too, where there are
-/// two. Numbers from 900 on stand for CPUs that are not there.
+/// Two members need a CPU each. Numbers from 900 on stand for CPUs that are not there.
 fn two_cpus() -> Option<(usize, usize)> {
     let [first, second] = usable_cpus()[..] else { return None };
     Some((first, second))
@@ -106,6 +106,8 @@ fn the_last_leave_returns_what_waits() {
     orphans.connections.into_iter().for_each(serve);
     clients.into_iter().for_each(expect_service);
     // The queue is closed, whoever holds its descriptor, and the original serves all CPUs.
+    let no_program = unsteer(listener.as_fd()).unwrap_err();
+    assert_eq!(no_program.raw_os_error(), Some(libc::ENOENT));
     let client = connect(address, cpu);
     assert_eq!(length(&listener), 1);
     serve(listener.accept().unwrap().0.into());

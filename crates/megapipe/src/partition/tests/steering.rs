@@ -135,6 +135,9 @@ fn what_cannot_be_shared_is_refused() {
     reuseport(1);
     assert!(matches!(error(&listener, &cpu), ListenerError::AlreadyShared));
     reuseport(0);
+    let locked = TcpListener::bind("127.0.0.1:0").unwrap();
+    set_number(locked.as_fd(), SOL_SOCKET, libc::SO_LOCK_FILTER, 1).unwrap();
+    assert!(error(&locked, &cpu).to_string().contains("SO_LOCK_FILTER"));
     let seat = Seat::take(listener.as_fd(), &cpu).unwrap();
     assert!(matches!(error(&seat.queues[0].descriptor, &cpu), ListenerError::AlreadyShared));
 }
