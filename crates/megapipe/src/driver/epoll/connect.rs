@@ -25,6 +25,11 @@ pub(super) fn connect(
             Step::Blocked
         }
         Err(libc::EALREADY) if task.begun => Step::Blocked,
+        // Protocols other than TCP take the second call for a second connection.
+        Err(libc::EISCONN | libc::EBADFD) if task.begun => {
+            let error = calls.option(entry.fd(), libc::SOL_SOCKET, libc::SO_ERROR);
+            Step::Ended(error.map_or_else(|errno| -errno, |(errno, _)| -errno))
+        }
         // The backlog of a listening UNIX socket is full; no event tells when it has room.
         Err(libc::EAGAIN) if family(address, bytes) == Some(libc::AF_UNIX) => Step::Later,
         Err(errno) => Step::Ended(-errno),

@@ -68,7 +68,8 @@ impl EpollDriver {
         }
         let Some(mut task) = side.task.take() else { return };
         let room = self.limit.saturating_sub(self.outcomes.len());
-        for turn in 0..burst(&task.operation).min(room) {
+        let turns = burst(&task.operation).min(room);
+        for turn in 0..turns {
             match attempt(&self.calls, &self.pools, entry, &mut task) {
                 Step::Blocked => {
                     entry.side(direction).ready = false;
@@ -81,10 +82,15 @@ impl EpollDriver {
                 }
                 Step::Brought { result, output, drained } => {
                     if turn > 0 {
-                        tell_of_more(self.outcomes.back_mut());
+                        tell_of_queue(self.outcomes.back_mut(), || true);
                     }
                     let more = task.repeats();
                     self.outcomes.push_back(Outcome { tag: task.tag, result, more, output });
+                    if more && turn + 1 == turns {
+                        // The last of a turn has nobody behind it to tell.
+                        let (calls, fd) = (&self.calls, entry.fd());
+                        tell_of_queue(self.outcomes.back_mut(), || calls.is_readable(fd));
+                    }
                     entry.side(direction).ready = !drained;
                     if !more {
                         return;
@@ -224,9 +230,9 @@ impl EpollDriver {
     }
 }
 
-/// A connection that was accepted after another had been waiting when that one came.
-fn tell_of_more(outcome: Option<&mut Outcome>) {
+/// Completes an outcome that is a connection by what is known of those behind it.
+fn tell_of_queue(outcome: Option<&mut Outcome>, waits: impl FnOnce() -> bool) {
     if let Some(Outcome { output: Output::Socket { queue_nonempty, .. }, .. }) = outcome {
-        *queue_nonempty = true;
+        *queue_nonempty = waits();
     }
 }

@@ -34,6 +34,8 @@ fn a_connection_comes_about_and_the_socket_stays_blocking() {
     rig.submit(1, near, connect(&address));
     assert_eq!(rig.last(1), 0);
     assert!(!is_nonblocking(&copy));
+    rig.submit(5, near, connect(&address));
+    assert_eq!(rig.last(5), -libc::EISCONN);
     let (far, _) = listener.accept().unwrap();
     rig.submit(2, near, receive(true));
     rig.submit(3, near, write(b"hello"));
