@@ -81,6 +81,10 @@ pub(crate) struct UringDriver {
     /// usually complete as soon as they are submitted.
     outstanding: u64,
     prompt: u32,
+    /// Whether an entry that nobody waits for was filed since the last wait, and whether one failed,
+    /// which ends a wait.
+    has_forgotten: bool,
+    forgotten_failed: bool,
     counters: Counters,
 }
 
@@ -106,6 +110,8 @@ impl UringDriver {
             batch: config.batch,
             outstanding: 0,
             prompt: 0,
+            has_forgotten: false,
+            forgotten_failed: false,
             counters: Counters::default(),
         })
     }
@@ -129,6 +135,7 @@ impl UringDriver {
     /// is why only entries are filed here whose loss closing the ring makes good.
     fn push_forgotten(&mut self, entry: squeue::Entry) {
         let entry = entry.user_data(FORGOTTEN_TAG).flags(squeue::Flags::SKIP_SUCCESS);
+        self.has_forgotten = true;
         // SAFETY: the entries filed here (close, cancel) point to no memory.
         if unsafe { self.push(&entry) }.is_err() {
             tracing::warn!("the submission queue is stuck: a close or a cancellation is lost");
@@ -165,12 +172,23 @@ impl UringDriver {
         let before = sink.len();
         let mut synchronous = None;
         let mut arrivals = 0;
-        let UringDriver { ring, small, large, classes, discarded, outstanding, .. } = self;
+        let UringDriver {
+            ring,
+            small,
+            large,
+            classes,
+            discarded,
+            outstanding,
+            forgotten_failed,
+            ..
+        } = self;
         for entry in ring.completions() {
             let tag = entry.user_data();
             if tag >= INTERNAL_TAG {
                 if tag == SYNCHRONOUS_TAG {
                     synchronous = Some(entry.result());
+                } else {
+                    *forgotten_failed = true;
                 }
                 continue;
             }
@@ -412,8 +430,19 @@ impl Driver for UringDriver {
             _ => Patience { want: asked + prompt, linger_us: self.linger.bound_us(), timeout },
         };
         self.counters.overflows += u64::from(self.ring.has_overflown());
+        self.forgotten_failed = false;
+        let begin = std::mem::take(&mut self.has_forgotten).then(Instant::now);
         self.ring.enter(patience)?;
         let (came, _) = self.harvest(sink);
+        if let Some(begin) = begin
+            && came == 0
+            && patience.want > 0
+            && self.forgotten_failed
+        {
+            // The wait goes on for the rest of the time.
+            let left = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
+            return self.collect(sink, left);
+        }
         if patience.want > 0 && came > 0 {
             self.linger.learn(came, self.outstanding, clock_ns);
         }
