@@ -5,8 +5,14 @@ use crate::completion::Completion;
 use crate::driver::Outcome;
 use crate::error::Error;
 use crate::slab::Key;
-use crate::source::Socket;
+use crate::source::{Kind, Socket};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// How long a write is being cancelled before its end is left to itself, and the time that a
+/// single cancellation has.
+const RECALL: Duration = Duration::from_millis(200);
+const RECALL_PAUSE: Duration = Duration::from_millis(1);
 
 /// What a member leaves behind.
 pub(crate) struct Remains {
@@ -46,6 +52,7 @@ impl Engine {
             self.ready.push_back(Outcome::plain(id.tag(), -libc::ECANCELED));
         }
         self.cancel_accepts(key);
+        self.recall_write(key);
         if busy {
             self.driver.cancel_all(object);
         }
@@ -55,6 +62,7 @@ impl Engine {
     /// Ends a membership. Nothing that is pending for the handle is delivered any more.
     pub(crate) fn unregister(&mut self, key: Key) -> Result<Remains, Error> {
         self.member(key)?;
+        self.recall_write(key);
         let connections = self.leave(key);
         self.listeners.retain(|listener| *listener != key);
         let Some(mut member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
@@ -70,6 +78,7 @@ impl Engine {
         request.handle = key;
         let limit = self.config.max_requests;
         let id = self.requests.insert(request).map_err(|_| Error::TooManyRequests { limit })?;
+        self.recall_write(key);
         let connections = self.leave(key);
         self.listeners.retain(|listener| *listener != key);
         let Some(mut member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
@@ -82,6 +91,29 @@ impl Engine {
         }
         self.counters.requests += 1;
         Ok(connections)
+    }
+
+    /// Cancels what is being written to a member until that has ended. A driver may be about to try
+    /// it again, when no cancellation finds it, or have left it to a thread of the kernel's, which
+    /// a cancellation only interrupts; it would go on after others then.
+    fn recall_write(&mut self, key: Key) {
+        let Some(member) = self.members.get(key) else { return };
+        let (object, kind) = (member.object, member.kind);
+        let Some(id) = member.queues[Lane::Outbound as usize].active else { return };
+        // A disk that is at work cannot be interrupted.
+        if kind == Kind::File || !self.requests.get(id).is_some_and(|request| request.in_flight) {
+            return;
+        }
+        let until = Instant::now() + RECALL;
+        let ended = |outcome: &Outcome| outcome.tag == id.tag() && !outcome.more;
+        while !self.ready.iter().any(ended) && Instant::now() < until {
+            self.driver.cancel(id.tag(), object);
+            let before = self.ready.len();
+            if self.driver.collect(&mut self.ready, Some(RECALL_PAUSE)).is_err() {
+                return;
+            }
+            self.count_accepted(before);
+        }
     }
 
     /// Frees the requests of a former member that the driver does not have.
