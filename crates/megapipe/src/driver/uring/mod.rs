@@ -81,6 +81,8 @@ pub(crate) struct UringDriver {
     /// usually complete as soon as they are submitted.
     outstanding: u64,
     prompt: u32,
+    /// Outcomes so far.
+    completions: u64,
     counters: Counters,
 }
 
@@ -106,6 +108,7 @@ impl UringDriver {
             batch: config.batch,
             outstanding: 0,
             prompt: 0,
+            completions: 0,
             counters: Counters::default(),
         })
     }
@@ -181,6 +184,7 @@ impl UringDriver {
             let output = bring(&entry, class, small, large, discarded);
             sink.push_back(Outcome { tag, result: entry.result(), more, output });
         }
+        self.completions += (sink.len() - before) as u64;
         if arrivals > 0 {
             self.fetch_datagrams(sink, before);
         }
@@ -415,7 +419,7 @@ impl Driver for UringDriver {
         self.ring.enter(patience)?;
         let (came, _) = self.harvest(sink);
         if patience.want > 0 && came > 0 {
-            self.linger.learn(came, self.outstanding, clock_ns);
+            self.linger.learn(self.completions, self.outstanding, clock_ns);
         }
         self.counters.waits += 1;
         self.counters.batched += u64::from(came);
