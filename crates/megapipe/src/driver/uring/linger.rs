@@ -9,8 +9,8 @@
 //! slowly, tries smaller batches when they do, and then leaves it for longer and longer. A lone
 //! ping-pong never qualifies.
 
-/// The time over which a judgement is made: long beside a time slice of the scheduler; and the waits
-/// after which the clock is looked at.
+/// The time over which a judgement is made, long beside a time slice of the scheduler; and the
+/// waits after which the clock is looked at.
 const WINDOW_NS: u64 = 10_000_000;
 const LOOK: u32 = 16;
 /// The part of its CPU that a busy thread uses.
