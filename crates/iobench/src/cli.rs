@@ -61,7 +61,8 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Args)]
 #[command(after_help = COMPARE_EXAMPLES)]
 pub(crate) struct CompareArgs {
-    /// Servers to compare, separated by commas [default: all]
+    /// Servers to compare, separated by commas
+    /// [default: epoll,epoll-partitioned,megapipe,megapipe-epoll; also: megapipe-stealing]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) servers: Vec<String>,
 

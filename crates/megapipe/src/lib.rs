@@ -1,8 +1,8 @@
 //! The channel of MegaPipe: one pipe per thread between a server and the system.
 //!
 //! A [`Channel`] takes requests and gives completions. What can be registered with it ([`Source`])
-//! are sockets, pipes, disk files, [`Signals`], [`Timer`]s and wake-ups ([`wake_pair`]); each gets a
-//! [`Handle`] and keeps a cookie of the application's. Each request is one method, files at once,
+//! are sockets, pipes, disk files, [`Signals`], [`Timer`]s and wake-ups ([`wake_pair`]); each gets
+//! a [`Handle`] and keeps a cookie of the application's. Each request is one method, files at once,
 //! and completes as an [`Event`] of the same name out of [`Channel::dispatch`].
 //!
 //! ```

@@ -75,14 +75,15 @@ fn epoll() -> Step {
 /// build scripts and procedural macros. Doc tests stay out: rustdoc would need the flag too.
 ///
 /// Leaks are not looked for: memory of an operation that outlived its deadline is leaked on
-/// purpose, and the leak detector cannot run beneath strace, which one test uses.
+/// purpose, and the leak detector cannot run beneath strace, which one test uses. The quarantine of
+/// freed memory is kept small for the test that looks at how much is mapped.
 fn sanitize(host: &str) -> Step {
     let tests = Cargo::new("test --package megapipe --package iobench --locked --tests --target")
         .and(host)
         .in_own_target_dir("asan")
         .with("RUSTC_BOOTSTRAP", "1")
         .with("RUSTFLAGS", "-Zsanitizer=address")
-        .with("ASAN_OPTIONS", "detect_leaks=0");
+        .with("ASAN_OPTIONS", "detect_leaks=0:quarantine_size_mb=16");
     Step { name: "sanitize", work: Work::Tests(tests, 1) }
 }
 

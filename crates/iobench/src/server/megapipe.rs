@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use megapipe::{
     Accept, Buffer, Channel, Completion, Config, CpuSet, DriverChoice, Event, Handle, Repeat,
@@ -18,18 +19,28 @@ pub(crate) struct MegapipeServer {
     name: &'static str,
     description: &'static str,
     driver: DriverChoice,
+    steal_interval: Option<Duration>,
 }
 
 pub(crate) static URING: MegapipeServer = MegapipeServer {
     name: "megapipe",
     description: "the channel over io_uring: partitioned listener, lightweight sockets, batches",
     driver: DriverChoice::Uring,
+    steal_interval: None,
 };
 
 pub(crate) static EPOLL: MegapipeServer = MegapipeServer {
     name: "megapipe-epoll",
     description: "the same program over the channel's epoll driver, which needs no io_uring",
     driver: DriverChoice::Epoll,
+    steal_interval: None,
+};
+
+pub(crate) static STEALING: MegapipeServer = MegapipeServer {
+    name: "megapipe-stealing",
+    description: "megapipe, with idle channels that take connections from busy ones",
+    driver: DriverChoice::Uring,
+    steal_interval: Some(Duration::from_millis(1)),
 };
 
 const REMEDY: &str = "run `iobench doctor` to see what this machine lacks";
@@ -50,7 +61,8 @@ impl Server for MegapipeServer {
     }
 
     fn run_thread(&self, context: &mut ThreadContext<'_>) -> Result<()> {
-        let config = Config { driver: self.driver, ..Config::default() };
+        let MegapipeServer { driver, steal_interval, .. } = *self;
+        let config = Config { driver, steal_interval, ..Config::default() };
         let channel = file(Channel::with_config(config), "create a channel")?;
         let mut server = EventLoop { channel, context };
         let stop = server.start()?;

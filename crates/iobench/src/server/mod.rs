@@ -41,11 +41,19 @@ pub(crate) trait Server: Sync {
 }
 
 /// Every server that can be named. The first is the baseline of the report.
-static SERVERS: [&dyn Server; 4] =
-    [&epoll::SHARED, &epoll::PARTITIONED, &megapipe::URING, &megapipe::EPOLL];
+static SERVERS: [&dyn Server; 5] =
+    [&epoll::SHARED, &epoll::PARTITIONED, &megapipe::URING, &megapipe::EPOLL, &megapipe::STEALING];
+
+/// How many of them are compared when none is named.
+const USUAL: usize = 4;
 
 pub(crate) fn all() -> &'static [&'static dyn Server] {
     &SERVERS
+}
+
+/// The servers that are compared when none is named.
+pub(crate) fn usual() -> &'static [&'static dyn Server] {
+    &SERVERS[..USUAL]
 }
 
 /// Finds a server by its name.

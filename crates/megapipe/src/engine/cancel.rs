@@ -61,13 +61,15 @@ impl Engine {
 
     /// Ends a membership. Nothing that is pending for the handle is delivered any more.
     pub(crate) fn unregister(&mut self, key: Key) -> Result<Remains, Error> {
-        self.member(key)?;
+        let shares = self.member(key)?.shares_a_listener();
         self.recall_write(key);
         let connections = self.leave(key);
         self.listeners.retain(|listener| *listener != key);
         let Some(mut member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
         self.drop_waiting(&mut member.queues);
         let descriptor = self.driver.detach(member.object, member.in_flight > 0);
+        // The queue of a shared listener is another channel's by now, or closed.
+        let descriptor = descriptor.filter(|_| !shares);
         Ok(Remains { descriptor, connections })
     }
 

@@ -5,6 +5,7 @@ mod listener;
 mod request;
 mod settle;
 mod setup;
+mod share;
 
 pub(crate) use self::listener::AcceptWish;
 pub(crate) use self::request::{Command, Lane, Message, Payload, Request, Vector};
@@ -57,6 +58,25 @@ pub(crate) struct Member {
 /// Why a request was refused, and the memory that came with it.
 pub(crate) type Refusal = (Error, Payload);
 
+impl Member {
+    fn new(object: Object, kind: Kind, listener: Option<Listener>) -> Member {
+        Member {
+            object,
+            kind,
+            queues: Default::default(),
+            in_flight: 0,
+            connecting: false,
+            large: false,
+            streak: 0,
+            listener: listener.map(Box::new),
+        }
+    }
+
+    fn shares_a_listener(&self) -> bool {
+        self.listener.as_ref().is_some_and(|listener| listener.share.is_some())
+    }
+}
+
 pub(crate) struct Engine {
     /// Tells the handles of this channel from those of others in the process.
     id: u32,
@@ -106,8 +126,9 @@ impl Engine {
         counters
     }
 
+    /// Requests of the application that have not had their last completion.
     pub(crate) fn outstanding(&self) -> usize {
-        self.requests.len()
+        self.requests.len() - usize::from(self.letter_box.is_some())
     }
 
     pub(crate) fn member(&self, key: Key) -> Result<&Member, Error> {
@@ -124,17 +145,8 @@ impl Engine {
         }
         let kind = source.kind().map_err(Error::system("fstat"))?;
         let object = self.driver.attach(source.endpoint, kind).map_err(Error::system("attach"))?;
-        let listener = (kind == Kind::Listener).then(|| Box::new(Listener::alone(object)));
-        self.enroll(Member {
-            object,
-            kind,
-            queues: Default::default(),
-            in_flight: 0,
-            connecting: false,
-            large: false,
-            streak: 0,
-            listener,
-        })
+        let listener = (kind == Kind::Listener).then(|| Listener::alone(object));
+        self.enroll(Member::new(object, kind, listener))
     }
 
     fn enroll(&mut self, member: Member) -> Result<Key, Error> {

@@ -151,7 +151,7 @@ pub(crate) struct Request {
     pub(crate) in_flight: bool,
     /// Whether it is being cancelled only to go on with larger buffers.
     pub(crate) switching: bool,
-    /// Whether the application has cancelled it: it ends with what it has, and is not started again.
+    /// Whether the application has cancelled it: it ends with what it has, and is not restarted.
     pub(crate) cancelled: bool,
     /// The next request of the lane.
     pub(crate) next: Option<Key>,

@@ -85,6 +85,8 @@ pub(crate) struct UringDriver {
     /// which ends a wait.
     has_forgotten: bool,
     forgotten_failed: bool,
+    /// Outcomes so far.
+    completions: u64,
     counters: Counters,
 }
 
@@ -112,6 +114,7 @@ impl UringDriver {
             prompt: 0,
             has_forgotten: false,
             forgotten_failed: false,
+            completions: 0,
             counters: Counters::default(),
         })
     }
@@ -199,6 +202,7 @@ impl UringDriver {
             let output = bring(&entry, class, small, large, discarded);
             sink.push_back(Outcome { tag, result: entry.result(), more, output });
         }
+        self.completions += (sink.len() - before) as u64;
         if arrivals > 0 {
             self.fetch_datagrams(sink, before);
         }
@@ -444,7 +448,7 @@ impl Driver for UringDriver {
             return self.collect(sink, left);
         }
         if patience.want > 0 && came > 0 {
-            self.linger.learn(came, self.outstanding, clock_ns);
+            self.linger.learn(self.completions, self.outstanding, clock_ns);
         }
         self.counters.waits += 1;
         self.counters.batched += u64::from(came);

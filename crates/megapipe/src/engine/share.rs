@@ -1,0 +1,211 @@
+//! Sharing a listening socket with other channels: joining, inheriting queues, stealing, leaving.
+
+use super::listener::{Leg, Listener, socket_of};
+use super::{Command, Engine, Lane, Member, Payload, Request};
+use crate::cpuset::CpuSet;
+use crate::driver::Output;
+use crate::error::Error;
+use crate::partition::{Mail, Membership, Office, Queue};
+use crate::slab::Key;
+use crate::source::{Endpoint, Kind, Socket, wake_pair};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Connections taken from a busy channel at a time, and how many must wait there.
+const STEAL_LIMIT: usize = 8;
+const STEAL_WATERMARK: u32 = 8;
+
+impl Engine {
+    /// Joins the channels that share a listening socket.
+    pub(crate) fn register_share(
+        &mut self,
+        listener: BorrowedFd<'_>,
+        cpus: &CpuSet,
+    ) -> Result<Key, Error> {
+        self.check_process()?;
+        let office = self.letter_box()?;
+        let (membership, queue) = Membership::join(listener, cpus, &office)?;
+        let leg = self.attach_queue(queue).map_err(Error::system("attach"))?;
+        let object = leg.object;
+        let mut state = Listener::alone(object);
+        state.legs = vec![leg];
+        state.share = Some(membership);
+        self.enroll(Member::new(object, Kind::Listener, Some(state)))
+    }
+
+    fn attach_queue(&mut self, queue: Queue) -> io::Result<Leg> {
+        let endpoint = Endpoint::Descriptor(queue.descriptor.try_clone()?);
+        let object = self.driver.attach(endpoint, Kind::Listener)?;
+        Ok(Leg { queue: queue.id, object, request: None })
+    }
+
+    /// Where other channels leave their queues: a wake-up that the channel itself watches.
+    fn letter_box(&mut self) -> Result<Arc<Office>, Error> {
+        if let Some((office, _)) = &self.letter_box {
+            return Ok(Arc::clone(office));
+        }
+        let (waker, source) = wake_pair().map_err(Error::system("eventfd"))?;
+        let key = self.register(source.into())?;
+        let words = Payload::Words(Box::default());
+        let watch = Request::new(Command::Watch, Lane::Inbound, words).repeating(true);
+        self.file(key, watch).map_err(|(error, _)| error)?;
+        let office = Office::new(waker);
+        self.letter_box = Some((Arc::clone(&office), key));
+        Ok(office)
+    }
+
+    /// Takes over the queues that other channels have left, and lets go of those claimed back.
+    pub(super) fn open_letters(&mut self) {
+        let mail = self.letter_box.as_ref().map(|(office, _)| office.drain());
+        for mail in mail.unwrap_or_default() {
+            match mail {
+                Mail::Adopt { member, queue } => self.adopt(member, queue),
+                Mail::Return { member, queue } => self.let_go(member, queue),
+            }
+        }
+    }
+
+    /// The listener whose share of a listening socket has this number.
+    fn sharer(&mut self, member: u64) -> Option<Key> {
+        let is_member =
+            |listener: &Listener| listener.share.as_ref().is_some_and(|share| share.id() == member);
+        let keys = self.listeners.clone();
+        keys.into_iter().find(|key| self.listener(*key).is_some_and(|listener| is_member(listener)))
+    }
+
+    fn adopt(&mut self, member: u64, queue: Queue) {
+        let Some(key) = self.sharer(member) else { return };
+        match self.attach_queue(queue) {
+            Ok(leg) => {
+                let Some(listener) = self.listener(key) else { return };
+                listener.legs.push(leg);
+                self.counters.adopted += 1;
+                self.arm(key);
+            }
+            Err(error) => tracing::warn!(%error, "cannot take over the queue of an ended channel"),
+        }
+    }
+
+    fn let_go(&mut self, member: u64, queue: u64) {
+        let Some(key) = self.sharer(member) else { return };
+        let Some(listener) = self.listener(key) else { return };
+        // The first leg is the channel's own and never claimed by others.
+        let Some(at) = listener.legs.iter().skip(1).position(|leg| leg.queue == queue) else {
+            return;
+        };
+        let leg = listener.legs.remove(at + 1);
+        drop(self.driver.detach(leg.object, leg.request.is_some()));
+    }
+
+    /// Changes the CPUs whose connections come here.
+    pub(crate) fn set_cpus(&mut self, key: Key, cpus: &CpuSet) -> Result<(), Error> {
+        let kind = self.member(key)?.kind.name();
+        let request = "a change of its CPUs";
+        let wrong = || Error::WrongKind { request, kind };
+        let listener = self.listener(key).ok_or_else(wrong)?;
+        listener.share.as_ref().ok_or_else(wrong)?.set_cpus(cpus)?;
+        Ok(())
+    }
+
+    /// The CPUs whose connections come here.
+    pub(crate) fn cpus(&mut self, key: Key) -> Result<CpuSet, Error> {
+        let kind = self.member(key)?.kind.name();
+        let share = self.listener(key).and_then(|listener| listener.share.as_ref());
+        let wrong = Error::WrongKind { request: "a set of CPUs", kind };
+        share.map(Membership::cpus).ok_or(wrong)
+    }
+
+    /// Gives up a listener's share of a listening socket and its extra queues; gives the
+    /// connections that nobody else takes, among them those accepted and not delivered.
+    pub(super) fn leave(&mut self, key: Key) -> Vec<Socket> {
+        let Some(listener) = self.listener(key) else { return Vec::new() };
+        listener.wanted = 0;
+        let mut connections: Vec<Socket> = listener.stash.drain(..).collect();
+        let share = listener.share.take();
+        // What is accepted after the queues have new owners would be lost, so that ends first.
+        self.disarm(key);
+        self.gather();
+        connections.extend(self.undelivered_connections(key));
+        let Some(listener) = self.listener(key) else { return connections };
+        let extra: Vec<Leg> = listener.legs.drain(1..).collect();
+        for leg in extra {
+            drop(self.driver.detach(leg.object, leg.request.is_some()));
+        }
+        if let Some(membership) = share {
+            let orphans = membership.leave();
+            self.counters.orphaned += u64::from(orphans.lost);
+            connections.extend(orphans.connections.into_iter().map(socket_of));
+        }
+        connections
+    }
+
+    /// Takes from the driver all that has completed, without waiting.
+    fn gather(&mut self) {
+        let before = self.ready.len();
+        if self.driver.flush().is_err() {
+            return;
+        }
+        let mut known = usize::MAX;
+        while known != self.ready.len() {
+            known = self.ready.len();
+            let _ = self.driver.collect(&mut self.ready, Some(Duration::ZERO));
+        }
+        self.count_accepted(before);
+    }
+
+    /// Takes out the connections that were accepted for a listener and not delivered.
+    fn undelivered_connections(&mut self, key: Key) -> Vec<Socket> {
+        let requests = &self.requests;
+        let mut connections = Vec::new();
+        for outcome in &mut self.ready {
+            let request = requests.get(Key::from_tag(outcome.tag));
+            if !matches!(outcome.output, Output::Socket { .. })
+                || request.is_none_or(|request| request.handle != key)
+            {
+                continue;
+            }
+            if let Output::Socket { socket, .. } =
+                std::mem::replace(&mut outcome.output, Output::None)
+            {
+                connections.push(socket);
+            }
+        }
+        connections
+    }
+
+    pub(super) fn report_orphans(&mut self, count: usize) {
+        if count > 0 {
+            self.counters.orphaned += count as u64;
+            tracing::warn!(count, "connections closed with the last channel of their listener");
+        }
+    }
+
+    /// How long the channel may sleep before it looks for connections to steal.
+    pub(super) fn patience(&self, timeout: Option<Duration>) -> Option<Duration> {
+        match self.config.steal_interval {
+            Some(interval) if !self.listeners.is_empty() => {
+                Some(timeout.map_or(interval, |timeout| timeout.min(interval)))
+            }
+            _ => timeout,
+        }
+    }
+
+    /// Takes connections that wait in the queues of busy channels.
+    pub(super) fn steal(&mut self) {
+        for key in self.listeners.clone() {
+            let Some(listener) = self.listener(key) else { continue };
+            let limit = STEAL_LIMIT.min(listener.wanted as usize);
+            let Some(membership) = &listener.share else { continue };
+            let mut stolen: Vec<OwnedFd> = Vec::new();
+            if let Err(error) = membership.steal(limit, STEAL_WATERMARK, &mut stolen) {
+                tracing::debug!(%error, "cannot take connections from a busy channel");
+            }
+            self.counters.stolen += stolen.len() as u64;
+            for descriptor in stolen {
+                self.give(key, socket_of(descriptor));
+            }
+        }
+    }
+}

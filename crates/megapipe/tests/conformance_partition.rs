@@ -1,0 +1,189 @@
+//! Channels that share one listening socket: steering, changing, leaving, inheriting, stealing.
+
+mod common;
+
+use common::{PATIENCE, Rig, client, listener};
+use megapipe::{Accept, Config, CpuSet, DriverChoice, Error, Event, Handle, ListenerError};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+conformance!(
+    connections_come_to_the_channel_of_their_cpu,
+    overlapping_sets_are_refused,
+    the_set_can_be_changed,
+    a_closed_channel_leaves_its_queue_to_another,
+    a_channel_whose_thread_panics_leaves_its_queue_to_another,
+    the_last_channel_gives_back_what_waits,
+    an_idle_channel_takes_from_a_busy_one,
+    nothing_is_stolen_unasked,
+);
+
+/// The CPUs that this process may use, two at most.
+fn cpus() -> Vec<usize> {
+    // SAFETY: all-zero bytes are an empty set, which the call fills.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is valid for writes of its size.
+    let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+    assert_eq!(result, 0);
+    // SAFETY: every index is below CPU_SETSIZE.
+    (0..1024).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).take(2).collect()
+}
+
+/// Connects on a CPU: on the loopback device, the handshake runs on the CPU of the client.
+fn connect_on(cpu: usize, address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    let connect = move || {
+        // SAFETY: all-zero bytes are an empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the CPU was found in such a set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+        // SAFETY: the set is valid for reads of its size.
+        assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) }, 0);
+        (0..count).map(|_| client(address)).collect()
+    };
+    std::thread::spawn(connect).join().unwrap()
+}
+
+/// A channel that accepts the connections of a CPU.
+fn sharer(driver: DriverChoice, listener: &TcpListener, cpu: usize) -> (Rig, Handle) {
+    let mut rig = Rig::new(driver);
+    let handle = rig.register_listener(listener, CpuSet::one(cpu), 0).unwrap();
+    rig.accept(handle, Accept::lightweight()).unwrap();
+    rig.flush().unwrap();
+    (rig, handle)
+}
+
+/// Accepts until `count` connections have come, then sees that no more do.
+fn accept(rig: &mut Rig, handle: Handle, count: usize) {
+    let until = Instant::now() + PATIENCE;
+    let mut came = 0;
+    while came < count {
+        assert!(Instant::now() < until, "{came} of {count} connections came");
+        let Some(done) = rig.dispatch(Duration::from_millis(100)).unwrap() else { continue };
+        assert_eq!(done.handle, handle);
+        assert!(matches!(done.event, Event::Accept(Ok(_))), "{:?}", done.event);
+        came += 1;
+    }
+    let surplus = rig.dispatch(Duration::ZERO).unwrap();
+    assert!(surplus.is_none(), "{surplus:?}");
+}
+
+fn connections_come_to_the_channel_of_their_cpu(driver: DriverChoice) {
+    let (listener, address) = listener();
+    let mut sharers: Vec<_> =
+        cpus().into_iter().map(|cpu| (cpu, sharer(driver, &listener, cpu))).collect();
+    for (cpu, (rig, handle)) in &mut sharers {
+        assert_eq!(rig.cpus(*handle).unwrap(), CpuSet::one(*cpu));
+        let _clients = connect_on(*cpu, address, 20);
+        accept(rig, *handle, 20);
+    }
+    for (_, (rig, _)) in &mut sharers {
+        assert!(rig.dispatch(Duration::ZERO).unwrap().is_none());
+    }
+}
+
+fn overlapping_sets_are_refused(driver: DriverChoice) {
+    let (listener, _) = listener();
+    let (_first, _) = sharer(driver, &listener, 0);
+    let mut second = Rig::new(driver);
+    let error = second.register_listener(&listener, CpuSet::one(0), 0).unwrap_err();
+    let overlap = matches!(error, Error::Listener(ListenerError::Overlap { .. }));
+    assert!(overlap && error.to_string().contains('0'), "{error}");
+    let error = second.register_listener(&listener, CpuSet::empty(), 0).unwrap_err();
+    assert!(matches!(error, Error::Listener(ListenerError::NoCpu)), "{error}");
+    let alone = second.join(TcpListener::bind("127.0.0.1:0").unwrap());
+    assert!(matches!(second.cpus(alone), Err(Error::WrongKind { .. })));
+    assert!(matches!(second.set_cpus(alone, CpuSet::one(0)), Err(Error::WrongKind { .. })));
+}
+
+fn the_set_can_be_changed(driver: DriverChoice) {
+    let (listener, address) = listener();
+    let (mut rig, handle) = sharer(driver, &listener, 1000.min(cpus()[0] + 1));
+    let (cpu, other) = (cpus()[0], CpuSet::one(cpus()[0]));
+    rig.set_cpus(handle, other).unwrap();
+    assert_eq!(rig.cpus(handle).unwrap(), other);
+    let _clients = connect_on(cpu, address, 5);
+    accept(&mut rig, handle, 5);
+}
+
+fn a_closed_channel_leaves_its_queue_to_another(driver: DriverChoice) {
+    let (listener, address) = listener();
+    let cpu = cpus()[0];
+    let mut leaver = Rig::new(driver);
+    // It never accepts: its connections wait in its queue.
+    leaver.register_listener(&listener, CpuSet::one(cpu), 0).unwrap();
+    let (mut heir, handle) = sharer(driver, &listener, cpu + 1);
+    let _waiting = connect_on(cpu, address, 10);
+    drop(leaver);
+    accept(&mut heir, handle, 10);
+    assert_eq!(heir.counters().adopted, 1);
+    let _later = connect_on(cpu, address, 10);
+    accept(&mut heir, handle, 10);
+    assert_eq!(heir.outstanding(), 2, "an accept for each queue");
+}
+
+fn a_channel_whose_thread_panics_leaves_its_queue_to_another(driver: DriverChoice) {
+    let (listener, address) = listener();
+    let cpu = cpus()[0];
+    let (mut heir, handle) = sharer(driver, &listener, cpu + 1);
+    let thread = listener.try_clone().unwrap();
+    let panicking = std::thread::spawn(move || {
+        let mut rig = Rig::new(driver);
+        rig.register_listener(&thread, CpuSet::one(cpu), 0).unwrap();
+        let clients = connect_on(cpu, address, 10);
+        std::panic::resume_unwind(Box::new(clients));
+    });
+    let _clients = panicking.join().unwrap_err();
+    accept(&mut heir, handle, 10);
+}
+
+fn the_last_channel_gives_back_what_waits(driver: DriverChoice) {
+    let (listener, address) = listener();
+    let cpu = cpus()[0];
+    for accepts in [false, true] {
+        let mut rig = Rig::new(driver);
+        let handle = rig.register_listener(&listener, CpuSet::one(cpu), 7).unwrap();
+        let _clients = connect_on(cpu, address, 6);
+        if accepts {
+            rig.accept(handle, Accept::descriptors().count(2)).unwrap();
+            for _ in 0..2 {
+                assert!(matches!(rig.next().event, Event::Accept(Ok(_))));
+            }
+        }
+        let left = rig.unregister(handle).unwrap();
+        assert_eq!((left.cookie, left.descriptor.is_some()), (7, false));
+        assert_eq!(left.connections.len(), if accepts { 4 } else { 6 });
+    }
+}
+
+/// A channel that does not accept, ten connections in its queue, and an idle one beside it.
+fn busy_and_idle(driver: DriverChoice, steal: bool) -> (Rig, Rig, Handle, Vec<TcpStream>) {
+    let (listener, address) = listener();
+    let cpu = cpus()[0];
+    let mut busy = Rig::new(driver);
+    busy.register_listener(&listener, CpuSet::one(cpu), 0).unwrap();
+    let interval = Duration::from_millis(1);
+    let steal_interval = steal.then_some(interval);
+    let mut idle = Rig::with(driver, Config { steal_interval, ..Config::default() });
+    let handle = idle.register_listener(&listener, CpuSet::one(cpu + 1), 0).unwrap();
+    idle.accept(handle, Accept::lightweight()).unwrap();
+    let clients = connect_on(cpu, address, 30);
+    (busy, idle, handle, clients)
+}
+
+fn an_idle_channel_takes_from_a_busy_one(driver: DriverChoice) {
+    let (_busy, mut idle, handle, _clients) = busy_and_idle(driver, true);
+    // Eight are left to the busy one.
+    for _ in 0..22 {
+        let done = idle.next();
+        assert_eq!(done.handle, handle);
+        assert!(matches!(done.event, Event::Accept(Ok(_))), "{:?}", done.event);
+    }
+    assert!(idle.dispatch(Duration::from_millis(20)).unwrap().is_none());
+    assert_eq!(idle.counters().stolen, 22);
+}
+
+fn nothing_is_stolen_unasked(driver: DriverChoice) {
+    let (_busy, mut idle, _, _clients) = busy_and_idle(driver, false);
+    assert!(idle.dispatch(Duration::from_millis(20)).unwrap().is_none());
+    assert_eq!(idle.counters().stolen, 0);
+}
