@@ -9,7 +9,7 @@ use megapipe::{
     Accept, BufferClass, Config, DriverChoice, Event, Handle, Lease, Repeat, Timer, wake_pair,
 };
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 conformance!(
     each_request_has_its_last_completion,
@@ -24,6 +24,8 @@ conformance!(
     one_handle_is_cancelled_and_the_others_go_on,
     cancelling_again_changes_nothing,
     a_cancelled_read_takes_no_data,
+    a_wait_after_a_cancel_lasts,
+    a_write_to_a_peer_that_is_done_ends,
 );
 
 fn each_request_has_its_last_completion(driver: DriverChoice) {
@@ -366,5 +368,54 @@ fn a_cancelled_read_takes_no_data(driver: DriverChoice) {
         rig.read(handle, Vec::with_capacity(10)).unwrap();
         assert_eq!(common::read_of(rig.last(handle)), [round]);
         rig.unregister(handle).unwrap();
+    }
+}
+
+fn a_wait_after_a_cancel_lasts(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let distraction = distraction(&mut rig);
+    let (listener, address) = listener();
+    let _client = common::client(address);
+    let listening = rig.join(listener);
+    rig.accept(listening, Accept::lightweight().count(1)).unwrap();
+    assert_eq!(outcome(&rig.last(distraction)), Ok(1));
+    // There is nothing left to cancel, which is the channel's own business.
+    rig.cancel(listening).unwrap();
+    rig.last(listening);
+    let begin = Instant::now();
+    let short = Duration::from_millis(30);
+    assert!(rig.dispatch(short).unwrap().is_none());
+    assert!(begin.elapsed() >= short, "{:?}", begin.elapsed());
+}
+
+/// A peer that will write no more, but reads, is no reason for a write to go on.
+fn a_write_to_a_peer_that_is_done_ends(driver: DriverChoice) {
+    let pattern = Pattern::new(4);
+    for how in 0..3 {
+        let mut rig = Rig::new(driver);
+        let (mut ours, theirs) = unix_pair();
+        ours.shutdown(std::net::Shutdown::Write).unwrap();
+        let handle = rig.join(theirs);
+        rig.write(handle, pattern.bytes(0, 4 << 20)).unwrap();
+        if how == 0 {
+            rig.cancel(handle).unwrap();
+            let event = rig.last(handle);
+            let written = outcome(&event).unwrap_or(0);
+            assert!(written < 4 << 20, "{event:?}");
+            rig.unregister(handle).unwrap();
+        } else if how == 1 {
+            assert!(rig.dispatch(Duration::ZERO).unwrap().is_none());
+            drop(rig.unregister(handle).unwrap());
+        } else {
+            rig.flush().unwrap();
+            rig.close(handle).unwrap();
+            assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+        }
+        assert!(rig.settle().is_empty());
+        // The peer sees the end, before it has read anything.
+        let mut found = Vec::new();
+        ours.read_to_end(&mut found).unwrap();
+        assert!(found.len() < 4 << 20);
+        pattern.check(0, &found);
     }
 }

@@ -3,6 +3,7 @@
 // Every test program uses its own part of this module.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod model;
 pub mod process;
 pub mod seccomp;
 

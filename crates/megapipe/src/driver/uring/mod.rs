@@ -81,8 +81,8 @@ pub(crate) struct UringDriver {
     /// usually complete as soon as they are submitted.
     outstanding: u64,
     prompt: u32,
-    /// Whether an entry that nobody waits for was filed since the last wait, and whether one failed,
-    /// which ends a wait.
+    /// Whether an entry that nobody waits for was filed since the last wait, and whether one has
+    /// failed, which ends a wait.
     has_forgotten: bool,
     forgotten_failed: bool,
     /// Outcomes so far.
