@@ -44,6 +44,7 @@ pub(crate) fn full() -> Result<Vec<Step>, String> {
         Step { name: "lint", work: Work::Cargo(Cargo::new(lint)) },
         Step { name: "test", work: Work::Tests(Cargo::new("test --workspace --locked"), 1) },
         epoll(),
+        sanitize_examples(&host_triple()?),
         sanitize(&host_triple()?),
         loom(),
         Step {
@@ -55,7 +56,8 @@ pub(crate) fn full() -> Result<Vec<Step>, String> {
 
 /// The step behind `cargo xtask sanitize`.
 pub(crate) fn sanitize_only() -> Result<Vec<Step>, String> {
-    Ok(vec![sanitize(&host_triple()?)])
+    let host = host_triple()?;
+    Ok(vec![sanitize_examples(&host), sanitize(&host)])
 }
 
 /// The step behind `cargo xtask loom`.
@@ -70,6 +72,17 @@ fn epoll() -> Step {
     Step { name: "test-epoll", work: Work::Tests(tests.with("MEGAPIPE_DRIVER", "epoll"), 1) }
 }
 
+fn sanitize(host: &str) -> Step {
+    let tests = sanitized("test --package megapipe --package iobench --locked --tests", host);
+    Step { name: "sanitize", work: Work::Tests(tests, 1) }
+}
+
+/// Cargo builds the examples, which tests run, by itself only where no targets are named.
+fn sanitize_examples(host: &str) -> Step {
+    let examples = sanitized("build --package megapipe --locked --examples", host);
+    Step { name: "sanitize-examples", work: Work::Cargo(examples) }
+}
+
 /// The sanitizer's runtime comes with the stable toolchain, only the flag is unstable: hence
 /// `RUSTC_BOOTSTRAP`. The target is named, though it is the host's, to keep the flag away from
 /// build scripts and procedural macros. Doc tests stay out: rustdoc would need the flag too.
@@ -77,14 +90,14 @@ fn epoll() -> Step {
 /// Leaks are not looked for: memory of an operation that outlived its deadline is leaked on
 /// purpose, and the leak detector cannot run beneath strace, which one test uses. The quarantine of
 /// freed memory is kept small for the test that looks at how much is mapped.
-fn sanitize(host: &str) -> Step {
-    let tests = Cargo::new("test --package megapipe --package iobench --locked --tests --target")
+fn sanitized(words: &str, host: &str) -> Cargo {
+    Cargo::new(words)
+        .and("--target")
         .and(host)
         .in_own_target_dir("asan")
         .with("RUSTC_BOOTSTRAP", "1")
         .with("RUSTFLAGS", "-Zsanitizer=address")
-        .with("ASAN_OPTIONS", "detect_leaks=0:quarantine_size_mb=16");
-    Step { name: "sanitize", work: Work::Tests(tests, 1) }
+        .with("ASAN_OPTIONS", "detect_leaks=0:quarantine_size_mb=16")
 }
 
 /// Under `--cfg loom` only the tests named `loom_...` make sense: the others use types that work
