@@ -52,6 +52,21 @@ fn every_message_size_is_echoed_by_epoll() {
 }
 
 #[test]
+fn every_message_size_is_echoed_by_megapipe() {
+    assert_loads("megapipe");
+}
+
+#[test]
+fn every_message_size_is_echoed_by_megapipe_over_epoll() {
+    assert_loads("megapipe-epoll");
+}
+
+#[test]
+fn every_message_size_is_echoed_by_megapipe_stealing() {
+    assert_loads("megapipe-stealing");
+}
+
+#[test]
 fn every_message_size_is_echoed_by_epoll_partitioned() {
     assert_loads("epoll-partitioned");
 }

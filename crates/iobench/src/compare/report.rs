@@ -139,23 +139,24 @@ pub(crate) fn rows(
             row.pairs = outcomes[server].iter().flatten().filter(|o| o.figures.is_some()).count();
             continue;
         }
-        let ratio = |figure: fn(&Figures) -> f64| {
-            pair_ratios(&outcomes[server], &outcomes[baseline], figure)
+        let ratio = |figure: fn(&Figures) -> f64, rough: bool| {
+            pair_ratios(&outcomes[server], &outcomes[baseline], figure, rough)
         };
-        let (throughput, cpu) = (ratio(|f| f.throughput), ratio(|f| f.server_cpu_us));
-        row.throughput_ratio = ratio_interval(&throughput, seed);
-        row.cpu_ratio = ratio_interval(&cpu, seed);
-        row.pairs = throughput.iter().map(Vec::len).sum();
+        row.pairs = ratio(|f| f.throughput, false).iter().map(Vec::len).sum();
         let planned: usize = outcomes[server].iter().map(Vec::len).sum();
         let least = planned.div_ceil(2).max(2);
-        if row.pairs < least {
+        let rough = row.pairs < least;
+        if rough {
             row.notes.push(format!(
                 "only {} of {planned} pairs with the baseline were undisturbed, fewer than \
-                 {least}; repeat with more --rounds or on a quieter machine",
+                 {least}, so the ratios are of all pairs; repeat with more --rounds or on a \
+                 quieter machine",
                 row.pairs
             ));
             row.valid = false;
         }
+        row.throughput_ratio = ratio_interval(&ratio(|f| f.throughput, rough), seed);
+        row.cpu_ratio = ratio_interval(&ratio(|f| f.server_cpu_us, rough), seed);
         if !baseline_valid {
             row.notes.push("the baseline's own row is not valid".to_owned());
             row.valid = false;
@@ -185,10 +186,13 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Row {
     let mut latencies = new_total_latencies();
     for outcome in rounds.iter().flatten() {
         evidence.add(outcome);
+    }
+    let rough = evidence.slices.clean < LEAST_CLEAN_SLICES;
+    for outcome in rounds.iter().flatten().filter(|outcome| outcome.shown(rough).is_some()) {
         // Bounds are equal by construction, so this cannot fail.
         let _ = latencies.add(&outcome.latencies);
     }
-    let figures: Vec<Figures> = rounds.iter().flatten().filter_map(|o| o.figures).collect();
+    let figures: Vec<Figures> = rounds.iter().flatten().filter_map(|o| o.shown(rough)).collect();
     let middle =
         |figure: fn(&Figures) -> f64| median(&figures.iter().map(figure).collect::<Vec<f64>>());
     let (server_busy, client_busy) = (middle(|f| f.server_busy), middle(|f| f.client_busy));
@@ -257,8 +261,8 @@ impl Evidence {
             let SliceCounts { clean, stolen, delayed, late } = self.slices;
             notes.push(format!(
                 "only {clean} clean slices, fewer than {LEAST_CLEAN_SLICES} (discarded: {stolen} \
-                 stolen by the host, {delayed} disturbed by other programs, {late} sampled late); \
-                 repeat with a longer --duration, more --rounds or on a quieter machine"
+                 stolen by the host, {delayed} disturbed by other programs, {late} sampled late), \
+                 so the figures are of all slices; repeat with a longer --duration, more --rounds or on a quieter machine"
             ));
         }
         notes
@@ -266,7 +270,12 @@ impl Evidence {
 }
 
 /// The ratios between a server's and the baseline's slots of the same round and pass.
-fn pair_ratios(server: &Rounds, baseline: &Rounds, figure: fn(&Figures) -> f64) -> Vec<Vec<f64>> {
+fn pair_ratios(
+    server: &Rounds,
+    baseline: &Rounds,
+    figure: fn(&Figures) -> f64,
+    rough: bool,
+) -> Vec<Vec<f64>> {
     server
         .iter()
         .zip(baseline)
@@ -274,7 +283,7 @@ fn pair_ratios(server: &Rounds, baseline: &Rounds, figure: fn(&Figures) -> f64) 
             let pairs = server.iter().zip(baseline);
             pairs
                 .filter_map(|(server, baseline)| {
-                    Some((figure(&server.figures?), figure(&baseline.figures?)))
+                    Some((figure(&server.shown(rough)?), figure(&baseline.shown(rough)?)))
                 })
                 // A slot whose CPU time did not move (all within one tick) has no ratio.
                 .filter(|&(ours, theirs)| ours > 0.0 && theirs > 0.0)

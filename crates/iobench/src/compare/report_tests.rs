@@ -12,14 +12,16 @@ fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
     for latency_us in 1..=1_000 {
         latencies.saturating_record(latency_us * 1_000);
     }
+    let figures = Figures {
+        throughput,
+        server_cpu_us,
+        system_calls: 2.5,
+        server_busy: 0.97,
+        client_busy: 0.6,
+    };
     SlotOutcome {
-        figures: Some(Figures {
-            throughput,
-            server_cpu_us,
-            system_calls: 2.5,
-            server_busy: 0.97,
-            client_busy: 0.6,
-        }),
+        figures: Some(figures),
+        rough: Some(figures),
         slices: SliceCounts { clean: 8, stolen: 1, delayed: 1, late: 0 },
         latencies,
         faults: FaultCounts::default(),
@@ -67,6 +69,8 @@ fn slots_without_figures_make_no_pairs() {
     let rows = two_rows(ours, steady(1_000.0, 4.0));
     assert_eq!((rows[1].pairs, rows[1].valid), (2, false));
     assert!(rows[1].notes[0].starts_with("only 2 of 6 pairs"), "{:?}", rows[1].notes);
+    // The ratio is still told, of all pairs.
+    assert_eq!(rows[1].throughput_ratio.unwrap().median, 2.0);
 }
 
 #[test]

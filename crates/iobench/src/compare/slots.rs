@@ -111,11 +111,15 @@ impl Accounts {
     }
 }
 
-/// What one slot says about its server. The figures are absent when too few slices were clean.
+/// What one slot says about its server.
 #[derive(Debug, Clone)]
 pub(crate) struct SlotOutcome {
+    /// Of the clean slices; absent when they were too few.
     pub(crate) figures: Option<Figures>,
+    /// Of all slices: no evidence, but better than nothing to look at in a row that is not valid.
+    pub(crate) rough: Option<Figures>,
     pub(crate) slices: SliceCounts,
+    /// Of the clean slices, or of all when those were too few.
     pub(crate) latencies: Histogram<u64>,
     pub(crate) faults: FaultCounts,
     pub(crate) accounts: Accounts,
@@ -124,9 +128,15 @@ pub(crate) struct SlotOutcome {
 }
 
 impl SlotOutcome {
+    /// What is to be shown: of all slices where the clean ones are too few.
+    pub(crate) fn shown(&self, rough: bool) -> Option<Figures> {
+        if rough { self.rough } else { self.figures }
+    }
+
     fn empty() -> SlotOutcome {
         SlotOutcome {
             figures: None,
+            rough: None,
             slices: SliceCounts::default(),
             latencies: new_total_latencies(),
             faults: FaultCounts::default(),
@@ -272,7 +282,7 @@ impl<'a> SlotRunner<'a> {
             outcome.faults.add(&tally.faults);
         }
         let foreign = self.placement.is_shared() && self.used_by_others(borders);
-        let mut sums = Sums::default();
+        let (mut sums, mut all) = (Sums::default(), Sums::default());
         for (index, pair) in borders.windows(2).enumerate() {
             let due_ns = start_ns + index as u64 * self.slicing.length_ns;
             let (from, to) = (&pair[0], &pair[1]);
@@ -293,9 +303,19 @@ impl<'a> SlotRunner<'a> {
                     add_latencies(&mut outcome.latencies, &slice.latencies);
                 }
             }
+            all.add(from, to);
+            all.transactions +=
+                tallies.iter().map(|tally| tally.slices[index].transactions).sum::<u64>();
         }
+        let slices = borders.len().saturating_sub(1);
+        outcome.rough = all.figures(slices as u32, self.slicing.length_ns);
         if outcome.slices.clean as usize >= least_clean(self.slicing.count) {
             outcome.figures = sums.figures(outcome.slices.clean, self.slicing.length_ns);
+        } else {
+            outcome.latencies = new_total_latencies();
+            for slice in tallies.iter().flat_map(|tally| &tally.slices[..slices]) {
+                add_latencies(&mut outcome.latencies, &slice.latencies);
+            }
         }
         outcome
     }

@@ -1,9 +1,13 @@
 //! How one channel's thread tells another which accept queues are its now.
 
 use crate::source::Waker;
+#[cfg(loom)]
+use loom::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+#[cfg(not(loom))]
+use std::sync::{Mutex, MutexGuard};
 
 /// An accept queue: a listening socket, with O_NONBLOCK set, to accept from.
 ///
@@ -34,19 +38,31 @@ impl Mail {
     }
 }
 
+/// What tells a channel that it has mail: a [`Waker`], but for the model that loom checks.
+pub(crate) trait Wake {
+    /// Leaves a wake-up behind that stays until the channel has seen it.
+    fn wake(&self);
+}
+
+impl Wake for Waker {
+    fn wake(&self) {
+        Waker::wake(self);
+    }
+}
+
 /// A channel's mailbox, for all its memberships, shared with those who write to it.
 ///
 /// The state of record is the partition's; mail only makes a channel follow it. So a channel that
 /// ends need not read its mail.
 #[derive(Debug)]
-pub(crate) struct Office {
+pub(crate) struct Office<W = Waker> {
     mail: Mutex<VecDeque<Mail>>,
-    waker: Waker,
+    waker: W,
 }
 
-impl Office {
+impl<W: Wake> Office<W> {
     /// An empty mailbox; the waker tells its channel to [`drain`](Office::drain) it.
-    pub(crate) fn new(waker: Waker) -> Arc<Office> {
+    pub(crate) fn new(waker: W) -> Arc<Office<W>> {
         Arc::new(Office { mail: Mutex::default(), waker })
     }
 
@@ -77,6 +93,111 @@ impl Office {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Mail>> {
         // The mail is whole after each step, whatever happened to the thread that held the lock.
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::atomic::{AtomicU64, Ordering};
+    use loom::thread;
+    use std::collections::BTreeSet;
+
+    /// An eventfd: wakes add up until the owner's read takes them all.
+    struct Event(Arc<AtomicU64>);
+
+    impl Wake for Event {
+        fn wake(&self) {
+            self.0.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The channel's side, as the engine does it: first the wake-up goes, then the mail is read.
+    struct Owner {
+        office: Arc<Office<Event>>,
+        wakes: Arc<AtomicU64>,
+        queues: BTreeSet<(u64, u64)>,
+    }
+
+    impl Owner {
+        fn new() -> Owner {
+            let wakes = Arc::new(AtomicU64::new(0));
+            let office = Office::new(Event(Arc::clone(&wakes)));
+            Owner { office, wakes, queues: BTreeSet::new() }
+        }
+
+        /// Follows the mail if there is a wake-up; gives what it read.
+        fn look(&mut self) -> usize {
+            if self.wakes.swap(0, Ordering::AcqRel) == 0 {
+                return 0;
+            }
+            let mail = self.office.drain();
+            for mail in &mail {
+                let subject = mail.subject();
+                match mail {
+                    Mail::Adopt { .. } => assert!(self.queues.insert(subject), "{subject:?} twice"),
+                    Mail::Return { .. } => assert!(self.queues.remove(&subject), "{subject:?}"),
+                }
+            }
+            mail.len()
+        }
+    }
+
+    fn queue(id: u64) -> Queue {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        Queue { id, descriptor: Arc::new(null.into()) }
+    }
+
+    fn post(office: &Arc<Office<Event>>, mail: Vec<Mail>) -> thread::JoinHandle<()> {
+        let office = Arc::clone(office);
+        thread::spawn(move || mail.into_iter().for_each(|news| office.post(news)))
+    }
+
+    #[test]
+    fn loom_no_mail_stays_unread_without_a_wake_up() {
+        let queues = [queue(10), queue(11), queue(12)];
+        loom::model(move || {
+            let [first, second, third] = queues.clone();
+            let mut owner = Owner::new();
+            let posters = [
+                post(&owner.office, vec![Mail::Adopt { member: 1, queue: first }]),
+                post(
+                    &owner.office,
+                    vec![
+                        Mail::Adopt { member: 1, queue: second },
+                        Mail::Adopt { member: 2, queue: third },
+                    ],
+                ),
+            ];
+            owner.look();
+            owner.look();
+            posters.into_iter().for_each(|poster| poster.join().unwrap());
+            // Only a wake-up makes the channel look, so one must be pending if any mail is.
+            owner.look();
+            assert_eq!(owner.queues, BTreeSet::from([(1, 10), (1, 11), (2, 12)]));
+        });
+    }
+
+    #[test]
+    fn loom_undone_mail_disappears() {
+        let queues = [queue(10), queue(11)];
+        loom::model(move || {
+            let [lent, kept] = queues.clone();
+            let mut owner = Owner::new();
+            let undone =
+                vec![Mail::Adopt { member: 1, queue: lent }, Mail::Return { member: 1, queue: 10 }];
+            let posters = [
+                post(&owner.office, undone),
+                post(&owner.office, vec![Mail::Adopt { member: 1, queue: kept }]),
+            ];
+            // Either both of a pair are read, each before the other is posted, or neither is.
+            let early = owner.look();
+            posters.into_iter().for_each(|poster| poster.join().unwrap());
+            let read = early + owner.look();
+            assert!(read == 1 || read == 3, "{read} of three read");
+            assert_eq!(owner.queues, BTreeSet::from([(1, 11)]));
+            assert!(owner.office.drain().is_empty());
+        });
     }
 }
 
