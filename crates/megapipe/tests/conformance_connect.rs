@@ -20,6 +20,7 @@ conformance!(
     requests_wait_for_the_connect,
     a_cancelled_connect_takes_the_rest_with_it,
     a_second_connect_is_an_error,
+    a_connect_to_a_full_unix_listener,
 );
 
 /// A socket that is not connected yet.
@@ -226,4 +227,31 @@ fn a_second_connect_is_an_error(driver: DriverChoice) {
     rig.connect(handle, address).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Ok(0));
     assert_eq!(outcome(&rig.last(handle)), Err(libc::EISCONN));
+}
+
+fn a_connect_to_a_full_unix_listener(driver: DriverChoice) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    // SAFETY: the call takes no pointers and the descriptor is open.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    for cancelled in [true, false] {
+        let mut rig = Rig::new(driver);
+        let first = rig.join(socket(libc::AF_UNIX));
+        rig.connect(first, path.as_path()).unwrap();
+        assert_eq!(outcome(&rig.last(first)), Ok(0));
+        let handle = rig.join(socket(libc::AF_UNIX));
+        rig.connect(handle, path.as_path()).unwrap();
+        if cancelled {
+            rig.cancel(handle).unwrap();
+            assert_eq!(outcome(&rig.last(handle)), Err(libc::ECANCELED));
+        }
+        // Room for one more: it is the second that is waiting, if it is.
+        listener.accept().unwrap();
+        if !cancelled {
+            assert_eq!(outcome(&rig.last(handle)), Ok(0));
+            listener.accept().unwrap();
+        }
+        assert_eq!(rig.outstanding(), 0);
+    }
 }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::process::isolated;
 use common::{
     PATIENCE, Pattern, Rig, accepted, client, expect_gone, listener, read_of, received, silent,
     tcp_pair, udp, unix_pair, written,
@@ -14,10 +15,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 conformance!(
     dispatch_returns_in_time,
+    a_signal_handler_ends_a_wait,
+    broken_sockets_raise_no_signal,
     a_batch_has_its_limit,
     a_batch_is_not_withdrawn,
     flush_starts_requests,
@@ -64,6 +68,63 @@ fn dispatch_returns_in_time(driver: DriverChoice) {
         let done = rig.dispatch(forever).unwrap().expect("a completion");
         assert_eq!(done.handle, handle);
     }
+}
+
+extern "C" fn handle_signal(_: libc::c_int) {}
+
+fn a_signal_handler_ends_a_wait(driver: DriverChoice) {
+    let handler = handle_signal as extern "C" fn(libc::c_int);
+    // SAFETY: all-zero bytes are a valid `sigaction`: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as usize;
+    // SAFETY: the handler does nothing, which is safe at any time; the old one is not asked for.
+    let set = unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) };
+    assert_eq!(set, 0);
+    let mut rig = Rig::new(driver);
+    let (a, _b) = silent();
+    let handle = rig.join(a);
+    rig.receive(handle, Repeat::UntilCancelled).unwrap();
+    // SAFETY: the call has no preconditions.
+    let waiting = unsafe { libc::pthread_self() };
+    let returned = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Until one of them comes while the channel waits.
+            while !returned.load(Ordering::Relaxed) {
+                // SAFETY: the thread lives until this one has been joined.
+                unsafe { libc::pthread_kill(waiting, libc::SIGUSR1) };
+                std::thread::yield_now();
+            }
+        });
+        let came = rig.dispatch(None);
+        returned.store(true, Ordering::Relaxed);
+        assert!(came.unwrap().is_none());
+    });
+    assert_eq!(rig.outstanding(), 1);
+}
+
+fn broken_sockets_raise_no_signal(driver: DriverChoice) {
+    isolated(driver, "broken_sockets_raise_no_signal", || {
+        // SAFETY: the default action takes the place of Rust's, which is to ignore the signal.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        let mut rig = Rig::new(driver);
+        let (light_client, light) = lightweight(&mut rig);
+        let (tcp, unix) = (tcp_pair(), unix_pair());
+        let (tcp_handle, unix_handle) = (rig.join(tcp.1), rig.join(unix.1));
+        drop((light_client, tcp.0, unix.0));
+        for handle in [light, tcp_handle, unix_handle] {
+            // The first write may be taken, and answered by a reset.
+            for _ in 0..2 {
+                rig.write(handle, b"x").unwrap();
+                rig.last(handle);
+                rig.write_vectored(handle, vec!["y".into(), "z".into()]).unwrap();
+                rig.last(handle);
+            }
+            rig.write(handle, b"x").unwrap();
+            let Event::Write(Err(error), _) = rig.last(handle) else { panic!("it is broken") };
+            assert_eq!(error.raw_os_error(), Some(libc::EPIPE));
+        }
+    });
 }
 
 fn a_batch_has_its_limit(driver: DriverChoice) {

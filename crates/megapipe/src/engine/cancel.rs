@@ -95,7 +95,7 @@ impl Engine {
         Ok(connections)
     }
 
-    /// Cancels what is being written to a member until that has ended. A driver may be about to try
+    /// Cancels what is being written to a member, or its connect, until that has ended. A driver may be about to try
     /// it again, when no cancellation finds it, or have left it to a thread of the kernel's, which
     /// a cancellation only interrupts; it would go on after others then.
     fn recall_write(&mut self, key: Key) {
