@@ -262,7 +262,8 @@ impl Evidence {
             notes.push(format!(
                 "only {clean} clean slices, fewer than {LEAST_CLEAN_SLICES} (discarded: {stolen} \
                  stolen by the host, {delayed} disturbed by other programs, {late} sampled late), \
-                 so the figures are of all slices; repeat with a longer --duration, more --rounds or on a quieter machine"
+                 so the figures are of all slices; repeat with a longer --duration, more --rounds \
+                 or on a quieter machine"
             ));
         }
         notes
