@@ -95,9 +95,9 @@ impl Engine {
         Ok(connections)
     }
 
-    /// Cancels what is being written to a member, or its connect, until that has ended. A driver may be about to try
-    /// it again, when no cancellation finds it, or have left it to a thread of the kernel's, which
-    /// a cancellation only interrupts; it would go on after others then.
+    /// Cancels what is being written to a member, or its connect, until that has ended. A driver
+    /// may be about to try it again, when no cancellation finds it, or have left it to a thread of
+    /// the kernel's, which a cancellation only interrupts; it would go on after others then.
     fn recall_write(&mut self, key: Key) {
         let Some(member) = self.members.get(key) else { return };
         let (object, kind) = (member.object, member.kind);
