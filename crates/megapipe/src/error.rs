@@ -43,12 +43,19 @@ pub enum Error {
     /// An argument is unusable, such as a read without room.
     #[error("{0}")]
     Invalid(&'static str),
-    /// A queue is full: dispatch some completions, then file the request again.
+    /// `Config::max_requests` are outstanding: dispatch some completions, then file the request
+    /// again.
     #[error("{limit} requests are outstanding, the channel's limit: dispatch, then file again")]
     TooManyRequests {
         /// The limit.
         limit: u32,
     },
+    /// The driver has no room for another operation: dispatch some completions, then file the
+    /// request again.
+    #[error(
+        "the driver's queue is full of what has not been dispatched: dispatch, then file again"
+    )]
+    QueueFull,
     /// `Config::max_handles` are registered.
     #[error("{limit} handles are registered, the channel's limit: raise Config::max_handles")]
     TooManyHandles {
@@ -85,7 +92,7 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match &error {
             Error::Setup { source, .. } | Error::System { source, .. } => source.kind(),
-            Error::TooManyRequests { .. } => io::ErrorKind::WouldBlock,
+            Error::TooManyRequests { .. } | Error::QueueFull => io::ErrorKind::WouldBlock,
             Error::UnknownHandle => io::ErrorKind::NotFound,
             Error::Config(_)
             | Error::UnknownDriver(_)

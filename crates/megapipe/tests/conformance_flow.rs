@@ -317,7 +317,7 @@ fn file(
     mut request: impl FnMut(&mut Rig) -> Result<(), Error>,
 ) {
     while let Err(error) = request(rig) {
-        assert!(matches!(error, Error::TooManyRequests { .. }), "{error}");
+        assert!(matches!(error, Error::QueueFull), "{error}");
         done.push(rig.next());
     }
 }

@@ -185,10 +185,9 @@ impl Engine {
         if self.start(id).is_err() {
             self.release_lane(key, lane);
             self.counters.refused += 1;
-            let limit = self.config.batch;
             // The key was handed out three lines above and nothing has removed it.
             return match self.requests.remove(id) {
-                Some(request) => Err((Error::TooManyRequests { limit }, request.payload)),
+                Some(request) => Err((Error::QueueFull, request.payload)),
                 None => Ok(()),
             };
         }
