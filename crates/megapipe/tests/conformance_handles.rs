@@ -26,7 +26,9 @@ conformance!(
 );
 
 fn the_report_names_the_driver(driver: DriverChoice) {
-    let rig = Rig::new(driver);
+    // Not by way of `Rig::new`, which may leave the choice to the channel.
+    let channel = Channel::with_config(Config { driver, ..Config::default() }).unwrap();
+    let rig = Rig { channel };
     let report = rig.driver();
     let (kind, name) = match driver {
         DriverChoice::Epoll => (DriverKind::Epoll, "epoll"),

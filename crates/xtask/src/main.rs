@@ -33,6 +33,7 @@ environment:
                     directories `asan` and `loom` below it
   MEGAPIPE_DRIVER   set to `epoll` for the second run of megapipe's integration tests, so that the
                     conformance suite sees both drivers
+  MEGAPIPE_TEST_BARRED  set for a third run, under a seccomp filter that bars io_uring
   MEGAPIPE_SKIPS    set for every test: the file to which a test that cannot run appends the line
                     `SKIPPED: name: reason` before it returns; each counts as skipped
 ";

@@ -22,6 +22,10 @@ use std::time::{Duration, Instant};
 /// How long anything may take before a test gives up; far more than it should ever need.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Set for a run of the suite's `epoll::` tests in which a seccomp filter bars io_uring and the
+/// channels choose their driver themselves.
+const BARRED: &str = "MEGAPIPE_TEST_BARRED";
+
 /// Makes a test of each function for every driver: `uring::name` and `epoll::name`.
 #[macro_export]
 macro_rules! conformance {
@@ -66,8 +70,22 @@ impl Rig {
     }
 
     pub fn with(driver: DriverChoice, config: Config) -> Rig {
+        if driver == DriverChoice::Epoll && std::env::var_os(BARRED).is_some() {
+            return Rig::barred(config);
+        }
         let channel = Channel::with_config(Config { driver, ..config });
         Rig { channel: channel.unwrap_or_else(|error| panic!("no {driver:?} channel: {error}")) }
+    }
+
+    /// A channel that finds io_uring barred by a filter and falls back to epoll by itself.
+    fn barred(config: Config) -> Rig {
+        thread_local!(static FILTER: () = seccomp::block_io_uring(libc::EPERM));
+        FILTER.with(|()| ());
+        let channel = Channel::with_config(Config { driver: DriverChoice::Auto, ..config });
+        let channel = channel.expect("a channel without io_uring");
+        assert_eq!(channel.driver().kind, megapipe::DriverKind::Epoll);
+        assert!(channel.driver().reason.contains("io_uring"), "{:?}", channel.driver());
+        Rig { channel }
     }
 
     /// Registers with a cookie that does not matter.
