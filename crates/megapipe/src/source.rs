@@ -223,7 +223,6 @@ impl Timer {
     }
 
     fn new(first: Duration, period: Duration) -> io::Result<Timer> {
-        // SAFETY: the call takes no pointers.
         let flags = libc::TFD_CLOEXEC;
         // SAFETY: the call takes no pointers; the new descriptor is owned here alone.
         let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
