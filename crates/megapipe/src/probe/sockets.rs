@@ -1,8 +1,9 @@
 //! Requests on sockets, most of them by direct descriptor.
 
 use super::features::Attempt;
-use super::ring::{GROUP, Scratch, get_option, owned, wait_readable};
+use super::ring::{GROUP, Scratch, owned, wait_readable};
 use super::{Failure, Feature, missing, obstacle, require};
+use crate::driver::uring::entries::get_option;
 use io_uring::types::{Fd, Fixed, IOU_PBUF_RING_INC, RecvMsgOut};
 use io_uring::{cqueue, opcode};
 use std::io::{Read, Write};

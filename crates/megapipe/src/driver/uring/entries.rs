@@ -131,3 +131,28 @@ fn accept(fd: types::Fd, lightweight: bool, repeat: bool) -> squeue::Entry {
     let (address, bytes) = (ptr::null_mut(), ptr::null_mut());
     opcode::Accept::new(fd, address, bytes).flags(flags).file_index(slot).build()
 }
+
+/// `SOCKET_URING_OP_GETSOCKOPT` of `linux/io_uring.h`.
+const GET_SOCKET_OPTION: u32 = 2;
+/// Where `struct io_uring_sqe` has the command of an `IORING_OP_URING_CMD`.
+const COMMAND_AT: usize = 8;
+const _: () = assert!(std::mem::size_of::<squeue::Entry>() == 64);
+
+/// getsockopt(2) as a request, which the `io-uring` crate lacks; the result is the option's size.
+///
+/// The kernel (Linux 6.7) knows it for level `SOL_SOCKET` only, and writes up to `bytes` bytes to
+/// `value`, which must stay in place until the completion.
+pub(crate) fn get_option(
+    socket: types::Fixed,
+    name: i32,
+    value: *mut u8,
+    bytes: u32,
+) -> squeue::Entry {
+    let level = libc::SOL_SOCKET as u32;
+    let set = opcode::SetSockOpt::new(socket, level, name as u32, value.cast(), bytes);
+    let mut entry = set.build();
+    // SAFETY: the entry is a `struct io_uring_sqe`, in which these are the four bytes of `cmd_op`;
+    // the two commands differ in nothing else.
+    unsafe { (&raw mut entry).cast::<u8>().add(COMMAND_AT).cast::<u32>().write(GET_SOCKET_OPTION) };
+    entry
+}

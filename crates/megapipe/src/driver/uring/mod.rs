@@ -1,7 +1,7 @@
 //! The driver over io_uring.
 
 mod buffers;
-mod entries;
+pub(crate) mod entries;
 mod linger;
 mod ring;
 mod sockets;

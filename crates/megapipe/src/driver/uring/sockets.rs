@@ -1,19 +1,15 @@
 //! What needs a socket's own calls: options, second descriptors, single datagrams.
 
-use super::entries::Class;
+use super::entries::{self, Class};
 use super::{Target, UringDriver};
 use crate::driver::{Outcome, datagram};
 use crate::slab::Key;
 use crate::sys::{check, result_of};
+use io_uring::opcode;
 use io_uring::types::Fixed;
-use io_uring::{opcode, squeue};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-
-/// `SOCKET_URING_OP_GETSOCKOPT`, and where an entry carries it.
-const GETSOCKOPT: u32 = 2;
-const COMMAND_OFFSET: usize = 8;
 
 impl UringDriver {
     /// Turns "a datagram is there" into the datagram, from position `from` of `sink` on.
@@ -86,15 +82,8 @@ impl UringDriver {
     }
 
     fn get_direct_option(&mut self, index: u32, name: i32, value: &mut [u8]) -> io::Result<usize> {
-        let level = libc::SOL_SOCKET as u32;
-        let (address, bytes) = (value.as_mut_ptr().cast_const().cast(), value.len() as u32);
-        let mut entry =
-            opcode::SetSockOpt::new(Fixed(index), level, name as u32, address, bytes).build();
-        const { assert!(std::mem::size_of::<squeue::Entry>() == 64) };
-        let command = (&raw mut entry).cast::<u8>().wrapping_add(COMMAND_OFFSET).cast::<u32>();
-        // SAFETY: an entry is the kernel's 64-byte `io_uring_sqe`, whose command for a socket
-        // stands at this aligned offset.
-        unsafe { command.write(GETSOCKOPT) };
+        let (address, bytes) = (value.as_mut_ptr(), value.len() as u32);
+        let entry = entries::get_option(Fixed(index), name, address, bytes);
         // SAFETY: `value` outlives the call; the entry completes at once.
         result_of(unsafe { self.run(entry) }?)
     }
