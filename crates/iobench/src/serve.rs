@@ -4,6 +4,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use crate::cli::ServeArgs;
 use crate::error::{Error, Result};
+use crate::exchange::{Exchange, Service};
 use crate::output;
 use crate::server::{self, shared::Page};
 use crate::sys::affinity::allowed_cpus;
@@ -17,6 +18,10 @@ pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
     let signals = Signals::block();
     let server = server::find(&arguments.server)?;
     let cpus = cpus(arguments)?;
+    let exchange = arguments.request_bytes.zip(arguments.response_bytes);
+    let exchange =
+        exchange.map(|(request_bytes, response_bytes)| Exchange { request_bytes, response_bytes });
+    let service = Service { exchange, work: arguments.work };
     Limits::raise()?;
     let mut address = arguments.bind;
     if let Some(port) = arguments.port {
@@ -24,10 +29,18 @@ pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
     }
     if let (Some(page), Some(lifeline)) = (arguments.page_fd, arguments.lifeline_fd) {
         let page = Page::open(inherited(page)?, cpus.len())?;
-        return server::run(server, &cpus, address, &page, &[inherited(lifeline)?], |_| {});
+        return server::run(
+            server,
+            &cpus,
+            service,
+            address,
+            &page,
+            &[inherited(lifeline)?],
+            |_| {},
+        );
     }
     let page = Page::create(cpus.len())?;
-    server::run(server, &cpus, address, &page, &[signals.descriptor()?], |port| {
+    server::run(server, &cpus, service, address, &page, &[signals.descriptor()?], |port| {
         address.set_port(port);
         output::print(&format!(
             "{}: {}\nechoes on {address} with a thread on each of CPU {cpus:?}; Ctrl-C ends it\n",

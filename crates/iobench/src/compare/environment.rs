@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::sys::affinity::allowed_cpus;
@@ -11,10 +11,10 @@ use crate::sys::limits::{Limits, read_trimmed};
 use crate::sys::socket::{CongestionControl, default_congestion_control};
 
 /// The machine, the time and the command.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Environment {
     date: String,
-    iobench: &'static str,
+    iobench: String,
     command: Vec<String>,
     pub(crate) kernel: String,
     pub(crate) cpu_model: String,
@@ -36,7 +36,7 @@ impl Environment {
         let clock = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
         Ok(Environment {
             date: utc_now(),
-            iobench: env!("CARGO_PKG_VERSION"),
+            iobench: env!("CARGO_PKG_VERSION").to_owned(),
             command: std::env::args().collect(),
             kernel: read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_else(unknown),
             cpu_model: cpu_model().unwrap_or_else(unknown),

@@ -24,7 +24,10 @@ use crate::compare::report::{JsonFile, Rounds, Row};
 use crate::compare::slots::SlotRunner;
 use crate::error::{Error, Result};
 use crate::output;
-use crate::server::{self, process::ServerProcess};
+use crate::server::{
+    self,
+    process::{Launch, ServerProcess},
+};
 use crate::sys::affinity::{allowed_cpus, wake_promptly};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
@@ -164,8 +167,8 @@ impl<'a> Run<'a> {
             for (server, name) in names.iter().enumerate() {
                 let key = (cell.cores, server);
                 if processes.iter().all(|(other, _)| *other != key) {
-                    let cpus = &cell.placement.server_cpus;
-                    processes.push((key, ServerProcess::start(name, cpus, signals)?));
+                    let launch = Launch::echo(name, &cell.placement.server_cpus);
+                    processes.push((key, ServerProcess::start(&launch, signals)?));
                 }
             }
         }

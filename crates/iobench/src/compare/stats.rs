@@ -7,7 +7,7 @@
 //! median ± 1.57 IQR / √n: about a 95 % interval for a median (McGill, Tukey and Larsen, 1978).
 //! All of it happens on logarithms, so that A/B and B/A are exact mirror images.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Resamples of the bootstrap.
 const RESAMPLES: usize = 2_000;
@@ -52,7 +52,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
 }
 
 /// A ratio with its 95 % interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Interval {
     pub(crate) median: f64,
     pub(crate) low: f64,

@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::thread;
 
 use crate::error::{Context, Error, Result};
+use crate::exchange::Service;
 use crate::server::listener::{Listeners, Listening};
 use crate::server::shared::{Counters, Page, ThreadBlock};
 use crate::sys::affinity;
@@ -75,6 +76,7 @@ pub(crate) struct ThreadContext<'a> {
     pub(crate) cpus: &'a [usize],
     /// Counted by the thread, seen by others after `publish`.
     pub(crate) counters: Counters,
+    pub(crate) service: Service,
     listener: RawFd,
     stop: RawFd,
     block: &'a ThreadBlock,
@@ -108,6 +110,7 @@ impl ThreadContext<'_> {
 pub(crate) fn run(
     server: &dyn Server,
     cpus: &[usize],
+    service: Service,
     address: SocketAddr,
     page: &Page,
     ends: &[OwnedFd],
@@ -124,6 +127,7 @@ pub(crate) fn run(
                 index,
                 cpus,
                 counters: Counters::default(),
+                service,
                 listener: listeners.of_thread(index).as_raw_fd(),
                 stop: stop.raw(),
                 block: page.block(index),

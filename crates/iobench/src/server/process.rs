@@ -1,12 +1,14 @@
 //! A server as a child process, from the side of the process that measures it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
+use crate::exchange::Service;
 use crate::server::shared::{Counters, Page};
 use crate::sys::check;
 use crate::sys::clock::now_ns;
@@ -17,6 +19,47 @@ const START_TIMEOUT_NS: u64 = 30_000_000_000;
 const END_TIMEOUT_NS: u64 = 1_000_000_000;
 /// How long a server may take to notice that all its peers are gone.
 const DRAIN_TIMEOUT_NS: u64 = 5_000_000_000;
+
+/// What to start, and where.
+#[derive(Debug, Clone)]
+pub(crate) struct Launch {
+    /// The name of a server.
+    pub(crate) name: String,
+    /// One thread runs on each.
+    pub(crate) cpus: Vec<usize>,
+    pub(crate) service: Service,
+    /// The address to listen at; the port is the kernel's choice.
+    pub(crate) address: IpAddr,
+    /// The network namespace to serve in (an open /proc/…/ns/net), unless it is our own.
+    pub(crate) namespace: Option<Arc<OwnedFd>>,
+}
+
+impl Launch {
+    /// A plain echo server on the loopback address.
+    pub(crate) fn echo(name: &str, cpus: &[usize]) -> Launch {
+        Launch {
+            name: name.to_owned(),
+            cpus: cpus.to_vec(),
+            service: Service::default(),
+            address: Ipv4Addr::LOCALHOST.into(),
+            namespace: None,
+        }
+    }
+
+    /// The options of `iobench serve` that say all this.
+    fn arguments(&self) -> Vec<String> {
+        let cpus: Vec<_> = self.cpus.iter().map(ToString::to_string).collect();
+        let bind = SocketAddr::new(self.address, 0).to_string();
+        let mut words = vec!["serve".to_owned(), "--server".to_owned(), self.name.clone()];
+        words.extend(["--server-cpus".to_owned(), cpus.join(","), "--bind".to_owned(), bind]);
+        words.extend(["--work".to_owned(), self.service.work.to_string()]);
+        if let Some(exchange) = self.service.exchange {
+            words.extend(["--request-bytes".to_owned(), exchange.request_bytes.to_string()]);
+            words.extend(["--response-bytes".to_owned(), exchange.response_bytes.to_string()]);
+        }
+        words
+    }
+}
 
 /// A running server. Dropping it ends the process and reaps it.
 pub(crate) struct ServerProcess {
@@ -29,27 +72,29 @@ pub(crate) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts `name` with one thread on each CPU, on a free loopback port, and waits until every
-    /// thread serves.
-    pub(crate) fn start(name: &str, cpus: &[usize], signals: &Signals) -> Result<ServerProcess> {
-        let page = Page::create(cpus.len())?;
+    /// Starts the server in a process of its own and waits until every thread serves.
+    pub(crate) fn start(launch: &Launch, signals: &Signals) -> Result<ServerProcess> {
+        let name = launch.name.as_str();
+        let page = Page::create(launch.cpus.len())?;
         let (theirs, ours) = pipe()?;
-        let list: Vec<_> = cpus.iter().map(ToString::to_string).collect();
         let (page_fd, lifeline_fd) = (page.descriptor().as_raw_fd(), theirs.as_raw_fd());
         let mut command = Command::new("/proc/self/exe");
         command
-            .args(["serve", "--server", name, "--server-cpus", &list.join(","), "--port", "0"])
+            .args(launch.arguments())
             .args(["--page-fd", &page_fd.to_string(), "--lifeline-fd", &lifeline_fd.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         let parent = std::process::id();
+        let namespace = launch.namespace.as_ref().map(|namespace| namespace.as_raw_fd());
         // SAFETY: the closure runs between fork and exec and makes only async-signal-safe calls.
-        unsafe { command.pre_exec(move || prepare_child(parent, [page_fd, lifeline_fd])) };
+        unsafe {
+            command.pre_exec(move || prepare_child(parent, [page_fd, lifeline_fd], namespace));
+        }
         let child = command.spawn().context(
             format!("start the server process `{name}`"),
             "mount /proc; see `ulimit -u`",
         )?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let address = SocketAddr::new(launch.address, 0);
         let (lifeline, thread_ids) = (Some(ours), Vec::new());
         let mut process = ServerProcess { child, page, lifeline, address, thread_ids };
         process.wait_until_ready(name, signals)?;
@@ -146,8 +191,9 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// Runs in the child between fork and exec: it dies with us and keeps its two descriptors.
-fn prepare_child(parent: u32, kept: [RawFd; 2]) -> std::io::Result<()> {
+/// Runs in the child between fork and exec: it dies with us, keeps its two descriptors, and enters
+/// the network namespace.
+fn prepare_child(parent: u32, kept: [RawFd; 2], namespace: Option<RawFd>) -> std::io::Result<()> {
     // SAFETY: plain numbers; both calls are async-signal-safe.
     unsafe {
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
@@ -159,6 +205,10 @@ fn prepare_child(parent: u32, kept: [RawFd; 2]) -> std::io::Result<()> {
     for fd in kept {
         // SAFETY: clears close-on-exec of a descriptor that the parent keeps open.
         check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })?;
+    }
+    if let Some(namespace) = namespace {
+        // SAFETY: a descriptor that the parent keeps open, and a plain number.
+        check(unsafe { libc::setns(namespace, libc::CLONE_NEWNET) })?;
     }
     Ok(())
 }

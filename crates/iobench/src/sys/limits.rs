@@ -9,7 +9,7 @@ use crate::sys::check;
 const SPARE_FILES: u64 = 128;
 
 /// The limits that a run has to fit into.
-#[derive(Debug, Clone, serde::Serialize)]
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Limits {
     pub(crate) open_files: u64,
     pub(crate) listen_backlog: u32,

@@ -1,13 +1,18 @@
 //! The command line.
 
-use std::net::{Ipv4Addr, SocketAddr};
+pub(crate) mod values;
+
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-/// Longest message.
-const MOST_MESSAGE_BYTES: usize = 1 << 20;
+use crate::cli::values::{
+    TransactionList, parse_bind, parse_connections, parse_measured, parse_message_bytes,
+    parse_transactions,
+};
+use crate::exchange::Work;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -141,6 +146,18 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Option<u16>,
 
+    /// Bytes of a request; without them every byte is sent back as it comes
+    #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "response_bytes")]
+    pub(crate) request_bytes: Option<usize>,
+
+    /// Bytes of the answer to each request
+    #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "request_bytes")]
+    pub(crate) response_bytes: Option<usize>,
+
+    /// Processing per request: none, burn:TIME (CPU) or sleep:TIME, such as burn:50us
+    #[arg(long, value_name = "WORK", default_value = "none")]
+    pub(crate) work: Work,
+
     /// The counters page inherited from `compare`
     #[arg(long, hide = true, requires = "lifeline_fd")]
     pub(crate) page_fd: Option<i32>,
@@ -182,120 +199,14 @@ pub(crate) struct LoadArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// Transaction counts; a type of its own because `all` stands for several.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TransactionList(pub(crate) Vec<u32>);
-
-fn parse_transactions(text: &str) -> Result<TransactionList, String> {
-    if text == "all" {
-        return Ok(TransactionList(vec![1, 2, 4, 8, 16, 32, 64, 128, 0]));
-    }
-    let counts = text.split(',').map(|part| {
-        part.trim().parse().map_err(|_| format!("`{part}` is neither a count nor `all`"))
-    });
-    counts.collect::<Result<_, _>>().map(TransactionList)
-}
-
-fn parse_message_bytes(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(bytes) if (1..=MOST_MESSAGE_BYTES).contains(&bytes) => Ok(bytes),
-        _ => Err(format!("a message has 1 to {MOST_MESSAGE_BYTES} bytes")),
-    }
-}
-
-fn parse_connections(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(count) if (1..=1_000_000).contains(&count) => Ok(count),
-        _ => Err("there are 1 to 1000000 connections".to_owned()),
-    }
-}
-
-/// A duration that can be measured: long enough for four slices.
-fn parse_measured(text: &str) -> Result<Duration, String> {
-    let duration = parse_duration(text)?;
-    if duration < Duration::from_millis(100) || duration > Duration::from_secs(3600) {
-        return Err("the time must lie between 100ms and 1h".to_owned());
-    }
-    Ok(duration)
-}
-
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let unit_s = match unit {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err("a time needs a unit: 500ms, 2s, 1m".to_owned()),
-    };
-    let number: f64 = number.parse().map_err(|_| format!("`{number}` is not a number"))?;
-    Duration::try_from_secs_f64(number * unit_s).map_err(|error| error.to_string())
-}
-
-fn parse_bind(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(port) = text.parse::<u16>() {
-        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    }
-    let address: SocketAddr =
-        text.parse().map_err(|_| "write ADDRESS:PORT or a port alone".to_owned())?;
-    if address.ip().is_unspecified() {
-        return Err("name the address to be reached at, instead of all of them".to_owned());
-    }
-    Ok(address)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
-    use proptest::prelude::*;
 
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn transactions_are_a_list_or_all() {
-        assert_eq!(parse_transactions("1,128, 0").unwrap().0, [1, 128, 0]);
-        assert_eq!(parse_transactions("all").unwrap().0.len(), 9);
-        assert!(parse_transactions("1,x").is_err());
-        assert!(parse_transactions("").is_err());
-    }
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
-        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
-        for wrong in ["", "5", "s", "1.2.3s", "-1s", "5 s"] {
-            assert!(parse_duration(wrong).is_err(), "{wrong}");
-        }
-        assert!(parse_measured("99ms").is_err() && parse_measured("2h").is_err());
-    }
-
-    #[test]
-    fn only_named_addresses_are_bound() {
-        assert_eq!(parse_bind("7000").unwrap().to_string(), "127.0.0.1:7000");
-        assert_eq!(parse_bind("[::1]:80").unwrap().to_string(), "[::1]:80");
-        assert!(parse_bind("0.0.0.0:7000").is_err() && parse_bind("[::]:7000").is_err());
-        assert!(parse_bind("localhost").is_err());
-    }
-
-    #[test]
-    fn messages_and_connections_are_bounded() {
-        assert_eq!(parse_message_bytes("1048576"), Ok(1 << 20));
-        assert!(parse_message_bytes("0").is_err() && parse_message_bytes("1048577").is_err());
-        assert!(parse_connections("0").is_err() && parse_connections("256").is_ok());
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_upsets_the_parsers(text in ".{0,12}") {
-            let _ = (parse_duration(&text), parse_transactions(&text), parse_bind(&text));
-        }
     }
 }
