@@ -48,6 +48,23 @@ pub(crate) fn decode(text: &str) -> Result<Times> {
     Ok(times)
 }
 
+/// A histogram as text within other data, for `#[serde(with)]`.
+pub(crate) mod as_text {
+    use serde::de::Error as _;
+    use serde::ser::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{Times, decode, encode};
+
+    pub(crate) fn serialize<S: Serializer>(times: &Times, out: S) -> Result<S::Ok, S::Error> {
+        encode(times).map_err(S::Error::custom)?.serialize(out)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Times, D::Error> {
+        decode(&String::deserialize(input)?).map_err(D::Error::custom)
+    }
+}
+
 /// The percentiles of the paper's Figure 7, the tail, and the longest, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Percentiles {

@@ -13,6 +13,7 @@ mod error;
 mod exchange;
 mod figures;
 mod load;
+mod open;
 mod output;
 mod results;
 mod serve;
@@ -42,7 +43,11 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Serve(arguments) => serve::run(arguments).map(|()| true),
-        Command::Load(arguments) => load::run(arguments),
+        Command::Load(arguments) => match arguments.rate {
+            Some(rate) => open::command::run(arguments, rate),
+            None => load::run(arguments),
+        },
+        Command::Log(arguments) => open::log::export(arguments).map(|()| true),
         Command::Doctor(arguments) => doctor::run(arguments).map(|()| true),
     };
     match outcome {

@@ -121,6 +121,23 @@ pub(crate) struct Accounts {
     pub(crate) reset: u64,
 }
 
+impl Accounts {
+    pub(crate) fn add(&mut self, other: &Accounts) {
+        self.scheduled += other.scheduled;
+        self.answered += other.answered;
+        self.late += other.late;
+        self.lost += other.lost;
+        self.refused += other.refused;
+        self.reset += other.reset;
+    }
+
+    /// Whether every request is accounted for.
+    pub(crate) fn balance(&self) -> bool {
+        let Accounts { scheduled, answered, late, lost, refused, reset } = *self;
+        scheduled == answered + late + lost + refused + reset
+    }
+}
+
 /// One round of a row.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RoundFigures {

@@ -10,9 +10,10 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::cli::values::{
     TransactionList, parse_bind, parse_connections, parse_measured, parse_message_bytes,
-    parse_transactions,
+    parse_period, parse_transactions,
 };
 use crate::exchange::Work;
+use crate::open::arrivals::Arrivals;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,8 +51,22 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Run the client alone, against an echo server that already runs.
     Load(LoadArgs),
+    /// Print a log of timestamps that `load --log` has written, as CSV.
+    Log(LogArgs),
     /// Tell what this machine offers the channel, which driver it gets, and what would help.
     Doctor(DoctorArgs),
+}
+
+/// Options of `log`.
+#[derive(Debug, Args)]
+pub(crate) struct LogArgs {
+    /// The log
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Print what the log says of its run, as JSON, instead of the entries
+    #[arg(long)]
+    pub(crate) header: bool,
 }
 
 /// Options of `doctor`.
@@ -189,6 +204,50 @@ pub(crate) struct LoadArgs {
     /// Measured time, such as 500ms or 10s, at most 1h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_measured)]
     pub(crate) duration: Duration,
+
+    /// Open loop: requests per second, sent when they are due whatever the server does
+    #[arg(long, value_name = "N", conflicts_with = "transactions")]
+    pub(crate) rate: Option<f64>,
+
+    /// Open loop: how requests are spread over time: slots, poisson or uniform
+    #[arg(long, value_name = "HOW", default_value = "slots", requires = "rate")]
+    pub(crate) arrivals: Arrivals,
+
+    /// Open loop: time in which the rate grows exponentially to its target
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_period,
+          requires = "rate")]
+    pub(crate) growth: Duration,
+
+    /// Open loop: time at the full rate before anything is measured
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_period,
+          requires = "rate")]
+    pub(crate) steady: Duration,
+
+    /// Open loop: an answer that takes longer is late
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_period,
+          requires = "rate")]
+    pub(crate) timeout: Duration,
+
+    /// Open loop: pairs of send and receive threads [default: as many as the rate needs]
+    #[arg(long, value_name = "N", requires = "rate")]
+    pub(crate) generators: Option<usize>,
+
+    /// Open loop: write every request's timestamps to this file; `iobench log` makes CSV of it
+    #[arg(long, value_name = "FILE", requires = "rate")]
+    pub(crate) log: Option<PathBuf>,
+
+    /// Open loop: seed of the schedule [default: from the clock, printed]
+    #[arg(long, value_name = "N", requires = "rate")]
+    pub(crate) seed: Option<u64>,
+
+    /// Bytes of a request, where they differ from the answer's
+    #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "response_bytes",
+          conflicts_with = "message_bytes")]
+    pub(crate) request_bytes: Option<usize>,
+
+    /// Bytes of an answer
+    #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "request_bytes")]
+    pub(crate) response_bytes: Option<usize>,
 
     /// CPUs for client threads, one thread each [default: all CPUs of the process]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]

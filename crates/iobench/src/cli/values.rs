@@ -43,6 +43,15 @@ pub(crate) fn parse_measured(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
+/// A period of a run, which may be nothing.
+pub(crate) fn parse_period(text: &str) -> Result<Duration, String> {
+    let period = parse_duration(text)?;
+    if period > Duration::from_secs(3600) {
+        return Err("the time must lie between 0s and 1h".to_owned());
+    }
+    Ok(period)
+}
+
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);

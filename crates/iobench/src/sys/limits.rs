@@ -36,10 +36,20 @@ impl Limits {
         })
     }
 
-    /// Refuses more connections than files, ports or the listen queue can carry.
-    pub(crate) fn check_connections(&self, connections: usize) -> Result<()> {
-        let wanted = connections as u64;
-        if wanted + SPARE_FILES > self.open_files {
+    /// The same with room for so many connections where we have the privilege to make it.
+    pub(crate) fn raise_for(connections: usize) -> Result<Limits> {
+        let wanted = connections as u64 + SPARE_FILES;
+        let limit = libc::rlimit { rlim_cur: wanted, rlim_max: wanted };
+        if Limits::raise()?.open_files < wanted {
+            // SAFETY: `limit` is valid for reads. A refusal shows in the limit that is read next.
+            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+        }
+        Limits::raise()
+    }
+
+    /// Refuses more connections than open files allow.
+    pub(crate) fn check_open_files(&self, connections: usize) -> Result<()> {
+        if connections as u64 + SPARE_FILES > self.open_files {
             return Err(Error::setup(
                 format!(
                     "{connections} connections and {SPARE_FILES} other files exceed the limit of \
@@ -49,6 +59,13 @@ impl Limits {
                 "raise it (`ulimit -Hn`, LimitNOFILE=) or ask for fewer --connections",
             ));
         }
+        Ok(())
+    }
+
+    /// Refuses more connections than files and the ports of one address can carry.
+    pub(crate) fn check_connections(&self, connections: usize) -> Result<()> {
+        self.check_open_files(connections)?;
+        let wanted = connections as u64;
         let [low, high] = self.local_ports;
         let ports = u64::from(high.saturating_sub(low)) + 1;
         // Half of them, because connect() looks at every other port first and slows down after.

@@ -7,6 +7,7 @@ pub(crate) mod limits;
 pub(crate) mod procstat;
 pub(crate) mod signals;
 pub(crate) mod socket;
+pub(crate) mod tsc;
 
 use std::io;
 

@@ -1,0 +1,176 @@
+//! `iobench load --rate`: the open loop alone, against a server that already runs.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::cli::LoadArgs;
+use crate::compare::environment::Environment;
+use crate::compare::report::JsonFile;
+use crate::error::{Error, Result};
+use crate::exchange::Exchange;
+use crate::figures::{Percentiles, encode};
+use crate::open::arrivals::Arrivals;
+use crate::open::connect::Route;
+use crate::open::outcome::{Blind, OpenOutcome};
+use crate::open::phases::Course;
+use crate::open::terminal::Terminal;
+use crate::open::verdict::{Tolerance, time};
+use crate::open::{LEAD_NS, OpenPlan, Prepared, place};
+use crate::output;
+use crate::results::{Accounts, Histograms, Moment};
+use crate::sys::affinity::allowed_cpus;
+use crate::sys::clock::now_ns;
+use crate::sys::limits::Limits;
+use crate::sys::signals::Signals;
+
+const MOST_RATE: f64 = 10_000_000.0;
+
+/// The JSON file.
+#[derive(Serialize)]
+struct Document<'a> {
+    environment: &'a Environment,
+    result: Report<'a>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    connect: String,
+    connections: usize,
+    request_rate: f64,
+    arrivals: Arrivals,
+    request_bytes: usize,
+    response_bytes: usize,
+    duration_s: f64,
+    service_us: Option<Percentiles>,
+    send_lag_us: Option<Percentiles>,
+    transmit_us: Option<Percentiles>,
+    offered_rate: f64,
+    achieved_rate: f64,
+    starved: f64,
+    accounts: Accounts,
+    valid: bool,
+    notes: &'a [String],
+    timeline: &'a [Moment],
+    histograms: Histograms,
+}
+
+/// Loads the server at the given rate; true if the run is valid.
+pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
+    let signals = Signals::block();
+    let plan = plan(arguments, rate)?;
+    let limits = Limits::raise_for(plan.connections)?;
+    limits.check_open_files(plan.connections)?;
+    let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let environment = Environment::gather(&limits, plan.seed)?;
+    let route = Route::new(arguments.connect, plan.connections)?;
+    let mut terminal = Terminal::new(arguments.connect.to_string(), plan.tolerance);
+    let prepared = Prepared::connect(plan.clone(), &route, &signals, &mut terminal)?;
+    let clock = prepared.clock().describe();
+    let outcome = prepared.run(now_ns() + LEAD_NS, &Blind, &signals, &mut terminal)?;
+    drop(terminal);
+    output::print(&format!("timestamps: {clock}\n"));
+    output::print(&describe(&outcome));
+    if let Some(json) = json {
+        let result = report(arguments, &plan, &outcome)?;
+        json.write(&Document { environment: &environment, result })?;
+    }
+    Ok(outcome.is_valid())
+}
+
+fn plan(arguments: &LoadArgs, rate: f64) -> Result<OpenPlan> {
+    if !(1.0..=MOST_RATE).contains(&rate) {
+        return Err(Error::setup(
+            format!("{rate} requests per second cannot be generated"),
+            format!("choose a --rate from 1 to {MOST_RATE}"),
+        ));
+    }
+    let cpus = match &arguments.cpus {
+        Some(cpus) => cpus.clone(),
+        None => allowed_cpus()?,
+    };
+    let ns = |duration: Duration| duration.as_nanos() as u64;
+    Ok(OpenPlan {
+        course: Course {
+            rate,
+            growth_ns: ns(arguments.growth),
+            steady_ns: ns(arguments.steady),
+            measure_ns: ns(arguments.duration),
+        },
+        arrivals: arguments.arrivals,
+        exchange: Exchange {
+            request_bytes: arguments.request_bytes.unwrap_or(arguments.message_bytes),
+            response_bytes: arguments.response_bytes.unwrap_or(arguments.message_bytes),
+        },
+        connections: arguments.connections,
+        timeout_ns: ns(arguments.timeout),
+        generators: place(&cpus, rate, arguments.generators)?,
+        seed: arguments.seed.unwrap_or(now_ns() % 1_000_000),
+        tolerance: Tolerance::default(),
+        log: arguments.log.clone(),
+    })
+}
+
+fn report<'a>(
+    arguments: &LoadArgs,
+    plan: &OpenPlan,
+    outcome: &'a OpenOutcome,
+) -> Result<Report<'a>> {
+    Ok(Report {
+        connect: arguments.connect.to_string(),
+        connections: plan.connections,
+        request_rate: plan.course.rate,
+        arrivals: plan.arrivals,
+        request_bytes: plan.exchange.request_bytes,
+        response_bytes: plan.exchange.response_bytes,
+        duration_s: plan.course.measure_ns as f64 / 1e9,
+        service_us: outcome.service_us(),
+        send_lag_us: Percentiles::of(&outcome.send_lag),
+        transmit_us: Percentiles::of(&outcome.transmit),
+        offered_rate: outcome.offered_rate,
+        achieved_rate: outcome.achieved_rate,
+        starved: outcome.starved,
+        accounts: outcome.accounts,
+        valid: outcome.is_valid(),
+        notes: &outcome.reasons,
+        timeline: &outcome.timeline,
+        histograms: Histograms {
+            service: Some(encode(&outcome.service)?),
+            send_lag: Some(encode(&outcome.send_lag)?),
+            transmit: Some(encode(&outcome.transmit)?),
+            accept: None,
+        },
+    })
+}
+
+/// A few lines for people.
+pub(crate) fn describe(outcome: &OpenOutcome) -> String {
+    let Accounts { scheduled, answered, late, lost, refused, reset } = outcome.accounts;
+    let mut text = format!(
+        "{:.0} requests/s due, {:.0}/s answered; of {scheduled}: {answered} answered, {late} late, \
+         {lost} lost, {refused} refused, {reset} reset\n",
+        outcome.offered_rate, outcome.achieved_rate
+    );
+    for (name, times) in [
+        ("service time", &outcome.service),
+        ("send lag", &outcome.send_lag),
+        ("  to the wire", &outcome.transmit),
+    ] {
+        if let Some(p) = Percentiles::of(times) {
+            text.push_str(&format!(
+                "{name:13}  p1 {}, p25 {}, p50 {}, p75 {}, p99 {}, p99.9 {}, max {}\n",
+                time(p.p1),
+                time(p.p25),
+                time(p.p50),
+                time(p.p75),
+                time(p.p99),
+                time(p.p999),
+                time(p.max)
+            ));
+        }
+    }
+    for reason in &outcome.reasons {
+        text.push_str(&format!("INVALID: {reason}\n"));
+    }
+    text
+}

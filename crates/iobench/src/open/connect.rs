@@ -1,0 +1,219 @@
+//! Makes the standing connections of a run (period a of Kawai and Yamaguchi's Figure 5), each
+//! proved by one exchange, so that the server has accepted it before the first request is due.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::error::{Context, Error, Result};
+use crate::exchange::Exchange;
+use crate::sys::clock::now_ns;
+use crate::sys::epoll::{Epoll, event_buffer};
+use crate::sys::signals::Signals;
+use crate::sys::socket::{self, CongestionControl, RawAddress};
+
+/// Connections being made at a time: fewer than any listen queue holds.
+const WINDOW: usize = 64;
+/// So long without any progress means that there will be none.
+const PATIENCE_NS: u64 = 10_000_000_000;
+/// Connections from one address: half of the usual range of local ports, because connect() looks
+/// at every other port first and slows down after.
+pub(crate) const PER_SOURCE: usize = 14_000;
+/// Linux: choose the port when connecting, so that a port can serve several peers.
+const IP_BIND_ADDRESS_NO_PORT: libc::c_int = 24;
+
+/// Where connections go and come from.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    pub(crate) target: SocketAddr,
+    /// Local addresses, used in turn; with none the kernel chooses.
+    pub(crate) sources: Vec<IpAddr>,
+}
+
+impl Route {
+    /// A way for so many connections. On the loopback network there are addresses enough to go
+    /// beyond the ports of one.
+    pub(crate) fn new(target: SocketAddr, connections: usize) -> Result<Route> {
+        let needed = connections.div_ceil(PER_SOURCE);
+        if needed <= 1 {
+            return Ok(Route { target, sources: Vec::new() });
+        }
+        match target.ip() {
+            IpAddr::V4(ip) if ip.is_loopback() && needed < 250 => {
+                let sources = (1..=needed as u8).map(|last| IpAddr::from([127, 0, 0, last]));
+                Ok(Route { target, sources: sources.collect() })
+            }
+            _ => Err(Error::setup(
+                format!("{connections} connections to {target} need {needed} local addresses"),
+                format!("ask for at most {PER_SOURCE} connections, or use several client hosts"),
+            )),
+        }
+    }
+
+    /// A connecting socket, and whether the connection stands already.
+    pub(crate) fn connect(
+        &self,
+        number: usize,
+        congestion: &CongestionControl,
+    ) -> std::io::Result<OwnedFd> {
+        let target = RawAddress::new(self.target);
+        let socket = socket::new_tcp(target.family())?;
+        let fd = socket.as_raw_fd();
+        socket::set_close_by_reset(fd)?;
+        socket::set_no_delay(fd)?;
+        socket::set_congestion_control(fd, congestion)?;
+        if !self.sources.is_empty() {
+            let source = self.sources[number % self.sources.len()];
+            socket::set_option(fd, libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &1_i32)?;
+            RawAddress::new(SocketAddr::new(source, 0)).bind(fd)?;
+        }
+        match target.connect(fd) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+            _ => Ok(socket),
+        }
+    }
+}
+
+/// A connection that is being made.
+struct Candidate {
+    socket: OwnedFd,
+    sent: usize,
+    received: usize,
+}
+
+/// All connections of a run being made.
+pub(crate) struct Connecting<'a> {
+    pub(crate) route: &'a Route,
+    pub(crate) exchange: Exchange,
+    pub(crate) request: &'a [u8],
+    pub(crate) congestion: &'a CongestionControl,
+    pub(crate) signals: &'a Signals,
+}
+
+impl Connecting<'_> {
+    /// Makes `count` connections; `progress` hears how many stand.
+    pub(crate) fn establish(
+        &self,
+        count: usize,
+        mut progress: impl FnMut(usize),
+    ) -> Result<Vec<OwnedFd>> {
+        let epoll = Epoll::new()?;
+        let mut events = event_buffer(WINDOW);
+        let mut candidates: Vec<Option<Candidate>> = Vec::with_capacity(count);
+        let mut ready = 0;
+        let mut moved_ns = now_ns();
+        while ready < count {
+            while candidates.len() < count && candidates.len() - ready < WINDOW {
+                candidates.push(Some(self.begin(candidates.len(), &epoll)?));
+            }
+            let events_count = epoll.wait(&mut events, 10);
+            for event in &events[..events_count] {
+                let number = event.u64 as usize;
+                if self.advance(&mut candidates[number], number)? {
+                    ready += 1;
+                    moved_ns = now_ns();
+                }
+            }
+            self.signals.sleep_ms(0)?;
+            progress(ready);
+            if now_ns() - moved_ns > PATIENCE_NS {
+                return Err(self.stuck(ready, count));
+            }
+        }
+        Ok(candidates.into_iter().flatten().map(|candidate| candidate.socket).collect())
+    }
+
+    fn begin(&self, number: usize, epoll: &Epoll) -> Result<Candidate> {
+        let socket = self.route.connect(number, self.congestion).context(
+            format!("make connection {number} to {}", self.route.target),
+            "start a server there, or ask for fewer --connections",
+        )?;
+        let interest = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET;
+        epoll
+            .add(socket.as_raw_fd(), number as u64, interest)
+            .context("watch a connection", "raise fs.epoll.max_user_watches")?;
+        Ok(Candidate { socket, sent: 0, received: 0 })
+    }
+
+    /// Sends and receives what it can; true when the exchange is complete just now.
+    fn advance(&self, candidate: &mut Option<Candidate>, number: usize) -> Result<bool> {
+        let Some(candidate) = candidate else { return Ok(false) };
+        if candidate.received == self.exchange.response_bytes {
+            return Ok(false);
+        }
+        let fd = candidate.socket.as_raw_fd();
+        let failed = |errno| {
+            Err(std::io::Error::from_raw_os_error(errno)).context(
+                format!("make the first exchange on connection {number}"),
+                "see what the server says; it may have too few descriptors, threads or processes",
+            )
+        };
+        while candidate.sent < self.request.len() {
+            match socket::send(fd, &self.request[candidate.sent..]) {
+                Ok(count) => candidate.sent += count,
+                Err(libc::EAGAIN) => break,
+                Err(libc::EINTR) => {}
+                Err(errno) => return failed(errno),
+            }
+        }
+        let mut buffer = [0; 16_384];
+        loop {
+            let missing = self.exchange.response_bytes - candidate.received;
+            match socket::receive(fd, &mut buffer) {
+                Ok(0) => return failed(libc::ECONNRESET),
+                Ok(count) if count > missing => return Err(self.overlong(number)),
+                Ok(count) => candidate.received += count,
+                Err(libc::EAGAIN) => return Ok(false),
+                Err(libc::EINTR) => {}
+                Err(errno) => return failed(errno),
+            }
+            if candidate.received == self.exchange.response_bytes {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn overlong(&self, number: usize) -> Error {
+        let Exchange { request_bytes, response_bytes } = self.exchange;
+        Error::setup(
+            format!(
+                "the server answered {request_bytes} bytes on connection {number} with more than \
+                 {response_bytes}"
+            ),
+            "give the server and the client the same sizes",
+        )
+    }
+
+    fn stuck(&self, ready: usize, count: usize) -> Error {
+        Error::setup(
+            format!(
+                "only {ready} of {count} connections to {} had answered when nothing had moved \
+                 for {} s",
+                self.route.target,
+                PATIENCE_NS / 1_000_000_000
+            ),
+            "see whether the server answers requests of this size and can hold so many connections",
+        )
+    }
+}
+
+/// The descriptors' numbers, for threads that only borrow them.
+pub(crate) fn raw(sockets: &[OwnedFd]) -> Vec<RawFd> {
+    sockets.iter().map(AsRawFd::as_raw_fd).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_connections_come_from_several_loopback_addresses() {
+        let target: SocketAddr = "127.0.0.1:7000".parse().unwrap();
+        assert!(Route::new(target, PER_SOURCE).unwrap().sources.is_empty());
+        let route = Route::new(target, 2 * PER_SOURCE + 1).unwrap();
+        assert_eq!(route.sources.len(), 3);
+        let elsewhere: SocketAddr = "192.0.2.1:7000".parse().unwrap();
+        assert!(Route::new(elsewhere, PER_SOURCE).is_ok());
+        let message = Route::new(elsewhere, PER_SOURCE + 1).unwrap_err().to_string();
+        assert!(message.contains("2 local addresses"), "{message}");
+    }
+}

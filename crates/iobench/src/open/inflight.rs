@@ -1,0 +1,194 @@
+//! The requests under way on each connection, oldest first. A stream answers in order, so the
+//! oldest is the one that an answer belongs to.
+//!
+//! Only the sending thread adds and only the receiving thread takes. An entry is written before
+//! the index that shows it (release), and read after it (acquire); nothing waits for anybody.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Most requests under way on one connection.
+const DEEPEST: usize = 4_096;
+const SHALLOWEST: usize = 16;
+/// Most entries over all connections: half a gigabyte.
+const MOST_ENTRIES: usize = 1 << 25;
+
+/// A request that was sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) intended_ns: u64,
+    pub(crate) actual_ns: u64,
+}
+
+/// One connection's indices; they count for ever and wrap.
+#[repr(align(64))]
+struct Lane {
+    /// Written by the sender.
+    added: AtomicU32,
+    /// Set by the receiver once the connection has ended.
+    ended: AtomicBool,
+    /// Written by the receiver.
+    taken: AtomicU32,
+}
+
+/// The queues of all connections of one generator.
+pub(crate) struct InFlight {
+    lanes: Vec<Lane>,
+    entries: Vec<UnsafeCell<Sent>>,
+    depth: usize,
+}
+
+// SAFETY: an entry is touched by the sender only while it is not shown (`added` has not passed it
+// or `taken` has), and by the receiver only while it is; the indices order the two. There is one
+// sender and one receiver: `add` and `take` are `unsafe` to call from anywhere else.
+unsafe impl Sync for InFlight {}
+
+impl InFlight {
+    /// Room for `expected` requests under way on each connection, within bounds.
+    pub(crate) fn new(connections: usize, expected: usize) -> InFlight {
+        let bound = (MOST_ENTRIES / connections.max(1)).clamp(SHALLOWEST, DEEPEST);
+        let depth = expected.next_power_of_two().clamp(SHALLOWEST, DEEPEST);
+        let depth =
+            depth.min(if bound.is_power_of_two() { bound } else { bound.next_power_of_two() / 2 });
+        let lane = || Lane {
+            added: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+            taken: AtomicU32::new(0),
+        };
+        let lanes = (0..connections).map(|_| lane()).collect();
+        let entries = (0..connections * depth).map(|_| UnsafeCell::default()).collect();
+        InFlight { lanes, entries, depth }
+    }
+
+    fn entry(&self, connection: usize, index: u32) -> &UnsafeCell<Sent> {
+        &self.entries[connection * self.depth + (index as usize & (self.depth - 1))]
+    }
+
+    /// Adds a request; false if the queue is full or the connection has ended.
+    ///
+    /// # Safety
+    /// Only one thread may ever call this.
+    pub(crate) unsafe fn add(&self, connection: usize, sent: Sent) -> bool {
+        let lane = &self.lanes[connection];
+        let added = lane.added.load(Ordering::Relaxed);
+        let under_way = added.wrapping_sub(lane.taken.load(Ordering::Acquire));
+        if under_way as usize >= self.depth || lane.ended.load(Ordering::Relaxed) {
+            return false;
+        }
+        // SAFETY: the entry is not shown, so the receiver keeps away; we are the only sender.
+        unsafe { *self.entry(connection, added).get() = sent };
+        lane.added.store(added.wrapping_add(1), Ordering::Release);
+        true
+    }
+
+    /// Takes the oldest request.
+    ///
+    /// # Safety
+    /// Only one thread may ever call this.
+    pub(crate) unsafe fn take(&self, connection: usize) -> Option<Sent> {
+        let lane = &self.lanes[connection];
+        let taken = lane.taken.load(Ordering::Relaxed);
+        if taken == lane.added.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: the entry is shown, so the sender keeps away; we are the only receiver.
+        let sent = unsafe { *self.entry(connection, taken).get() };
+        lane.taken.store(taken.wrapping_add(1), Ordering::Release);
+        Some(sent)
+    }
+
+    /// Marks a connection as ended; requests that are still added are found by `take`.
+    pub(crate) fn end(&self, connection: usize) {
+        self.lanes[connection].ended.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_ended(&self, connection: usize) -> bool {
+        self.lanes[connection].ended.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::thread;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sent(number: u64) -> Sent {
+        Sent { intended_ns: number, actual_ns: number + 1 }
+    }
+
+    #[test]
+    fn queues_are_bounded() {
+        let queues = InFlight::new(2, 0);
+        // SAFETY: this thread is the only one.
+        let added = (0..100).take_while(|number| unsafe { queues.add(1, sent(*number)) }).count();
+        assert_eq!(added, SHALLOWEST);
+        assert_eq!(InFlight::new(1, 1 << 30).depth, DEEPEST);
+        assert_eq!(InFlight::new(3_000_000, 100).depth, SHALLOWEST);
+        assert_eq!(InFlight::new(100_000, 4_096).depth, 256);
+    }
+
+    #[test]
+    fn an_ended_connection_takes_no_more() {
+        let queues = InFlight::new(1, 0);
+        // SAFETY: this thread is the only one.
+        unsafe {
+            assert!(queues.add(0, sent(1)));
+            queues.end(0);
+            assert!(!queues.add(0, sent(2)) && queues.has_ended(0));
+            assert_eq!(queues.take(0), Some(sent(1)));
+            assert_eq!(queues.take(0), None);
+        }
+    }
+
+    #[test]
+    fn two_threads_see_every_request_once_and_in_order() {
+        let queues = InFlight::new(1, 0);
+        let count = 20_000;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..count {
+                    // SAFETY: only this thread adds.
+                    while !unsafe { queues.add(0, sent(number)) } {
+                        thread::yield_now();
+                    }
+                }
+            });
+            for number in 0..count {
+                let taken = loop {
+                    // SAFETY: only this thread takes.
+                    match unsafe { queues.take(0) } {
+                        Some(taken) => break taken,
+                        None => thread::yield_now(),
+                    }
+                };
+                assert_eq!(taken, sent(number));
+            }
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn it_behaves_like_a_queue(calls in prop::collection::vec(any::<bool>(), 0..200)) {
+            let queues = InFlight::new(3, 0);
+            let mut model = VecDeque::new();
+            for (number, add) in calls.into_iter().enumerate() {
+                // SAFETY: this thread is the only one.
+                unsafe {
+                    if add {
+                        let fits = model.len() < SHALLOWEST;
+                        prop_assert_eq!(queues.add(2, sent(number as u64)), fits);
+                        if fits {
+                            model.push_back(sent(number as u64));
+                        }
+                    } else {
+                        prop_assert_eq!(queues.take(2), model.pop_front());
+                    }
+                }
+            }
+        }
+    }
+}

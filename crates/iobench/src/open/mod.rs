@@ -1,0 +1,222 @@
+//! The open loop: requests leave when they are due, whatever the server does, and every one is
+//! accounted for (Kawai and Yamaguchi, section 4.1).
+//!
+//! A generator is a send thread and a receive thread that share nothing but the queues of requests
+//! under way (`inflight`). The schedule (`phases`, `arrivals`) is drawn from a seed; both threads
+//! keep books of their own (`record`); `verdict` says whether to believe the figures.
+
+pub(crate) mod arrivals;
+pub(crate) mod command;
+pub(crate) mod connect;
+mod inflight;
+pub(crate) mod live;
+pub(crate) mod log;
+pub(crate) mod outcome;
+pub(crate) mod phases;
+mod receiver;
+mod record;
+mod sender;
+pub(crate) mod terminal;
+mod threads;
+mod transmit;
+pub(crate) mod verdict;
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
+use crate::exchange::Exchange;
+use crate::open::arrivals::Arrivals;
+use crate::open::connect::{Connecting, Route};
+use crate::open::live::Counts;
+use crate::open::log::{Header, LogWriter};
+use crate::open::outcome::{Gauge, OpenOutcome};
+use crate::open::phases::{Course, Phase};
+use crate::open::verdict::Tolerance;
+use crate::sys::signals::Signals;
+use crate::sys::socket::CongestionControl;
+use crate::sys::tsc::Clock;
+
+/// One generator is asked for this many requests a second at most, if there are CPUs for more.
+const RATE_PER_GENERATOR: f64 = 50_000.0;
+/// Time between the decision to start and the start.
+pub(crate) const LEAD_NS: u64 = 20_000_000;
+
+/// What is to be done.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenPlan {
+    pub(crate) course: Course,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) exchange: Exchange,
+    pub(crate) connections: usize,
+    /// An answer that takes longer is late; one that takes as long after the end is lost.
+    pub(crate) timeout_ns: u64,
+    pub(crate) generators: Vec<GeneratorCpus>,
+    pub(crate) seed: u64,
+    pub(crate) tolerance: Tolerance,
+    pub(crate) log: Option<PathBuf>,
+}
+
+/// Where a generator's threads run; on one CPU the sender yields to the receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GeneratorCpus {
+    pub(crate) sender: usize,
+    pub(crate) receiver: usize,
+}
+
+/// Divides the client CPUs among the generators that a rate needs (or that were asked for): two
+/// CPUs each where there are enough, else one.
+pub(crate) fn place(cpus: &[usize], rate: f64, asked: Option<usize>) -> Result<Vec<GeneratorCpus>> {
+    let wanted = asked.unwrap_or((rate / RATE_PER_GENERATOR).ceil().max(1.0) as usize);
+    if cpus.is_empty() || asked.is_some_and(|asked| asked == 0 || asked > cpus.len()) {
+        return Err(Error::setup(
+            format!("{wanted} generators do not fit on {} client CPUs", cpus.len()),
+            "a generator needs a CPU; ask for fewer --generators or name more client CPUs",
+        ));
+    }
+    let count = wanted.min(cpus.len());
+    let per_generator = (cpus.len() / count).min(2);
+    let of = |number: usize| {
+        let own = &cpus[number * per_generator..];
+        GeneratorCpus { sender: own[0], receiver: own[per_generator - 1] }
+    };
+    Ok((0..count).map(of).collect())
+}
+
+/// What a person who watches is told, several times a second.
+pub(crate) struct View<'a> {
+    pub(crate) phase: Phase,
+    pub(crate) left_ns: u64,
+    pub(crate) offered_rate: f64,
+    pub(crate) achieved_rate: f64,
+    /// Since the last view.
+    pub(crate) service: &'a Counts,
+    pub(crate) lag: &'a Counts,
+}
+
+/// Who watches a run.
+pub(crate) trait Watcher {
+    /// Connections that stand, of how many.
+    fn connecting(&mut self, ready: usize, of: usize);
+    fn running(&mut self, view: &View<'_>);
+}
+
+/// A run whose connections stand.
+pub(crate) struct Prepared {
+    plan: OpenPlan,
+    clock: Clock,
+    target: String,
+    request: Vec<u8>,
+    /// By generator.
+    sockets: Vec<Vec<OwnedFd>>,
+}
+
+impl Prepared {
+    /// Makes the connections. Sockets belong to the network namespace of the calling thread.
+    pub(crate) fn connect(
+        plan: OpenPlan,
+        route: &Route,
+        signals: &Signals,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Prepared> {
+        let generators = plan.generators.len();
+        if plan.connections < generators {
+            return Err(Error::setup(
+                format!("{generators} generators cannot share {} connections", plan.connections),
+                "ask for more --connections or fewer --generators",
+            ));
+        }
+        let congestion = CongestionControl::pick();
+        let request = request_bytes(plan.exchange.request_bytes);
+        let (exchange, count) = (plan.exchange, plan.connections);
+        let connecting =
+            Connecting { route, exchange, request: &request, congestion: &congestion, signals };
+        let all = connecting.establish(count, |ready| watcher.connecting(ready, count))?;
+        let mut sockets: Vec<Vec<OwnedFd>> = (0..generators).map(|_| Vec::new()).collect();
+        for (number, socket) in all.into_iter().enumerate() {
+            sockets[number % generators].push(socket);
+        }
+        let target = route.target.to_string();
+        Ok(Prepared { plan, clock: Clock::calibrate(), target, request, sockets })
+    }
+
+    /// The generator's clock: CLOCK_MONOTONIC's scale.
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Runs the whole course from `start_ns` and closes the connections.
+    pub(crate) fn run(
+        self,
+        start_ns: u64,
+        gauge: &dyn Gauge,
+        signals: &Signals,
+        watcher: &mut dyn Watcher,
+    ) -> Result<OpenOutcome> {
+        let log = self.plan.log.as_deref().map(|path| LogWriter::create(path, &self.header()));
+        let log = log.transpose()?;
+        let sink = log.as_ref().and_then(LogWriter::sink);
+        let outcome = threads::run(&self, start_ns, sink, gauge, signals, watcher);
+        // The log's error matters more than the interruption that may have cut it short.
+        if let Some(log) = log {
+            log.finish()?;
+        }
+        outcome
+    }
+
+    fn header(&self) -> Header {
+        Header {
+            clock: self.clock.describe(),
+            target: self.target.clone(),
+            connections: self.plan.connections,
+            rate: self.plan.course.rate,
+            arrivals: self.plan.arrivals.name().to_owned(),
+            request_bytes: self.plan.exchange.request_bytes,
+            response_bytes: self.plan.exchange.response_bytes,
+            seed: self.plan.seed,
+        }
+    }
+}
+
+/// A request: HTTP's smallest where it fits, so that web servers with answers of a fixed size can
+/// be measured, filled up with a header that means nothing.
+pub(crate) fn request_bytes(length: usize) -> Vec<u8> {
+    let (head, tail) = (b"GET / HTTP/1.1\r\nHost: iobench\r\nX: ", b"\r\n\r\n");
+    if length < head.len() + tail.len() {
+        return vec![b'.'; length];
+    }
+    let mut request = head.to_vec();
+    request.resize(length - tail.len(), b'.');
+    request.extend_from_slice(tail);
+    request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpus(cpus: &[usize], rate: f64, asked: Option<usize>) -> Vec<(usize, usize)> {
+        let placed = place(cpus, rate, asked).unwrap();
+        placed.iter().map(|generator| (generator.sender, generator.receiver)).collect()
+    }
+
+    #[test]
+    fn generators_take_two_cpus_where_there_are_enough() {
+        assert_eq!(cpus(&[1], 8_000.0, None), [(1, 1)]);
+        assert_eq!(cpus(&[1, 2], 8_000.0, None), [(1, 2)]);
+        assert_eq!(cpus(&[1, 2], 60_000.0, None), [(1, 1), (2, 2)]);
+        assert_eq!(cpus(&[1, 2, 3, 4, 5], 8_000.0, Some(2)), [(1, 2), (3, 4)]);
+        assert_eq!(cpus(&[7], 1e6, None), [(7, 7)]);
+        assert!(place(&[1], 1.0, Some(2)).is_err() && place(&[], 1.0, None).is_err());
+    }
+
+    #[test]
+    fn requests_have_their_length_and_are_http_where_that_fits() {
+        for length in [1, 37, 38, 39, 128, 10_000] {
+            let request = request_bytes(length);
+            assert_eq!(request.len(), length);
+            assert_eq!(request.starts_with(b"GET / HTTP/1.1\r\n"), length >= 38, "{length}");
+            assert_eq!(request.ends_with(b"\r\n\r\n"), length >= 38, "{length}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What the two threads of a generator write down, each for itself, merged after the run.
+
+use std::sync::mpsc::Sender;
+
+use hdrhistogram::Histogram;
+
+use crate::figures::{Times, new_times};
+use crate::open::log::{Entry, Outcome};
+use crate::open::phases::{Course, Phase};
+use crate::results::Accounts;
+
+/// The timeline has parts of a tenth of a second, but at most and at least so many.
+const BIN_NS: u64 = 100_000_000;
+const MOST_BINS: u64 = 120;
+const LEAST_BINS: u64 = 10;
+/// Log entries handed over at a time.
+const LOG_CHUNK: usize = 16_384;
+
+/// A coarse histogram for one part of the timeline: two digits, 1 µs to 60 s.
+type Coarse = Histogram<u32>;
+
+fn new_coarse() -> Coarse {
+    Coarse::new_with_bounds(1_000, 60_000_000_000, 2)
+        .expect("the bounds are constants that the histogram accepts")
+}
+
+/// One part of the timeline, as one thread saw it.
+#[derive(Debug, Clone)]
+pub(crate) struct Bin {
+    pub(crate) count: u64,
+    pub(crate) times: Coarse,
+}
+
+/// The timeline of one thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Bins {
+    pub(crate) bins: Vec<Bin>,
+    end_ns: u64,
+}
+
+impl Bins {
+    pub(crate) fn new(course: &Course) -> Bins {
+        let bin = Bin { count: 0, times: new_coarse() };
+        let count = (course.end_ns() / BIN_NS).clamp(LEAST_BINS, MOST_BINS);
+        Bins { bins: vec![bin; count as usize], end_ns: course.end_ns().max(1) }
+    }
+
+    /// Where a part ends.
+    pub(crate) fn end_of(&self, bin: usize) -> u64 {
+        self.end_ns * (bin as u64 + 1) / self.bins.len() as u64
+    }
+
+    fn record(&mut self, at_ns: u64, time_ns: u64) {
+        let index =
+            (u128::from(at_ns) * self.bins.len() as u128 / u128::from(self.end_ns)) as usize;
+        // What comes after the end belongs to no part.
+        if let Some(bin) = self.bins.get_mut(index) {
+            bin.count += 1;
+            bin.times.saturating_record(time_ns);
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: &Bins) {
+        for (ours, theirs) in self.bins.iter_mut().zip(&other.bins) {
+            ours.count += theirs.count;
+            // Bounds are equal by construction, so this cannot fail.
+            let _ = ours.times.add(&theirs.times);
+        }
+    }
+}
+
+/// Passes log entries on in chunks; without a log it does nothing.
+pub(crate) struct LogTap {
+    sink: Option<Sender<Vec<Entry>>>,
+    chunk: Vec<Entry>,
+}
+
+impl LogTap {
+    pub(crate) fn new(sink: Option<Sender<Vec<Entry>>>) -> LogTap {
+        LogTap { chunk: Vec::with_capacity(if sink.is_some() { LOG_CHUNK } else { 0 }), sink }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        if self.sink.is_none() {
+            return;
+        }
+        self.chunk.push(entry);
+        if self.chunk.len() == LOG_CHUNK {
+            self.flush();
+        }
+    }
+
+    pub(crate) fn flush(&mut self) {
+        if let Some(sink) = &self.sink {
+            let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(LOG_CHUNK));
+            // A writer that failed has kept its error for the end of the run.
+            let _ = sink.send(chunk);
+        }
+    }
+}
+
+/// The sender's book.
+pub(crate) struct SendBook {
+    course: Course,
+    start_ns: u64,
+    /// From the intended to the actual time, of requests due in the measured period.
+    pub(crate) lag: Times,
+    /// From the actual time to the kernel's transmit timestamp.
+    pub(crate) transmit: Times,
+    pub(crate) scheduled: u64,
+    pub(crate) refused: u64,
+    /// Requests in the measured period that were due before the sender could wait for them.
+    pub(crate) hurried: u64,
+    pub(crate) bins: Bins,
+    pub(crate) log: LogTap,
+}
+
+impl SendBook {
+    pub(crate) fn new(course: Course, start_ns: u64, log: LogTap) -> SendBook {
+        SendBook {
+            lag: new_times(),
+            transmit: new_times(),
+            scheduled: 0,
+            refused: 0,
+            hurried: 0,
+            bins: Bins::new(&course),
+            log,
+            course,
+            start_ns,
+        }
+    }
+
+    /// A request was due, and it was its turn at `actual_ns`. Times are on the clock's scale.
+    pub(crate) fn due(&mut self, intended_ns: u64, actual_ns: u64, hurried: bool) {
+        let at_ns = intended_ns.saturating_sub(self.start_ns);
+        let lag_ns = actual_ns.saturating_sub(intended_ns);
+        self.bins.record(at_ns, lag_ns);
+        if self.course.phase(at_ns) == Phase::Measure {
+            self.scheduled += 1;
+            self.hurried += u64::from(hurried);
+            self.lag.saturating_record(lag_ns);
+        }
+    }
+
+    /// The request just due could not be sent.
+    pub(crate) fn refuse(&mut self, connection: usize, intended_ns: u64, actual_ns: u64) {
+        let phase = self.course.phase(intended_ns.saturating_sub(self.start_ns));
+        if phase == Phase::Measure {
+            self.refused += 1;
+        }
+        self.log.push(Entry {
+            intended_ns,
+            actual_ns,
+            received_ns: 0,
+            connection: connection as u32,
+            outcome: Outcome::Refused,
+            phase,
+        });
+    }
+}
+
+/// The receiver's book.
+pub(crate) struct ReceiveBook {
+    course: Course,
+    start_ns: u64,
+    timeout_ns: u64,
+    /// From the intended time to the complete answer, of requests due in the measured period.
+    pub(crate) service: Times,
+    /// `scheduled` and `refused` stay zero: they are the sender's.
+    pub(crate) accounts: Accounts,
+    /// Answers that came in the measured period, whenever they were due.
+    pub(crate) answers: u64,
+    pub(crate) bins: Bins,
+    pub(crate) log: LogTap,
+}
+
+impl ReceiveBook {
+    pub(crate) fn new(course: Course, start_ns: u64, timeout_ns: u64, log: LogTap) -> ReceiveBook {
+        ReceiveBook {
+            service: new_times(),
+            accounts: Accounts::default(),
+            answers: 0,
+            bins: Bins::new(&course),
+            log,
+            course,
+            start_ns,
+            timeout_ns,
+        }
+    }
+
+    /// A request was answered.
+    pub(crate) fn answer(
+        &mut self,
+        connection: usize,
+        intended_ns: u64,
+        actual_ns: u64,
+        now_ns: u64,
+    ) {
+        let service_ns = now_ns.saturating_sub(intended_ns);
+        let came_at_ns = now_ns.saturating_sub(self.start_ns);
+        self.bins.record(came_at_ns, service_ns);
+        if (self.course.measure_from_ns()..self.course.end_ns()).contains(&came_at_ns) {
+            self.answers += 1;
+        }
+        let phase = self.course.phase(intended_ns.saturating_sub(self.start_ns));
+        let late = service_ns > self.timeout_ns;
+        if phase == Phase::Measure {
+            self.service.saturating_record(service_ns);
+            self.accounts.answered += u64::from(!late);
+            self.accounts.late += u64::from(late);
+        }
+        self.log.push(Entry {
+            intended_ns,
+            actual_ns,
+            received_ns: now_ns,
+            connection: connection as u32,
+            outcome: if late { Outcome::Late } else { Outcome::Answered },
+            phase,
+        });
+    }
+
+    /// A request will not be answered: its connection has ended, or time is up.
+    pub(crate) fn give_up(
+        &mut self,
+        connection: usize,
+        intended_ns: u64,
+        actual_ns: u64,
+        ended: bool,
+    ) {
+        let phase = self.course.phase(intended_ns.saturating_sub(self.start_ns));
+        if phase == Phase::Measure {
+            self.accounts.reset += u64::from(ended);
+            self.accounts.lost += u64::from(!ended);
+        }
+        self.log.push(Entry {
+            intended_ns,
+            actual_ns,
+            received_ns: 0,
+            connection: connection as u32,
+            outcome: if ended { Outcome::Reset } else { Outcome::Lost },
+            phase,
+        });
+    }
+}

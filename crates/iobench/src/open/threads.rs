@@ -1,0 +1,459 @@
+//! Runs the generators' threads, watches them and the server, and puts the books together.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, Scope, ScopedJoinHandle};
+
+use crate::compare::stats::SplitMix64;
+use crate::error::{Context, Error, Result};
+use crate::figures::{Percentiles, Times, new_times};
+use crate::open::arrivals::Schedule;
+use crate::open::connect::raw;
+use crate::open::inflight::InFlight;
+use crate::open::live::{Counts, Live};
+use crate::open::log::Entry;
+use crate::open::outcome::{Gauge, OpenOutcome, ServerUse};
+use crate::open::phases::Course;
+use crate::open::receiver::ReceiveThread;
+use crate::open::record::{Bins, LogTap, ReceiveBook, SendBook};
+use crate::open::sender::{SendThread, Shared};
+use crate::open::transmit::{self, Sampler};
+use crate::open::verdict::Evidence;
+use crate::open::{GeneratorCpus, Prepared, View, Watcher};
+use crate::results::{Accounts, Moment};
+use crate::sys::affinity::{self, thread_id};
+use crate::sys::clock::now_ns;
+use crate::sys::procstat::ThreadReader;
+use crate::sys::signals::Signals;
+
+/// How often a person who watches is told something.
+const VIEW_NS: u64 = 250_000_000;
+
+type LogSink = Option<Sender<Vec<Entry>>>;
+
+/// The state of things at one moment.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sample {
+    at_ns: u64,
+    server_cpu_ns: Option<u64>,
+    system_calls: Option<u64>,
+    /// CPU time of the generators' threads on the senders' CPUs.
+    generators_ns: u64,
+}
+
+/// Both books of one generator.
+struct Books {
+    send: SendBook,
+    receive: ReceiveBook,
+    unasked: u64,
+}
+
+/// Runs all generators from `start_ns` to the end.
+pub(super) fn run(
+    prepared: &Prepared,
+    start_ns: u64,
+    sink: LogSink,
+    gauge: &dyn Gauge,
+    signals: &Signals,
+    watcher: &mut dyn Watcher,
+) -> Result<OpenOutcome> {
+    let shared: Vec<Shared> =
+        prepared.sockets.iter().map(|sockets| new_shared(prepared, sockets.len())).collect();
+    thread::scope(|scope| {
+        let generators = shared
+            .iter()
+            .enumerate()
+            .map(|(number, shared)| {
+                Generator::start(scope, prepared, number, shared, start_ns, &sink)
+            })
+            .collect::<Result<Vec<Generator<'_>>>>();
+        let watched = generators.and_then(|generators| {
+            let mut coordinator = Coordinator { prepared, start_ns, gauge, shared: &shared };
+            let samples = coordinator.watch(&generators, signals, watcher);
+            Ok((generators, samples?))
+        });
+        if watched.is_err() {
+            shared.iter().for_each(Shared::cancel);
+        }
+        let (generators, samples) = watched?;
+        let books =
+            generators.into_iter().map(Generator::finish).collect::<Result<Vec<Books>>>()?;
+        Ok(Summary { prepared, gauge, samples: &samples, start_ns }.outcome(&books))
+    })
+}
+
+fn new_shared(prepared: &Prepared, connections: usize) -> Shared {
+    let plan = &prepared.plan;
+    // A server that stands still for the whole time-out may do so with four times the mean.
+    let per_connection = plan.course.rate / plan.connections as f64;
+    let expected = (4.0 * per_connection * plan.timeout_ns as f64 / 1e9).ceil() as usize + 16;
+    Shared {
+        in_flight: InFlight::new(connections, expected),
+        sent: AtomicU64::new(0),
+        sent_all: AtomicBool::new(false),
+        stop: AtomicBool::new(false),
+        sampled: AtomicBool::new(false),
+        live: Live::new(),
+    }
+}
+
+/// The two running threads of a generator.
+struct Generator<'scope> {
+    cpus: GeneratorCpus,
+    sender: ScopedJoinHandle<'scope, Result<SendBook>>,
+    receiver: ScopedJoinHandle<'scope, Result<(ReceiveBook, u64)>>,
+    readers: [ThreadReader; 2],
+}
+
+impl<'scope> Generator<'scope> {
+    fn start<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        prepared: &'env Prepared,
+        number: usize,
+        shared: &'env Shared,
+        start_ns: u64,
+        sink: &LogSink,
+    ) -> Result<Generator<'scope>> {
+        let cpus = prepared.plan.generators[number];
+        let (ids, started) = channel();
+        let receiver_ids = ids.clone();
+        let (send_log, receive_log) = (LogTap::new(sink.clone()), LogTap::new(sink.clone()));
+        let receiver = thread::Builder::new()
+            .name(format!("receive-{number}"))
+            .spawn_scoped(scope, move || {
+                // Dropped even when the thread ends early, so that nobody waits for the number.
+                let ids = receiver_ids;
+                affinity::pin_to(cpus.receiver)?;
+                let thread = receive_thread(prepared, number, shared, start_ns, receive_log)?;
+                let _ = ids.send((1, thread_id()));
+                drop(ids);
+                let result = thread.run();
+                shared.wait_until_sampled();
+                Ok(result)
+            })
+            .context("start a receive thread", "raise `ulimit -u`")?;
+        let sender = thread::Builder::new()
+            .name(format!("send-{number}"))
+            .spawn_scoped(scope, move || {
+                let prepare = affinity::pin_to(cpus.sender);
+                let _ = ids.send((0, thread_id()));
+                drop(ids);
+                if let Err(error) = prepare {
+                    shared.sent_all.store(true, Ordering::Release);
+                    return Err(error);
+                }
+                let book = send_thread(prepared, number, shared, start_ns, send_log).run();
+                shared.wait_until_sampled();
+                Ok(book)
+            })
+            .context("start a send thread", "raise `ulimit -u`")?;
+        let mut numbers = [0; 2];
+        for (place, id) in started {
+            numbers[place] = id;
+        }
+        let reader = |id| ThreadReader::new(std::process::id(), id);
+        match reader(numbers[0]).and_then(|first| Ok([first, reader(numbers[1])?])) {
+            Ok(readers) => Ok(Generator { cpus, sender, receiver, readers }),
+            Err(error) => {
+                shared.cancel();
+                // A thread that ended at its start knows better why.
+                join(sender).and(join(receiver).map(|_| ())).and(Err(error))
+            }
+        }
+    }
+
+    /// CPU time on the sender's CPU.
+    fn run_ns(&self) -> u64 {
+        let [sender, receiver] = &self.readers;
+        let shared = self.cpus.sender == self.cpus.receiver;
+        sender.read().run_ns + if shared { receiver.read().run_ns } else { 0 }
+    }
+
+    fn finish(self) -> Result<Books> {
+        let (send, received) = (join(self.sender), join(self.receiver));
+        let (send, (receive, unasked)) = (send?, received?);
+        Ok(Books { send, receive, unasked })
+    }
+}
+
+fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|_| {
+        Err(Error::setup("a generator thread panicked", "report this as a bug"))
+    })
+}
+
+fn receive_thread<'a>(
+    prepared: &'a Prepared,
+    number: usize,
+    shared: &'a Shared,
+    start_ns: u64,
+    log: LogTap,
+) -> Result<ReceiveThread<'a>> {
+    let plan = &prepared.plan;
+    let connections = raw(&prepared.sockets[number]);
+    Ok(ReceiveThread {
+        clock: prepared.clock,
+        epoll: ReceiveThread::watch(&connections)?,
+        partial: vec![0; connections.len()],
+        connections,
+        response_bytes: plan.exchange.response_bytes,
+        shared,
+        give_up_ns: start_ns + plan.course.end_ns() + plan.timeout_ns,
+        book: ReceiveBook::new(plan.course, start_ns, plan.timeout_ns, log),
+        taken: 0,
+        unasked: 0,
+    })
+}
+
+fn send_thread<'a>(
+    prepared: &'a Prepared,
+    number: usize,
+    shared: &'a Shared,
+    start_ns: u64,
+    log: LogTap,
+) -> SendThread<'a> {
+    let plan = &prepared.plan;
+    let connections = raw(&prepared.sockets[number]);
+    connections.iter().for_each(|&fd| transmit::prepare(fd));
+    let course = plan.course.with_rate(plan.course.rate / plan.generators.len() as f64);
+    // Each generator draws from seeds of its own, well apart.
+    let mut seeds = SplitMix64::new(plan.seed.wrapping_add(number as u64));
+    SendThread {
+        clock: prepared.clock,
+        start_ns,
+        schedule: Schedule::new(plan.arrivals, course, seeds.next()),
+        unsent: vec![0; connections.len()],
+        connections,
+        request: &prepared.request,
+        shared,
+        random: SplitMix64::new(seeds.next()),
+        sampler: Sampler::new(course.rate),
+        book: SendBook::new(course, start_ns, log),
+        clogged: Vec::new(),
+    }
+}
+
+/// Watches a run from outside the generators.
+struct Coordinator<'a> {
+    prepared: &'a Prepared,
+    start_ns: u64,
+    gauge: &'a dyn Gauge,
+    shared: &'a [Shared],
+}
+
+impl Coordinator<'_> {
+    /// Samples at the borders of the timeline and of the measured period until the end.
+    fn watch(
+        &mut self,
+        generators: &[Generator<'_>],
+        signals: &Signals,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Vec<Sample>> {
+        let course = &self.prepared.plan.course;
+        let bins = Bins::new(course);
+        let mut borders: Vec<u64> = (0..bins.bins.len()).map(|bin| bins.end_of(bin)).collect();
+        borders.extend([0, course.measure_from_ns(), course.end_ns()]);
+        borders.sort_unstable();
+        borders.dedup();
+        let mut samples = Vec::with_capacity(borders.len());
+        let mut views = Views::new(self.start_ns);
+        for border in borders {
+            signals.sleep_until(self.start_ns + border)?;
+            samples.push(self.sample(generators));
+            views.show(self.shared, course, watcher);
+        }
+        self.shared.iter().for_each(|shared| shared.sampled.store(true, Ordering::Relaxed));
+        // Until the last answers are in or given up; the threads end by themselves.
+        let finished = |generator: &Generator<'_>| generator.receiver.is_finished();
+        while !generators.iter().all(finished) {
+            signals.sleep_ms(1)?;
+        }
+        Ok(samples)
+    }
+
+    fn sample(&self, generators: &[Generator<'_>]) -> Sample {
+        Sample {
+            at_ns: now_ns(),
+            server_cpu_ns: self.gauge.cpu_ns(),
+            system_calls: self.gauge.system_calls(),
+            generators_ns: generators.iter().map(Generator::run_ns).sum(),
+        }
+    }
+}
+
+/// Turns the live counts into views at a bounded pace.
+struct Views {
+    start_ns: u64,
+    at_ns: u64,
+    service: Counts,
+    lag: Counts,
+}
+
+impl Views {
+    fn new(start_ns: u64) -> Views {
+        Views { start_ns, at_ns: start_ns, service: Counts::empty(), lag: Counts::empty() }
+    }
+
+    fn show(&mut self, shared: &[Shared], course: &Course, watcher: &mut dyn Watcher) {
+        let now_ns = now_ns();
+        let elapsed_ns = now_ns.saturating_sub(self.at_ns);
+        if elapsed_ns < VIEW_NS {
+            return;
+        }
+        let (mut service, mut lag) = (Counts::empty(), Counts::empty());
+        for shared in shared {
+            service.add(&shared.live.service.read());
+            lag.add(&shared.live.lag.read());
+        }
+        let (new_service, new_lag) = (service.since(&self.service), lag.since(&self.lag));
+        let at_ns = now_ns - self.start_ns;
+        let per_s = |count: u64| count as f64 * 1e9 / elapsed_ns as f64;
+        watcher.running(&View {
+            phase: course.phase(at_ns.min(course.end_ns())),
+            left_ns: course.end_ns().saturating_sub(at_ns),
+            offered_rate: per_s(new_lag.total()),
+            achieved_rate: per_s(new_service.total()),
+            service: &new_service,
+            lag: &new_lag,
+        });
+        (self.at_ns, self.service, self.lag) = (now_ns, service, lag);
+    }
+}
+
+/// Everything that the outcome is made from.
+struct Summary<'a> {
+    prepared: &'a Prepared,
+    gauge: &'a dyn Gauge,
+    samples: &'a [Sample],
+    start_ns: u64,
+}
+
+impl Summary<'_> {
+    fn outcome(&self, books: &[Books]) -> OpenOutcome {
+        let plan = &self.prepared.plan;
+        let merged = |pick: fn(&Books) -> &Times| {
+            let mut sum = new_times();
+            // Bounds are equal by construction, so this cannot fail.
+            books.iter().for_each(|books| drop(sum.add(pick(books))));
+            sum
+        };
+        let send_lag = merged(|books| &books.send.lag);
+        let mut accounts = Accounts::default();
+        let (mut answers, mut hurried, mut unasked) = (0, 0, 0);
+        for books in books {
+            accounts.add(&books.receive.accounts);
+            accounts.scheduled += books.send.scheduled;
+            accounts.refused += books.send.refused;
+            answers += books.receive.answers;
+            hurried += books.send.hurried;
+            unasked += books.unasked;
+        }
+        let measured_s = plan.course.measure_ns as f64 / 1e9;
+        let starved = self.starved();
+        let mut reasons = plan.tolerance.judge(&Evidence {
+            lag: Percentiles::of(&send_lag),
+            accounts,
+            hurried,
+            starved,
+            unasked,
+            interval_us: 1e6 * plan.generators.len() as f64 / plan.course.rate,
+        });
+        if !accounts.balance() {
+            reasons.push(format!("the books do not balance: {accounts:?}; report this as a bug"));
+        }
+        OpenOutcome {
+            service: merged(|books| &books.receive.service),
+            transmit: merged(|books| &books.send.transmit),
+            accept: new_times(),
+            send_lag,
+            accounts,
+            offered_rate: accounts.scheduled as f64 / measured_s,
+            achieved_rate: answers as f64 / measured_s,
+            starved,
+            server: self.server_use(answers),
+            connections: plan.connections,
+            timeline: self.timeline(books),
+            reasons,
+        }
+    }
+
+    /// The samples at the two ends of the measured period.
+    fn ends(&self) -> Option<(Sample, Sample)> {
+        let course = &self.prepared.plan.course;
+        let from = self.start_ns + course.measure_from_ns();
+        let first = self.samples.iter().find(|sample| sample.at_ns >= from)?;
+        Some((*first, *self.samples.last()?))
+    }
+
+    fn server_use(&self, answers: u64) -> ServerUse {
+        let Some((from, to)) = self.ends() else { return ServerUse::default() };
+        let elapsed_ns = to.at_ns.saturating_sub(from.at_ns).max(1) as f64;
+        // The samples may be a little late, so the use is scaled to the measured period.
+        let scale = self.prepared.plan.course.measure_ns as f64 / elapsed_ns;
+        let used =
+            |pick: fn(&Sample) -> Option<u64>| Some(pick(&to)?.saturating_sub(pick(&from)?) as f64);
+        let per_answer = |used: f64| (answers > 0).then(|| used * scale / answers as f64);
+        let cpu_ns = used(|sample| sample.server_cpu_ns);
+        ServerUse {
+            cpu_us: cpu_ns.and_then(per_answer).map(|cpu_ns| cpu_ns / 1e3),
+            system_calls: used(|sample| sample.system_calls).and_then(per_answer),
+            busy: cpu_ns.map(|cpu_ns| cpu_ns / elapsed_ns / self.gauge.cpus() as f64),
+        }
+    }
+
+    /// The part of their CPUs that the generators' threads did not get while measured. A sender is
+    /// always busy, so on a CPU that sender and receiver share the two fill it, and where each has
+    /// its own, the sender fills its.
+    fn starved(&self) -> f64 {
+        let Some((from, to)) = self.ends() else { return 0.0 };
+        let elapsed_ns = to.at_ns.saturating_sub(from.at_ns).max(1) as f64;
+        let senders = self.prepared.plan.generators.len() as f64;
+        let used_ns = to.generators_ns.saturating_sub(from.generators_ns) as f64;
+        (1.0 - used_ns / elapsed_ns / senders).max(0.0)
+    }
+
+    fn timeline(&self, books: &[Books]) -> Vec<Moment> {
+        let plan = &self.prepared.plan;
+        let (mut due, mut came) = (Bins::new(&plan.course), Bins::new(&plan.course));
+        for books in books {
+            due.merge(&books.send.bins);
+            came.merge(&books.receive.bins);
+        }
+        let mut from_ns = 0;
+        let mut moments = Vec::with_capacity(due.bins.len());
+        for (number, (due_bin, came_bin)) in due.bins.iter().zip(&came.bins).enumerate() {
+            let to_ns = due.end_of(number);
+            let seconds = (to_ns - from_ns) as f64 / 1e9;
+            let quantile = |bin: &crate::open::record::Bin, quantile| {
+                let times = &bin.times;
+                (!times.is_empty()).then(|| times.value_at_quantile(quantile) as f64 / 1e3)
+            };
+            moments.push(Moment {
+                t_s: to_ns as f64 / 1e9,
+                phase: plan.course.phase(from_ns.midpoint(to_ns)).name().to_owned(),
+                connections: plan.connections,
+                offered_rate: due_bin.count as f64 / seconds,
+                achieved_rate: came_bin.count as f64 / seconds,
+                send_lag_p50_us: quantile(due_bin, 0.5),
+                send_lag_p99_us: quantile(due_bin, 0.99),
+                service_p50_us: quantile(came_bin, 0.5),
+                service_p99_us: quantile(came_bin, 0.99),
+                server_busy: self.busy_between(from_ns, to_ns),
+            });
+            from_ns = to_ns;
+        }
+        moments
+    }
+
+    /// Busy part of the server's CPUs between two borders.
+    fn busy_between(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
+        let at = |border: u64| {
+            let due_ns = self.start_ns + border;
+            self.samples.iter().find(|sample| sample.at_ns >= due_ns)
+        };
+        let (from, to) = (at(from_ns)?, at(to_ns)?);
+        let used_ns = to.server_cpu_ns?.saturating_sub(from.server_cpu_ns?) as f64;
+        let elapsed_ns = to.at_ns.saturating_sub(from.at_ns).max(1) as f64;
+        Some(used_ns / elapsed_ns / self.gauge.cpus() as f64)
+    }
+}

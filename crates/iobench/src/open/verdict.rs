@@ -1,0 +1,179 @@
+//! May the figures of an open-loop run be believed? Not when the generator was late, saturated or
+//! starved, for then it was measured and not the server; and not when the server fell so far
+//! behind that the requests without an answer are missing from the percentiles.
+
+use serde::{Deserialize, Serialize};
+
+use crate::figures::Percentiles;
+use crate::results::Accounts;
+
+/// The bounds of a valid run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Tolerance {
+    /// Send lag in microseconds.
+    pub(crate) lag_p50_us: f64,
+    pub(crate) lag_p99_us: f64,
+    /// Part of the requests that were due before the sender was done with the one before.
+    pub(crate) hurried: f64,
+    /// Part of the generator's CPUs that others took.
+    pub(crate) starved: f64,
+    /// Part of the requests that got no answer.
+    pub(crate) unanswered: f64,
+}
+
+impl Default for Tolerance {
+    fn default() -> Tolerance {
+        Tolerance {
+            lag_p50_us: 50.0,
+            lag_p99_us: 1_000.0,
+            hurried: 0.5,
+            starved: 0.1,
+            unanswered: 0.001,
+        }
+    }
+}
+
+/// What the verdict is made from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Evidence {
+    pub(crate) lag: Option<Percentiles>,
+    pub(crate) accounts: Accounts,
+    pub(crate) hurried: u64,
+    /// Part of the generator's CPU time that its threads did not get, 0 to 1.
+    pub(crate) starved: f64,
+    /// Answers that nobody had asked for.
+    pub(crate) unasked: u64,
+    /// Smallest mean interval between requests of a generator, in microseconds.
+    pub(crate) interval_us: f64,
+}
+
+impl Tolerance {
+    /// The reasons why the run is not valid; none if it is.
+    pub(crate) fn judge(&self, evidence: &Evidence) -> Vec<String> {
+        let mut reasons = Vec::new();
+        let Some(lag) = evidence.lag else {
+            return vec!["no request was due while it was measured; measure longer".to_owned()];
+        };
+        if lag.p50 > self.lag_p50_us || lag.p99 > self.lag_p99_us {
+            reasons.push(format!(
+                "the generator was late: its send lag was {} at the median and {} at p99 (at most \
+                 {} and {})",
+                time(lag.p50),
+                time(lag.p99),
+                time(self.lag_p50_us),
+                time(self.lag_p99_us)
+            ));
+        }
+        let part = |count: u64| count as f64 / evidence.accounts.scheduled.max(1) as f64;
+        if part(evidence.hurried) > self.hurried {
+            reasons.push(format!(
+                "the generator was saturated: {:.0} % of its requests were due before the one \
+                 before was sent ({} apart); use more client CPUs or generators, or a lower rate",
+                100.0 * part(evidence.hurried),
+                time(evidence.interval_us)
+            ));
+        }
+        if evidence.starved > self.starved {
+            reasons.push(format!(
+                "the generator was starved: other work took {:.0} % of its CPUs; free them or name \
+                 others",
+                100.0 * evidence.starved
+            ));
+        }
+        reasons.extend(self.judge_server(evidence));
+        reasons
+    }
+
+    fn judge_server(&self, evidence: &Evidence) -> Option<String> {
+        let Accounts { scheduled, lost, refused, reset, .. } = evidence.accounts;
+        if evidence.unasked > 0 {
+            return Some(format!(
+                "{} answers came without a request; give server and client the same sizes",
+                evidence.unasked
+            ));
+        }
+        let unanswered = lost + refused + reset;
+        (unanswered as f64 > self.unanswered * scheduled as f64).then(|| {
+            format!(
+                "the server did not keep up: {unanswered} of {scheduled} requests got no answer \
+                 ({lost} lost, {refused} refused, {reset} reset), so the percentiles lack the worst"
+            )
+        })
+    }
+}
+
+/// A time in the unit that suits it.
+pub(crate) fn time(time_us: f64) -> String {
+    match time_us {
+        time_us if time_us < 9.95 => format!("{time_us:.1} us"),
+        time_us if time_us < 999.5 => format!("{time_us:.0} us"),
+        time_us if time_us < 999_500.0 => format!("{} ms", time_us.round() / 1e3),
+        time_us => format!("{:.2} s", time_us / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evidence() -> Evidence {
+        let lag = Percentiles {
+            p1: 0.1,
+            p25: 0.5,
+            p50: 1.0,
+            p75: 2.0,
+            p99: 40.0,
+            p999: 3_000.0,
+            max: 9_000.0,
+        };
+        let accounts = Accounts { scheduled: 10_000, answered: 10_000, ..Accounts::default() };
+        Evidence {
+            lag: Some(lag),
+            accounts,
+            hurried: 100,
+            starved: 0.01,
+            unasked: 0,
+            interval_us: 125.0,
+        }
+    }
+
+    fn judged(change: impl FnOnce(&mut Evidence)) -> String {
+        let mut evidence = evidence();
+        change(&mut evidence);
+        let reasons = Tolerance::default().judge(&evidence);
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+        reasons[0].clone()
+    }
+
+    #[test]
+    fn a_punctual_run_is_valid() {
+        assert!(Tolerance::default().judge(&evidence()).is_empty());
+    }
+
+    #[test]
+    fn every_fault_is_named_with_its_figure() {
+        let late = judged(|e| e.lag.as_mut().unwrap().p99 = 3_000.0);
+        assert!(late.contains("late") && late.contains("3 ms"), "{late}");
+        let late = judged(|e| e.lag.as_mut().unwrap().p50 = 51.0);
+        assert!(late.contains("51 us"), "{late}");
+        assert!(judged(|e| e.hurried = 6_000).contains("saturated: 60 %"));
+        assert!(judged(|e| e.starved = 0.5).contains("starved: other work took 50 %"));
+        assert!(judged(|e| e.accounts.lost = 11).contains("11 lost"));
+        assert!(judged(|e| e.unasked = 1).contains("1 answers"));
+        assert!(judged(|e| e.lag = None).contains("no request"));
+    }
+
+    #[test]
+    fn few_requests_without_an_answer_are_tolerated() {
+        let mut evidence = evidence();
+        evidence.accounts.reset = 10;
+        assert!(Tolerance::default().judge(&evidence).is_empty());
+    }
+
+    #[test]
+    fn times_have_fitting_units() {
+        let shown = [0.24, 12.4, 3_000.0, 1_250.0, 123_456.0, 2_500_000.0].map(time);
+        assert_eq!(shown, ["0.2 us", "12 us", "3 ms", "1.25 ms", "123.456 ms", "2.50 s"]);
+    }
+}
