@@ -19,7 +19,7 @@ pub(crate) enum Error {
     Interrupted,
 }
 
-pub(crate) type Result<T> = std::result::Result<T, Error>;
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub(crate) fn setup(cause: impl Into<String>, remedy: impl Into<String>) -> Self {

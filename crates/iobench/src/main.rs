@@ -11,6 +11,7 @@ mod compare;
 mod doctor;
 mod error;
 mod exchange;
+mod experiment;
 mod figures;
 mod load;
 mod open;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     };
     let outcome = match &cli.command {
         Command::Compare(arguments) => compare::run(arguments),
+        Command::Run(arguments) => experiment::run(arguments),
         Command::Serve(arguments) => serve::run(arguments).map(|()| true),
         Command::Load(arguments) => match arguments.rate {
             Some(rate) => open::command::run(arguments, rate),

@@ -13,6 +13,7 @@ use crate::cli::values::{
     parse_period, parse_transactions,
 };
 use crate::exchange::Work;
+use crate::experiment::file::Scale;
 use crate::open::arrivals::Arrivals;
 
 const EXAMPLES: &str = "\
@@ -34,6 +35,15 @@ Examples:
 A row is marked INVALID when connections failed, bytes were lost, or the machine was too busy for
 enough undisturbed slices; the reason stands below the table and in the JSON file.";
 
+const RUN_EXAMPLES: &str = "\
+Examples:
+  iobench run experiments/table3.toml --quick --json table3.json
+  iobench run experiments/fig2-1a.toml --servers epoll,megapipe
+  iobench run experiments/table2.toml --paper --json table2.json   (hours; can be resumed)
+
+A row is marked INVALID when the generator was late, saturated or starved, so that it was measured
+and not the server, or when the server left requests unanswered.";
+
 /// The referee for network I/O architectures.
 #[derive(Debug, Parser)]
 #[command(name = "iobench", version, about, after_help = EXAMPLES)]
@@ -47,6 +57,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Compare servers under a closed loop of small transactions, interleaved, with intervals.
     Compare(CompareArgs),
+    /// Run an experiment from a file, such as those in experiments/.
+    Run(RunArgs),
     /// Run one of the echo servers alone, until Ctrl-C.
     Serve(ServeArgs),
     /// Run the client alone, against an echo server that already runs.
@@ -55,6 +67,49 @@ pub(crate) enum Command {
     Log(LogArgs),
     /// Tell what this machine offers the channel, which driver it gets, and what would help.
     Doctor(DoctorArgs),
+}
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub(crate) struct RunArgs {
+    /// The experiment, a TOML file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Also write everything to this file, as JSON; an interrupted run with it can be resumed
+    #[arg(long, value_name = "OUT")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// The file's quick version: a first look within minutes
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// The file's full size, as published; this takes hours
+    #[arg(long, conflicts_with = "quick")]
+    pub(crate) paper: bool,
+
+    /// Servers in place of the file's
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) servers: Vec<String>,
+
+    /// Rounds in place of the file's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+
+    /// Seed of the schedules and of the bootstrap [default: the file's, else from the clock]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+impl RunArgs {
+    pub(crate) fn scale(&self) -> Scale {
+        match (self.quick, self.paper) {
+            (true, _) => Scale::Quick,
+            (_, true) => Scale::Paper,
+            _ => Scale::Default,
+        }
+    }
 }
 
 /// Options of `log`.

@@ -32,7 +32,7 @@ pub(crate) struct Placement {
 impl Placement {
     /// `cores` servers on the first of `server_pool` (else of `allowed`), clients on what is left
     /// of `allowed`, or on the servers' CPUs when nothing is.
-    fn choose(cores: usize, allowed: &[usize], choice: &CpuChoice) -> Result<Placement> {
+    pub(crate) fn choose(cores: usize, allowed: &[usize], choice: &CpuChoice) -> Result<Placement> {
         let pool = choice.server_cpus.as_deref().unwrap_or(allowed);
         if cores == 0 || cores > pool.len() {
             return Err(Error::setup(

@@ -12,6 +12,7 @@ use crate::exchange::Service;
 use crate::server::shared::{Counters, Page};
 use crate::sys::check;
 use crate::sys::clock::now_ns;
+use crate::sys::procstat::ThreadReader;
 use crate::sys::signals::Signals;
 
 /// How long a server may take to start, and to end once it is told.
@@ -139,6 +140,14 @@ impl ServerProcess {
 
     pub(crate) fn counters(&self) -> Counters {
         self.page.totals()
+    }
+
+    /// CPU time of the server so far.
+    pub(crate) fn cpu_time_ns(&self) -> u64 {
+        let read = |&thread: &i32| {
+            ThreadReader::new(self.id(), thread).map_or(0, |reader| reader.read().run_ns)
+        };
+        self.thread_ids.iter().map(read).sum()
     }
 
     /// The exit status, if the process is gone although nobody told it to.

@@ -1,0 +1,216 @@
+//! What has been measured so far, on disk, so that an interrupted run resumes where it was.
+//!
+//! The journal stands beside the result file, as `OUT.partial`: a line of JSON that identifies the
+//! run, then a line per measurement. It is removed when the result file is complete.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Context, Error, Result};
+
+const REMEDY: &str = "choose a result file in a directory that exists and is writable";
+/// Largest journal that is read.
+const MOST_BYTES: u64 = 1 << 32;
+
+/// The first line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) iobench: String,
+    pub(crate) kernel: String,
+    pub(crate) scale: String,
+    /// The experiment file's text, and the options that change what is run.
+    pub(crate) file: String,
+    pub(crate) options: String,
+    pub(crate) seed: u64,
+}
+
+/// Which measurement a line holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Key {
+    pub(crate) round: u32,
+    pub(crate) point: usize,
+    pub(crate) server: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line<T> {
+    key: Key,
+    outcome: T,
+}
+
+/// An open journal.
+pub(crate) struct Journal {
+    file: File,
+    path: PathBuf,
+}
+
+impl Journal {
+    /// Opens the journal of a result file: a new one, or the one of an interrupted run of the same
+    /// experiment, with what it holds. `identity` gets the interrupted run's seed.
+    pub(crate) fn open<T: DeserializeOwned>(
+        result: &Path,
+        identity: &mut Identity,
+        seed_is_free: bool,
+    ) -> Result<(Journal, Vec<(Key, T)>)> {
+        let mut name = result.file_name().unwrap_or_default().to_owned();
+        name.push(".partial");
+        let path = result.with_file_name(name);
+        let shown = path.display().to_string();
+        let (mut entries, mut kept) = (Vec::new(), 0);
+        if path.exists() {
+            let text = read(&path, &shown)?;
+            let mut lines = text.split_inclusive('\n');
+            let first = lines.next().unwrap_or_default();
+            check_identity(first, identity, seed_is_free, &shown)?;
+            kept = first.len();
+            // The last line may have been cut short; it is measured again.
+            for line in lines {
+                let Ok(Line { key, outcome }) = serde_json::from_str(line) else { break };
+                entries.push((key, outcome));
+                kept += line.len();
+            }
+        }
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .context(format!("write {shown}"), REMEDY)?;
+        file.set_len(kept as u64).context(format!("write {shown}"), REMEDY)?;
+        let mut journal = Journal { file, path };
+        journal.seek_end()?;
+        if kept == 0 {
+            journal.append(identity)?;
+        }
+        Ok((journal, entries))
+    }
+
+    fn seek_end(&mut self) -> Result<()> {
+        use std::io::{Seek, SeekFrom};
+        let shown = self.path.display().to_string();
+        self.file.seek(SeekFrom::End(0)).map(|_| ()).context(format!("write {shown}"), REMEDY)
+    }
+
+    fn append(&mut self, value: &impl Serialize) -> Result<()> {
+        let mut line = serde_json::to_vec(value)
+            .map_err(std::io::Error::from)
+            .context("encode a measurement", "report this as a bug")?;
+        line.push(b'\n');
+        self.file
+            .write_all(&line)
+            .and_then(|()| self.file.sync_data())
+            .context(format!("write {}", self.path.display()), "free some space; then run again")
+    }
+
+    /// Adds a measurement; it is on the disk when this returns.
+    pub(crate) fn record<T: Serialize>(&mut self, key: Key, outcome: &T) -> Result<()> {
+        self.append(&Line { key, outcome })
+    }
+
+    /// Removes the journal, once the result file is complete.
+    pub(crate) fn remove(self) {
+        // What cannot be removed is refused or resumed next time, so nothing is lost.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn read(path: &Path, shown: &str) -> Result<String> {
+    let remedy = "it is the journal of an interrupted run; remove it to measure from the start";
+    let length = fs::metadata(path).context(format!("read {shown}"), remedy)?.len();
+    if length > MOST_BYTES {
+        return Err(Error::setup(format!("{shown} has {length} bytes"), remedy));
+    }
+    fs::read_to_string(path).context(format!("read {shown}"), remedy)
+}
+
+fn check_identity(
+    line: &str,
+    identity: &mut Identity,
+    seed_is_free: bool,
+    shown: &str,
+) -> Result<()> {
+    // Cut short within its first line: nothing was measured.
+    if !line.ends_with('\n') && !line.is_empty() {
+        return Err(unlike(shown, "is no journal of iobench"));
+    }
+    let Ok(found) = serde_json::from_str::<Identity>(line) else {
+        return Err(unlike(shown, "is no journal of iobench"));
+    };
+    if seed_is_free {
+        identity.seed = found.seed;
+    }
+    if found != *identity {
+        return Err(unlike(shown, "belongs to another experiment, scale, kernel or version"));
+    }
+    Ok(())
+}
+
+fn unlike(shown: &str, cause: &str) -> Error {
+    Error::setup(
+        format!("{shown} {cause}"),
+        "remove it to measure from the start, or name another result file with --json",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(seed: u64) -> Identity {
+        Identity {
+            iobench: "1".to_owned(),
+            kernel: "6".to_owned(),
+            scale: "quick".to_owned(),
+            file: "text\nof two lines".to_owned(),
+            options: String::new(),
+            seed,
+        }
+    }
+
+    fn key(point: usize) -> Key {
+        Key { round: 0, point, server: 1 }
+    }
+
+    fn open(result: &Path, seed: u64, free: bool) -> Result<(Journal, Vec<(Key, u32)>, u64)> {
+        let mut identity = identity(seed);
+        let (journal, entries) = Journal::open(result, &mut identity, free)?;
+        Ok((journal, entries, identity.seed))
+    }
+
+    #[test]
+    fn an_interrupted_run_resumes_with_its_seed_and_loses_half_a_line_at_most() {
+        let directory = tempfile::tempdir().unwrap();
+        let result = directory.path().join("out.json");
+        let (mut journal, entries, _) = open(&result, 7, true).unwrap();
+        assert!(entries.is_empty());
+        journal.record(key(0), &10_u32).unwrap();
+        journal.record(key(1), &11_u32).unwrap();
+        drop(journal);
+        let partial = directory.path().join("out.json.partial");
+        let length = fs::metadata(&partial).unwrap().len();
+        OpenOptions::new().write(true).open(&partial).unwrap().set_len(length - 3).unwrap();
+        let (mut journal, entries, seed) = open(&result, 99, true).unwrap();
+        assert_eq!((entries, seed), (vec![(key(0), 10)], 7));
+        journal.record(key(1), &12_u32).unwrap();
+        drop(journal);
+        let (journal, entries, _) = open(&result, 7, false).unwrap();
+        assert_eq!(entries, [(key(0), 10), (key(1), 12)]);
+        journal.remove();
+        assert!(!partial.exists());
+    }
+
+    #[test]
+    fn another_experiment_is_not_mixed_in() {
+        let directory = tempfile::tempdir().unwrap();
+        let result = directory.path().join("out.json");
+        drop(open(&result, 7, true).unwrap());
+        let message = open(&result, 8, false).err().unwrap().to_string();
+        assert!(message.contains("another experiment"), "{message}");
+        fs::write(directory.path().join("out.json.partial"), "something else\n").unwrap();
+        assert!(open(&result, 7, true).err().unwrap().to_string().contains("no journal"));
+    }
+}

@@ -1,0 +1,142 @@
+//! From the rounds of one server at one point to its row.
+
+use crate::compare::stats::{Interval, median, ratio_interval};
+use crate::error::Result;
+use crate::experiment::points::Point;
+use crate::figures::{Percentiles, Times, encode, new_times};
+use crate::open::outcome::OpenOutcome;
+use crate::results::{Accounts, Histograms, Kind, RoundFigures, Row};
+
+/// Notes about single rounds repeat; this many different ones are kept.
+const MOST_NOTES: usize = 5;
+
+/// What a row is made from.
+pub(crate) struct Evidence<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) server: &'a str,
+    pub(crate) point: &'a Point,
+    pub(crate) rounds: &'a [&'a OpenOutcome],
+    /// The baseline's rounds; nothing for the baseline itself.
+    pub(crate) baseline: Option<&'a [&'a OpenOutcome]>,
+    pub(crate) seed: u64,
+}
+
+type Figure = fn(&OpenOutcome) -> Option<f64>;
+
+impl Evidence<'_> {
+    pub(crate) fn row(&self) -> Result<Row> {
+        let valid_rounds = self.rounds.iter().filter(|round| round.is_valid()).count();
+        // More than half of the rounds have to be valid; the others are left out and told of.
+        let valid = 2 * valid_rounds > self.rounds.len();
+        let shown: Vec<&OpenOutcome> =
+            self.rounds.iter().copied().filter(|round| !valid || round.is_valid()).collect();
+        let service = merged(&shown, |round| &round.service);
+        let send_lag = merged(&shown, |round| &round.send_lag);
+        let transmit = merged(&shown, |round| &round.transmit);
+        let accept = merged(&shown, |round| &round.accept);
+        let mut accounts = Accounts::default();
+        shown.iter().for_each(|round| accounts.add(&round.accounts));
+        let middle = |figure: Figure| {
+            median(&shown.iter().copied().filter_map(figure).collect::<Vec<f64>>())
+        };
+        let point = self.point;
+        Ok(Row {
+            server: self.server.to_owned(),
+            kind: self.kind,
+            connections: shown.iter().map(|round| round.connections).max().unwrap_or(0),
+            request_rate: point.rate,
+            request_bytes: point.exchange.request_bytes,
+            response_bytes: point.exchange.response_bytes,
+            transactions: point.transactions,
+            cores: point.cores,
+            server_cpus: point.placement.server_cpus.clone(),
+            client_cpus: point.placement.client_cpus.clone(),
+            work: point.work.to_string(),
+            network: None,
+            service_us: Percentiles::of(&service),
+            send_lag_us: Percentiles::of(&send_lag),
+            transmit_us: Percentiles::of(&transmit),
+            accept_us: Percentiles::of(&accept),
+            achieved_rate: middle(achieved),
+            server_cpu_us: middle(cpu),
+            system_calls: middle(|round| round.server.system_calls),
+            server_busy: middle(|round| round.server.busy),
+            client_busy: None,
+            throughput_ratio: self.ratio(achieved),
+            cpu_ratio: self.ratio(cpu),
+            p50_ratio: self.ratio(|round| round.service_us().map(|service| service.p50)),
+            p99_ratio: self.ratio(|round| round.service_us().map(|service| service.p99)),
+            valid,
+            notes: self.notes(valid_rounds),
+            accounts: Some(accounts),
+            rounds: self.rounds.iter().map(|round| figures(round)).collect(),
+            timeline: self.rounds.first().map(|round| round.timeline.clone()).unwrap_or_default(),
+            histograms: Histograms {
+                service: text(&service)?,
+                send_lag: text(&send_lag)?,
+                transmit: text(&transmit)?,
+                accept: text(&accept)?,
+            },
+        })
+    }
+
+    /// The ratio to the baseline over the rounds in which both are valid; one to itself.
+    fn ratio(&self, figure: Figure) -> Option<Interval> {
+        let Some(baseline) = self.baseline else { return Some(Interval::ONE) };
+        let pairs: Vec<Vec<f64>> = self
+            .rounds
+            .iter()
+            .zip(baseline)
+            .filter(|(ours, theirs)| ours.is_valid() && theirs.is_valid())
+            .filter_map(|(ours, theirs)| Some((figure(ours)?, figure(theirs)?)))
+            .filter(|&(ours, theirs)| ours > 0.0 && theirs > 0.0)
+            .map(|(ours, theirs)| vec![ours / theirs])
+            .collect();
+        ratio_interval(&pairs, self.seed)
+    }
+
+    fn notes(&self, valid_rounds: usize) -> Vec<String> {
+        let mut notes: Vec<String> = Vec::new();
+        let rounds = self.rounds.len();
+        if valid_rounds < rounds && 2 * valid_rounds > rounds {
+            let left_out = rounds - valid_rounds;
+            notes.push(format!("{left_out} of {rounds} rounds are not valid and left out:"));
+        }
+        for reason in self.rounds.iter().flat_map(|round| &round.reasons) {
+            if notes.len() < MOST_NOTES && !notes.contains(reason) {
+                notes.push(reason.clone());
+            }
+        }
+        notes
+    }
+}
+
+fn achieved(round: &OpenOutcome) -> Option<f64> {
+    Some(round.achieved_rate)
+}
+
+fn cpu(round: &OpenOutcome) -> Option<f64> {
+    round.server.cpu_us
+}
+
+fn figures(round: &OpenOutcome) -> RoundFigures {
+    RoundFigures {
+        service_us: round.service_us(),
+        achieved_rate: Some(round.achieved_rate),
+        server_cpu_us: round.server.cpu_us,
+        valid: round.is_valid(),
+    }
+}
+
+fn merged(rounds: &[&OpenOutcome], pick: fn(&OpenOutcome) -> &Times) -> Times {
+    let mut sum = new_times();
+    for round in rounds {
+        // Bounds are equal by construction, so this cannot fail.
+        let _ = sum.add(pick(round));
+    }
+    sum
+}
+
+fn text(times: &Times) -> Result<Option<String>> {
+    if times.is_empty() { Ok(None) } else { encode(times).map(Some) }
+}

@@ -1,0 +1,139 @@
+//! The results for people: a block per point that servers are compared at, then the notes.
+
+use std::fmt::Write;
+
+use crate::compare::stats::Interval;
+use crate::figures::Percentiles;
+use crate::results::{Document, Kind, Row};
+
+/// The whole report.
+pub(crate) fn render(document: &Document) -> String {
+    let mut text = format!(
+        "{}\n\n{} ({})\n",
+        document.environment.describe(),
+        document.experiment.title,
+        document.experiment.scale
+    );
+    let mut notes: Vec<&str> = Vec::new();
+    let mut heading = String::new();
+    for row in &document.results {
+        let own = heading_of(row);
+        if own != heading {
+            let _ = writeln!(text, "\n{own}\n{}", columns(row.kind));
+            heading = own;
+        }
+        let marks = marks(row, &mut notes);
+        let _ = writeln!(text, "{}{marks}", line(row));
+    }
+    let _ = writeln!(
+        text,
+        "\ntimes in us: service time from the intended send time; CPU: server CPU per request; \
+         ratios to {}, median [95 % interval] over rounds",
+        document.baseline
+    );
+    for (number, note) in notes.iter().enumerate() {
+        let _ = writeln!(text, "{}) {note}", number + 1);
+    }
+    let invalid = document.results.iter().filter(|row| !row.valid).count();
+    let _ = match invalid {
+        0 => writeln!(text, "all {} rows are valid", document.results.len()),
+        _ => writeln!(text, "{invalid} of {} rows are INVALID", document.results.len()),
+    };
+    text
+}
+
+/// What the rows of a block have in common.
+fn heading_of(row: &Row) -> String {
+    let cores = if row.cores == 1 { "core" } else { "cores" };
+    let mut text = match (row.kind, row.request_rate) {
+        (Kind::Open, Some(rate)) => format!("{} connections, {rate} requests/s", row.connections),
+        (Kind::Churn, Some(rate)) => {
+            format!("{rate} connections/s, {} requests each", row.transactions)
+        }
+        _ if row.transactions == 0 => format!("{} persistent connections", row.connections),
+        _ => format!("{} connections, {} transactions each", row.connections, row.transactions),
+    };
+    let _ = write!(
+        text,
+        ", {} B there and {} B back, {} server {cores}",
+        row.request_bytes, row.response_bytes, row.cores
+    );
+    if row.work != "none" {
+        let _ = write!(text, ", work {}", row.work);
+    }
+    if let Some(network) = &row.network {
+        let _ = write!(text, ", {network}");
+    }
+    text
+}
+
+fn columns(kind: Kind) -> String {
+    let lag = if kind == Kind::Closed { ["", ""] } else { ["lag p50", "p99"] };
+    format!(
+        "{:18} {:>8} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>7} {:>7}  {:19} {:19}",
+        "server",
+        "k/s",
+        "p1",
+        "p25",
+        "p50",
+        "p75",
+        "p99",
+        "CPU",
+        lag[0],
+        lag[1],
+        "p50 ratio",
+        "CPU ratio"
+    )
+    .trim_end()
+    .to_owned()
+}
+
+fn line(row: &Row) -> String {
+    let at = |percentiles: Option<Percentiles>, pick: fn(&Percentiles) -> f64| {
+        percentiles.as_ref().map(pick)
+    };
+    let service = row.service_us;
+    let rate = row.achieved_rate.map(|rate| rate / 1e3);
+    format!(
+        "{:18} {:>8} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>7} {:>7}  {:19} {:19}",
+        row.server,
+        figure(rate, 2),
+        figure(at(service, |p| p.p1), 0),
+        figure(at(service, |p| p.p25), 0),
+        figure(at(service, |p| p.p50), 0),
+        figure(at(service, |p| p.p75), 0),
+        figure(at(service, |p| p.p99), 0),
+        figure(row.server_cpu_us, 2),
+        figure(at(row.send_lag_us, |p| p.p50), 1),
+        figure(at(row.send_lag_us, |p| p.p99), 1),
+        ratio(if row.kind == Kind::Closed { row.throughput_ratio } else { row.p50_ratio }),
+        ratio(row.cpu_ratio)
+    )
+    .trim_end()
+    .to_owned()
+}
+
+fn figure(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
+}
+
+fn ratio(interval: Option<Interval>) -> String {
+    match interval {
+        None => "-".to_owned(),
+        Some(Interval::ONE) => "1".to_owned(),
+        Some(Interval { median, low, high }) => format!("{median:.2} [{low:.2}, {high:.2}]"),
+    }
+}
+
+/// The row's verdict and the numbers of its notes.
+fn marks<'a>(row: &'a Row, notes: &mut Vec<&'a str>) -> String {
+    let mut text = if row.valid { String::new() } else { " INVALID".to_owned() };
+    for note in &row.notes {
+        let number = notes.iter().position(|known| known == note).unwrap_or_else(|| {
+            notes.push(note);
+            notes.len() - 1
+        });
+        let _ = write!(text, " {})", number + 1);
+    }
+    text
+}
