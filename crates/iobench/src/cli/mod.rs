@@ -261,7 +261,8 @@ pub(crate) struct LoadArgs {
     pub(crate) duration: Duration,
 
     /// Open loop: requests per second, sent when they are due whatever the server does
-    #[arg(long, value_name = "N", conflicts_with = "transactions")]
+    /// (with --transactions: new connections per second, each with so many requests)
+    #[arg(long, value_name = "N")]
     pub(crate) rate: Option<f64>,
 
     /// Open loop: how requests are spread over time: slots, poisson or uniform

@@ -9,6 +9,7 @@ use crate::open::outcome::{Gauge, OpenOutcome};
 use crate::open::phases::Course;
 use crate::open::terminal::Terminal;
 use crate::open::{LEAD_NS, OpenPlan, Prepared, place};
+use crate::results::Kind;
 use crate::server::process::{Launch, ServerProcess};
 use crate::sys::clock::now_ns;
 use crate::sys::signals::Signals;
@@ -75,6 +76,7 @@ impl Measurer<'_> {
             arrivals: self.experiment.sweep.arrivals,
             exchange: point.exchange,
             connections: point.connections,
+            churn: (self.experiment.kind == Kind::Churn).then_some(point.transactions),
             timeout_ns: periods.timeout.as_nanos() as u64,
             generators: place(&point.placement.client_cpus, rate, generators)?,
             seed,

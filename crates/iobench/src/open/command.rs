@@ -45,6 +45,7 @@ struct Report<'a> {
     service_us: Option<Percentiles>,
     send_lag_us: Option<Percentiles>,
     transmit_us: Option<Percentiles>,
+    accept_us: Option<Percentiles>,
     offered_rate: f64,
     achieved_rate: f64,
     starved: f64,
@@ -103,6 +104,7 @@ fn plan(arguments: &LoadArgs, rate: f64) -> Result<OpenPlan> {
             response_bytes: arguments.response_bytes.unwrap_or(arguments.message_bytes),
         },
         connections: arguments.connections,
+        churn: (arguments.transactions > 0).then_some(arguments.transactions),
         timeout_ns: ns(arguments.timeout),
         generators: place(&cpus, rate, arguments.generators)?,
         seed: arguments.seed.unwrap_or(now_ns() % 1_000_000),
@@ -127,6 +129,7 @@ fn report<'a>(
         service_us: outcome.service_us(),
         send_lag_us: Percentiles::of(&outcome.send_lag),
         transmit_us: Percentiles::of(&outcome.transmit),
+        accept_us: Percentiles::of(&outcome.accept),
         offered_rate: outcome.offered_rate,
         achieved_rate: outcome.achieved_rate,
         starved: outcome.starved,
@@ -138,7 +141,7 @@ fn report<'a>(
             service: Some(encode(&outcome.service)?),
             send_lag: Some(encode(&outcome.send_lag)?),
             transmit: Some(encode(&outcome.transmit)?),
-            accept: None,
+            accept: (!outcome.accept.is_empty()).then(|| encode(&outcome.accept)).transpose()?,
         },
     })
 }
@@ -152,6 +155,7 @@ pub(crate) fn describe(outcome: &OpenOutcome) -> String {
         outcome.offered_rate, outcome.achieved_rate
     );
     for (name, times) in [
+        ("first answer", &outcome.accept),
         ("service time", &outcome.service),
         ("send lag", &outcome.send_lag),
         ("  to the wire", &outcome.transmit),

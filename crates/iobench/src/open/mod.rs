@@ -6,6 +6,7 @@
 //! keep books of their own (`record`); `verdict` says whether to believe the figures.
 
 pub(crate) mod arrivals;
+mod churn;
 pub(crate) mod command;
 pub(crate) mod connect;
 mod inflight;
@@ -27,6 +28,7 @@ use std::path::PathBuf;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::open::arrivals::Arrivals;
+use crate::open::churn::{Churn, Nursery};
 use crate::open::connect::{Connecting, Route};
 use crate::open::live::Counts;
 use crate::open::log::{Header, LogWriter};
@@ -48,7 +50,10 @@ pub(crate) struct OpenPlan {
     pub(crate) course: Course,
     pub(crate) arrivals: Arrivals,
     pub(crate) exchange: Exchange,
+    /// Standing connections; for a churn, the most that may be open at a time.
     pub(crate) connections: usize,
+    /// A churn: the rate is of new connections, each with so many requests.
+    pub(crate) churn: Option<u32>,
     /// An answer that takes longer is late; one that takes as long after the end is lost.
     pub(crate) timeout_ns: u64,
     pub(crate) generators: Vec<GeneratorCpus>,
@@ -107,8 +112,13 @@ pub(crate) struct Prepared {
     clock: Clock,
     target: String,
     request: Vec<u8>,
-    /// By generator.
-    sockets: Vec<Vec<OwnedFd>>,
+    load: Load,
+}
+
+/// What the generators work on, by generator.
+enum Load {
+    Standing(Vec<Vec<OwnedFd>>),
+    Churn(Churn, Vec<Nursery>),
 }
 
 impl Prepared {
@@ -126,18 +136,13 @@ impl Prepared {
                 "ask for more --connections or fewer --generators",
             ));
         }
-        let congestion = CongestionControl::pick();
         let request = request_bytes(plan.exchange.request_bytes);
-        let (exchange, count) = (plan.exchange, plan.connections);
-        let connecting =
-            Connecting { route, exchange, request: &request, congestion: &congestion, signals };
-        let all = connecting.establish(count, |ready| watcher.connecting(ready, count))?;
-        let mut sockets: Vec<Vec<OwnedFd>> = (0..generators).map(|_| Vec::new()).collect();
-        for (number, socket) in all.into_iter().enumerate() {
-            sockets[number % generators].push(socket);
-        }
+        let load = match plan.churn {
+            Some(transactions) => begin_churn(&plan, route, transactions)?,
+            None => stand(&plan, route, &request, signals, watcher)?,
+        };
         let target = route.target.to_string();
-        Ok(Prepared { plan, clock: Clock::calibrate(), target, request, sockets })
+        Ok(Prepared { plan, clock: Clock::calibrate(), target, request, load })
     }
 
     /// The generator's clock: CLOCK_MONOTONIC's scale.
@@ -176,6 +181,41 @@ impl Prepared {
             seed: self.plan.seed,
         }
     }
+}
+
+/// Makes the standing connections and deals them out.
+fn stand(
+    plan: &OpenPlan,
+    route: &Route,
+    request: &[u8],
+    signals: &Signals,
+    watcher: &mut dyn Watcher,
+) -> Result<Load> {
+    let congestion = CongestionControl::pick();
+    let (exchange, count) = (plan.exchange, plan.connections);
+    let connecting = Connecting { route, exchange, request, congestion: &congestion, signals };
+    let all = connecting.establish(count, |ready| watcher.connecting(ready, count))?;
+    let generators = plan.generators.len();
+    let mut sockets: Vec<Vec<OwnedFd>> = (0..generators).map(|_| Vec::new()).collect();
+    for (number, socket) in all.into_iter().enumerate() {
+        sockets[number % generators].push(socket);
+    }
+    Ok(Load::Standing(sockets))
+}
+
+fn begin_churn(plan: &OpenPlan, route: &Route, transactions: u32) -> Result<Load> {
+    let generators = plan.generators.len();
+    let churn = Churn {
+        route: route.clone(),
+        exchange: plan.exchange,
+        transactions,
+        most_open: plan.connections / generators,
+        congestion: CongestionControl::pick(),
+    };
+    churn.check(generators)?;
+    let nurseries =
+        (0..generators).map(|_| Nursery::new(&churn, generators)).collect::<Result<_>>()?;
+    Ok(Load::Churn(churn, nurseries))
 }
 
 /// A request: HTTP's smallest where it fits, so that web servers with answers of a fixed size can

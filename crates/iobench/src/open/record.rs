@@ -166,6 +166,10 @@ pub(crate) struct ReceiveBook {
     timeout_ns: u64,
     /// From the intended time to the complete answer, of requests due in the measured period.
     pub(crate) service: Times,
+    /// Churn: every request, from when it could be sent to its answer.
+    pub(crate) requests: Times,
+    /// Churn: connections that ended after their first answer, but before their last.
+    pub(crate) cut_short: u64,
     /// `scheduled` and `refused` stay zero: they are the sender's.
     pub(crate) accounts: Accounts,
     /// Answers that came in the measured period, whenever they were due.
@@ -178,6 +182,8 @@ impl ReceiveBook {
     pub(crate) fn new(course: Course, start_ns: u64, timeout_ns: u64, log: LogTap) -> ReceiveBook {
         ReceiveBook {
             service: new_times(),
+            requests: new_times(),
+            cut_short: 0,
             accounts: Accounts::default(),
             answers: 0,
             bins: Bins::new(&course),
@@ -217,6 +223,18 @@ impl ReceiveBook {
             outcome: if late { Outcome::Late } else { Outcome::Answered },
             phase,
         });
+    }
+
+    /// Churn: a request of a connection that was due at `intended_ns` took so long.
+    pub(crate) fn request(&mut self, intended_ns: u64, time_ns: u64) {
+        if self.course.phase(intended_ns.saturating_sub(self.start_ns)) == Phase::Measure {
+            self.requests.saturating_record(time_ns);
+        }
+    }
+
+    /// Churn: a connection ended in the middle.
+    pub(crate) fn cut_short(&mut self) {
+        self.cut_short += 1;
     }
 
     /// A request will not be answered: its connection has ended, or time is up.

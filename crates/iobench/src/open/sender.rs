@@ -46,6 +46,27 @@ impl Shared {
     }
 }
 
+/// Waits half-busily: the receiver gets the CPU whenever it wants it, and `meanwhile` is called
+/// again and again. The time at the end, or nothing if the run is to end.
+pub(crate) fn wait_until(
+    clock: &Clock,
+    shared: &Shared,
+    due_ns: u64,
+    mut meanwhile: impl FnMut(),
+) -> Option<u64> {
+    loop {
+        let now_ns = clock.now_ns();
+        if now_ns >= due_ns {
+            return Some(now_ns);
+        }
+        if shared.stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        meanwhile();
+        thread::yield_now();
+    }
+}
+
 /// The sending side of one generator.
 pub(crate) struct SendThread<'a> {
     pub(crate) clock: Clock,
@@ -70,7 +91,9 @@ impl SendThread<'_> {
         while let Some(due_ns) = self.schedule.next() {
             let intended_ns = self.start_ns + due_ns;
             let hurried = self.clock.now_ns() > intended_ns;
-            let Some(actual_ns) = self.wait_until(intended_ns) else { break };
+            let (clock, shared) = (self.clock, self.shared);
+            let unclog = || self.unclog();
+            let Some(actual_ns) = wait_until(&clock, shared, intended_ns, unclog) else { break };
             let connection = self.random.below(self.connections.len());
             self.book.due(intended_ns, actual_ns, hurried);
             self.shared.live.lag.record(actual_ns.saturating_sub(intended_ns));
@@ -91,24 +114,6 @@ impl SendThread<'_> {
         self.book.log.flush();
         self.shared.sent_all.store(true, Ordering::Release);
         self.book
-    }
-
-    /// Waits half-busily: the receiver gets the CPU whenever it wants it. The time at the end, or
-    /// nothing if the run is to end.
-    fn wait_until(&mut self, due_ns: u64) -> Option<u64> {
-        loop {
-            let now_ns = self.clock.now_ns();
-            if now_ns >= due_ns {
-                return Some(now_ns);
-            }
-            if self.shared.stop.load(Ordering::Relaxed) {
-                return None;
-            }
-            if !self.clogged.is_empty() {
-                self.unclog();
-            }
-            thread::yield_now();
-        }
     }
 
     fn send(&mut self, connection: usize, actual_ns: u64) {
@@ -141,6 +146,9 @@ impl SendThread<'_> {
 
     /// Offers what was left over to the sockets again.
     fn unclog(&mut self) {
+        if self.clogged.is_empty() {
+            return;
+        }
         let mut clogged = std::mem::take(&mut self.clogged);
         clogged.retain(|&connection| {
             while self.unsent[connection] > 0 {

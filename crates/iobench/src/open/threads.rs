@@ -8,6 +8,7 @@ use crate::compare::stats::SplitMix64;
 use crate::error::{Context, Error, Result};
 use crate::figures::{Percentiles, Times, new_times};
 use crate::open::arrivals::Schedule;
+use crate::open::churn::{Nursery, OpenThread, ServeThread, World};
 use crate::open::connect::raw;
 use crate::open::inflight::InFlight;
 use crate::open::live::{Counts, Live};
@@ -19,7 +20,7 @@ use crate::open::record::{Bins, LogTap, ReceiveBook, SendBook};
 use crate::open::sender::{SendThread, Shared};
 use crate::open::transmit::{self, Sampler};
 use crate::open::verdict::Evidence;
-use crate::open::{GeneratorCpus, Prepared, View, Watcher};
+use crate::open::{GeneratorCpus, Load, Prepared, View, Watcher};
 use crate::results::{Accounts, Moment};
 use crate::sys::affinity::{self, thread_id};
 use crate::sys::clock::now_ns;
@@ -57,8 +58,8 @@ pub(super) fn run(
     signals: &Signals,
     watcher: &mut dyn Watcher,
 ) -> Result<OpenOutcome> {
-    let shared: Vec<Shared> =
-        prepared.sockets.iter().map(|sockets| new_shared(prepared, sockets.len())).collect();
+    let generators = 0..prepared.plan.generators.len();
+    let shared: Vec<Shared> = generators.map(|number| new_shared(prepared, number)).collect();
     thread::scope(|scope| {
         let generators = shared
             .iter()
@@ -82,8 +83,13 @@ pub(super) fn run(
     })
 }
 
-fn new_shared(prepared: &Prepared, connections: usize) -> Shared {
+fn new_shared(prepared: &Prepared, number: usize) -> Shared {
     let plan = &prepared.plan;
+    // Connections of a churn have one request under way, and no queue.
+    let connections = match &prepared.load {
+        Load::Standing(sockets) => sockets[number].len(),
+        Load::Churn(..) => 0,
+    };
     // A server that stands still for the whole time-out may do so with four times the mean.
     let per_connection = plan.course.rate / plan.connections as f64;
     let expected = (4.0 * per_connection * plan.timeout_ns as f64 / 1e9).ceil() as usize + 16;
@@ -124,10 +130,9 @@ impl<'scope> Generator<'scope> {
                 // Dropped even when the thread ends early, so that nobody waits for the number.
                 let ids = receiver_ids;
                 affinity::pin_to(cpus.receiver)?;
-                let thread = receive_thread(prepared, number, shared, start_ns, receive_log)?;
                 let _ = ids.send((1, thread_id()));
                 drop(ids);
-                let result = thread.run();
+                let result = receive(prepared, number, shared, start_ns, receive_log)?;
                 shared.wait_until_sampled();
                 Ok(result)
             })
@@ -142,7 +147,7 @@ impl<'scope> Generator<'scope> {
                     shared.sent_all.store(true, Ordering::Release);
                     return Err(error);
                 }
-                let book = send_thread(prepared, number, shared, start_ns, send_log).run();
+                let book = send(prepared, number, shared, start_ns, send_log);
                 shared.wait_until_sampled();
                 Ok(book)
             })
@@ -182,54 +187,78 @@ fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     })
 }
 
-fn receive_thread<'a>(
-    prepared: &'a Prepared,
+/// The receive thread's work, whatever the load.
+fn receive(
+    prepared: &Prepared,
     number: usize,
-    shared: &'a Shared,
+    shared: &Shared,
     start_ns: u64,
     log: LogTap,
-) -> Result<ReceiveThread<'a>> {
-    let plan = &prepared.plan;
-    let connections = raw(&prepared.sockets[number]);
-    Ok(ReceiveThread {
-        clock: prepared.clock,
-        epoll: ReceiveThread::watch(&connections)?,
-        partial: vec![0; connections.len()],
-        connections,
-        response_bytes: plan.exchange.response_bytes,
-        shared,
-        give_up_ns: start_ns + plan.course.end_ns() + plan.timeout_ns,
-        book: ReceiveBook::new(plan.course, start_ns, plan.timeout_ns, log),
-        taken: 0,
-        unasked: 0,
-    })
+) -> Result<(ReceiveBook, u64)> {
+    let (plan, clock) = (&prepared.plan, prepared.clock);
+    let book = ReceiveBook::new(plan.course, start_ns, plan.timeout_ns, log);
+    let give_up_ns = start_ns + plan.course.end_ns() + plan.timeout_ns;
+    match &prepared.load {
+        Load::Standing(sockets) => {
+            let connections = raw(&sockets[number]);
+            let thread = ReceiveThread {
+                clock,
+                epoll: ReceiveThread::watch(&connections)?,
+                partial: vec![0; connections.len()],
+                connections,
+                response_bytes: plan.exchange.response_bytes,
+                shared,
+                give_up_ns,
+                book,
+                taken: 0,
+                unasked: 0,
+            };
+            Ok(thread.run())
+        }
+        Load::Churn(churn, nurseries) => {
+            let world = World { clock, churn, request: &prepared.request, shared };
+            Ok(ServeThread::new(world, &nurseries[number], give_up_ns, book).run())
+        }
+    }
 }
 
-fn send_thread<'a>(
-    prepared: &'a Prepared,
+/// The send thread's work, whatever the load.
+fn send(
+    prepared: &Prepared,
     number: usize,
-    shared: &'a Shared,
+    shared: &Shared,
     start_ns: u64,
     log: LogTap,
-) -> SendThread<'a> {
-    let plan = &prepared.plan;
-    let connections = raw(&prepared.sockets[number]);
-    connections.iter().for_each(|&fd| transmit::prepare(fd));
+) -> SendBook {
+    let (plan, clock, request) = (&prepared.plan, prepared.clock, prepared.request.as_slice());
     let course = plan.course.with_rate(plan.course.rate / plan.generators.len() as f64);
     // Each generator draws from seeds of its own, well apart.
     let mut seeds = SplitMix64::new(plan.seed.wrapping_add(number as u64));
-    SendThread {
-        clock: prepared.clock,
-        start_ns,
-        schedule: Schedule::new(plan.arrivals, course, seeds.next()),
-        unsent: vec![0; connections.len()],
-        connections,
-        request: &prepared.request,
-        shared,
-        random: SplitMix64::new(seeds.next()),
-        sampler: Sampler::new(course.rate),
-        book: SendBook::new(course, start_ns, log),
-        clogged: Vec::new(),
+    let schedule = Schedule::new(plan.arrivals, course, seeds.next());
+    let book = SendBook::new(course, start_ns, log);
+    match &prepared.load {
+        Load::Standing(sockets) => {
+            let connections = raw(&sockets[number]);
+            connections.iter().for_each(|&fd| transmit::prepare(fd));
+            let thread = SendThread {
+                clock,
+                start_ns,
+                schedule,
+                unsent: vec![0; connections.len()],
+                connections,
+                request,
+                shared,
+                random: SplitMix64::new(seeds.next()),
+                sampler: Sampler::new(course.rate),
+                book,
+                clogged: Vec::new(),
+            };
+            thread.run()
+        }
+        Load::Churn(churn, nurseries) => {
+            let world = World { clock, churn, request, shared };
+            OpenThread { world, start_ns, schedule, nursery: &nurseries[number], book }.run()
+        }
     }
 }
 
@@ -360,20 +389,33 @@ impl Summary<'_> {
             unasked,
             interval_us: 1e6 * plan.generators.len() as f64 / plan.course.rate,
         });
+        let cut_short: u64 = books.iter().map(|books| books.receive.cut_short).sum();
+        if cut_short > 0 {
+            reasons.push(format!("{cut_short} connections ended before their last answer"));
+        }
         if !accounts.balance() {
             reasons.push(format!("the books do not balance: {accounts:?}; report this as a bug"));
         }
+        let first_answers = merged(|books| &books.receive.service);
+        let (service, accept, requests, connections) = match &self.prepared.load {
+            Load::Standing(_) => (first_answers, new_times(), answers, plan.connections),
+            Load::Churn(churn, nurseries) => {
+                let requests = answers * u64::from(churn.transactions);
+                let most = nurseries.iter().map(Nursery::most_seen).sum();
+                (merged(|books| &books.receive.requests), first_answers, requests, most)
+            }
+        };
         OpenOutcome {
-            service: merged(|books| &books.receive.service),
+            service,
             transmit: merged(|books| &books.send.transmit),
-            accept: new_times(),
+            accept,
             send_lag,
             accounts,
             offered_rate: accounts.scheduled as f64 / measured_s,
             achieved_rate: answers as f64 / measured_s,
             starved,
-            server: self.server_use(answers),
-            connections: plan.connections,
+            server: self.server_use(requests),
+            connections,
             timeline: self.timeline(books),
             reasons,
         }
