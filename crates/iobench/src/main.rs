@@ -13,6 +13,7 @@ mod error;
 mod exchange;
 mod figures;
 mod load;
+mod network;
 mod output;
 mod results;
 mod serve;
