@@ -13,6 +13,7 @@ pub(crate) mod conditions;
 mod link;
 mod namespace;
 mod relay;
+pub(crate) mod verdict;
 
 #[cfg(test)]
 mod link_tests;
@@ -73,6 +74,7 @@ pub(crate) struct NetworkCounters {
 /// Two namespaces and the path between them. Dropping it ends the relay; the namespaces go with the
 /// last socket and descriptor.
 pub(crate) struct Network {
+    conditions: Conditions,
     relay: RelayThread,
     client: Endpoint,
     server: Endpoint,
@@ -98,12 +100,17 @@ impl Network {
         let server = Endpoint::create(&[SERVER], conditions.mtu, &settings)?;
         let relay = RelayThread::start([&client, &server], conditions, options)?;
         let client_addresses = addresses.into_iter().map(IpAddr::from).collect();
-        Ok(Network { relay, client, server, client_addresses })
+        let conditions = conditions.clone();
+        Ok(Network { conditions, relay, client, server, client_addresses })
+    }
+
+    pub(crate) fn conditions(&self) -> &Conditions {
+        &self.conditions
     }
 
     /// Where the clients' sockets belong.
-    pub(crate) fn client_namespace(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.client.namespace)
+    pub(crate) fn client_namespace(&self) -> &OwnedFd {
+        &self.client.namespace
     }
 
     /// Where the server belongs.
@@ -121,9 +128,10 @@ impl Network {
     }
 
     /// Moves the calling thread to the clients' side until the guard is dropped. Sockets belong to
-    /// the namespace in which they were made and stay there.
+    /// the namespace in which they were made and stay there; threads and processes are born into
+    /// the namespace of the thread that starts them.
     pub(crate) fn enter_client(&self) -> Result<Entered> {
-        Entered::new(&self.client.namespace)
+        Entered::new(self.client_namespace())
     }
 
     /// The relay's thread, by the kernel's number.

@@ -1,10 +1,11 @@
 //! Network namespaces without a name, and the TUN device in each: they live as long as somebody
 //! holds a descriptor of them, so nothing is left behind however the process ends.
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 use std::thread;
@@ -18,7 +19,7 @@ const DEVICE: &str = "path";
 /// Length of the network that all addresses are in.
 const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 0, 0);
 /// Packets that the device holds for the relay; a burst of every connection must fit.
-const DEVICE_QUEUE_PACKETS: libc::c_int = 65_536;
+const DEVICE_QUEUE_PACKETS: u32 = 65_536;
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_SYS_ADMIN: u32 = 21;
 /// What a person tuned for the machine shall hold in the namespaces as well.
@@ -205,15 +206,47 @@ fn configure(addresses: &[Ipv4Addr], mtu: u32) -> Result<()> {
     let mut request = interface(DEVICE);
     request.ifr_ifru.ifru_mtu = mtu as libc::c_int;
     call(fd, libc::SIOCSIFMTU, request, "set the packet size of a TUN device")?;
-    // The queue's length is an int at the same place as the packet size.
-    request.ifr_ifru.ifru_mtu = DEVICE_QUEUE_PACKETS;
-    call(fd, libc::SIOCSIFTXQLEN, request, "set the queue of a TUN device")?;
+    lengthen_queue().context("set the queue of a TUN device", SUPPORT)?;
     for name in ["lo", DEVICE] {
         let mut request = interface(name);
         request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
         call(fd, libc::SIOCSIFFLAGS, request, "switch a network device on")?;
     }
     Ok(())
+}
+
+/// Sets the length of the device's queue by rtnetlink(7): the ioctl for it asks for root's rights
+/// over the machine, not over the namespace.
+fn lengthen_queue() -> io::Result<()> {
+    const MESSAGE_BYTES: u32 = 40;
+    const ATTRIBUTE_BYTES: u16 = 8;
+    const ERROR_AT: usize = 16;
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes plain numbers and returns a new descriptor.
+    let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+    // SAFETY: the descriptor was just created and nobody else owns it.
+    let mut socket = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let name = CString::new(DEVICE)?;
+    // SAFETY: the name ends with a zero byte.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+    let mut message = Vec::new();
+    // A message header, an ifinfomsg of which only the index is given, and an attribute.
+    message.extend(MESSAGE_BYTES.to_ne_bytes());
+    message.extend([libc::RTM_NEWLINK.to_ne_bytes(), flags.to_ne_bytes()].concat());
+    message.extend([0; 8]);
+    message.extend([[0; 4], index.to_ne_bytes(), [0; 4], [0; 4]].concat());
+    message.extend([ATTRIBUTE_BYTES.to_ne_bytes(), libc::IFLA_TXQLEN.to_ne_bytes()].concat());
+    message.extend(DEVICE_QUEUE_PACKETS.to_ne_bytes());
+    socket.write_all(&message)?;
+    let mut answer = [0_u8; 1024];
+    let length = socket.read(&mut answer)?;
+    let code = answer[..length].get(ERROR_AT..ERROR_AT + 4).and_then(|code| code.try_into().ok());
+    match code.map(i32::from_ne_bytes) {
+        Some(0) => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(-code)),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 fn call(fd: RawFd, number: libc::c_ulong, mut request: libc::ifreq, action: &str) -> Result<()> {
