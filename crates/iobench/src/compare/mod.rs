@@ -12,6 +12,8 @@ pub(crate) mod slots;
 pub(crate) mod stats;
 pub(crate) mod table;
 
+use std::net::IpAddr;
+
 use serde::Serialize;
 
 use crate::cli::CompareArgs;
@@ -52,6 +54,8 @@ struct Document<'a> {
 struct PathReport<'a> {
     conditions: &'a Conditions,
     description: String,
+    server_address: IpAddr,
+    client_addresses: &'a [IpAddr],
     counters: NetworkCounters,
 }
 
@@ -124,8 +128,13 @@ fn network(arguments: &CompareArgs, seed: u64) -> Result<Option<Network>> {
 impl<'a> PathReport<'a> {
     fn of(network: &'a Network) -> Result<PathReport<'a>> {
         let conditions = network.conditions();
-        let (description, counters) = (conditions.to_string(), network.counters()?);
-        Ok(PathReport { conditions, description, counters })
+        Ok(PathReport {
+            conditions,
+            description: conditions.to_string(),
+            server_address: network.server_address(),
+            client_addresses: network.client_addresses(),
+            counters: network.counters()?,
+        })
     }
 
     /// Two lines for people.

@@ -383,8 +383,8 @@ pub(crate) fn warm_up(clients: &ClientGroup, signals: &Signals) -> Result<()> {
     warm_up_within(clients, signals, WARM_UP_PATIENCE_NS)
 }
 
-/// Longest wait for one more connection: over a network some round trips, and where packets get lost
-/// the second that a SYN waits to be sent again, and twice that.
+/// Longest wait for one more connection: over a network some round trips, and where packets get
+/// lost the second that a SYN waits to be sent again, and twice that.
 fn patience_ns(network: Option<&Network>) -> u64 {
     let Some(conditions) = network.map(Network::conditions) else { return WARM_UP_PATIENCE_NS };
     let repetitions_ns = if conditions.is_lossy() { 3 * WARM_UP_PATIENCE_NS } else { 0 };

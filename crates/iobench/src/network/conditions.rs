@@ -163,7 +163,7 @@ impl From<Conditions> for Written {
     }
 }
 
-/// The form of the command line: `delay=10ms,jitter=2ms,loss=0.01,rate=100Mbit,queue=64KiB,reorder`.
+/// The form of the command line, such as `delay=10ms,jitter=2ms,loss=0.01,rate=100Mbit,reorder`.
 impl FromStr for Conditions {
     type Err = String;
 

@@ -1,13 +1,13 @@
 //! Network conditions: delay, jitter, loss and rate between clients and server, made by the tool
 //! itself because many kernels lack netem.
 //!
-//! Clients and server get a network namespace each, with a TUN device as the only way out; a relay
-//! thread carries packets between the devices (`relay`) through a model of the path in each direction
-//! (`link`). Everything hangs on descriptors of this process: when it ends, however it ends, devices
-//! and namespaces are gone, and the machine's own network never sees any of it.
+//! Clients and server get a network namespace each, with a TUN device as the only way out; a
+//! thread carries packets between the devices (`relay`), through a model of the path in each
+//! direction (`link`). Everything hangs on descriptors of this process: when it ends, however it
+//! ends, devices and namespaces are gone, and the machine's own network never sees any of it.
 //!
-//! What TCP does on receipt of a packet runs on the relay's thread, so it appears in the relay's CPU
-//! time and not in the server's.
+//! What TCP does on receipt of a packet runs on the relay's thread, so it appears in the relay's
+//! CPU time and not in the server's.
 
 pub(crate) mod conditions;
 mod link;

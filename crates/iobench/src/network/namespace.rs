@@ -145,7 +145,7 @@ pub(super) fn acquire_privilege() -> Result<()> {
     Ok(())
 }
 
-fn has_capabilities() -> bool {
+pub(super) fn has_capabilities() -> bool {
     let effective = fs::read_to_string("/proc/thread-self/status").ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
         u64::from_str_radix(line.trim(), 16).ok()
@@ -178,7 +178,7 @@ fn open_device() -> Result<File> {
         .context(
             "open /dev/net/tun",
             "load the module (modprobe tun), allow the device in the container \
-             (--device /dev/net/tun), or let the user read and write it (chmod 666), or run as root",
+             (--device /dev/net/tun), or let the user read and write it, or run as root",
         )?;
     let mut request = interface(DEVICE);
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
@@ -215,8 +215,8 @@ fn configure(addresses: &[Ipv4Addr], mtu: u32) -> Result<()> {
     Ok(())
 }
 
-/// Sets the length of the device's queue by rtnetlink(7): the ioctl for it asks for root's rights
-/// over the machine, not over the namespace.
+/// Sets the length of the device's queue by rtnetlink(7): the ioctl for it asks for rights over the
+/// machine, not over the namespace.
 fn lengthen_queue() -> io::Result<()> {
     const MESSAGE_BYTES: u32 = 40;
     const ATTRIBUTE_BYTES: u16 = 8;

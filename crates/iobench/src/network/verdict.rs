@@ -3,15 +3,20 @@
 use crate::error::Result;
 use crate::figures::Percentiles;
 use crate::network::{Network, NetworkCounters};
+use crate::sys::clock::now_ns;
 
 /// Lateness below this is the wake-up of a thread, which every machine has.
 const TOLERATED_LATE_US: f64 = 1_000.0;
 /// Lateness above this part of the delay changes what was to be measured.
 const TOLERATED_PART: f64 = 0.1;
 
+/// A relay that is busier than this, or waits for a CPU, fetches packets late, which nobody sees.
+const TOLERATED_BUSY: f64 = 0.95;
+
 /// The path during one measurement.
 pub(crate) struct Observation {
     before: NetworkCounters,
+    begun_ns: u64,
 }
 
 impl Observation {
@@ -21,15 +26,16 @@ impl Observation {
         network.lossless_from(end_ns);
         let before = network.counters()?;
         network.take_lateness();
-        Ok(Observation { before })
+        Ok(Observation { before, begun_ns: now_ns() })
     }
 
     /// The reasons to distrust what was measured.
     pub(crate) fn end(self, network: &Network) -> Result<Vec<String>> {
         let late = Percentiles::of(&network.take_lateness());
         let after = network.counters()?;
+        let elapsed_ns = now_ns() - self.begun_ns;
         let delay_us = network.conditions().delay.as_nanos() as f64 / 1e3;
-        Ok(problems(late, delay_us, &self.before, &after))
+        Ok(problems(late, delay_us, &self.before, &after, elapsed_ns))
     }
 }
 
@@ -38,6 +44,7 @@ fn problems(
     delay_us: f64,
     before: &NetworkCounters,
     after: &NetworkCounters,
+    elapsed_ns: u64,
 ) -> Vec<String> {
     let mut problems = Vec::new();
     let limit_us = TOLERATED_LATE_US.max(delay_us * TOLERATED_PART);
@@ -48,6 +55,14 @@ fn problems(
              (--relay-cpu) or ask for less load",
             limit_us / 1e3
         ));
+    }
+    let [used_before_ns, used_ns] = [before, after].map(|c| c.relay_cpu_ns + c.relay_wait_ns);
+    if (used_ns - used_before_ns) as f64 > elapsed_ns as f64 * TOLERATED_BUSY {
+        problems.push(
+            "the network's relay never rested, so packets waited for it: give it a CPU \
+             (--relay-cpu) or ask for less load"
+                .to_owned(),
+        );
     }
     let device_full = [before, after].map(|c| c.to_server.device_full + c.to_client.device_full);
     let flight_full = [before, after].map(|c| c.to_server.flight_full + c.to_client.flight_full);
@@ -76,11 +91,20 @@ mod tests {
     #[test]
     fn lateness_counts_against_the_delay() {
         let none = NetworkCounters::default();
-        assert!(problems(None, 0.0, &none, &none).is_empty());
-        assert!(problems(late(900.0), 0.0, &none, &none).is_empty());
-        assert!(problems(late(4_900.0), 50_000.0, &none, &none).is_empty());
-        let problems = problems(late(5_100.0), 10_000.0, &none, &none);
+        assert!(problems(None, 0.0, &none, &none, 1).is_empty());
+        assert!(problems(late(900.0), 0.0, &none, &none, 1).is_empty());
+        assert!(problems(late(4_900.0), 50_000.0, &none, &none, 1).is_empty());
+        let problems = problems(late(5_100.0), 10_000.0, &none, &none, 1);
         assert!(problems[0].contains("p99 above 1.0 ms"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_relay_without_rest_is_the_limit() {
+        let before = NetworkCounters { relay_cpu_ns: 1_000, ..NetworkCounters::default() };
+        let after = NetworkCounters { relay_cpu_ns: 1_600, relay_wait_ns: 300, ..before };
+        assert!(problems(None, 0.0, &before, &after, 1_000).is_empty());
+        let problems = problems(None, 0.0, &before, &after, 940);
+        assert!(problems[0].contains("never rested"), "{problems:?}");
     }
 
     #[test]
@@ -88,10 +112,10 @@ mod tests {
         let before = NetworkCounters::default();
         let mut after = before;
         (after.to_server.lost, after.to_client.queue_full) = (5, 6);
-        assert!(problems(None, 0.0, &before, &after).is_empty(), "the conditions demand these");
+        assert!(problems(None, 0.0, &before, &after, 1).is_empty(), "the conditions demand these");
         (after.to_server.device_full, after.to_client.device_full) = (1, 2);
         after.to_client.refused = 4;
-        let problems = problems(None, 0.0, &before, &after);
+        let problems = problems(None, 0.0, &before, &after, 1);
         assert!(problems[0].starts_with("3 packets overflowed"), "{problems:?}");
         assert!(problems[1].starts_with("4 packets were not taken"), "{problems:?}");
     }
