@@ -14,6 +14,7 @@ mod exchange;
 mod experiment;
 mod figures;
 mod load;
+mod network;
 mod open;
 mod output;
 mod results;

@@ -14,6 +14,7 @@ use crate::cli::values::{
 };
 use crate::exchange::Work;
 use crate::experiment::file::Scale;
+use crate::network::conditions::Conditions;
 use crate::open::arrivals::Arrivals;
 
 const EXAMPLES: &str = "\
@@ -31,6 +32,7 @@ Examples:
   iobench compare --quick
   iobench compare --transactions 1,128,0 --message-bytes 64,4096 --cores 1,2 --json out.json
   iobench compare --servers epoll,epoll-partitioned --transactions all --duration 2s --rounds 10
+  iobench compare --network delay=10ms,jitter=2ms,loss=0.01,rate=100Mbit --duration 2s
 
 A row is marked INVALID when connections failed, bytes were lost, or the machine was too busy for
 enough undisturbed slices; the reason stands below the table and in the JSON file.";
@@ -190,6 +192,15 @@ pub(crate) struct CompareArgs {
     /// CPUs for client threads [default: those without a server thread, else shared with them]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) client_cpus: Option<Vec<usize>>,
+
+    /// Put a path between clients and servers: delay=TIME and jitter=TIME (each way: half of the
+    /// round trip), loss=PROBABILITY, rate=RATE, queue=BYTES, reorder, mtu=BYTES, by commas
+    #[arg(long, value_name = "CONDITIONS")]
+    pub(crate) network: Option<Conditions>,
+
+    /// The CPU for the thread that makes the path [default: any]
+    #[arg(long, value_name = "CPU", requires = "network")]
+    pub(crate) relay_cpu: Option<usize>,
 }
 
 /// Options of `serve`.

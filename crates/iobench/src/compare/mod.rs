@@ -12,6 +12,8 @@ pub(crate) mod slots;
 pub(crate) mod stats;
 pub(crate) mod table;
 
+use std::net::IpAddr;
+
 use serde::Serialize;
 
 use crate::cli::CompareArgs;
@@ -23,6 +25,7 @@ use crate::compare::progress::Progress;
 use crate::compare::report::{JsonFile, Rounds, Row};
 use crate::compare::slots::SlotRunner;
 use crate::error::{Error, Result};
+use crate::network::{Network, NetworkCounters, Options, conditions::Conditions};
 use crate::output;
 use crate::server::{
     self,
@@ -38,6 +41,7 @@ use crate::sys::socket::CongestionControl;
 #[derive(Serialize)]
 struct Document<'a> {
     environment: &'a Environment,
+    network: Option<PathReport<'a>>,
     baseline: &'a str,
     rounds: u32,
     slots_per_round: usize,
@@ -45,10 +49,24 @@ struct Document<'a> {
     results: &'a [Row],
 }
 
+/// The path between clients and servers.
+#[derive(Serialize)]
+struct PathReport<'a> {
+    conditions: &'a Conditions,
+    description: String,
+    server_address: IpAddr,
+    client_addresses: &'a [IpAddr],
+    counters: NetworkCounters,
+}
+
 /// Runs the comparison and prints it; true if every row is valid.
 pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let begun_ns = now_ns();
     let signals = Signals::block();
+    let seed = arguments.seed.unwrap_or(begun_ns % 1_000_000);
+    let network = network(arguments, seed)?;
+    // From here on everything is made on the clients' side, but for the servers.
+    let _entered = network.as_ref().map(Network::enter_client).transpose()?;
     let names = server_names(&arguments.servers)?;
     let baseline = baseline_of(&names, arguments.baseline.as_deref())?;
     let limits = Limits::raise()?;
@@ -56,7 +74,6 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     limits.check_backlog(arguments.connections)?;
     let plan = Plan::new(&request(arguments, names.len()), &allowed_cpus()?)?;
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
-    let seed = arguments.seed.unwrap_or(begun_ns % 1_000_000);
     let environment = Environment::gather(&limits, seed)?;
     output::note(&format!(
         "{} servers in {} cells, {} rounds, about {} s",
@@ -66,7 +83,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         plan.estimate_ns().div_ceil(1_000_000_000)
     ));
     let connections = arguments.connections;
-    let mut run = Run::start(plan, &names, baseline, connections, &signals)?;
+    let mut run = Run::start(plan, &names, baseline, connections, &signals, network.as_ref())?;
     let rounds = run.measure(begun_ns)?;
     let rows: Vec<Row> = run
         .plan
@@ -77,7 +94,12 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
             report::rows(cell, connections, &names, baseline, outcomes, seed)
         })
         .collect();
-    output::print(&format!("{}\n\n", environment.describe()));
+    let network = network.as_ref().map(PathReport::of).transpose()?;
+    output::print(&format!("{}\n", environment.describe()));
+    if let Some(network) = &network {
+        output::print(&format!("{}\n", network.describe()));
+    }
+    output::print("\n");
     output::print(&table::render(&rows, names[baseline], table::stdout_width()));
     for sentence in table::summarise(&rows, names[baseline]) {
         output::print(&format!("{sentence}\n"));
@@ -85,6 +107,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     if let Some(json) = json {
         json.write(&Document {
             environment: &environment,
+            network,
             baseline: names[baseline],
             rounds,
             slots_per_round: run.plan.passes,
@@ -93,6 +116,42 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         })?;
     }
     Ok(rows.iter().all(|row| row.valid))
+}
+
+/// The path that was asked for. Before any thread is started.
+fn network(arguments: &CompareArgs, seed: u64) -> Result<Option<Network>> {
+    let Some(conditions) = &arguments.network else { return Ok(None) };
+    let options = Options { relay_cpu: arguments.relay_cpu, seed, ..Options::default() };
+    Network::create(conditions, &options).map(Some)
+}
+
+impl<'a> PathReport<'a> {
+    fn of(network: &'a Network) -> Result<PathReport<'a>> {
+        let conditions = network.conditions();
+        Ok(PathReport {
+            conditions,
+            description: conditions.to_string(),
+            server_address: network.server_address(),
+            client_addresses: network.client_addresses(),
+            counters: network.counters()?,
+        })
+    }
+
+    /// Two lines for people.
+    fn describe(&self) -> String {
+        let [to_server, to_client] = [&self.counters.to_server, &self.counters.to_client];
+        format!(
+            "network: {}; {} packets to the servers, {} back, {} lost, {} dropped by full queues\n\
+             what the kernel does to receive a packet is in the CPU time of the network's relay \
+             ({:.1} s), not in the servers'",
+            self.description,
+            to_server.received,
+            to_client.received,
+            to_server.lost + to_client.lost,
+            to_server.queue_full + to_client.queue_full,
+            self.counters.relay_cpu_ns as f64 / 1e9
+        )
+    }
 }
 
 /// The known names among those asked for, each once; the usual servers if none is.
@@ -137,6 +196,10 @@ fn request(arguments: &CompareArgs, servers: usize) -> Request {
         duration_ns: arguments.duration.as_nanos() as u64,
         rounds: arguments.rounds,
         quick: arguments.quick,
+        round_trip_ns: arguments
+            .network
+            .as_ref()
+            .map_or(0, |network| network.longest_round_trip().as_nanos() as u64),
     }
 }
 
@@ -147,6 +210,7 @@ struct Run<'a> {
     baseline: usize,
     connections: usize,
     signals: &'a Signals,
+    network: Option<&'a Network>,
     /// (cores, index of the server) of each process.
     processes: Vec<((usize, usize), ServerProcess)>,
     /// By cell, then by server.
@@ -161,19 +225,24 @@ impl<'a> Run<'a> {
         baseline: usize,
         connections: usize,
         signals: &'a Signals,
+        network: Option<&'a Network>,
     ) -> Result<Self> {
         let mut processes: Vec<((usize, usize), ServerProcess)> = Vec::new();
         for cell in &plan.cells {
             for (server, name) in names.iter().enumerate() {
                 let key = (cell.cores, server);
                 if processes.iter().all(|(other, _)| *other != key) {
-                    let launch = Launch::echo(name, &cell.placement.server_cpus);
+                    let mut launch = Launch::echo(name, &cell.placement.server_cpus);
+                    if let Some(network) = network {
+                        launch.address = network.server_address();
+                        launch.namespace = Some(network.server_namespace());
+                    }
                     processes.push((key, ServerProcess::start(&launch, signals)?));
                 }
             }
         }
         let outcomes = vec![vec![Rounds::new(); names.len()]; plan.cells.len()];
-        Ok(Run { plan, names, baseline, connections, signals, processes, outcomes })
+        Ok(Run { plan, names, baseline, connections, signals, network, processes, outcomes })
     }
 
     /// Runs the rounds and returns how many there was time for.
@@ -216,6 +285,7 @@ impl<'a> Run<'a> {
             self.signals,
             &cell.placement,
             self.plan.slicing,
+            self.network,
             in_flight_bytes,
         )?;
         for rounds in &mut self.outcomes[index] {

@@ -7,6 +7,9 @@ use crate::error::{Error, Result};
 
 /// Aimed-at length of a slot's measured part.
 pub(crate) const SLOT_NS: u64 = 250_000_000;
+/// Round trips that a slot has time for where the duration allows it, and at least.
+const USUAL_ROUND_TRIPS: u64 = 20;
+const LEAST_ROUND_TRIPS: u64 = 5;
 /// Length of a slice: long against a timer tick, short against what the host steals at a time.
 pub(crate) const SLICE_NS: u64 = 25_000_000;
 /// Least warm-up of a slot.
@@ -107,6 +110,8 @@ pub(crate) struct Request {
     pub(crate) duration_ns: u64,
     pub(crate) rounds: Option<u32>,
     pub(crate) quick: bool,
+    /// What the network's round trip takes at most.
+    pub(crate) round_trip_ns: u64,
 }
 
 /// The whole run.
@@ -139,7 +144,9 @@ impl Plan {
                 }
             }
         }
-        let passes = (request.duration_ns / SLOT_NS / 2 * 2).max(2);
+        let slot_ns = SLOT_NS.max(USUAL_ROUND_TRIPS * request.round_trip_ns);
+        let passes = (request.duration_ns / slot_ns / 2 * 2).max(2);
+        check_round_trips(request, request.duration_ns / passes)?;
         let slicing = Slicing::divide(request.duration_ns / passes, SLICE_NS);
         let (passes, servers) = (passes as usize, request.servers);
         let rounds = request.rounds.unwrap_or(DEFAULT_ROUNDS);
@@ -188,6 +195,24 @@ impl Plan {
     }
 }
 
+/// Refuses slots in which a connection has too little time for its transactions.
+fn check_round_trips(request: &Request, slot_ns: u64) -> Result<()> {
+    if slot_ns < LEAST_ROUND_TRIPS * request.round_trip_ns {
+        return Err(Error::setup(
+            format!(
+                "a slot of {} ms is too short for round trips of {} ms",
+                slot_ns / 1_000_000,
+                request.round_trip_ns / 1_000_000
+            ),
+            format!(
+                "ask for --duration {}ms or less delay",
+                (2 * LEAST_ROUND_TRIPS * request.round_trip_ns).div_ceil(1_000_000)
+            ),
+        ));
+    }
+    Ok(())
+}
+
 /// Each value once, in the given order.
 fn unique<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
     let mut unique = Vec::new();
@@ -213,6 +238,7 @@ mod tests {
             duration_ns: 500_000_000,
             rounds: None,
             quick: false,
+            round_trip_ns: 0,
         }
     }
 
@@ -261,6 +287,20 @@ mod tests {
         assert_eq!(slots(2_000_000_000), (8, 250));
         assert_eq!(slots(250_000_000), (2, 125));
         assert_eq!(slots(750_000_000), (2, 375));
+    }
+
+    #[test]
+    fn slots_have_time_for_round_trips() {
+        let plan = |duration_ns, round_trip_ns| {
+            Plan::new(&Request { duration_ns, round_trip_ns, ..request() }, &[0, 1])
+        };
+        let passes = |duration_ns, round_trip_ns| plan(duration_ns, round_trip_ns).unwrap().passes;
+        assert_eq!(passes(2_000_000_000, 1_000_000), 8);
+        assert_eq!(passes(2_000_000_000, 20_000_000), 4);
+        assert_eq!(passes(2_000_000_000, 200_000_000), 2);
+        let refused = plan(500_000_000, 100_000_000).unwrap_err().to_string();
+        assert!(refused.contains("--duration 1000ms"), "{refused}");
+        assert!(plan(1_000_000_000, 100_000_000).is_ok());
     }
 
     #[test]

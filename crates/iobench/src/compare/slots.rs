@@ -7,6 +7,8 @@ use crate::client::ClientGroup;
 use crate::client::slices::{FaultCounts, Slicing, Tally, describe_stalled, new_total_latencies};
 use crate::compare::plan::{Placement, WARM_UP_NS};
 use crate::error::Result;
+use crate::network::Network;
+use crate::network::verdict::Observation;
 use crate::server::process::ServerProcess;
 use crate::server::shared::Counters;
 use crate::sys::affinity::{thread_id, wake_promptly};
@@ -188,7 +190,7 @@ struct Border {
     ticks: CpuTicks,
     server: Vec<ThreadTimes>,
     client: Vec<ThreadTimes>,
-    /// CPU time of this very thread, ours as well.
+    /// CPU time of this very thread and of the network's relay, ours as well.
     coordinator_ns: u64,
     system_calls: u64,
 }
@@ -202,6 +204,8 @@ pub(crate) struct SlotRunner<'a> {
     cpus: CpuReader,
     client_side: Side,
     coordinator: ThreadReader,
+    /// The path between clients and servers, unless it is the loopback device, and its relay.
+    path: Option<(&'a Network, ThreadReader)>,
     in_flight_bytes: u64,
 }
 
@@ -211,9 +215,11 @@ impl<'a> SlotRunner<'a> {
         signals: &'a Signals,
         placement: &'a Placement,
         slicing: Slicing,
+        network: Option<&'a Network>,
         in_flight_bytes: u64,
     ) -> Result<Self> {
         let own = std::process::id();
+        let relay = network.map(|network| ThreadReader::new(own, network.relay_thread()));
         Ok(SlotRunner {
             clients,
             signals,
@@ -222,6 +228,7 @@ impl<'a> SlotRunner<'a> {
             cpus: CpuReader::new(&placement.cpus())?,
             client_side: Side::new(own, &clients.thread_ids())?,
             coordinator: ThreadReader::new(own, thread_id())?,
+            path: network.zip(relay.transpose()?),
             in_flight_bytes,
         })
     }
@@ -233,11 +240,17 @@ impl<'a> SlotRunner<'a> {
         }
         let before = server.counters();
         let server_side = Side::new(server.id(), server.thread_ids())?;
+        let network = self.network();
+        if let Some(network) = network {
+            network.lossless_from(u64::MAX);
+        }
         self.clients.begin_slot(RawAddress::new(server.address()));
-        warm_up(self.clients, self.signals)?;
+        warm_up_within(self.clients, self.signals, patience_ns(network))?;
         let prompt = wake_promptly();
         let start_ns = now_ns() + LEAD_NS;
         self.clients.measure_from(start_ns);
+        let end_ns = start_ns + self.slicing.total_ns();
+        let observed = network.map(|network| Observation::begin(network, end_ns)).transpose()?;
         let mut borders = Vec::with_capacity(self.slicing.count + 1);
         for border in 0..=self.slicing.count as u64 {
             self.signals.sleep_until(start_ns + border * self.slicing.length_ns)?;
@@ -245,7 +258,10 @@ impl<'a> SlotRunner<'a> {
         }
         drop(prompt);
         let tallies = self.clients.finish_slot()?;
-        let mut problems = Vec::new();
+        let mut problems = match network.zip(observed) {
+            Some((network, observation)) => observation.end(network)?,
+            None => Vec::new(),
+        };
         if !server.drain(self.signals)? {
             problems.push(match server.ended() {
                 Some(status) => format!("the server process ended ({status})"),
@@ -254,8 +270,10 @@ impl<'a> SlotRunner<'a> {
         }
         let mut outcome = self.evaluate(start_ns, &borders, &tallies);
         let stalled = tallies.iter().map(|tally| tally.stalled).sum();
-        // In a disturbed slot it is more likely that somebody else had the CPU.
-        if stalled > 0 && outcome.slices.clean > outcome.slices.discarded() {
+        // Retransmissions take long; and in a disturbed slot it is more likely that somebody else
+        // had the CPU.
+        let lossy = network.is_some_and(|network| network.conditions().is_lossy());
+        if stalled > 0 && !lossy && outcome.slices.clean > outcome.slices.discarded() {
             problems.push(describe_stalled(stalled));
         }
         outcome.accounts = accounts(&tallies, &server.counters().since(&before));
@@ -272,7 +290,8 @@ impl<'a> SlotRunner<'a> {
         server_side.read(&mut border.server);
         self.client_side.read(&mut border.client);
         border.ticks = self.cpus.read();
-        border.coordinator_ns = self.coordinator.read().run_ns;
+        let relay_ns = self.path.as_ref().map_or(0, |(_, relay)| relay.read().run_ns);
+        border.coordinator_ns = self.coordinator.read().run_ns + relay_ns;
         border
     }
 
@@ -281,7 +300,8 @@ impl<'a> SlotRunner<'a> {
         for tally in tallies {
             outcome.faults.add(&tally.faults);
         }
-        let foreign = self.placement.is_shared() && self.used_by_others(borders);
+        let shared = self.shares_cpus();
+        let foreign = shared && self.used_by_others(borders);
         let (mut sums, mut all) = (Sums::default(), Sums::default());
         for (index, pair) in borders.windows(2).enumerate() {
             let due_ns = start_ns + index as u64 * self.slicing.length_ns;
@@ -290,7 +310,7 @@ impl<'a> SlotRunner<'a> {
                 || to.at_ns > due_ns + self.slicing.length_ns + LATE_NS;
             if to.ticks.steal != from.ticks.steal {
                 outcome.slices.stolen += 1;
-            } else if foreign || (!self.placement.is_shared() && self.was_delayed(from, to)) {
+            } else if foreign || (!shared && self.was_delayed(from, to)) {
                 outcome.slices.delayed += 1;
             } else if late {
                 outcome.slices.late += 1;
@@ -318,6 +338,15 @@ impl<'a> SlotRunner<'a> {
             }
         }
         outcome
+    }
+
+    fn network(&self) -> Option<&'a Network> {
+        self.path.as_ref().map(|(network, _)| *network)
+    }
+
+    /// No thread has a CPU to itself; the relay takes its time wherever there is some.
+    fn shares_cpus(&self) -> bool {
+        self.placement.is_shared() || self.path.is_some()
     }
 
     /// A thread that owns its CPU waited for it.
@@ -351,10 +380,22 @@ impl<'a> SlotRunner<'a> {
 /// Waits for the least warm-up and until every connection has completed a transaction, or none has
 /// for a while: what stalls beyond that is found out by measuring.
 pub(crate) fn warm_up(clients: &ClientGroup, signals: &Signals) -> Result<()> {
+    warm_up_within(clients, signals, WARM_UP_PATIENCE_NS)
+}
+
+/// Longest wait for one more connection: over a network some round trips, and where packets get
+/// lost the second that a SYN waits to be sent again, and twice that.
+fn patience_ns(network: Option<&Network>) -> u64 {
+    let Some(conditions) = network.map(Network::conditions) else { return WARM_UP_PATIENCE_NS };
+    let repetitions_ns = if conditions.is_lossy() { 3 * WARM_UP_PATIENCE_NS } else { 0 };
+    WARM_UP_PATIENCE_NS + repetitions_ns + 3 * conditions.longest_round_trip().as_nanos() as u64
+}
+
+fn warm_up_within(clients: &ClientGroup, signals: &Signals, patience_ns: u64) -> Result<()> {
     let mut progress_ns = now_ns();
     signals.sleep_until(progress_ns + WARM_UP_NS - LEAD_NS)?;
     let mut cold = clients.cold();
-    while cold > 0 && now_ns() < progress_ns + WARM_UP_PATIENCE_NS {
+    while cold > 0 && now_ns() < progress_ns + patience_ns {
         signals.sleep_ms(5)?;
         let still_cold = clients.cold();
         if still_cold < cold {

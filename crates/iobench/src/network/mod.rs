@@ -1,0 +1,246 @@
+//! Network conditions: delay, jitter, loss and rate between clients and server, made by the tool
+//! itself because many kernels lack netem.
+//!
+//! Clients and server get a network namespace each, with a TUN device as the only way out; a
+//! thread carries packets between the devices (`relay`), through a model of the path in each
+//! direction (`link`). Everything hangs on descriptors of this process: when it ends, however it
+//! ends, devices and namespaces are gone, and the machine's own network never sees any of it.
+//!
+//! What TCP does on receipt of a packet runs on the relay's thread, so it appears in the relay's
+//! CPU time and not in the server's.
+
+pub(crate) mod conditions;
+mod link;
+mod namespace;
+mod relay;
+pub(crate) mod verdict;
+
+#[cfg(test)]
+mod link_tests;
+#[cfg(test)]
+mod tests;
+
+use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::thread::{self, JoinHandle};
+
+use serde::Serialize;
+
+use crate::error::{Context, Error, Result};
+use crate::figures::{Times, new_times};
+use crate::network::conditions::Conditions;
+use crate::network::namespace::{Endpoint, HostSettings};
+use crate::network::relay::{DirectionCounters, Relay, Shared};
+use crate::output;
+use crate::sys::affinity;
+use crate::sys::procstat::ThreadReader;
+use crate::sys::signals::Event;
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const MOST_CLIENT_ADDRESSES: usize = 250;
+
+/// What is not a condition of the path.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// Addresses on the clients' side, 1 to 250: each has the local ports once.
+    pub(crate) client_addresses: usize,
+    /// The CPU that the relay runs on; the scheduler's choice without it.
+    pub(crate) relay_cpu: Option<usize>,
+    /// Decides which packets are lost, and the jitter.
+    pub(crate) seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { client_addresses: 1, relay_cpu: None, seed: 1 }
+    }
+}
+
+/// What has happened since the network was created.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct NetworkCounters {
+    pub(crate) to_server: DirectionCounters,
+    pub(crate) to_client: DirectionCounters,
+    /// CPU time of the relay, including TCP's work on receipt.
+    pub(crate) relay_cpu_ns: u64,
+    /// Time that the relay was ready to run but waited for a CPU.
+    pub(crate) relay_wait_ns: u64,
+}
+
+/// Two namespaces and the path between them. Dropping it ends the relay; the namespaces go with the
+/// last socket and descriptor.
+pub(crate) struct Network {
+    conditions: Conditions,
+    relay: RelayThread,
+    client: Endpoint,
+    server: Endpoint,
+    client_addresses: Vec<IpAddr>,
+}
+
+impl Network {
+    /// Creates namespaces, devices and relay. Without root's rights the process moves into a user
+    /// namespace for good, which it can only while it has a single thread: call this early.
+    pub(crate) fn create(conditions: &Conditions, options: &Options) -> Result<Network> {
+        if !(1..=MOST_CLIENT_ADDRESSES).contains(&options.client_addresses) {
+            return Err(Error::setup(
+                format!("{} client addresses are impossible", options.client_addresses),
+                format!("choose 1 to {MOST_CLIENT_ADDRESSES}"),
+            ));
+        }
+        let settings = HostSettings::read();
+        namespace::acquire_privilege()?;
+        let addresses: Vec<Ipv4Addr> = (1..=options.client_addresses)
+            .map(|number| Ipv4Addr::new(10, 77, 1, number as u8))
+            .collect();
+        let client = Endpoint::create(&addresses, conditions.mtu, &settings)?;
+        let server = Endpoint::create(&[SERVER], conditions.mtu, &settings)?;
+        let relay = RelayThread::start([&client, &server], conditions, options)?;
+        let client_addresses = addresses.into_iter().map(IpAddr::from).collect();
+        let conditions = conditions.clone();
+        Ok(Network { conditions, relay, client, server, client_addresses })
+    }
+
+    pub(crate) fn conditions(&self) -> &Conditions {
+        &self.conditions
+    }
+
+    /// Where the clients' sockets belong.
+    pub(crate) fn client_namespace(&self) -> &OwnedFd {
+        &self.client.namespace
+    }
+
+    /// Where the server belongs.
+    pub(crate) fn server_namespace(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.server.namespace)
+    }
+
+    pub(crate) fn server_address(&self) -> IpAddr {
+        SERVER.into()
+    }
+
+    /// Addresses that clients may bind to; the first is what they get without.
+    pub(crate) fn client_addresses(&self) -> &[IpAddr] {
+        &self.client_addresses
+    }
+
+    /// Moves the calling thread to the clients' side until the guard is dropped. Sockets belong to
+    /// the namespace in which they were made and stay there; threads and processes are born into
+    /// the namespace of the thread that starts them.
+    pub(crate) fn enter_client(&self) -> Result<Entered> {
+        Entered::new(self.client_namespace())
+    }
+
+    /// The relay's thread, by the kernel's number.
+    pub(crate) fn relay_thread(&self) -> i32 {
+        self.relay.id
+    }
+
+    /// The books as of the relay's last round; an error if the relay has failed.
+    pub(crate) fn counters(&self) -> Result<NetworkCounters> {
+        let [mut to_server, mut to_client] = {
+            let books = self.relay.shared.books();
+            if let Some(failure) = &books.failure {
+                return Err(Error::setup(
+                    format!("the network's relay failed: {failure}"),
+                    "run again; report it if it recurs",
+                ));
+            }
+            books.directions
+        };
+        to_server.device_full = self.client.device_drops()?;
+        to_client.device_full = self.server.device_drops()?;
+        let times = self.relay.times.read();
+        let (relay_cpu_ns, relay_wait_ns) = (times.run_ns, times.delay_ns);
+        Ok(NetworkCounters { to_server, to_client, relay_cpu_ns, relay_wait_ns })
+    }
+
+    /// How late packets were delivered since the last call, whatever the conditions: a run is not
+    /// valid when this comes near the times that it measures.
+    pub(crate) fn take_lateness(&self) -> Times {
+        std::mem::replace(&mut self.relay.shared.books().late, new_times())
+    }
+
+    /// Drops no more packets from `from_ns` of CLOCK_MONOTONIC on, u64::MAX for never, so that
+    /// connections can be closed without waiting for retransmissions.
+    pub(crate) fn lossless_from(&self, from_ns: u64) {
+        self.relay.shared.lossless_from_ns.store(from_ns, Ordering::Release);
+    }
+}
+
+/// A thread's stay in another network namespace; dropping it returns the thread.
+pub(crate) struct Entered {
+    home: OwnedFd,
+    /// The thread that entered has to leave.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Entered {
+    pub(crate) fn new(namespace: &OwnedFd) -> Result<Entered> {
+        let home = namespace::current()?;
+        namespace::enter(namespace)?;
+        Ok(Entered { home, _not_send: PhantomData })
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Err(error) = namespace::enter(&self.home) {
+            output::note(&format!("a thread stays in its network namespace: {error}"));
+        }
+    }
+}
+
+/// The relay while it runs.
+struct RelayThread {
+    shared: Arc<Shared>,
+    stop: Arc<Event>,
+    id: i32,
+    times: ThreadReader,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl RelayThread {
+    fn start(
+        [client, server]: [&Endpoint; 2],
+        conditions: &Conditions,
+        options: &Options,
+    ) -> Result<RelayThread> {
+        let (shared, stop) = (Arc::new(Shared::new()), Arc::new(Event::new()?));
+        let devices = [&client.device, &server.device];
+        let mut relay = Relay::new(devices, conditions, options.seed, Arc::clone(&shared))
+            .context("duplicate a descriptor", "raise the limit of open files (ulimit -n)")?;
+        let (cpu, ending) = (options.relay_cpu, Arc::clone(&stop));
+        let (started, starting) = channel();
+        let handle = thread::Builder::new()
+            .name("relay".to_owned())
+            .spawn(move || {
+                let id = affinity::thread_id();
+                let prepared = cpu
+                    .map_or(Ok(()), affinity::pin_to)
+                    .and_then(|()| ThreadReader::new(std::process::id(), id));
+                let ready = prepared.is_ok();
+                let _ = started.send(prepared.map(|times| (id, times)));
+                if ready {
+                    relay.run(ending.raw());
+                }
+            })
+            .context("start the network's relay", "raise `ulimit -u`")?;
+        let (id, times) = starting.recv().unwrap_or_else(|_| {
+            Err(Error::setup("the network's relay ended at its start", "report this as a bug"))
+        })?;
+        Ok(RelayThread { shared, stop, id, times, handle: Some(handle) })
+    }
+}
+
+impl Drop for RelayThread {
+    fn drop(&mut self) {
+        self.stop.raise();
+        if let Some(handle) = self.handle.take() {
+            let _ = handle.join();
+        }
+    }
+}

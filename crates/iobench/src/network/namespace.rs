@@ -1,0 +1,293 @@
+//! Network namespaces without a name, and the TUN device in each: they live as long as somebody
+//! holds a descriptor of them, so nothing is left behind however the process ends.
+
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Arc;
+use std::thread;
+
+use crate::error::{Context, Error, Result};
+use crate::sys::check;
+use crate::sys::limits::read_trimmed;
+use crate::sys::socket::new_tcp;
+
+const DEVICE: &str = "path";
+/// Length of the network that all addresses are in.
+const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 0, 0);
+/// Packets that the device holds for the relay; a burst of every connection must fit.
+const DEVICE_QUEUE_PACKETS: u32 = 65_536;
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_SYS_ADMIN: u32 = 21;
+/// What a person tuned for the machine shall hold in the namespaces as well.
+const INHERITED: [&str; 5] = [
+    "core/somaxconn",
+    "ipv4/ip_local_port_range",
+    "ipv4/tcp_max_syn_backlog",
+    "ipv4/tcp_rmem",
+    "ipv4/tcp_wmem",
+];
+const SUPPORT: &str =
+    "the kernel needs CONFIG_NET_NS and CONFIG_TUN, and the process CAP_NET_ADMIN";
+
+/// Settings of the namespace that the calling thread is in.
+pub(super) struct HostSettings(Vec<(&'static str, String)>);
+
+impl HostSettings {
+    pub(super) fn read() -> HostSettings {
+        let value = |name| read_trimmed(&format!("/proc/sys/net/{name}"));
+        HostSettings(INHERITED.into_iter().filter_map(|name| Some((name, value(name)?))).collect())
+    }
+
+    fn write(&self) -> Result<()> {
+        for (name, value) in &self.0 {
+            let path = format!("/proc/sys/net/{name}");
+            match fs::write(&path, value) {
+                // Some are not shown in user namespaces; who needs a limit reads it there.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                written => written.context(format!("write {path}"), "mount /proc writable")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One end of the path.
+pub(super) struct Endpoint {
+    pub(super) namespace: Arc<OwnedFd>,
+    /// Non-blocking; a read is a packet that the namespace sends, a write one that it receives.
+    pub(super) device: File,
+    /// The namespace's /proc/net/dev.
+    statistics: File,
+}
+
+impl Endpoint {
+    /// A new namespace whose only way out is a device with these addresses.
+    pub(super) fn create(
+        addresses: &[Ipv4Addr],
+        mtu: u32,
+        settings: &HostSettings,
+    ) -> Result<Endpoint> {
+        let furnish = || {
+            // SAFETY: a plain number; only the calling thread moves.
+            check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).context(
+                "create a network namespace",
+                "allow CAP_SYS_ADMIN (container engines: --privileged) and check \
+                 user.max_net_namespaces",
+            )?;
+            settings.write()?;
+            let device = open_device()?;
+            configure(addresses, mtu)?;
+            let statistics = File::open("/proc/thread-self/net/dev")
+                .context("open /proc/thread-self/net/dev", "mount /proc")?;
+            Ok(Endpoint { namespace: Arc::new(current()?), device, statistics })
+        };
+        // Only a thread of its own can leave its namespace without a way back.
+        thread::scope(|scope| {
+            let builder = thread::Builder::new().name("namespace".to_owned());
+            let helper = builder
+                .spawn_scoped(scope, furnish)
+                .context("start a thread for a namespace", "raise `ulimit -u`")?;
+            helper.join().unwrap_or_else(|_| {
+                Err(Error::setup("a namespace's thread panicked", "report this as a bug"))
+            })
+        })
+    }
+
+    /// Packets that the device dropped because the relay had not fetched those before.
+    pub(super) fn device_drops(&self) -> Result<u64> {
+        let mut buffer = [0_u8; 4096];
+        let length = self
+            .statistics
+            .read_at(&mut buffer, 0)
+            .context("read the statistics of the namespace's device", "run again")?;
+        sent_drops(&String::from_utf8_lossy(&buffer[..length])).ok_or_else(|| {
+            Error::setup("the namespace's device is not in its statistics", "report this as a bug")
+        })
+    }
+}
+
+/// The fourth count of the sending half of the device's line.
+fn sent_drops(text: &str) -> Option<u64> {
+    const RECEIVING_COUNTS: usize = 8;
+    let line = text.lines().find_map(|line| line.trim().strip_prefix("path:"))?;
+    line.split_whitespace().nth(RECEIVING_COUNTS + 3)?.parse().ok()
+}
+
+/// Makes sure that this process may create namespaces: without the privilege it moves into a user
+/// namespace, for good, which only a process with a single thread can.
+pub(super) fn acquire_privilege() -> Result<()> {
+    if has_capabilities() {
+        return Ok(());
+    }
+    // SAFETY: neither call has arguments, and they cannot fail.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    // With a network namespace of its own, because only into one that belongs to the user namespace
+    // can a thread return.
+    // SAFETY: plain numbers.
+    check(unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) }).context(
+        "create a user namespace in place of root's rights",
+        "run as root, or allow user namespaces (sysctl user.max_user_namespaces, \
+         kernel.apparmor_restrict_unprivileged_userns=0)",
+    )?;
+    let maps = [
+        ("setgroups", "deny".to_owned()),
+        ("uid_map", format!("{user} {user} 1")),
+        ("gid_map", format!("{group} {group} 1")),
+    ];
+    for (name, text) in maps {
+        let path = format!("/proc/self/{name}");
+        fs::write(&path, text).context(format!("write {path}"), "run as root")?;
+    }
+    Ok(())
+}
+
+pub(super) fn has_capabilities() -> bool {
+    let effective = fs::read_to_string("/proc/thread-self/status").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    });
+    let needed = 1 << CAP_SYS_ADMIN | 1 << CAP_NET_ADMIN;
+    effective.is_some_and(|effective| effective & needed == needed)
+}
+
+/// The network namespace of the calling thread.
+pub(super) fn current() -> Result<OwnedFd> {
+    let path = "/proc/thread-self/ns/net";
+    Ok(File::open(path).context(format!("open {path}"), "mount /proc")?.into())
+}
+
+/// Moves the calling thread into a network namespace.
+pub(super) fn enter(namespace: &OwnedFd) -> Result<()> {
+    // SAFETY: an open descriptor and a plain number; only the calling thread moves.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
+        .map(|_| ())
+        .context("enter a network namespace", "allow CAP_SYS_ADMIN or run as root")
+}
+
+/// The TUN device, whose descriptor keeps it alive.
+fn open_device() -> Result<File> {
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open("/dev/net/tun")
+        .context(
+            "open /dev/net/tun",
+            "load the module (modprobe tun), allow the device in the container \
+             (--device /dev/net/tun), or let the user read and write it, or run as root",
+        )?;
+    let mut request = interface(DEVICE);
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: the request is an initialised ifreq, which TUNSETIFF reads and writes.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })
+        .context("create a TUN device", SUPPORT)?;
+    Ok(device)
+}
+
+/// Addresses, packet size and queue of the device; then it and the loopback device go up.
+fn configure(addresses: &[Ipv4Addr], mtu: u32) -> Result<()> {
+    let socket = new_tcp(libc::AF_INET).context("create a socket in a namespace", SUPPORT)?;
+    let fd = socket.as_raw_fd();
+    for (index, &address) in addresses.iter().enumerate() {
+        // Further addresses belong to aliases of the device, as ifconfig(8) makes them.
+        let name = if index == 0 { DEVICE.to_owned() } else { format!("{DEVICE}:{index}") };
+        let mut request = interface(&name);
+        request.ifr_ifru.ifru_addr = socket_address(address);
+        call(fd, libc::SIOCSIFADDR, request, "set a namespace's address")?;
+        if index == 0 {
+            request.ifr_ifru.ifru_netmask = socket_address(NETMASK);
+            call(fd, libc::SIOCSIFNETMASK, request, "set a namespace's network mask")?;
+        }
+    }
+    let mut request = interface(DEVICE);
+    request.ifr_ifru.ifru_mtu = mtu as libc::c_int;
+    call(fd, libc::SIOCSIFMTU, request, "set the packet size of a TUN device")?;
+    lengthen_queue().context("set the queue of a TUN device", SUPPORT)?;
+    for name in ["lo", DEVICE] {
+        let mut request = interface(name);
+        request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+        call(fd, libc::SIOCSIFFLAGS, request, "switch a network device on")?;
+    }
+    Ok(())
+}
+
+/// Sets the length of the device's queue by rtnetlink(7): the ioctl for it asks for rights over the
+/// machine, not over the namespace.
+fn lengthen_queue() -> io::Result<()> {
+    const MESSAGE_BYTES: u32 = 40;
+    const ATTRIBUTE_BYTES: u16 = 8;
+    const ERROR_AT: usize = 16;
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes plain numbers and returns a new descriptor.
+    let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+    // SAFETY: the descriptor was just created and nobody else owns it.
+    let mut socket = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let name = CString::new(DEVICE)?;
+    // SAFETY: the name ends with a zero byte.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+    let mut message = Vec::new();
+    // A message header, an ifinfomsg of which only the index is given, and an attribute.
+    message.extend(MESSAGE_BYTES.to_ne_bytes());
+    message.extend([libc::RTM_NEWLINK.to_ne_bytes(), flags.to_ne_bytes()].concat());
+    message.extend([0; 8]);
+    message.extend([[0; 4], index.to_ne_bytes(), [0; 4], [0; 4]].concat());
+    message.extend([ATTRIBUTE_BYTES.to_ne_bytes(), libc::IFLA_TXQLEN.to_ne_bytes()].concat());
+    message.extend(DEVICE_QUEUE_PACKETS.to_ne_bytes());
+    socket.write_all(&message)?;
+    let mut answer = [0_u8; 1024];
+    let length = socket.read(&mut answer)?;
+    let code = answer[..length].get(ERROR_AT..ERROR_AT + 4).and_then(|code| code.try_into().ok());
+    match code.map(i32::from_ne_bytes) {
+        Some(0) => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(-code)),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn call(fd: RawFd, number: libc::c_ulong, mut request: libc::ifreq, action: &str) -> Result<()> {
+    // SAFETY: the request is an initialised ifreq, which these calls read.
+    check(unsafe { libc::ioctl(fd, number as _, &raw mut request) })
+        .map(|_| ())
+        .context(action, SUPPORT)
+}
+
+/// A request about the interface, all else zero.
+fn interface(name: &str) -> libc::ifreq {
+    // SAFETY: ifreq is plain data for which all zeros is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero.
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+/// The address in a sockaddr_in's layout: two bytes of port, then the address.
+fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
+    let mut sa_data = [0; 14];
+    for (to, from) in sa_data[2..].iter_mut().zip(address.octets()) {
+        *to = from as libc::c_char;
+    }
+    libc::sockaddr { sa_family: libc::AF_INET as libc::sa_family_t, sa_data }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_found_in_the_statistics() {
+        let text = "Inter-|   Receive      |  Transmit\n face |bytes packets errs drop ...\n    \
+                    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  \
+                    path:   17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32\n";
+        assert_eq!(sent_drops(text), Some(28));
+        assert_eq!(sent_drops("lo: 1 2 3"), None);
+        assert_eq!(sent_drops("path: 1 2 3"), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! `iobench compare --network` as users run it. What must hold on any machine: packets went through
+//! the path, round trips took their time, the books balance, and no privilege is needed but those
+//! that user namespaces give.
+
+mod common;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use common::{iobench, run, run_with_json, stderr, stdout};
+use serde_json::Value;
+
+const SHORT: [&str; 10] = [
+    "--servers",
+    "epoll",
+    "--cores",
+    "1",
+    "--rounds",
+    "1",
+    "--duration",
+    "200ms",
+    "--connections",
+    "16",
+];
+const CAP_SYS_ADMIN: libc::c_ulong = 21;
+
+fn u(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+/// Both ends have seen the same bytes, but for what was under way at the end of the two slots.
+fn assert_books(row: &Value, message_bytes: u64) {
+    let books = &row["accounts"];
+    let count = |name: &str| u(&books[name]);
+    assert!(count("client_transactions") > 0, "{books}");
+    assert_eq!(count("server_accepted"), count("server_closed"), "{row}");
+    assert!(count("client_bytes_sent") >= count("server_bytes_received"));
+    assert!(count("server_bytes_sent") >= count("client_bytes_received"));
+    let missing = count("client_bytes_sent") - count("client_bytes_received");
+    assert!(missing <= 2 * 16 * message_bytes, "{books}");
+}
+
+#[test]
+fn a_comparison_runs_over_the_path_and_its_books_balance() {
+    let network = ["--network", "delay=2ms,loss=0.05,rate=100Mbit", "--transactions", "1,0"];
+    let (status, document, printed) = run_with_json(&[&["compare"], &SHORT[..], &network].concat());
+    assert!(matches!(status, Some(0 | 2)), "{printed}");
+    let path = &document["network"];
+    assert_eq!(path["conditions"]["delay"], "2ms");
+    assert_eq!(path["description"], "2ms each way, 5 % loss, 100 Mbit/s, queue of 625000 B");
+    let both =
+        |name| ["to_server", "to_client"].map(|direction| u(&path["counters"][direction][name]));
+    assert!(both("delivered").iter().all(|&count| count > 0), "{path}");
+    assert!(both("lost").iter().sum::<u64>() > 0, "{path}");
+    let rows = document["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert_books(row, 64);
+        let latency_us = &row["latency_us"]["p25"];
+        assert!(latency_us.as_f64().unwrap() >= 3_900.0, "a round trip takes 4 ms: {latency_us}");
+    }
+    assert!(printed.contains("network: 2ms each way"), "{printed}");
+}
+
+#[test]
+fn without_conditions_there_is_no_path() {
+    let (_, document, printed) =
+        run_with_json(&[&["compare"], &SHORT[..], &["--transactions", "0"]].concat());
+    assert!(document["network"].is_null() && !printed.contains("network:"), "{printed}");
+}
+
+/// Takes a right from root, as a container engine does; the program then has to do with what a user
+/// namespace gives it.
+fn without_system_administration(command: &mut Command) {
+    // SAFETY: prctl takes plain numbers and is async-signal-safe.
+    let drop_right = || match unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_ADMIN) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    };
+    // SAFETY: the closure makes only the call above between fork and exec.
+    unsafe { command.pre_exec(drop_right) };
+}
+
+#[test]
+fn a_user_namespace_does_in_place_of_root() {
+    let network = ["--network", "delay=1ms", "--transactions", "0"];
+    let mut command = iobench(&[&["compare"], &SHORT[..], &network].concat());
+    // SAFETY: geteuid has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } == 0 {
+        without_system_administration(&mut command);
+    }
+    let output = command.output().unwrap();
+    let printed = stdout(&output) + &stderr(&output);
+    assert!(matches!(output.status.code(), Some(0 | 2)), "{printed}");
+    assert!(printed.contains("network: 1ms each way"), "{printed}");
+}
+
+#[test]
+fn conditions_that_make_no_sense_are_refused() {
+    for (conditions, part) in [
+        ("delay=5", "a time needs a unit"),
+        ("latency=1ms", "is no condition"),
+        ("delay=1ms,jitter=2ms", "exceeds the delay"),
+        ("delay=500ms", "too short for round trips"),
+    ] {
+        let output = run(&[&["compare"], &SHORT[..], &["--network", conditions]].concat());
+        assert_eq!(output.status.code(), Some(1), "{conditions}");
+        assert!(stderr(&output).contains(part), "{conditions}: {}", stderr(&output));
+    }
+    let output = run(&["compare", "--relay-cpu", "0"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("--network"), "{}", stderr(&output));
+}
