@@ -1,9 +1,9 @@
 //! The referee for network I/O architectures: it runs servers and clients of its own, compares
 //! them in interleaved slots, and says how sure it is.
 //!
-//! `cli` is the command line; `compare`, `serve`, `load` and `doctor` are the commands. `server`
-//! holds the servers behind one trait and the process around them, `client` the load, `sys` the raw
-//! calls.
+//! `cli` is the command line; `compare`, `serve`, `load`, `doctor` and `hosts` are the commands.
+//! `server` holds the servers behind one trait and the process around them, `client` the load,
+//! `hosts` what several machines need to work together, `sys` the raw calls.
 
 mod cli;
 mod client;
@@ -12,6 +12,7 @@ mod doctor;
 mod error;
 mod exchange;
 mod figures;
+mod hosts;
 mod load;
 mod output;
 mod results;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments).map(|()| true),
         Command::Load(arguments) => load::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments).map(|()| true),
+        Command::Hosts(arguments) => hosts::run(arguments).map(|()| true),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
