@@ -6,7 +6,7 @@ use clap::Args;
 
 const HOSTS_EXAMPLES: &str = "\
 Example, with one process on each of six hosts:
-  mpirun -N 1 --host node0,node1,node2,node3,node4,node5 iobench hosts --check
+  mpirun -N 1 --bind-to none --host node0,node1,node2,node3,node4,node5 iobench hosts --check
 
 Rank 0 is the one that serves in `iobench run FILE --mpi`, the others load it. The offset tells how
 much later a clock is than rank 0's; the bound is half the shortest round trip.

@@ -13,7 +13,7 @@ use crate::cli::hosts::HostsArgs;
 use crate::error::{Error, Result};
 use crate::figures::{Percentiles, decode, encode, new_times};
 use crate::output;
-use crate::sys::affinity::allowed_cpus;
+use crate::sys::affinity::{allowed_cpus, configured_cpus};
 use crate::sys::limits::read_trimmed;
 
 /// Bytes that `--check` sends each way.
@@ -23,7 +23,9 @@ const CHECK_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Host {
     name: String,
+    /// How many CPUs the process may use, and how many there are.
     cpus: usize,
+    configured_cpus: usize,
     kernel: String,
     iobench: String,
     offset: ClockOffset,
@@ -57,6 +59,7 @@ fn examine(control: &dyn Control, arguments: &HostsArgs) -> Result<Vec<String>> 
     let host = Host {
         name: addresses::host_name()?,
         cpus: allowed_cpus()?.len(),
+        configured_cpus: configured_cpus(),
         kernel: read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
         iobench: env!("CARGO_PKG_VERSION").to_owned(),
         offset,
@@ -72,6 +75,7 @@ fn examine(control: &dyn Control, arguments: &HostsArgs) -> Result<Vec<String>> 
     text.push_str(&round_trip_line(&hosts)?);
     text.push_str(&check_line(&checked));
     output::print(&text);
+    remarks(&hosts).iter().for_each(|remark| output::note(remark));
     let mut problems = problems(&hosts, &reachability);
     problems.extend(damages(&checked));
     Ok(problems)
@@ -147,7 +151,10 @@ fn table(hosts: &[Host], reachability: &Reachability) -> String {
             )
         };
         let (name, kernel) = (host.name.clone(), host.kernel.clone());
-        let cpus = host.cpus.to_string();
+        let cpus = match host.cpus == host.configured_cpus {
+            true => host.cpus.to_string(),
+            false => format!("{} of {}", host.cpus, host.configured_cpus),
+        };
         rows.push([rank.to_string(), name, cpus, kernel, offset, round_trip, reached]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
@@ -180,11 +187,26 @@ fn round_trip_line(hosts: &[Host]) -> Result<String> {
     }))
 }
 
+/// What a person should know, although the hosts can work together.
+fn remarks(hosts: &[Host]) -> Vec<String> {
+    let bound = hosts.iter().enumerate().filter(|(_, host)| host.cpus < host.configured_cpus);
+    bound
+        .map(|(rank, host)| {
+            format!(
+                "rank {rank} may use only {} of {} CPUs; if that is mpirun's doing, add \
+                 --bind-to none",
+                host.cpus, host.configured_cpus
+            )
+        })
+        .collect()
+}
+
 /// What stands in the way of working together, each with its remedy.
 fn problems(hosts: &[Host], reachability: &Reachability) -> Vec<String> {
     let mut problems = Vec::new();
     if hosts.len() < 2 {
-        let remedy = "start one on each host: mpirun -N 1 --host HOST,HOST,... iobench hosts";
+        let remedy =
+            "start one on each host: mpirun -N 1 --bind-to none --host HOST,HOST,... iobench hosts";
         problems.push(format!("there is only one process; {remedy}"));
     } else if let Err(error) = reachability.agreed() {
         problems.push(error.to_string());
@@ -203,7 +225,7 @@ fn problems(hosts: &[Host], reachability: &Reachability) -> Vec<String> {
         let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
         problems.push(format!(
             "ranks {} all run on {name} and would disturb each other; give each a host of its \
-             own: mpirun -N 1 --host HOST,HOST,...",
+             own: mpirun -N 1 --bind-to none --host HOST,HOST,...",
             ranks.join(", ")
         ));
     }
@@ -219,6 +241,7 @@ mod tests {
         Host {
             name: name.to_owned(),
             cpus: 2,
+            configured_cpus: 2,
             kernel: "6.18.0".to_owned(),
             iobench: "1.0.0".to_owned(),
             offset: ClockOffset { offset_ns: -1_234, bound_ns: 20_500, round_trip_ns: 41_000 },
@@ -263,6 +286,16 @@ mod tests {
         let barred = reached(&["10.0.0.1"], &[&[true], &[false]]);
         assert_problem(&[host("a"), host("b"), host("c")], &barred, "--mpi-address");
         assert_problem(&[host("a")], &reached(&[], &[]), "mpirun -N 1");
+    }
+
+    #[test]
+    fn a_bound_process_is_remarked() {
+        let bound = Host { cpus: 1, ..host("b") };
+        let hosts = [host("a"), bound];
+        let remarks = remarks(&hosts);
+        assert_eq!(remarks.len(), 1);
+        assert!(remarks[0].starts_with("rank 1") && remarks[0].contains("--bind-to none"));
+        assert!(table(&hosts, &reached(&["10.0.0.1"], &[&[true]])).contains("1 of 2"));
     }
 
     #[test]

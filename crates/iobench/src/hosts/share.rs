@@ -267,7 +267,7 @@ mod tests {
             let longest = |part: &Measured| part.service.as_ref().map(Times::max);
             prop_assert_eq!(longest(&whole), parts.iter().filter_map(longest).max());
             prop_assert_eq!(whole.valid, parts.iter().all(|part| part.valid));
-            prop_assert_eq!(whole.notes.len(), parts.iter().map(|part| part.notes.len()).sum());
+            prop_assert_eq!(whole.notes.len() as u64, sum(|part| part.notes.len() as u64));
         }
 
         #[test]
