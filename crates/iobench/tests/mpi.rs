@@ -43,6 +43,8 @@ fn six_hosts_work_together() {
         return;
     }
     let hosts = Hosts::start(HOSTS);
+    // Rank 0 has another address, which comes first in its list and which nobody else reaches.
+    hosts.ip(0, &["address", "add", "10.99.0.1/32", "dev", "lo"]);
     let output = hosts.mpirun(&["hosts", "--check"]);
     let (table, notes) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{table}{notes}");
@@ -60,6 +62,21 @@ fn six_hosts_work_together() {
     // Histograms of all clients, merged without loss.
     assert!(table.contains("\n320 round trips: "), "{table}");
     assert!(table.contains("1 MiB to and from rank 0 arrived whole at 6 of 6 ranks"), "{table}");
+}
+
+#[test]
+fn an_address_that_nobody_reaches_is_reported() {
+    if !possible("an_address_that_nobody_reaches_is_reported") {
+        return;
+    }
+    let hosts = Hosts::start(3);
+    hosts.ip(0, &["address", "add", "10.99.0.1/32", "dev", "lo"]);
+    let output = hosts.mpirun(&["hosts", "--mpi-address", "10.99.0.1"]);
+    let (table, notes) = (stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(1), "{table}{notes}");
+    assert_eq!(table.matches("not at all").count(), 2, "{table}");
+    assert!(notes.contains("reached by all (10.99.0.1)"), "{notes}");
+    assert!(notes.contains("--mpi-address"), "{notes}");
 }
 
 #[test]

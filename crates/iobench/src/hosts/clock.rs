@@ -70,7 +70,7 @@ impl ClockOffset {
     }
 
     /// A moment of the root's clock, by ours.
-    pub(crate) fn from_root(self, root_ns: u64) -> u64 {
+    pub(crate) fn to_local(self, root_ns: u64) -> u64 {
         root_ns.saturating_add_signed(self.offset_ns.saturating_neg())
     }
 }
@@ -118,7 +118,7 @@ fn confused(bytes: usize) -> Error {
 pub(crate) fn agree_on_start(control: &dyn Control, offset: ClockOffset) -> Result<u64> {
     let bounds_ns = gather_values(control, &offset.bound_ns)?;
     let start_ns = bounds_ns.iter().max().map(|bound_ns| now_ns() + LEAD_NS + bound_ns);
-    let start_ns = offset.from_root(broadcast_value(control, start_ns.as_ref())?);
+    let start_ns = offset.to_local(broadcast_value(control, start_ns.as_ref())?);
     // Whoever passes this knows that all know the start; it only remains to see that it is ahead.
     control.barrier()?;
     if now_ns().saturating_add(offset.bound_ns) < start_ns {
@@ -188,7 +188,7 @@ mod tests {
             offset_ns in -(1_i64 << 49)..1 << 49,
         ) {
             let offset = ClockOffset { offset_ns, ..ClockOffset::ROOT };
-            prop_assert_eq!(offset.from_root(offset.to_root(local_ns)), local_ns);
+            prop_assert_eq!(offset.to_local(offset.to_root(local_ns)), local_ns);
         }
     }
 

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 pub(crate) const ROOT: usize = 0;
 
 /// Longest message. The largest that we send are histograms, of some 400 KiB each at worst.
+#[cfg(any(feature = "mpi", test))]
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// The way between the processes of a run, numbered from 0. Messages between two of them arrive
@@ -20,7 +21,7 @@ pub(crate) trait Control {
     /// How many processes there are.
     fn size(&self) -> usize;
 
-    /// Sends a message of at most [`MESSAGE_BYTES_MAX`].
+    /// Sends a message of at most `MESSAGE_BYTES_MAX`.
     fn send(&self, to: usize, bytes: &[u8]) -> Result<()>;
 
     /// The next message from another process. The deadline is two minutes: a process that measures
@@ -86,7 +87,8 @@ fn from_bytes<T: DeserializeOwned>(bytes: &[u8], from: usize) -> Result<T> {
     })
 }
 
-/// Refuses a length that no message may have.
+/// Refuses a length that no message may have; for those who implement [`Control`].
+#[cfg(any(feature = "mpi", test))]
 pub(super) fn check_length(bytes: usize) -> Result<()> {
     if bytes <= MESSAGE_BYTES_MAX {
         return Ok(());

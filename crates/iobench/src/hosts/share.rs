@@ -133,8 +133,9 @@ fn add_times(sum: &mut Option<Times>, other: Option<Times>) -> Result<()> {
     }
 }
 
-/// Merges at rank 0 what the others measured; rank 0, which serves, and the others, which load, call
-/// it together after the end. Notes name the rank they come from. Only rank 0 gets something.
+/// Merges at rank 0 what the others measured. Rank 0, which serves and passes nothing, and the
+/// others, which load, call it together after the end. Notes name the rank they come from. Only
+/// rank 0 gets something.
 pub(crate) fn gather(control: &dyn Control, own: Option<&Measured>) -> Result<Option<Measured>> {
     let parcel = own.map(Parcel::pack).transpose()?;
     let parcels = gather_values(control, &parcel)?;

@@ -101,6 +101,12 @@ impl Hosts {
         format!("{}{name}", self.prefix)
     }
 
+    /// Runs ip(8) for one host.
+    pub(crate) fn ip(&self, node: usize, arguments: &[&str]) {
+        let namespace = self.namespace(&self.names[node]);
+        ip(&[["-n", &namespace].as_slice(), arguments].concat());
+    }
+
     fn agent(&self) -> PathBuf {
         self.directory.path().join("agent")
     }
