@@ -218,6 +218,18 @@ mod tests {
     }
 
     #[test]
+    fn a_start_that_has_passed_is_refused() {
+        // As if the news had taken ten seconds to rank 1: its clock shows that much less.
+        let far = ClockOffset { offset_ns: 10_000_000_000, ..ClockOffset::ROOT };
+        let starts = on_threads(2, |control| {
+            agree_on_start(control, if control.rank() == 1 { far } else { ClockOffset::ROOT })
+        });
+        assert!(starts[ROOT].is_ok());
+        let error = starts[1].as_ref().unwrap_err().to_string();
+        assert!(error.contains("rank 1 heard of the start only when it had passed"), "{error}");
+    }
+
+    #[test]
     fn nobody_wakes_too_early() {
         let moment_ns = now_ns() + 2_000_000;
         let woke_ns = sleep_until(moment_ns);

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::addresses::{self, Reachability};
 use super::clock::{self, ClockOffset};
 use super::control::{Control, ROOT, gather_values};
+use super::share::{self, Measured};
 use super::with_control;
 use crate::cli::hosts::HostsArgs;
 use crate::error::{Error, Result};
-use crate::figures::{Percentiles, decode, encode, new_times};
+use crate::figures::{Percentiles, new_times};
 use crate::output;
 use crate::sys::affinity::{allowed_cpus, configured_cpus};
 use crate::sys::limits::read_trimmed;
@@ -29,8 +30,6 @@ struct Host {
     kernel: String,
     iobench: String,
     offset: ClockOffset,
-    /// An encoded histogram.
-    round_trips: String,
 }
 
 /// What a process found with `--check`.
@@ -63,16 +62,17 @@ fn examine(control: &dyn Control, arguments: &HostsArgs) -> Result<Vec<String>> 
         kernel: read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
         iobench: env!("CARGO_PKG_VERSION").to_owned(),
         offset,
-        round_trips: encode(&round_trips)?,
     };
     let hosts = gather_values(control, &host)?;
+    // On the way of the results of a run, so that a damage would show here.
+    let own = Measured { service: Some(round_trips), valid: true, ..Measured::default() };
+    let measured = share::gather(control, (control.rank() != ROOT).then_some(&own))?;
     let reachability = addresses::explore(control, arguments.mpi_address)?;
     let checked = if arguments.check { check(control, offset)? } else { Vec::new() };
-    if control.rank() != ROOT {
-        return Ok(Vec::new());
-    }
+    // Only rank 0 has been given what all measured.
+    let Some(measured) = measured else { return Ok(Vec::new()) };
     let mut text = table(&hosts, &reachability);
-    text.push_str(&round_trip_line(&hosts)?);
+    text.push_str(&round_trip_line(&measured));
     text.push_str(&check_line(&checked));
     output::print(&text);
     remarks(&hosts).iter().for_each(|remark| output::note(remark));
@@ -167,24 +167,13 @@ fn table(hosts: &[Host], reachability: &Reachability) -> String {
     text
 }
 
-/// The round trips of all hosts together, merged as the results of a run will be.
-fn round_trip_line(hosts: &[Host]) -> Result<String> {
-    let mut all = new_times();
-    for host in hosts {
-        let times = decode(&host.round_trips)?;
-        all.add(times).map_err(|error| {
-            Error::setup(format!("cannot merge histograms: {error}"), "report this as a bug")
-        })?;
-    }
-    Ok(Percentiles::of(&all).map_or_else(String::new, |us| {
-        format!(
-            "{} round trips: p50 {:.1} us, p99 {:.1} us, max {:.1} us\n",
-            all.len(),
-            us.p50,
-            us.p99,
-            us.max
-        )
-    }))
+/// The round trips of all hosts together; nothing if there were none.
+fn round_trip_line(measured: &Measured) -> String {
+    let all = measured.service.as_ref();
+    let figures = all.and_then(|all| Some((all.len(), Percentiles::of(all)?)));
+    figures.map_or_else(String::new, |(count, Percentiles { p50, p99, max, .. })| {
+        format!("{count} round trips: p50 {p50:.1} us, p99 {p99:.1} us, max {max:.1} us\n")
+    })
 }
 
 /// What a person should know, although the hosts can work together.
@@ -245,7 +234,6 @@ mod tests {
             kernel: "6.18.0".to_owned(),
             iobench: "1.0.0".to_owned(),
             offset: ClockOffset { offset_ns: -1_234, bound_ns: 20_500, round_trip_ns: 41_000 },
-            round_trips: encode(&new_times()).unwrap(),
         }
     }
 
@@ -312,14 +300,11 @@ mod tests {
     }
 
     #[test]
-    fn histograms_of_all_hosts_are_merged() {
-        let of = |count| {
-            let mut times = new_times();
-            times.record_n(20_000, count).unwrap();
-            Host { round_trips: encode(&times).unwrap(), ..host("x") }
-        };
-        let line = round_trip_line(&[host("a"), of(64), of(64)]).unwrap();
+    fn round_trips_are_summed_up_where_there_are_any() {
+        let mut times = new_times();
+        times.record_n(20_000, 128).unwrap();
+        let line = round_trip_line(&Measured { service: Some(times), ..Measured::default() });
         assert!(line.starts_with("128 round trips: p50 20.0 us"), "{line}");
-        assert_eq!(round_trip_line(&[host("a")]).unwrap(), "");
+        assert_eq!(round_trip_line(&Measured::default()), "");
     }
 }
