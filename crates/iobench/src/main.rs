@@ -1,9 +1,9 @@
 //! The referee for network I/O architectures: it runs servers and clients of its own, compares
 //! them in interleaved slots, and says how sure it is.
 //!
-//! `cli` is the command line; `compare`, `serve`, `load` and `doctor` are the commands. `server`
-//! holds the servers behind one trait and the process around them, `client` the load, `sys` the raw
-//! calls.
+//! `cli` is the command line; `compare`, `serve`, `load`, `doctor` and `hosts` are the commands.
+//! `server` holds the servers behind one trait and the process around them, `client` the load,
+//! `hosts` what several machines need to work together, `sys` the raw calls.
 
 mod cli;
 mod client;
@@ -13,6 +13,7 @@ mod error;
 mod exchange;
 mod experiment;
 mod figures;
+mod hosts;
 mod load;
 mod network;
 mod open;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         },
         Command::Log(arguments) => open::log::export(arguments).map(|()| true),
         Command::Doctor(arguments) => doctor::run(arguments).map(|()| true),
+        Command::Hosts(arguments) => hosts::run(arguments).map(|()| true),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

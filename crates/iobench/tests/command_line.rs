@@ -71,6 +71,13 @@ fn a_port_in_use_is_named() {
     assert_eq!(serving.interrupt(), Some(0));
 }
 
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn many_hosts_need_a_build_with_mpi() {
+    assert_refused(&["hosts", "--check"], &["built without MPI", "--features mpi"]);
+    assert_refused(&["hosts", "--mpi-address", "nowhere"], &["--mpi-address"]);
+}
+
 #[test]
 fn help_has_units_defaults_and_examples() {
     let output = run(&["compare", "--help"]);

@@ -19,7 +19,8 @@ usage: cargo xtask COMMAND
 
 commands:
   test      everything a change must pass, in CI as at home: setup, format, tidy, lint, the tests
-            over both drivers, sanitizer, loom, documentation; the full run skips nothing
+            over both drivers and over several hosts, sanitizer, loom, documentation; the full
+            run skips nothing
   tidy      check the style: file, function and line lengths, SAFETY comments, unused files, ...
   setup     install what is missing: packages of the distribution, rustfmt, clippy
   sanitize  the tests of megapipe and iobench under AddressSanitizer

@@ -20,6 +20,8 @@ enum Probe {
     Program(&'static str),
     /// A file at a fixed place.
     File(&'static str),
+    /// A command that succeeds, where neither would tell.
+    Command(&'static [&'static str]),
 }
 
 const PACKAGES: &[Package] = &[
@@ -33,6 +35,26 @@ const PACKAGES: &[Package] = &[
         name: "strace",
         why: "a test compares the channel's system-call counter with the kernel's view",
         probe: Probe::Program("strace"),
+    },
+    Package {
+        name: "iproute2",
+        why: "network namespaces stand in for hosts in a test",
+        probe: Probe::Program("ip"),
+    },
+    Package {
+        name: "openmpi-bin",
+        why: "iobench runs over several hosts under mpirun",
+        probe: Probe::Program("mpirun"),
+    },
+    Package {
+        name: "libopenmpi-dev",
+        why: "iobench's feature `mpi` is compiled against it",
+        probe: Probe::Command(&["mpicc", "-fsyntax-only", "-include", "mpi.h", "-xc", "/dev/null"]),
+    },
+    Package {
+        name: "clang",
+        why: "the crate `mpi` reads the MPI headers with libclang",
+        probe: Probe::Program("clang"),
     },
 ];
 
@@ -146,7 +168,15 @@ fn present(probe: &Probe) -> bool {
     match probe {
         Probe::Program(name) => on_path(name),
         Probe::File(path) => Path::new(path).exists(),
+        Probe::Command(line) => succeeds(line),
     }
+}
+
+fn succeeds(line: &[&str]) -> bool {
+    let [program, arguments @ ..] = line else { return false };
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 fn on_path(program: &str) -> bool {
@@ -207,5 +237,8 @@ mod tests {
         assert!(present(&Probe::Program("sh")));
         assert!(!present(&Probe::Program("no-such-program")));
         assert!(!present(&Probe::File("/no/such/file")));
+        assert!(present(&Probe::Command(&["true"])));
+        assert!(!present(&Probe::Command(&["false"])));
+        assert!(!present(&Probe::Command(&["no-such-program"])));
     }
 }

@@ -33,6 +33,9 @@ pub(crate) struct Cargo {
 /// How many loom tests must have run for the leg to mean anything.
 const LOOM_TESTS_MIN: u64 = 1;
 
+/// How many tests of several hosts there are at least.
+const MPI_TESTS_MIN: u64 = 5;
+
 /// Every step, as CI takes them: the cheap ones that fail most often first.
 pub(crate) fn full() -> Result<Vec<Step>, String> {
     let lint = "clippy --workspace --all-targets --locked -- -D warnings";
@@ -45,6 +48,8 @@ pub(crate) fn full() -> Result<Vec<Step>, String> {
         Step { name: "test", work: Work::Tests(Cargo::new("test --workspace --locked"), 1) },
         epoll(),
         barred(),
+        lint_mpi(),
+        mpi(),
         sanitize_examples(&host_triple()?),
         sanitize(&host_triple()?),
         loom(),
@@ -77,6 +82,18 @@ fn epoll() -> Step {
 fn barred() -> Step {
     let tests = Cargo::new("test --package megapipe --locked --test conformance_* -- epoll::");
     Step { name: "test-barred", work: Work::Tests(tests.with("MEGAPIPE_TEST_BARRED", "1"), 1) }
+}
+
+/// The other steps build without the features, as most users do; this sees the code behind them.
+fn lint_mpi() -> Step {
+    let lint = "clippy --package iobench --features mpi --all-targets --locked -- -D warnings";
+    Step { name: "lint-mpi", work: Work::Cargo(Cargo::new(lint)) }
+}
+
+/// Many hosts, which are network namespaces, under Open MPI.
+fn mpi() -> Step {
+    let tests = Cargo::new("test --package iobench --features mpi --locked --test mpi");
+    Step { name: "test-mpi", work: Work::Tests(tests, MPI_TESTS_MIN) }
 }
 
 fn sanitize(host: &str) -> Step {

@@ -1,5 +1,6 @@
 //! The command line.
 
+pub(crate) mod hosts;
 pub(crate) mod values;
 
 use std::net::SocketAddr;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cli::hosts::HostsArgs;
 use crate::cli::values::{
     TransactionList, parse_bind, parse_connections, parse_measured, parse_message_bytes,
     parse_period, parse_transactions,
@@ -69,6 +71,8 @@ pub(crate) enum Command {
     Log(LogArgs),
     /// Tell what this machine offers the channel, which driver it gets, and what would help.
     Doctor(DoctorArgs),
+    /// Tell, under mpirun, whether several hosts can work together, and how their clocks differ.
+    Hosts(HostsArgs),
 }
 
 /// Options of `run`.

@@ -133,6 +133,11 @@ fn stat(process: u32) -> Option<(String, u32, u64)> {
     Some((state, parent, started))
 }
 
+/// When a process started, in the kernel's ticks since boot.
+pub(crate) fn started(process: u32) -> Option<u64> {
+    stat(process).map(|(_, _, started)| started)
+}
+
 /// Whether the very same process still runs.
 pub(crate) fn is_alive((process, started): (u32, u64)) -> bool {
     stat(process).is_some_and(|(state, _, since)| state != "Z" && since == started)

@@ -1,0 +1,27 @@
+//! Options of `hosts`.
+
+use std::net::IpAddr;
+
+use clap::Args;
+
+const HOSTS_EXAMPLES: &str = "\
+Example, with one process on each of six hosts:
+  mpirun -N 1 --bind-to none --host node0,node1,node2,node3,node4,node5 iobench hosts --check
+
+Rank 0 is the one that serves in `iobench run FILE --mpi`, the others load it. The offset tells how
+much later a clock is than rank 0's; the bound is half the shortest round trip.
+
+Exit status: 0 if the hosts can work together, 1 if something is wrong, which is then said.";
+
+/// Options of `hosts`.
+#[derive(Debug, Args)]
+#[command(after_help = HOSTS_EXAMPLES)]
+pub(crate) struct HostsArgs {
+    /// Also send 1 MiB between rank 0 and every host, compare it, and begin something together
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// Address at which the others reach rank 0 [default: the first that all of them reach]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) mpi_address: Option<IpAddr>,
+}

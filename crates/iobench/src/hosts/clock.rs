@@ -1,0 +1,245 @@
+//! The hosts' clocks, related by messages, and the moment at which all begin.
+//!
+//! A host's clock is its CLOCK_MONOTONIC. A process asks the root for its time; the answer was
+//! given somewhere between the question and its return, so the middle is wrong by half the round
+//! trip at most (Cristian, "Probabilistic clock synchronization", 1989). Of many exchanges the one
+//! with the shortest round trip is taken. Clocks drift apart by some microseconds a second: measure
+//! again before every point.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::control::{Control, ROOT, broadcast_value, gather_values};
+use crate::error::{Error, Result};
+use crate::figures::Times;
+use crate::sys::clock::now_ns;
+
+/// Exchanges per host. One in a few is hardly disturbed, even between busy hosts.
+const EXCHANGES: usize = 64;
+
+/// How far ahead a start is set: enough for the news to reach every host.
+const LEAD_NS: u64 = 500_000_000;
+
+/// One question for the root's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Exchange {
+    /// When the question left, by our clock.
+    asked_ns: u64,
+    /// The answer, by the root's clock.
+    root_ns: u64,
+    /// When the answer came, by our clock.
+    answered_ns: u64,
+}
+
+/// How this process's clock relates to the root's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ClockOffset {
+    /// The root's time is ours plus this.
+    pub(crate) offset_ns: i64,
+    /// The true offset is at most this far off: half the round trip.
+    pub(crate) bound_ns: u64,
+    /// The shortest round trip.
+    pub(crate) round_trip_ns: u64,
+}
+
+impl ClockOffset {
+    /// The root's own.
+    pub(crate) const ROOT: ClockOffset =
+        ClockOffset { offset_ns: 0, bound_ns: 0, round_trip_ns: 0 };
+
+    fn of(exchange: Exchange) -> ClockOffset {
+        let round_trip_ns = exchange.answered_ns.saturating_sub(exchange.asked_ns);
+        let middle_ns = exchange.asked_ns + round_trip_ns / 2;
+        ClockOffset {
+            // Wrapping gives the right difference for all clocks less than 292 years apart.
+            offset_ns: exchange.root_ns.wrapping_sub(middle_ns) as i64,
+            bound_ns: round_trip_ns.div_ceil(2),
+            round_trip_ns,
+        }
+    }
+
+    /// The best of several; nothing of none.
+    fn best(exchanges: &[Exchange]) -> Option<ClockOffset> {
+        exchanges.iter().copied().map(ClockOffset::of).min_by_key(|offset| offset.round_trip_ns)
+    }
+
+    /// A moment of our clock, by the root's clock.
+    pub(crate) fn to_root(self, local_ns: u64) -> u64 {
+        local_ns.saturating_add_signed(self.offset_ns)
+    }
+
+    /// A moment of the root's clock, by ours.
+    pub(crate) fn to_local(self, root_ns: u64) -> u64 {
+        root_ns.saturating_add_signed(self.offset_ns.saturating_neg())
+    }
+}
+
+/// Relates this process's clock to the root's, one process after the other, so that none disturbs
+/// another's exchanges. All call it together. The round trips are recorded in `round_trips`.
+pub(crate) fn measure(control: &dyn Control, round_trips: &mut Times) -> Result<ClockOffset> {
+    if control.rank() == ROOT {
+        for rank in 1..control.size() {
+            control.send(rank, &[])?;
+            for _ in 0..EXCHANGES {
+                control.receive(rank)?;
+                control.send(rank, &now_ns().to_le_bytes())?;
+            }
+        }
+        return Ok(ClockOffset::ROOT);
+    }
+    control.receive(ROOT)?;
+    let mut exchanges = Vec::with_capacity(EXCHANGES);
+    for _ in 0..EXCHANGES {
+        let asked_ns = now_ns();
+        control.send(ROOT, &[])?;
+        let answer = control.receive(ROOT)?;
+        let answered_ns = now_ns();
+        round_trips.saturating_record(answered_ns - asked_ns);
+        exchanges.push(Exchange { asked_ns, root_ns: time_of(&answer)?, answered_ns });
+    }
+    ClockOffset::best(&exchanges).ok_or_else(|| confused(0))
+}
+
+fn time_of(answer: &[u8]) -> Result<u64> {
+    let bytes = answer.try_into().map_err(|_| confused(answer.len()))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn confused(bytes: usize) -> Error {
+    Error::setup(
+        format!("rank {ROOT} answers a question for its time with {bytes} bytes"),
+        "install the same iobench on every host",
+    )
+}
+
+/// Agrees on a moment in the near future at which all begin, and returns it by the own clock. All
+/// call it together, and then wait for it without further messages.
+pub(crate) fn agree_on_start(control: &dyn Control, offset: ClockOffset) -> Result<u64> {
+    let bounds_ns = gather_values(control, &offset.bound_ns)?;
+    let start_ns = bounds_ns.iter().max().map(|bound_ns| now_ns() + LEAD_NS + bound_ns);
+    let start_ns = offset.to_local(broadcast_value(control, start_ns.as_ref())?);
+    // Whoever passes this knows that all know the start; it only remains to see that it is ahead.
+    control.barrier()?;
+    if now_ns().saturating_add(offset.bound_ns) < start_ns {
+        return Ok(start_ns);
+    }
+    Err(Error::setup(
+        format!(
+            "rank {} heard of the start only when it had passed, although it was {} ms ahead",
+            control.rank(),
+            LEAD_NS / 1_000_000
+        ),
+        "look for what keeps this host or its network busy, then run again",
+    ))
+}
+
+/// Sleeps until a moment of the own clock has come, and returns when it woke.
+pub(crate) fn sleep_until(moment_ns: u64) -> u64 {
+    loop {
+        let woke_ns = now_ns();
+        if woke_ns >= moment_ns {
+            return woke_ns;
+        }
+        std::thread::sleep(Duration::from_nanos(moment_ns - woke_ns));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::threads::on_threads;
+    use super::*;
+    use crate::figures::new_times;
+
+    /// An exchange of two clocks: the root's shows `offset_ns` more, and the ways there and back
+    /// take their time.
+    fn exchange(asked_ns: u64, offset_ns: i64, there_ns: u64, back_ns: u64) -> Exchange {
+        Exchange {
+            asked_ns,
+            root_ns: (asked_ns + there_ns).wrapping_add_signed(offset_ns),
+            answered_ns: asked_ns + there_ns + back_ns,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_true_offset_lies_within_the_bound(
+            started_ns in 1_u64 << 50..1 << 51,
+            offset_ns in -(1_i64 << 49)..1 << 49,
+            ways in prop::collection::vec((0_u64..5_000_000, 0_u64..5_000_000), 1..20),
+        ) {
+            let exchanges: Vec<Exchange> = ways
+                .iter()
+                .zip((started_ns..).step_by(20_000_000))
+                .map(|(&(there, back), asked)| exchange(asked, offset_ns, there, back))
+                .collect();
+            let found = ClockOffset::best(&exchanges).unwrap();
+            let shortest = ways.iter().map(|(there, back)| there + back).min().unwrap();
+            prop_assert_eq!(found.round_trip_ns, shortest);
+            prop_assert_eq!(found.bound_ns, shortest.div_ceil(2));
+            prop_assert!(found.offset_ns.abs_diff(offset_ns) <= found.bound_ns);
+        }
+
+        #[test]
+        fn there_and_back_is_the_same_moment(
+            local_ns in 1_u64 << 50..1 << 51,
+            offset_ns in -(1_i64 << 49)..1 << 49,
+        ) {
+            let offset = ClockOffset { offset_ns, ..ClockOffset::ROOT };
+            prop_assert_eq!(offset.to_local(offset.to_root(local_ns)), local_ns);
+        }
+    }
+
+    #[test]
+    fn equal_ways_give_the_exact_offset() {
+        let found = ClockOffset::of(exchange(1_000_000, 12_345, 700, 700));
+        assert_eq!(found, ClockOffset { offset_ns: 12_345, bound_ns: 700, round_trip_ns: 1_400 });
+        assert_eq!(ClockOffset::best(&[]), None);
+    }
+
+    #[test]
+    fn threads_have_one_clock_and_one_start() {
+        let found = on_threads(4, |control| {
+            let mut round_trips = new_times();
+            let offset = measure(control, &mut round_trips)?;
+            assert!(offset.offset_ns.unsigned_abs() <= offset.bound_ns, "{offset:?}");
+            let expected = if control.rank() == ROOT { 0 } else { EXCHANGES as u64 };
+            assert_eq!(round_trips.len(), expected);
+            let start_ns = agree_on_start(control, offset)?;
+            Ok::<_, Error>((offset, start_ns))
+        });
+        let found: Vec<(ClockOffset, u64)> = found.into_iter().map(Result::unwrap).collect();
+        let at_root_ns = found[ROOT].1;
+        for (offset, start_ns) in found {
+            assert!(start_ns.abs_diff(at_root_ns) <= offset.bound_ns);
+        }
+    }
+
+    #[test]
+    fn a_start_that_has_passed_is_refused() {
+        // As if the news had taken ten seconds to rank 1: its clock shows that much less.
+        let far = ClockOffset { offset_ns: 10_000_000_000, ..ClockOffset::ROOT };
+        let starts = on_threads(2, |control| {
+            agree_on_start(control, if control.rank() == 1 { far } else { ClockOffset::ROOT })
+        });
+        assert!(starts[ROOT].is_ok());
+        let error = starts[1].as_ref().unwrap_err().to_string();
+        assert!(error.contains("rank 1 heard of the start only when it had passed"), "{error}");
+    }
+
+    #[test]
+    fn nobody_wakes_too_early() {
+        let moment_ns = now_ns() + 2_000_000;
+        let woke_ns = sleep_until(moment_ns);
+        assert!((moment_ns..=now_ns()).contains(&woke_ns));
+        assert!(sleep_until(moment_ns) >= woke_ns, "a moment that has passed is no wait");
+    }
+
+    #[test]
+    fn an_answer_of_the_wrong_length_is_refused() {
+        assert_eq!(time_of(&7_u64.to_le_bytes()).unwrap(), 7);
+        assert!(time_of(&[1, 2]).unwrap_err().to_string().contains("2 bytes"));
+    }
+}

@@ -1,0 +1,211 @@
+//! Hosts that are network namespaces, each with a host name of its own, joined by a bridge in a
+//! namespace of its own: outside, nothing can be seen of their network.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::common::{is_alive, signal, started, wait};
+
+/// Begins the names of all our namespaces. The process and its start time follow, so that those of
+/// a run that was killed can be told from those of one that goes on.
+const PREFIX: &str = "iobench-test";
+
+/// What it takes, and the Debian packages that bring it.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("ip", "iproute2"),
+    ("unshare", "util-linux"),
+    ("hostname", "hostname"),
+    ("mpirun", "openmpi-bin"),
+    ("orted", "openmpi-bin"),
+];
+
+/// Whether hosts can be made here; else says which test is skipped, and why.
+pub(crate) fn possible(test: &str) -> bool {
+    let missing = PROGRAMS.iter().find(|(program, _)| !on_path(program));
+    // SAFETY: geteuid has no arguments and cannot fail.
+    let reason = if unsafe { libc::geteuid() } != 0 {
+        "network namespaces need root".to_owned()
+    } else if let Some((program, package)) = missing {
+        format!("there is no {program}; install {package}")
+    } else {
+        return true;
+    };
+    let line = format!("SKIPPED: {test}: {reason}\n");
+    eprint!("{line}");
+    if let Some(file) = std::env::var_os("MEGAPIPE_SKIPS") {
+        let file = OpenOptions::new().append(true).create(true).open(file);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip is noted");
+    }
+    false
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// Hosts `node0`, `node1` … at 10.77.0.1, 10.77.0.2 …, gone when dropped.
+pub(crate) struct Hosts {
+    prefix: String,
+    names: Vec<String>,
+    directory: tempfile::TempDir,
+}
+
+impl Hosts {
+    pub(crate) fn start(count: usize) -> Hosts {
+        remove_stale();
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let since = started(process).expect("we run");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let names = (0..count).map(|node| format!("node{node}")).collect();
+        // From here on, dropping cleans up, also after a panic half-way.
+        let prefix = format!("{PREFIX}-{process}-{since}-{number}-");
+        let hosts = Hosts { prefix, names, directory };
+        let bridge = hosts.namespace("bridge");
+        ip(&["netns", "add", &bridge]);
+        ip(&["-n", &bridge, "link", "add", "bridge", "type", "bridge"]);
+        ip(&["-n", &bridge, "link", "set", "bridge", "up"]);
+        for (number, name) in hosts.names.iter().enumerate() {
+            hosts.join(&bridge, number, name);
+        }
+        hosts.write_agent();
+        hosts
+    }
+
+    /// Makes one host and plugs it into the bridge.
+    fn join(&self, bridge: &str, number: usize, name: &str) {
+        let (host, port) = (self.namespace(name), format!("port{number}"));
+        let address = format!("10.77.0.{}/24", number + 1);
+        ip(&["netns", "add", &host]);
+        let veth = ["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &host];
+        ip(&[["-n", bridge].as_slice(), &veth].concat());
+        ip(&["-n", bridge, "link", "set", &port, "master", "bridge", "up"]);
+        ip(&["-n", &host, "address", "add", &address, "dev", "eth0"]);
+        ip(&["-n", &host, "link", "set", "eth0", "up"]);
+        ip(&["-n", &host, "link", "set", "lo", "up"]);
+    }
+
+    /// What the names of its namespaces begin with.
+    pub(crate) fn prefix(&self) -> String {
+        self.prefix.clone()
+    }
+
+    fn namespace(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// Runs ip(8) for one host.
+    pub(crate) fn ip(&self, node: usize, arguments: &[&str]) {
+        let namespace = self.namespace(&self.names[node]);
+        ip(&[["-n", &namespace].as_slice(), arguments].concat());
+    }
+
+    fn agent(&self) -> PathBuf {
+        self.directory.path().join("agent")
+    }
+
+    /// Stands in for ssh: `agent HOST WORDS...` runs the words in a shell on that host.
+    fn write_agent(&self) {
+        let script = format!(
+            "#!/bin/sh\nhost=$1\nshift\nexec ip netns exec \"{}$host\" unshare --uts \\\n    sh -c \
+             'hostname \"$0\" && eval \"$1\"' \"$host\" \"$*\"\n",
+            self.prefix
+        );
+        fs::write(self.agent(), script).expect("our own directory");
+        let executable = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(self.agent(), executable).expect("our own file");
+    }
+
+    /// Runs iobench on every host under mpirun, which itself runs on the first one.
+    pub(crate) fn mpirun(&self, arguments: &[&str]) -> Output {
+        let first = &self.names[0];
+        let list = self.names.join(",");
+        let program = env!("CARGO_BIN_EXE_iobench");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace(first), "unshare", "--uts", "sh", "-c"]);
+        command.args(["hostname \"$0\" && exec mpirun \"$@\"", first]);
+        // Each host has but one process, so there is nothing to bind; the namespaces share CPUs.
+        command.args(["--allow-run-as-root", "-N", "1", "--bind-to", "none", "--host", &list]);
+        command.args(["--mca", "plm", "rsh", "--mca", "plm_rsh_agent"]).arg(self.agent());
+        command.args(["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]);
+        command.args(["--mca", "btl_tcp_if_include", "eth0"]);
+        command.args(["--mca", "oob_tcp_if_include", "eth0"]);
+        command.arg(program).args(arguments);
+        command.env("TMPDIR", self.directory.path());
+        let paths = ["stdout", "stderr"].map(|name| self.directory.path().join(name));
+        let [stdout, stderr] =
+            paths.each_ref().map(|path| fs::File::create(path).expect("our own directory"));
+        let child = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn();
+        let mut child = child.expect("ip starts");
+        wait(&mut child);
+        let status = child.wait().expect("our own child");
+        let [stdout, stderr] = paths.map(|path| fs::read(path).expect("our own file"));
+        Output { status, stdout, stderr }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        remove(&self.prefix);
+    }
+}
+
+/// Removes what runs have left behind that were killed.
+fn remove_stale() {
+    for namespace in namespaces() {
+        let owner = namespace.strip_prefix(PREFIX).and_then(|rest| {
+            let mut numbers = rest.strip_prefix('-')?.split('-');
+            Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+        });
+        if owner.is_some_and(|owner: (u32, u64)| !is_alive(owner)) {
+            remove(&namespace);
+        }
+    }
+}
+
+/// Ends what runs in the namespaces whose names begin so, and removes them.
+fn remove(prefix: &str) {
+    for namespace in namespaces().iter().filter(|name| name.starts_with(prefix)) {
+        let processes = || {
+            let output = Command::new("ip").args(["netns", "pids", namespace]).output();
+            let text = output.map(|output| output.stdout).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<u32>>()
+        };
+        processes().into_iter().for_each(|process| signal(process, libc::SIGKILL));
+        // Nothing here may panic: it runs when tests have failed already.
+        let gone = (0..500).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            processes().is_empty()
+        });
+        if !gone {
+            eprintln!("{namespace} still has processes: {:?}", processes());
+        }
+        let _ = Command::new("ip").args(["netns", "delete", namespace]).output();
+    }
+}
+
+/// How many network namespaces there are with such names.
+pub(crate) fn count(prefix: &str) -> usize {
+    namespaces().iter().filter(|name| name.starts_with(prefix)).count()
+}
+
+/// The names of all network namespaces.
+fn namespaces() -> Vec<String> {
+    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[track_caller]
+pub(crate) fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().expect("ip starts");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {}: {message}", arguments.join(" "));
+}
