@@ -3,7 +3,7 @@
 pub(crate) mod hosts;
 pub(crate) mod values;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -106,6 +106,14 @@ pub(crate) struct RunArgs {
     /// Seed of the schedules and of the bootstrap [default: the file's, else from the clock]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+
+    /// Over several hosts, started by `mpirun -N 1`: the first serves, the others load
+    #[arg(long)]
+    pub(crate) mpi: bool,
+
+    /// The address at which the others reach the first host [default: found out]
+    #[arg(long, value_name = "ADDRESS", requires = "mpi")]
+    pub(crate) mpi_address: Option<IpAddr>,
 }
 
 impl RunArgs {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::cli::values::parse_duration;
 use crate::error::{Context, Error, Result};
+use crate::network::conditions::Conditions;
 use crate::open::arrivals::Arrivals;
 use crate::open::verdict::Tolerance;
 use crate::results::Kind;
@@ -69,6 +70,9 @@ pub(crate) struct Experiment {
     pub(crate) placement: Placement,
     #[serde(default)]
     pub(crate) tolerance: Tolerance,
+    /// Conditions on the way; without them the way is the plain loopback.
+    #[serde(default)]
+    pub(crate) network: Option<Conditions>,
     /// External servers: name and command.
     #[serde(default)]
     pub(crate) peers: BTreeMap<String, String>,
@@ -219,6 +223,8 @@ pub(crate) struct Placement {
     pub(crate) client_cpus: Option<Vec<usize>>,
     /// Pairs of send and receive threads.
     pub(crate) generators: Option<usize>,
+    /// The CPU of the path's relay.
+    pub(crate) relay_cpu: Option<usize>,
 }
 
 impl Experiment {

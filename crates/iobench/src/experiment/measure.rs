@@ -4,7 +4,9 @@ use crate::error::{Error, Result};
 use crate::exchange::Service;
 use crate::experiment::file::Experiment;
 use crate::experiment::points::Point;
-use crate::open::connect::Route;
+use crate::network::verdict::Observation;
+use crate::network::{Entered, Network, Options};
+use crate::open::connect::{PER_SOURCE, Route};
 use crate::open::outcome::{Gauge, OpenOutcome};
 use crate::open::phases::Course;
 use crate::open::terminal::Terminal;
@@ -14,82 +16,154 @@ use crate::server::process::{Launch, ServerProcess};
 use crate::sys::clock::now_ns;
 use crate::sys::signals::Signals;
 
-/// Measures servers for one experiment.
-pub(crate) struct Measurer<'a> {
+/// What is measured.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
     pub(crate) experiment: &'a Experiment,
-    pub(crate) signals: &'a Signals,
+    pub(crate) server: &'a str,
+    pub(crate) point: &'a Point,
+    pub(crate) seed: u64,
+    /// For a person who watches.
+    pub(crate) label: &'a str,
 }
 
-impl Measurer<'_> {
-    /// Measures one server at one point. What is wrong with the server or the point becomes a
-    /// reason in the outcome; only the end of the whole run is an error.
-    pub(crate) fn measure(
-        &self,
-        server: &str,
-        point: &Point,
-        seed: u64,
-        label: String,
-    ) -> Result<OpenOutcome> {
-        match self.try_measure(server, point, seed, label) {
+impl Subject<'_> {
+    /// Requests per connection, if connections are churned.
+    pub(crate) fn churn(&self) -> Option<u32> {
+        (self.experiment.kind == Kind::Churn).then_some(self.point.transactions)
+    }
+}
+
+/// A place where servers are measured: this machine, or several hosts.
+pub(crate) trait Bench {
+    /// Measures; an error says what is wrong with the server or the point.
+    fn try_measure(&mut self, subject: &Subject<'_>) -> Result<OpenOutcome>;
+
+    /// Measures. What is wrong becomes a reason in the outcome; only the end of the whole run is an
+    /// error.
+    fn measure(&mut self, subject: &Subject<'_>) -> Result<OpenOutcome> {
+        match self.try_measure(subject) {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => Ok(OpenOutcome::failed(error.to_string())),
             outcome => outcome,
         }
     }
+}
 
-    fn try_measure(
-        &self,
-        server: &str,
-        point: &Point,
+pub(crate) fn course(experiment: &Experiment, point: &Point) -> Course {
+    let periods = &experiment.periods;
+    Course {
+        rate: point.rate.unwrap_or(1.0),
+        growth_ns: periods.growth.as_nanos() as u64,
+        steady_ns: periods.steady.as_nanos() as u64,
+        measure_ns: periods.measure.as_nanos() as u64,
+    }
+}
+
+/// The server of a point, on the loopback address.
+pub(crate) fn launch(subject: &Subject<'_>) -> Launch {
+    let point = subject.point;
+    Launch {
+        service: Service { exchange: Some(point.exchange), work: point.work },
+        ..Launch::echo(subject.server, &point.placement.server_cpus)
+    }
+}
+
+/// This machine, with a path of its own if the experiment has conditions for it.
+pub(crate) struct Local<'a> {
+    signals: &'a Signals,
+    /// The stay on the clients' side ends before the path does.
+    path: Option<(Entered, Network)>,
+}
+
+impl<'a> Local<'a> {
+    /// Where the experiment has a path, this thread stays on its clients' side.
+    pub(crate) fn new(
+        experiment: &Experiment,
+        most_connections: usize,
         seed: u64,
-        label: String,
-    ) -> Result<OpenOutcome> {
-        let plan = self.plan(point, seed)?;
-        let launch = Launch {
-            service: Service { exchange: Some(point.exchange), work: point.work },
-            ..Launch::echo(server, &point.placement.server_cpus)
+        signals: &'a Signals,
+    ) -> Result<Local<'a>> {
+        let Some(conditions) = &experiment.network else {
+            return Ok(Local { signals, path: None });
         };
-        let mut terminal = Terminal::new(label, plan.tolerance);
+        let options = Options {
+            client_addresses: most_connections.div_ceil(PER_SOURCE).max(1),
+            relay_cpu: experiment.placement.relay_cpu,
+            seed,
+        };
+        let network = Network::create(conditions, &options)?;
+        Ok(Local { signals, path: Some((network.enter_client()?, network)) })
+    }
+
+    fn network(&self) -> Option<&Network> {
+        self.path.as_ref().map(|(_, network)| network)
+    }
+
+    fn route(&self, process: &ServerProcess, connections: usize) -> Result<Route> {
+        match self.network() {
+            None => Route::new(process.address(), connections),
+            Some(network) => Ok(Route {
+                target: process.address(),
+                sources: network.client_addresses().to_vec(),
+            }),
+        }
+    }
+}
+
+impl Bench for Local<'_> {
+    fn try_measure(&mut self, subject: &Subject<'_>) -> Result<OpenOutcome> {
+        let plan = plan(subject)?;
+        let (course, connections) = (plan.course, plan.connections);
+        let mut launch = launch(subject);
+        if let Some(network) = self.network() {
+            launch.address = network.server_address();
+            launch.namespace = Some(network.server_namespace());
+            // Connections are made without loss, or a lost SYN would cost a second of the start.
+            network.lossless_from(0);
+        }
+        let mut terminal = Terminal::new(subject.label.to_owned(), plan.tolerance);
         let mut process = ServerProcess::start(&launch, self.signals)?;
-        let route = Route::new(process.address(), point.connections)?;
+        let route = self.route(&process, connections)?;
         let prepared = Prepared::connect(plan, &route, self.signals, &mut terminal)?;
         let gauge = Watched { process: &process, cpus: launch.cpus.len() };
         let start_ns = now_ns() + LEAD_NS;
+        let end_ns = start_ns + course.end_ns();
+        let observation =
+            self.network().map(|network| Observation::begin(network, end_ns)).transpose()?;
         let mut outcome = prepared.run(start_ns, &gauge, self.signals, &mut terminal)?;
+        if let (Some(observation), Some(network)) = (observation, self.network()) {
+            outcome.reasons.extend(observation.end(network)?);
+        }
         if let Some(status) = process.ended() {
             outcome.reasons.push(format!("the server process ended ({status})"));
         }
         Ok(outcome)
     }
+}
 
-    fn plan(&self, point: &Point, seed: u64) -> Result<OpenPlan> {
-        let periods = &self.experiment.periods;
-        let rate = point.rate.unwrap_or(1.0);
-        let generators = self.experiment.placement.generators;
-        Ok(OpenPlan {
-            course: Course {
-                rate,
-                growth_ns: periods.growth.as_nanos() as u64,
-                steady_ns: periods.steady.as_nanos() as u64,
-                measure_ns: periods.measure.as_nanos() as u64,
-            },
-            arrivals: self.experiment.sweep.arrivals,
-            exchange: point.exchange,
-            connections: point.connections,
-            churn: (self.experiment.kind == Kind::Churn).then_some(point.transactions),
-            timeout_ns: periods.timeout.as_nanos() as u64,
-            generators: place(&point.placement.client_cpus, rate, generators)?,
-            seed,
-            tolerance: self.experiment.tolerance,
-            log: None,
-        })
-    }
+fn plan(subject: &Subject<'_>) -> Result<OpenPlan> {
+    let Subject { experiment, point, seed, .. } = *subject;
+    let course = course(experiment, point);
+    let generators = experiment.placement.generators;
+    Ok(OpenPlan {
+        course,
+        arrivals: experiment.sweep.arrivals,
+        exchange: point.exchange,
+        connections: point.connections,
+        churn: subject.churn(),
+        timeout_ns: experiment.periods.timeout.as_nanos() as u64,
+        generators: place(&point.placement.client_cpus, course.rate, generators)?,
+        seed,
+        tolerance: experiment.tolerance,
+        log: None,
+    })
 }
 
 /// A server whose use of resources can be read.
-struct Watched<'a> {
-    process: &'a ServerProcess,
-    cpus: usize,
+pub(crate) struct Watched<'a> {
+    pub(crate) process: &'a ServerProcess,
+    pub(crate) cpus: usize,
 }
 
 impl Gauge for Watched<'_> {

@@ -13,6 +13,8 @@ const MOST_NOTES: usize = 5;
 /// What a row is made from.
 pub(crate) struct Evidence<'a> {
     pub(crate) kind: Kind,
+    /// What lies between server and clients, if it is not the plain loopback.
+    pub(crate) way: Option<&'a str>,
     pub(crate) server: &'a str,
     pub(crate) point: &'a Point,
     pub(crate) rounds: &'a [&'a OpenOutcome],
@@ -52,7 +54,7 @@ impl Evidence<'_> {
             server_cpus: point.placement.server_cpus.clone(),
             client_cpus: point.placement.client_cpus.clone(),
             work: point.work.to_string(),
-            network: None,
+            network: self.way.map(str::to_owned),
             service_us: Percentiles::of(&service),
             send_lag_us: Percentiles::of(&send_lag),
             transmit_us: Percentiles::of(&transmit),

@@ -8,11 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::addresses::{self, Reachability};
 use super::clock::{self, ClockOffset};
 use super::control::{Control, ROOT, gather_values};
-use super::share::{self, Measured};
 use super::with_control;
 use crate::cli::hosts::HostsArgs;
 use crate::error::{Error, Result};
-use crate::figures::{Percentiles, new_times};
+use crate::figures::{Percentiles, Times, new_times};
 use crate::output;
 use crate::sys::affinity::{allowed_cpus, configured_cpus};
 use crate::sys::limits::read_trimmed;
@@ -41,6 +40,20 @@ struct Checked {
     woke_ns: u64,
 }
 
+/// The round trips that a process has measured.
+#[derive(Serialize, Deserialize)]
+struct RoundTrips(#[serde(with = "crate::figures::as_text")] Times);
+
+fn merge(parts: &[RoundTrips]) -> Result<Times> {
+    let mut sum = new_times();
+    for RoundTrips(part) in parts {
+        sum.add(part).map_err(|error| {
+            Error::setup(format!("cannot merge histograms: {error}"), "report this as a bug")
+        })?;
+    }
+    Ok(sum)
+}
+
 /// Prints the table at rank 0; an error says what is wrong.
 pub(crate) fn run(arguments: &HostsArgs) -> Result<()> {
     // Every process ends MPI in order before rank 0 complains: its output would drown in MPI's.
@@ -65,14 +78,14 @@ fn examine(control: &dyn Control, arguments: &HostsArgs) -> Result<Vec<String>> 
     };
     let hosts = gather_values(control, &host)?;
     // On the way of the results of a run, so that a damage would show here.
-    let own = Measured { service: Some(round_trips), valid: true, ..Measured::default() };
-    let measured = share::gather(control, (control.rank() != ROOT).then_some(&own))?;
+    let round_trips = merge(&gather_values(control, &RoundTrips(round_trips))?)?;
     let reachability = addresses::explore(control, arguments.mpi_address)?;
     let checked = if arguments.check { check(control, offset)? } else { Vec::new() };
-    // Only rank 0 has been given what all measured.
-    let Some(measured) = measured else { return Ok(Vec::new()) };
+    if control.rank() != ROOT {
+        return Ok(Vec::new());
+    }
     let mut text = table(&hosts, &reachability);
-    text.push_str(&round_trip_line(&measured));
+    text.push_str(&round_trip_line(&round_trips));
     text.push_str(&check_line(&checked));
     output::print(&text);
     remarks(&hosts).iter().for_each(|remark| output::note(remark));
@@ -168,10 +181,9 @@ fn table(hosts: &[Host], reachability: &Reachability) -> String {
 }
 
 /// The round trips of all hosts together; nothing if there were none.
-fn round_trip_line(measured: &Measured) -> String {
-    let all = measured.service.as_ref();
-    let figures = all.and_then(|all| Some((all.len(), Percentiles::of(all)?)));
-    figures.map_or_else(String::new, |(count, Percentiles { p50, p99, max, .. })| {
+fn round_trip_line(all: &Times) -> String {
+    Percentiles::of(all).map_or_else(String::new, |Percentiles { p50, p99, max, .. }| {
+        let count = all.len();
         format!("{count} round trips: p50 {p50:.1} us, p99 {p99:.1} us, max {max:.1} us\n")
     })
 }
@@ -303,8 +315,8 @@ mod tests {
     fn round_trips_are_summed_up_where_there_are_any() {
         let mut times = new_times();
         times.record_n(20_000, 128).unwrap();
-        let line = round_trip_line(&Measured { service: Some(times), ..Measured::default() });
+        let line = round_trip_line(&times);
         assert!(line.starts_with("128 round trips: p50 20.0 us"), "{line}");
-        assert_eq!(round_trip_line(&Measured::default()), "");
+        assert_eq!(round_trip_line(&new_times()), "");
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::figures::{Percentiles, Times, new_times};
 use crate::results::{Accounts, Moment};
+use crate::sys::clock::now_ns;
 
 /// How the server's own use of resources is read; nothing where it cannot be seen.
 pub(crate) trait Gauge {
@@ -39,6 +40,45 @@ pub(crate) struct ServerUse {
     pub(crate) system_calls: Option<f64>,
     /// Busy part of its CPUs, 0 to 1.
     pub(crate) busy: Option<f64>,
+}
+
+/// A server's counts at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading {
+    pub(crate) at_ns: u64,
+    pub(crate) cpu_ns: Option<u64>,
+    pub(crate) system_calls: Option<u64>,
+}
+
+impl Reading {
+    pub(crate) fn take(gauge: &dyn Gauge) -> Reading {
+        let (cpu_ns, system_calls) = (gauge.cpu_ns(), gauge.system_calls());
+        Reading { at_ns: now_ns(), cpu_ns, system_calls }
+    }
+}
+
+impl ServerUse {
+    /// What was used for `requests` in a period of `measured_ns`. Readings may be a little late, so
+    /// the use between them is scaled to the period.
+    pub(crate) fn between(
+        from: &Reading,
+        to: &Reading,
+        measured_ns: u64,
+        requests: f64,
+        cpus: usize,
+    ) -> ServerUse {
+        let elapsed_ns = to.at_ns.saturating_sub(from.at_ns).max(1) as f64;
+        let scale = measured_ns as f64 / elapsed_ns;
+        let used =
+            |pick: fn(&Reading) -> Option<u64>| Some(pick(to)?.saturating_sub(pick(from)?) as f64);
+        let per_request = |used: f64| (requests > 0.0).then(|| used * scale / requests);
+        let cpu_ns = used(|reading| reading.cpu_ns);
+        ServerUse {
+            cpu_us: cpu_ns.and_then(per_request).map(|cpu_ns| cpu_ns / 1e3),
+            system_calls: used(|reading| reading.system_calls).and_then(per_request),
+            busy: cpu_ns.map(|cpu_ns| cpu_ns / elapsed_ns / cpus as f64),
+        }
+    }
 }
 
 /// One open-loop run.
@@ -88,11 +128,97 @@ impl OpenOutcome {
         }
     }
 
+    /// Adds what another host measured in the same run. Its reasons are told with its name.
+    pub(crate) fn add(&mut self, other: &OpenOutcome, host: &str) {
+        for (sum, other) in [
+            (&mut self.service, &other.service),
+            (&mut self.send_lag, &other.send_lag),
+            (&mut self.transmit, &other.transmit),
+            (&mut self.accept, &other.accept),
+        ] {
+            // Bounds are equal by construction, so this cannot fail.
+            let _ = sum.add(other);
+        }
+        self.accounts.add(&other.accounts);
+        self.offered_rate += other.offered_rate;
+        self.achieved_rate += other.achieved_rate;
+        self.starved = self.starved.max(other.starved);
+        self.connections += other.connections;
+        self.reasons.extend(other.reasons.iter().map(|reason| format!("{host}: {reason}")));
+        if self.timeline.is_empty() {
+            self.timeline.clone_from(&other.timeline);
+            return;
+        }
+        for (sum, other) in self.timeline.iter_mut().zip(&other.timeline) {
+            sum.connections += other.connections;
+            sum.offered_rate += other.offered_rate;
+            sum.achieved_rate += other.achieved_rate;
+            // Percentiles cannot be merged; of several hosts the worst is shown.
+            for (worst, other) in [
+                (&mut sum.send_lag_p50_us, other.send_lag_p50_us),
+                (&mut sum.send_lag_p99_us, other.send_lag_p99_us),
+                (&mut sum.service_p50_us, other.service_p50_us),
+                (&mut sum.service_p99_us, other.service_p99_us),
+            ] {
+                *worst = [*worst, other].into_iter().flatten().reduce(f64::max);
+            }
+        }
+    }
+
     pub(crate) fn is_valid(&self) -> bool {
         self.reasons.is_empty()
     }
 
     pub(crate) fn service_us(&self) -> Option<Percentiles> {
         Percentiles::of(&self.service)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn use_is_scaled_to_the_measured_period() {
+        let reading = |at_ns, cpu_ns| Reading { at_ns, cpu_ns, system_calls: Some(2 * at_ns) };
+        let (from, to) = (reading(1_000, Some(500)), reading(3_000, Some(1_500)));
+        let used = ServerUse::between(&from, &to, 1_000, 10.0, 2);
+        assert_eq!((used.cpu_us, used.busy), (Some(0.05), Some(0.25)));
+        assert_eq!(used.system_calls, Some(200.0));
+        let nothing = ServerUse::between(&from, &to, 1_000, 0.0, 2);
+        assert_eq!((nothing.cpu_us, nothing.busy), (None, Some(0.25)));
+        let blind = ServerUse::between(&from, &reading(3_000, None), 1_000, 10.0, 2);
+        assert_eq!((blind.cpu_us, blind.busy), (None, None));
+    }
+
+    proptest! {
+        /// Several hosts' times become one histogram that holds every one of them.
+        #[test]
+        fn nothing_is_lost_between_hosts(
+            hosts in prop::collection::vec(prop::collection::vec(1..1_000_000_000_u64, 0..50), 1..6)
+        ) {
+            let mut whole = OpenOutcome::failed("x".to_owned());
+            whole.reasons.clear();
+            let mut all = new_times();
+            for (number, times) in hosts.iter().enumerate() {
+                let mut outcome = OpenOutcome::failed("late".to_owned());
+                outcome.accounts.scheduled = times.len() as u64;
+                outcome.accounts.answered = times.len() as u64;
+                for &time_ns in times {
+                    outcome.service.record(time_ns).unwrap();
+                    all.record(time_ns).unwrap();
+                }
+                // As it travels between hosts.
+                let text = serde_json::to_string(&outcome).unwrap();
+                whole.add(&serde_json::from_str(&text).unwrap(), &format!("host {number}"));
+            }
+            prop_assert_eq!(&whole.service, &all);
+            prop_assert!(whole.accounts.balance());
+            prop_assert_eq!(whole.accounts.scheduled, all.len());
+            prop_assert_eq!(whole.reasons.len(), hosts.len());
+            prop_assert_eq!(whole.reasons[0].as_str(), "host 0: late");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The course of a run's request rate (Kawai and Yamaguchi, Figure 5): it grows exponentially to
 //! the target, is kept for the system to settle, and is kept while measured.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The growth begins at this part of the target.
 const FIRST_PART: f64 = 0.01;
@@ -29,7 +29,7 @@ impl Phase {
 }
 
 /// The rate over time, from the first moment of growth. Times are nanoseconds since then.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Course {
     /// Requests per second once grown.
     pub(crate) rate: f64,

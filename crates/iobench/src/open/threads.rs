@@ -13,7 +13,7 @@ use crate::open::connect::raw;
 use crate::open::inflight::InFlight;
 use crate::open::live::{Counts, Live};
 use crate::open::log::Entry;
-use crate::open::outcome::{Gauge, OpenOutcome, ServerUse};
+use crate::open::outcome::{Gauge, OpenOutcome, Reading, ServerUse};
 use crate::open::phases::Course;
 use crate::open::receiver::ReceiveThread;
 use crate::open::record::{Bins, LogTap, ReceiveBook, SendBook};
@@ -33,11 +33,9 @@ const VIEW_NS: u64 = 250_000_000;
 type LogSink = Option<Sender<Vec<Entry>>>;
 
 /// The state of things at one moment.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Sample {
-    at_ns: u64,
-    server_cpu_ns: Option<u64>,
-    system_calls: Option<u64>,
+    server: Reading,
     /// CPU time of the generators' threads on the senders' CPUs.
     generators_ns: u64,
 }
@@ -302,9 +300,7 @@ impl Coordinator<'_> {
 
     fn sample(&self, generators: &[Generator<'_>]) -> Sample {
         Sample {
-            at_ns: now_ns(),
-            server_cpu_ns: self.gauge.cpu_ns(),
-            system_calls: self.gauge.system_calls(),
+            server: Reading::take(self.gauge),
             generators_ns: generators.iter().map(Generator::run_ns).sum(),
         }
     }
@@ -425,24 +421,14 @@ impl Summary<'_> {
     fn ends(&self) -> Option<(Sample, Sample)> {
         let course = &self.prepared.plan.course;
         let from = self.start_ns + course.measure_from_ns();
-        let first = self.samples.iter().find(|sample| sample.at_ns >= from)?;
+        let first = self.samples.iter().find(|sample| sample.server.at_ns >= from)?;
         Some((*first, *self.samples.last()?))
     }
 
-    fn server_use(&self, answers: u64) -> ServerUse {
+    fn server_use(&self, requests: u64) -> ServerUse {
         let Some((from, to)) = self.ends() else { return ServerUse::default() };
-        let elapsed_ns = to.at_ns.saturating_sub(from.at_ns).max(1) as f64;
-        // The samples may be a little late, so the use is scaled to the measured period.
-        let scale = self.prepared.plan.course.measure_ns as f64 / elapsed_ns;
-        let used =
-            |pick: fn(&Sample) -> Option<u64>| Some(pick(&to)?.saturating_sub(pick(&from)?) as f64);
-        let per_answer = |used: f64| (answers > 0).then(|| used * scale / answers as f64);
-        let cpu_ns = used(|sample| sample.server_cpu_ns);
-        ServerUse {
-            cpu_us: cpu_ns.and_then(per_answer).map(|cpu_ns| cpu_ns / 1e3),
-            system_calls: used(|sample| sample.system_calls).and_then(per_answer),
-            busy: cpu_ns.map(|cpu_ns| cpu_ns / elapsed_ns / self.gauge.cpus() as f64),
-        }
+        let (measured_ns, cpus) = (self.prepared.plan.course.measure_ns, self.gauge.cpus());
+        ServerUse::between(&from.server, &to.server, measured_ns, requests as f64, cpus)
     }
 
     /// The part of their CPUs that the generators' threads did not get while measured. A sender is
@@ -450,7 +436,7 @@ impl Summary<'_> {
     /// its own, the sender fills its.
     fn starved(&self) -> f64 {
         let Some((from, to)) = self.ends() else { return 0.0 };
-        let elapsed_ns = to.at_ns.saturating_sub(from.at_ns).max(1) as f64;
+        let elapsed_ns = to.server.at_ns.saturating_sub(from.server.at_ns).max(1) as f64;
         let senders = self.prepared.plan.generators.len() as f64;
         let used_ns = to.generators_ns.saturating_sub(from.generators_ns) as f64;
         (1.0 - used_ns / elapsed_ns / senders).max(0.0)
@@ -493,11 +479,11 @@ impl Summary<'_> {
     fn busy_between(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
         let at = |border: u64| {
             let due_ns = self.start_ns + border;
-            self.samples.iter().find(|sample| sample.at_ns >= due_ns)
+            self.samples.iter().find(|sample| sample.server.at_ns >= due_ns)
         };
         let (from, to) = (at(from_ns)?, at(to_ns)?);
-        let used_ns = to.server_cpu_ns?.saturating_sub(from.server_cpu_ns?) as f64;
-        let elapsed_ns = to.at_ns.saturating_sub(from.at_ns).max(1) as f64;
+        let used_ns = to.server.cpu_ns?.saturating_sub(from.server.cpu_ns?) as f64;
+        let elapsed_ns = to.server.at_ns.saturating_sub(from.server.at_ns).max(1) as f64;
         Some(used_ns / elapsed_ns / self.gauge.cpus() as f64)
     }
 }

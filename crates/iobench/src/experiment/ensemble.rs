@@ -1,0 +1,176 @@
+//! A measurement over many hosts: rank 0 serves, and the others load. What to do travels before the
+//! start and what came of it after the end; between the two nobody sends anything but the load.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::exchange::Exchange;
+use crate::experiment::measure::{Bench, Subject, Watched, course, launch};
+use crate::figures::new_times;
+use crate::hosts::addresses::explore;
+use crate::hosts::clock;
+use crate::hosts::control::{Control, broadcast_value, gather_values};
+use crate::hosts::share::{Share, divide};
+use crate::open::arrivals::Arrivals;
+use crate::open::connect::Route;
+use crate::open::outcome::{Blind, OpenOutcome, Reading, ServerUse};
+use crate::open::phases::Course;
+use crate::open::verdict::Tolerance;
+use crate::open::{OpenPlan, Prepared, View, Watcher, place};
+use crate::server::process::{Launch, ServerProcess};
+use crate::sys::affinity::allowed_cpus;
+use crate::sys::signals::Signals;
+
+/// What the loading hosts are to do together at one point.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Order {
+    target: SocketAddr,
+    course: Course,
+    arrivals: Arrivals,
+    exchange: Exchange,
+    connections: usize,
+    churn: Option<u32>,
+    timeout_ns: u64,
+    seed: u64,
+    tolerance: Tolerance,
+}
+
+/// Rank 0's side: it serves, and leads.
+pub(crate) struct Ensemble<'a> {
+    control: &'a dyn Control,
+    signals: &'a Signals,
+    address: IpAddr,
+}
+
+impl<'a> Ensemble<'a> {
+    /// Finds an address at which all others reach this host; all processes call it together.
+    pub(crate) fn assemble(
+        control: &'a dyn Control,
+        named: Option<IpAddr>,
+        signals: &'a Signals,
+    ) -> Result<Ensemble<'a>> {
+        let address = explore(control, named)?.agreed()?;
+        Ok(Ensemble { control, signals, address })
+    }
+
+    /// Tells the others that there is nothing more to do.
+    pub(crate) fn dismiss(&self) -> Result<()> {
+        broadcast_value::<Option<Order>>(self.control, Some(&None)).map(drop)
+    }
+
+    /// The processes that load.
+    pub(crate) fn clients(&self) -> usize {
+        self.control.size() - 1
+    }
+
+    fn lead(&self, order: Order, server: &ServerProcess, cpus: usize) -> Result<OpenOutcome> {
+        let course = order.course;
+        broadcast_value(self.control, Some(&Some(order)))?;
+        let problems = gather_values::<Option<String>>(self.control, &None)?;
+        let problem = problems.into_iter().flatten().next();
+        broadcast_value(self.control, Some(&problem.is_none()))?;
+        if let Some(problem) = problem {
+            return Ok(OpenOutcome::failed(problem));
+        }
+        let offset = clock::measure(self.control, &mut new_times())?;
+        let start_ns = clock::agree_on_start(self.control, offset)?;
+        let watched = Watched { process: server, cpus };
+        self.signals.sleep_until(start_ns + course.measure_from_ns())?;
+        let from = Reading::take(&watched);
+        self.signals.sleep_until(start_ns + course.end_ns())?;
+        let to = Reading::take(&watched);
+        let outcomes = gather_values::<Option<OpenOutcome>>(self.control, &None)?;
+        let mut whole = OpenOutcome::failed(String::new());
+        whole.reasons.clear();
+        for (rank, outcome) in outcomes.iter().enumerate() {
+            if let Some(outcome) = outcome {
+                whole.add(outcome, &format!("rank {rank}"));
+            }
+        }
+        let requests = whole.achieved_rate * course.measure_ns as f64 / 1e9;
+        whole.server = ServerUse::between(&from, &to, course.measure_ns, requests, cpus);
+        Ok(whole)
+    }
+}
+
+impl Bench for Ensemble<'_> {
+    fn try_measure(&mut self, subject: &Subject<'_>) -> Result<OpenOutcome> {
+        let Subject { experiment, point, seed, .. } = *subject;
+        let launch = Launch { address: self.address, ..launch(subject) };
+        let mut process = ServerProcess::start(&launch, self.signals)?;
+        let order = Order {
+            target: process.address(),
+            course: course(experiment, point),
+            arrivals: experiment.sweep.arrivals,
+            exchange: point.exchange,
+            connections: point.connections,
+            churn: subject.churn(),
+            timeout_ns: experiment.periods.timeout.as_nanos() as u64,
+            seed,
+            tolerance: experiment.tolerance,
+        };
+        let mut outcome = self.lead(order, &process, launch.cpus.len())?;
+        if let Some(status) = process.ended() {
+            outcome.reasons.push(format!("the server process ended ({status})"));
+        }
+        Ok(outcome)
+    }
+}
+
+/// The other ranks' side: they load as they are told, until they are dismissed.
+pub(crate) fn follow(
+    control: &dyn Control,
+    named: Option<IpAddr>,
+    signals: &Signals,
+) -> Result<()> {
+    explore(control, named)?.agreed()?;
+    while let Some(order) = broadcast_value::<Option<Order>>(control, None)? {
+        let prepared = prepare(control, &order, signals);
+        let problem =
+            prepared.as_ref().err().map(|error| format!("rank {}: {error}", control.rank()));
+        gather_values(control, &problem)?;
+        let go = broadcast_value::<bool>(control, None)?;
+        let (Ok(prepared), true) = (prepared, go) else { continue };
+        let offset = clock::measure(control, &mut new_times())?;
+        let start_ns = clock::agree_on_start(control, offset)?;
+        let outcome = prepared.run(start_ns, &Blind, signals, &mut Quiet)?;
+        gather_values(control, &Some(outcome))?;
+    }
+    Ok(())
+}
+
+/// Makes this process's share of the connections.
+fn prepare(control: &dyn Control, order: &Order, signals: &Signals) -> Result<Prepared> {
+    let whole = Share { connections: order.connections, rate: Some(order.course.rate) };
+    let shares = divide(whole, control.size() - 1)?;
+    let share = control.rank().checked_sub(1).and_then(|number| shares.get(number));
+    let Some(&Share { connections, rate: Some(rate) }) = share else {
+        return Err(Error::setup("this process has no share of the load", "report this as a bug"));
+    };
+    let plan = OpenPlan {
+        course: order.course.with_rate(rate),
+        arrivals: order.arrivals,
+        exchange: order.exchange,
+        connections,
+        churn: order.churn,
+        timeout_ns: order.timeout_ns,
+        generators: place(&allowed_cpus()?, rate, None)?,
+        // Every host draws a schedule of its own.
+        seed: order.seed ^ (control.rank() as u64) << 48,
+        tolerance: order.tolerance,
+        log: None,
+    };
+    let route = Route::new(order.target, connections)?;
+    Prepared::connect(plan, &route, signals, &mut Quiet)
+}
+
+/// Only rank 0 speaks.
+struct Quiet;
+
+impl Watcher for Quiet {
+    fn connecting(&mut self, _: usize, _: usize) {}
+
+    fn running(&mut self, _: &View<'_>) {}
+}
