@@ -7,6 +7,7 @@ mod namespaces;
 
 use common::{run, stderr, stdout};
 use namespaces::{Hosts, count, ip, possible};
+use serde_json::Value;
 
 const HOSTS: usize = 6;
 
@@ -63,6 +64,59 @@ fn six_hosts_work_together() {
     assert!(table.contains("\n320 round trips: "), "{table}");
     assert!(table.contains("1 MiB to and from rank 0 arrived whole at 6 of 6 ranks"), "{table}");
 }
+
+/// The paper's set-up. Six hosts on a few CPUs disturb one another, so rows may come out invalid, in
+/// words; what every client did must arrive whole all the same.
+#[test]
+fn five_clients_load_one_server() {
+    if !possible("five_clients_load_one_server") {
+        return;
+    }
+    let hosts = Hosts::start(HOSTS);
+    let directory = tempfile::tempdir().unwrap();
+    let (file, json) = (directory.path().join("five.toml"), directory.path().join("five.json"));
+    std::fs::write(&file, FIVE_CLIENTS).unwrap();
+    let output =
+        hosts.mpirun(&["run", file.to_str().unwrap(), "--mpi", "--json", json.to_str().unwrap()]);
+    let printed = stdout(&output) + &stderr(&output);
+    let document: Value = serde_json::from_slice(&std::fs::read(&json).expect(&printed)).unwrap();
+    let rows = document["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{printed}");
+    for row in rows {
+        let count = |name: &str| row["accounts"][name].as_u64().unwrap();
+        let ended = ["answered", "late", "lost", "refused", "reset"].map(count);
+        // Five clients send 40 requests a second each, evenly spaced, for a second, in one round.
+        assert!((195..=205).contains(&count("scheduled")), "{printed}");
+        assert_eq!(count("scheduled"), ended.iter().sum::<u64>(), "{printed}");
+        assert_eq!(row["connections"], 52);
+        assert_eq!(row["network"], "5 client hosts over MPI");
+        for times in ["service_us", "send_lag_us"] {
+            assert!(row[times]["p50"].as_f64().is_some(), "{times}: {printed}");
+        }
+        assert!(row["server_cpu_us"].as_f64().is_some_and(|cpu_us| cpu_us > 0.0), "{printed}");
+        if row["valid"] == false {
+            assert!(row["notes"][0].as_str().unwrap().starts_with("rank "), "{printed}");
+        }
+    }
+    let all_valid = rows.iter().all(|row| row["valid"] == true);
+    assert_eq!(output.status.code(), Some(if all_valid { 0 } else { 2 }), "{printed}");
+}
+
+const FIVE_CLIENTS: &str = r#"
+    name = "five"
+    title = "Five clients and one server"
+    kind = "open"
+    rounds = 1
+    [sweep]
+    servers = ["epoll", "megapipe"]
+    connections = 52
+    request_rate = 200
+    arrivals = "uniform"
+    [periods]
+    growth = "100ms"
+    steady = "100ms"
+    measure = "1s"
+"#;
 
 #[test]
 fn an_address_that_nobody_reaches_is_reported() {

@@ -2,9 +2,9 @@
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -57,6 +57,8 @@ pub(crate) fn run_with_json(arguments: &[&str]) -> (Option<i32>, Value, String) 
 /// `iobench serve` on a free port, ended by SIGINT when dropped.
 pub(crate) struct Serving {
     child: Child,
+    /// What it has still to print.
+    rest: Lines<BufReader<ChildStdout>>,
     pub(crate) address: String,
 }
 
@@ -66,13 +68,34 @@ impl Serving {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program starts");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let line = lines
+        let mut rest = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let line = rest
+            .by_ref()
             .map_while(Result::ok)
             .find(|line| line.starts_with("echoes on "))
             .expect("serve says where it listens");
         let address = line.split_whitespace().nth(2).expect("the address").to_owned();
-        Serving { child, address }
+        Serving { child, rest, address }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether every thread of it stands still (state T).
+    pub(crate) fn is_stopped(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it lives");
+        tasks.filter_map(Result::ok).all(|task| {
+            let text = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            text.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+        })
+    }
+
+    /// Ends it as Ctrl-C would and returns the totals that it prints.
+    pub(crate) fn interrupt_and_read(mut self) -> String {
+        signal(self.child.id(), libc::SIGINT);
+        assert_eq!(wait(&mut self.child), Some(0));
+        self.rest.by_ref().map_while(Result::ok).last().expect("the totals")
     }
 
     /// Ends it as Ctrl-C would and returns the exit status.

@@ -1,0 +1,304 @@
+//! The open loop as users run it. Figures are not judged on a busy machine, but arithmetic is: what
+//! a server that stands still must do to the tail, that every request is accounted for, and that a
+//! generator that was kept from its work says so.
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::{Serving, iobench, run, run_with_json, scratch_file, signal, stderr, stdout, wait};
+use serde_json::Value;
+
+fn u(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+fn f(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// CLOCK_MONOTONIC, as the log has it.
+fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// One line of a log.
+#[derive(Debug, Clone, PartialEq)]
+struct Entry {
+    intended_ns: u64,
+    actual_ns: u64,
+    received_ns: Option<u64>,
+    outcome: String,
+    phase: String,
+}
+
+fn read_log(path: &PathBuf) -> Vec<Entry> {
+    let output = run(&["log", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("intended_ns,actual_ns,received_ns,connection,outcome,phase"));
+    let entry = |line: &str| {
+        let fields: Vec<&str> = line.split(',').collect();
+        Entry {
+            intended_ns: fields[0].parse().unwrap(),
+            actual_ns: fields[1].parse().unwrap(),
+            received_ns: (!fields[2].is_empty()).then(|| fields[2].parse().unwrap()),
+            outcome: fields[4].to_owned(),
+            phase: fields[5].to_owned(),
+        }
+    };
+    lines.map(entry).collect()
+}
+
+fn assert_balanced(accounts: &Value) {
+    let parts = ["answered", "late", "lost", "refused", "reset"];
+    let sum: u64 = parts.iter().map(|part| u(&accounts[part])).sum();
+    assert_eq!(u(&accounts["scheduled"]), sum, "{accounts}");
+}
+
+const SHORT: [&str; 8] =
+    ["--growth", "100ms", "--steady", "100ms", "--duration", "1s", "--message-bytes", "1"];
+
+#[test]
+fn every_request_is_accounted_for_and_logged() {
+    let server = Serving::start("epoll");
+    let log = scratch_file();
+    let (_, document, printed) = run_with_json(
+        &[
+            &["load", "--connect", &server.address, "--rate", "1000", "--connections", "50"][..],
+            &["--arrivals", "uniform", "--seed", "3", "--log", log.to_str().unwrap()],
+            &SHORT,
+        ]
+        .concat(),
+    );
+    let result = &document["result"];
+    assert_balanced(&result["accounts"]);
+    // A thousand a second for a second, evenly spaced.
+    let scheduled = u(&result["accounts"]["scheduled"]);
+    assert!((999..=1_001).contains(&scheduled), "{scheduled}");
+    assert_eq!(u(&result["accounts"]["answered"]), scheduled, "{printed}");
+    for name in ["service_us", "send_lag_us", "transmit_us"] {
+        let values: Vec<f64> = ["p1", "p25", "p50", "p75", "p99", "p999", "max"]
+            .iter()
+            .map(|percentile| f(&result[name][percentile]))
+            .collect();
+        assert!(values.is_sorted() && values[0] >= 0.0, "{name}: {values:?}");
+    }
+    let entries = read_log(&log);
+    fs::remove_file(&log).unwrap();
+    let measured: Vec<&Entry> = entries.iter().filter(|e| e.phase == "measure").collect();
+    assert_eq!(measured.len() as u64, scheduled);
+    let mut intended: Vec<u64> = measured.iter().map(|entry| entry.intended_ns).collect();
+    intended.sort_unstable();
+    assert!(intended.windows(2).all(|pair| (pair[1] - pair[0]).abs_diff(1_000_000) <= 1));
+    for entry in measured {
+        assert!(entry.intended_ns <= entry.actual_ns, "{entry:?}");
+        assert!(entry.actual_ns <= entry.received_ns.unwrap(), "{entry:?}");
+        assert_eq!(entry.outcome, "answered");
+    }
+    let longest = entries.iter().filter(|entry| entry.phase == "measure");
+    let longest = longest.map(|e| e.received_ns.unwrap() - e.intended_ns).max().unwrap();
+    let reported = f(&result["service_us"]["max"]) * 1e3;
+    assert!((reported / longest as f64 - 1.0).abs() < 0.002, "{reported} {longest}");
+}
+
+/// A server that stands still from S to C answers nothing then. A request due at t in between is
+/// answered at C at the earliest, so it takes at least C - t; with evenly spaced requests, a pause
+/// of P and a rate R, at least R·(P - x) requests take longer than x. A generator that waited for
+/// the server (coordinated omission) would have sent at most one request per connection.
+#[test]
+fn a_pause_of_the_server_shows_in_the_tail() {
+    let server = Serving::start("epoll");
+    let log = scratch_file();
+    let json = scratch_file();
+    let mut load = iobench(&["load", "--connect", &server.address, "--rate", "1000"])
+        .args(["--connections", "20", "--arrivals", "uniform", "--message-bytes", "1"])
+        .args(["--growth", "0s", "--steady", "200ms", "--duration", "2s"])
+        .args(["--log", log.to_str().unwrap(), "--json", json.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // The log's header is there when the connections stand and the run is about to begin.
+    common::wait_until("the run begins", || log.exists().then_some(()));
+    thread::sleep(Duration::from_millis(900));
+    signal(server.id(), libc::SIGSTOP);
+    common::wait_until("the server stands still", || server.is_stopped().then_some(()));
+    let stopped_ns = now_ns();
+    thread::sleep(Duration::from_millis(200));
+    let continued_ns = now_ns();
+    signal(server.id(), libc::SIGCONT);
+    wait(&mut load);
+    let entries = read_log(&log);
+    let document: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    fs::remove_file(&log).unwrap();
+    fs::remove_file(&json).unwrap();
+    let measured: Vec<&Entry> = entries.iter().filter(|e| e.phase == "measure").collect();
+    let paused = |entry: &&&Entry| (stopped_ns..continued_ns).contains(&entry.intended_ns);
+    let in_pause: Vec<&&Entry> = measured.iter().filter(paused).collect();
+    let pause_ms = (continued_ns - stopped_ns) / 1_000_000;
+    assert!(pause_ms >= 200 && in_pause.len() as u64 >= pause_ms - 1, "{}", in_pause.len());
+    for entry in &in_pause {
+        let service_ns = entry.received_ns.unwrap() - entry.intended_ns;
+        // The clocks are calibrated to each other; a tenth of a millisecond is a thousand times
+        // what may be between them.
+        assert!(service_ns + 100_000 >= continued_ns - entry.intended_ns, "{entry:?}");
+    }
+    let longer_than = |limit_ms: u64| {
+        let long = |entry: &&&Entry| {
+            entry.received_ns.is_some_and(|at| at - entry.intended_ns >= limit_ms * 1_000_000)
+        };
+        measured.iter().filter(long).count() as u64
+    };
+    for limit_ms in [10, 50, 100, 150] {
+        let expected = pause_ms - limit_ms - 2;
+        assert!(longer_than(limit_ms) >= expected, "{limit_ms} ms: {}", longer_than(limit_ms));
+    }
+    // A tenth of the requests were due in the pause, so the 99th percentile lies a tenth of the
+    // pause below its longest.
+    let p99_us = f(&document["result"]["service_us"]["p99"]);
+    let least_us = (pause_ms as f64 * 0.9 - 2.0) * 1e3;
+    assert!(p99_us >= least_us, "{p99_us} {least_us}");
+}
+
+#[test]
+fn a_starved_generator_is_invalid() {
+    let server = Serving::start("epoll");
+    let stop = Arc::new(AtomicBool::new(false));
+    let cpu = last_cpu();
+    // Five threads that never rest leave the generator a sixth of its CPU.
+    let burners: Vec<_> = (0..5)
+        .map(|_| {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                pin(cpu);
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        })
+        .collect();
+    let (status, document, printed) = run_with_json(
+        &[
+            &["load", "--connect", &server.address, "--rate", "2000", "--connections", "20"][..],
+            &["--cpus", &cpu.to_string()],
+            &SHORT,
+        ]
+        .concat(),
+    );
+    stop.store(true, Ordering::Relaxed);
+    burners.into_iter().for_each(|burner| burner.join().unwrap());
+    let result = &document["result"];
+    assert_eq!((status, result["valid"].as_bool()), (Some(2), Some(false)), "{printed}");
+    assert!(printed.contains("INVALID") && printed.contains("the generator was starved"));
+    assert!(f(&result["starved"]) > 0.1, "{}", result["starved"]);
+    assert_balanced(&result["accounts"]);
+}
+
+#[test]
+fn a_server_that_vanishes_is_accounted_for() {
+    let server = Serving::start("epoll");
+    let json = scratch_file();
+    let mut load = iobench(&["load", "--connect", &server.address, "--rate", "500"])
+        .args(["--connections", "10", "--json", json.to_str().unwrap()])
+        .args(SHORT)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_millis(700));
+    drop(server);
+    assert_eq!(wait(&mut load), Some(2));
+    let document: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    fs::remove_file(&json).unwrap();
+    let accounts = &document["result"]["accounts"];
+    assert_balanced(accounts);
+    assert!(u(&accounts["reset"]) + u(&accounts["refused"]) > 0, "{accounts}");
+}
+
+#[test]
+fn churned_connections_are_accounted_for() {
+    let server = Serving::start("epoll");
+    let (_, document, printed) = run_with_json(
+        &[
+            &["load", "--connect", &server.address, "--rate", "300", "--transactions", "3"][..],
+            &["--arrivals", "uniform", "--connections", "200"],
+            &SHORT,
+        ]
+        .concat(),
+    );
+    let result = &document["result"];
+    assert_balanced(&result["accounts"]);
+    let answered = u(&result["accounts"]["answered"]);
+    assert!((299..=301).contains(&answered), "{printed}");
+    assert!(f(&result["accept_us"]["p50"]) > 0.0 && f(&result["service_us"]["p50"]) > 0.0);
+    // Counted by the server, growth and steady phase included: three echoes for each connection.
+    let totals = server.interrupt_and_read();
+    let numbers: Vec<u64> =
+        totals.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    // The first look whether anybody listens is a connection, too.
+    assert_eq!(numbers[1], 3 * (numbers[0] - 1), "{totals}");
+}
+
+#[test]
+fn an_interrupted_load_ends_at_once_and_its_log_is_whole() {
+    let server = Serving::start("epoll");
+    let log = scratch_file();
+    let mut load = iobench(&["load", "--connect", &server.address, "--rate", "500"])
+        .args(["--connections", "10", "--duration", "60s", "--log", log.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    common::wait_until("the run begins", || log.exists().then_some(()));
+    thread::sleep(Duration::from_millis(500));
+    signal(load.id(), libc::SIGINT);
+    assert_eq!(wait(&mut load), Some(130));
+    let entries = read_log(&log);
+    fs::remove_file(&log).unwrap();
+    assert!(entries.iter().all(|entry| entry.phase != "measure"));
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_with_its_remedy() {
+    let server = Serving::start("epoll");
+    let to = ["load", "--connect", server.address.as_str()];
+    for (arguments, expected) in [
+        (&["--rate", "0"][..], "choose a --rate"),
+        (&["--rate", "10", "--arrivals", "bursts"], "slots, poisson or uniform"),
+        (&["--rate", "10", "--generators", "999"], "do not fit"),
+        (&["--arrivals", "poisson"], "--rate"),
+        (&["--rate", "10", "--log", "/nowhere/at/all"], "directory"),
+    ] {
+        let output = run(&[&to[..], arguments].concat());
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
+    }
+    let output = run(&["log", "/proc/self/status"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no log of iobench"));
+}
+
+fn last_cpu() -> usize {
+    thread::available_parallelism().map_or(0, |count| count.get() - 1)
+}
+
+fn pin(cpu: usize) {
+    // SAFETY: an all-zero cpu_set_t is the empty set; the index is that of an existing CPU; the
+    // set is valid for reads of the size passed.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    }
+}
