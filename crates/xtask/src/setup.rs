@@ -34,6 +34,11 @@ const PACKAGES: &[Package] = &[
         why: "a test compares the channel's system-call counter with the kernel's view",
         probe: Probe::Program("strace"),
     },
+    Package {
+        name: "libuv1-dev",
+        why: "iobench-peers serves on libuv, too, where it is built with that feature",
+        probe: Probe::File("/usr/include/uv.h"),
+    },
 ];
 
 /// A part of the Rust toolchain, and the cargo command that it brings.
