@@ -4,9 +4,13 @@
 //! counters and the end are shared, so that a comparison compares nothing else.
 
 pub(crate) mod epoll;
+pub(crate) mod external;
 pub(crate) mod listener;
 pub(crate) mod megapipe;
+pub(crate) mod output_tail;
+pub(crate) mod peer;
 pub(crate) mod process;
+pub(crate) mod running;
 pub(crate) mod shared;
 
 use std::net::SocketAddr;

@@ -88,7 +88,7 @@ impl ServerProcess {
         let namespace = launch.namespace.as_ref().map(|namespace| namespace.as_raw_fd());
         // SAFETY: the closure runs between fork and exec and makes only async-signal-safe calls.
         unsafe {
-            command.pre_exec(move || prepare_child(parent, [page_fd, lifeline_fd], namespace));
+            command.pre_exec(move || prepare_child(parent, &[page_fd, lifeline_fd], namespace));
         }
         let child = command.spawn().context(
             format!("start the server process `{name}`"),
@@ -191,9 +191,13 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// Runs in the child between fork and exec: it dies with us, keeps its two descriptors, and enters
-/// the network namespace.
-fn prepare_child(parent: u32, kept: [RawFd; 2], namespace: Option<RawFd>) -> std::io::Result<()> {
+/// Runs in the child between fork and exec: it dies with us, keeps some descriptors, and enters the
+/// network namespace.
+pub(super) fn prepare_child(
+    parent: u32,
+    kept: &[RawFd],
+    namespace: Option<RawFd>,
+) -> std::io::Result<()> {
     // SAFETY: plain numbers; both calls are async-signal-safe.
     unsafe {
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
@@ -202,7 +206,7 @@ fn prepare_child(parent: u32, kept: [RawFd; 2], namespace: Option<RawFd>) -> std
             return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
         }
     }
-    for fd in kept {
+    for &fd in kept {
         // SAFETY: clears close-on-exec of a descriptor that the parent keeps open.
         check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })?;
     }

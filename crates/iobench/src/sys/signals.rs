@@ -62,6 +62,17 @@ impl Signals {
     }
 }
 
+/// Lets every signal through to the calling thread. Safe between fork and exec.
+pub(crate) fn unblock_all() -> std::io::Result<()> {
+    // SAFETY: sigset_t is plain data; sigemptyset makes it a defined set before it is read.
+    let error = unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())
+    };
+    if error == 0 { Ok(()) } else { Err(std::io::Error::from_raw_os_error(error)) }
+}
+
 /// An event counter: once raised it stays readable, for threads that poll it and for those that
 /// read it (which takes one from the counter).
 pub(crate) struct Event(OwnedFd);
