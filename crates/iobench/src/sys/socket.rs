@@ -169,6 +169,14 @@ pub(crate) fn receive(fd: RawFd, buffer: &mut [u8]) -> Result<usize, i32> {
     usize::try_from(count).map_err(|_| crate::sys::errno())
 }
 
+/// Takes up to `most_bytes` out of a TCP socket's stream without looking at them, which saves the
+/// copy: how many there were, 0 at the end of the stream, or the errno.
+pub(crate) fn receive_unseen(fd: RawFd, most_bytes: usize) -> Result<usize, i32> {
+    // SAFETY: with MSG_TRUNC a TCP socket drops the bytes and writes nothing to the address.
+    let count = unsafe { libc::recv(fd, std::ptr::null_mut(), most_bytes, libc::MSG_TRUNC) };
+    usize::try_from(count).map_err(|_| crate::sys::errno())
+}
+
 /// send(2) without SIGPIPE: bytes taken, or the errno.
 pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> Result<usize, i32> {
     let flags = libc::MSG_NOSIGNAL;
