@@ -204,8 +204,7 @@ impl Connections {
         }
         connection.completed += 1;
         if connection.completed == self.workload.transactions {
-            self.close(index);
-            self.open(index, now_ns);
+            self.reopen(index, now_ns);
             return;
         }
         self.begin(index, now_ns);
@@ -233,20 +232,38 @@ impl Connections {
     }
 
     fn connect(&mut self, index: usize, now_ns: u64) -> std::result::Result<(), Failure> {
-        self.begin(index, now_ns);
         let failed = |error: std::io::Error| (Fault::Connect, error.raw_os_error().unwrap_or(0));
         let fd = socket::new_tcp(self.address.family()).map_err(failed)?.into_raw_fd();
         let connection = &mut self.connections[index];
         connection.fd = fd;
-        connection.completed = 0;
         connection.registered = false;
         socket::set_close_by_reset(fd).map_err(failed)?;
         socket::set_congestion_control(fd, &self.workload.congestion).map_err(failed)?;
         if self.workload.exchange.request_bytes > SINGLE_SEGMENT_BYTES {
             socket::set_no_delay(fd).map_err(failed)?;
         }
+        self.establish(index, now_ns)
+    }
+
+    /// Ends the connection by RST and opens the next one with the same socket, which keeps its
+    /// options and its registration: half the calls of a new socket.
+    fn reopen(&mut self, index: usize, now_ns: u64) {
+        let reopened = socket::disconnect(self.connections[index].fd)
+            .map_err(|error| (Fault::Connect, error.raw_os_error().unwrap_or(0)))
+            .and_then(|()| self.establish(index, now_ns))
+            .and_then(|()| self.push(index));
+        if let Err(failure) = reopened {
+            self.fail(index, failure);
+        }
+    }
+
+    /// Connects a socket; the connection's first transaction begins with it.
+    fn establish(&mut self, index: usize, now_ns: u64) -> std::result::Result<(), Failure> {
+        self.begin(index, now_ns);
+        let connection = &mut self.connections[index];
+        connection.completed = 0;
         self.tally.connections += 1;
-        match self.address.connect(fd) {
+        match self.address.connect(connection.fd) {
             Ok(()) => Ok(()),
             Err(error) => match error.raw_os_error().unwrap_or(0) {
                 libc::EINPROGRESS => Ok(()),

@@ -260,7 +260,11 @@ fn describe(cell: &Cell) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::{Cli, Command};
+    use crate::compare::plan::Placement;
 
     #[test]
     fn servers_default_to_the_usual_and_appear_once() {
@@ -277,5 +281,31 @@ mod tests {
         assert_eq!(baseline_of(&["other", "third"], None).unwrap(), 0);
         assert_eq!(baseline_of(&["other", "epoll"], Some("other")).unwrap(), 0);
         assert!(baseline_of(&["epoll"], Some("other")).is_err());
+    }
+
+    #[test]
+    fn every_request_size_runs_with_every_response_size() {
+        let sizes = |words: &[&str]| {
+            let cli = Cli::parse_from([&["iobench", "compare"], words].concat());
+            let Command::Compare(arguments) = cli.command else { panic!("compare was asked for") };
+            let sizes = |exchange: Exchange| (exchange.request_bytes, exchange.response_bytes);
+            exchanges(&arguments).into_iter().map(sizes).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&[]), [(64, 64)]);
+        assert_eq!(sizes(&["--message-bytes", "1,9"]), [(1, 1), (9, 9)]);
+        let both = ["--request-bytes", "1,2", "--response-bytes", "2,3"];
+        assert_eq!(sizes(&both), [(1, 2), (1, 3), (2, 2), (2, 3)]);
+    }
+
+    #[test]
+    fn echoes_of_all_sizes_share_a_server_and_other_exchanges_do_not() {
+        let key = |request_bytes, response_bytes| {
+            let placement = Placement { server_cpus: vec![0], client_cpus: vec![1] };
+            let exchange = Exchange { request_bytes, response_bytes };
+            process_key(&Cell { cores: 1, placement, exchange, transactions: 1 }, 0)
+        };
+        assert_eq!(key(64, 64), key(1, 1));
+        assert_ne!(key(64, 64), key(64, 65));
+        assert_ne!(key(64, 66), key(64, 65));
     }
 }

@@ -149,6 +149,15 @@ pub(crate) fn set_congestion_control(fd: RawFd, control: &CongestionControl) -> 
     check(unsafe { libc::setsockopt(fd, level, option, name.as_ptr().cast(), length) }).map(|_| ())
 }
 
+/// Ends a TCP connection by RST without giving up the socket, which may connect anew: options and
+/// epoll registrations stay, the local port does not.
+pub(crate) fn disconnect(fd: RawFd) -> io::Result<()> {
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    let length = size_of::<libc::sockaddr>() as libc::socklen_t;
+    // SAFETY: the address is valid for reads of its length.
+    check(unsafe { libc::connect(fd, &nowhere, length) }).map(|_| ())
+}
+
 /// The local port, for sockets that asked the kernel to choose one.
 pub(crate) fn local_port(fd: &OwnedFd) -> io::Result<u16> {
     // SAFETY: sockaddr_storage is plain data for which all zeros is valid.
