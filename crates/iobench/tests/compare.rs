@@ -33,7 +33,7 @@ fn assert_row(row: &Value) {
         }
     }
     if !row["latency_us"].is_null() {
-        let latencies: Vec<f64> = ["p25", "p50", "p75", "p99", "p999", "max"]
+        let latencies: Vec<f64> = ["p1", "p25", "p50", "p75", "p99", "p999", "max"]
             .iter()
             .map(|name| row["latency_us"][name].as_f64().unwrap())
             .collect();
@@ -109,6 +109,21 @@ fn large_messages_balance_too() {
     for row in rows {
         assert_row(row);
         assert_books(row, 2);
+        assert_eq!(row["request_bytes"], row["message_bytes"]);
+        assert_eq!(row["response_bytes"], row["message_bytes"]);
+    }
+}
+
+#[test]
+fn sizes_of_requests_and_answers_come_together() {
+    for wrong in [
+        &["--request-bytes", "64"][..],
+        &["--response-bytes", "64"],
+        &["--message-bytes", "64", "--request-bytes", "64", "--response-bytes", "64"],
+        &["--request-bytes", "64", "--response-bytes", "0"],
+    ] {
+        let output = common::run(&[&["compare"], wrong].concat());
+        assert_eq!(output.status.code(), Some(1), "{wrong:?}");
     }
 }
 

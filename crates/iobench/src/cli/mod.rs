@@ -29,9 +29,22 @@ Examples:
   iobench compare --quick
   iobench compare --transactions 1,128,0 --message-bytes 64,4096 --cores 1,2 --json out.json
   iobench compare --servers epoll,epoll-partitioned --transactions all --duration 2s --rounds 10
+  iobench compare --transactions 10 --request-bytes 64 --response-bytes 64,1024,16384,65536
 
 A row is marked INVALID when connections failed, bytes were lost, or the machine was too busy for
 enough undisturbed slices; the reason stands below the table and in the JSON file.";
+
+const LOAD_EXAMPLES: &str = "\
+Examples:
+  iobench load --connect 127.0.0.1:7000 --transactions 1 --duration 5s
+  iobench load --server epoll --request-bytes 64 --response-bytes 65536
+  iobench load --server epoll --request-bytes 41 --response-bytes 128 \\
+    --beside 'wrk -t1 -c256 -d{seconds}s http://{address}/'
+
+Requests that are no echo are HTTP, GET / with a query as long as needed, from 35 bytes on. The
+request of wrk for http://127.0.0.1:PORT/ has 36 bytes and the digits of the port, 41 for the usual
+free ports. Both clients of --beside are judged by what the server sent and by their CPU time from
+start to end.";
 
 /// The referee for network I/O architectures.
 #[derive(Debug, Parser)]
@@ -48,7 +61,7 @@ pub(crate) enum Command {
     Compare(CompareArgs),
     /// Run one of the echo servers alone, until Ctrl-C.
     Serve(ServeArgs),
-    /// Run the client alone, against an echo server that already runs.
+    /// Run the client alone, against a server that already runs or one of ours.
     Load(LoadArgs),
     /// Tell what this machine offers the channel, which driver it gets, and what would help.
     Doctor(DoctorArgs),
@@ -78,8 +91,19 @@ pub(crate) struct CompareArgs {
 
     /// Bytes per message, 1 to 1048576, a list
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64",
+          conflicts_with_all = ["request_bytes", "response_bytes"],
           value_parser = parse_message_bytes)]
     pub(crate) message_bytes: Vec<usize>,
+
+    /// Bytes of a request, a list; answers of another size are only counted, not compared
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "response_bytes",
+          value_parser = parse_message_bytes)]
+    pub(crate) request_bytes: Vec<usize>,
+
+    /// Bytes of the answer to each request, a list; every request size runs with each of them
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "request_bytes",
+          value_parser = parse_message_bytes)]
+    pub(crate) response_bytes: Vec<usize>,
 
     /// Server threads, each on a CPU of its own, a list [default: 1 and the number of CPUs]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -169,18 +193,51 @@ pub(crate) struct ServeArgs {
 
 /// Options of `load`.
 #[derive(Debug, Args)]
+#[command(after_help = LOAD_EXAMPLES)]
 pub(crate) struct LoadArgs {
-    /// Address and port of the echo server
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) connect: SocketAddr,
+    /// Address and port of a server that already runs
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        required_unless_present = "server",
+        conflicts_with = "server"
+    )]
+    pub(crate) connect: Option<SocketAddr>,
+
+    /// Start this server of ours, on a CPU of its own, and load that
+    #[arg(long, value_name = "NAME")]
+    pub(crate) server: Option<String>,
+
+    /// CPUs for its threads, one thread each [default: the first]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "server")]
+    pub(crate) server_cpus: Option<Vec<usize>>,
+
+    /// Run this other client in turns with ours, on the same CPUs and against the same server, and
+    /// tell the ratios; {address} and {seconds} are filled in, blanks separate the arguments
+    #[arg(long, value_name = "COMMAND", requires = "server")]
+    pub(crate) beside: Option<String>,
+
+    /// Rounds of two runs of each client; the ratios' intervals come from the scatter [default: 5]
+    #[arg(long, value_name = "N", requires = "beside",
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
 
     /// Transactions per connection; 0: connections persist
     #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) transactions: u32,
 
     /// Bytes per message, 1 to 1048576
-    #[arg(long, value_name = "N", default_value = "64", value_parser = parse_message_bytes)]
+    #[arg(long, value_name = "N", default_value = "64", value_parser = parse_message_bytes,
+          conflicts_with_all = ["request_bytes", "response_bytes"])]
     pub(crate) message_bytes: usize,
+
+    /// Bytes of a request where answers have another size; an HTTP GET if 35 or more
+    #[arg(long, value_name = "N", requires = "response_bytes", value_parser = parse_message_bytes)]
+    pub(crate) request_bytes: Option<usize>,
+
+    /// Bytes of every answer, of which only the number is checked
+    #[arg(long, value_name = "N", requires = "request_bytes", value_parser = parse_message_bytes)]
+    pub(crate) response_bytes: Option<usize>,
 
     /// Concurrent connections, over all client threads
     #[arg(long, value_name = "N", default_value = "256", value_parser = parse_connections)]
@@ -190,7 +247,9 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_measured)]
     pub(crate) duration: Duration,
 
-    /// CPUs for client threads, one thread each [default: all CPUs of the process]
+    /// CPUs for client threads, one thread each
+    /// [default: all CPUs of the process; those without a server thread with --server; one of
+    /// these with --beside]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cpus: Option<Vec<usize>>,
 

@@ -5,9 +5,11 @@
 //! and see the machine in different moods.
 
 pub(crate) mod environment;
+pub(crate) mod outcome;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod report;
+pub(crate) mod rounds;
 pub(crate) mod slots;
 pub(crate) mod stats;
 pub(crate) mod table;
@@ -15,14 +17,13 @@ pub(crate) mod table;
 use serde::Serialize;
 
 use crate::cli::CompareArgs;
-use crate::client::ClientGroup;
-use crate::client::connection::Workload;
 use crate::compare::environment::Environment;
 use crate::compare::plan::{Cell, CpuChoice, Plan, Request};
 use crate::compare::progress::Progress;
 use crate::compare::report::{JsonFile, Rounds, Row};
-use crate::compare::slots::SlotRunner;
+use crate::compare::rounds::{RoundShape, measure_round, service_for};
 use crate::error::{Error, Result};
+use crate::exchange::Exchange;
 use crate::output;
 use crate::server::{
     self,
@@ -32,7 +33,6 @@ use crate::sys::affinity::{allowed_cpus, wake_promptly};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
-use crate::sys::socket::CongestionControl;
 
 /// The JSON file.
 #[derive(Serialize)]
@@ -68,15 +68,10 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let connections = arguments.connections;
     let mut run = Run::start(plan, &names, baseline, connections, &signals)?;
     let rounds = run.measure(begun_ns)?;
-    let rows: Vec<Row> = run
-        .plan
-        .cells
-        .iter()
-        .zip(&run.outcomes)
-        .flat_map(|(cell, outcomes)| {
-            report::rows(cell, connections, &names, baseline, outcomes, seed)
-        })
-        .collect();
+    let mut rows: Vec<Row> = Vec::new();
+    for (cell, outcomes) in run.plan.cells.iter().zip(&run.outcomes) {
+        rows.extend(report::rows(cell, connections, &names, baseline, outcomes, seed)?);
+    }
     output::print(&format!("{}\n\n", environment.describe()));
     output::print(&table::render(&rows, names[baseline], table::stdout_width()));
     for sentence in table::summarise(&rows, names[baseline]) {
@@ -128,7 +123,7 @@ fn request(arguments: &CompareArgs, servers: usize) -> Request {
     Request {
         servers,
         transactions: arguments.transactions.as_ref().map(|list| list.0.clone()),
-        message_bytes: arguments.message_bytes.clone(),
+        exchanges: exchanges(arguments),
         cores: arguments.cores.clone(),
         cpus: CpuChoice {
             server_cpus: arguments.server_cpus.clone(),
@@ -140,6 +135,25 @@ fn request(arguments: &CompareArgs, servers: usize) -> Request {
     }
 }
 
+/// Every request size with every response size, or echoes where only one size is given.
+fn exchanges(arguments: &CompareArgs) -> Vec<Exchange> {
+    if arguments.request_bytes.is_empty() {
+        return arguments.message_bytes.iter().map(|&bytes| Exchange::echo(bytes)).collect();
+    }
+    let responses = |&request_bytes| {
+        let exchange = move |&response_bytes| Exchange { request_bytes, response_bytes };
+        arguments.response_bytes.iter().map(exchange)
+    };
+    arguments.request_bytes.iter().flat_map(responses).collect()
+}
+
+/// What tells server processes apart: CPUs, service, and the index of the server.
+type ProcessKey = (usize, Option<Exchange>, usize);
+
+fn process_key(cell: &Cell, server: usize) -> ProcessKey {
+    (cell.cores, service_for(cell.exchange).exchange, server)
+}
+
 /// The running comparison.
 struct Run<'a> {
     plan: Plan,
@@ -147,8 +161,7 @@ struct Run<'a> {
     baseline: usize,
     connections: usize,
     signals: &'a Signals,
-    /// (cores, index of the server) of each process.
-    processes: Vec<((usize, usize), ServerProcess)>,
+    processes: Vec<(ProcessKey, ServerProcess)>,
     /// By cell, then by server.
     outcomes: Vec<Vec<Rounds>>,
 }
@@ -162,12 +175,13 @@ impl<'a> Run<'a> {
         connections: usize,
         signals: &'a Signals,
     ) -> Result<Self> {
-        let mut processes: Vec<((usize, usize), ServerProcess)> = Vec::new();
+        let mut processes: Vec<(ProcessKey, ServerProcess)> = Vec::new();
         for cell in &plan.cells {
             for (server, name) in names.iter().enumerate() {
-                let key = (cell.cores, server);
+                let key = process_key(cell, server);
                 if processes.iter().all(|(other, _)| *other != key) {
-                    let launch = Launch::echo(name, &cell.placement.server_cpus);
+                    let echo = Launch::echo(name, &cell.placement.server_cpus);
+                    let launch = Launch { service: service_for(cell.exchange), ..echo };
                     processes.push((key, ServerProcess::start(&launch, signals)?));
                 }
             }
@@ -202,40 +216,31 @@ impl<'a> Run<'a> {
 
     /// One round of one cell.
     fn measure_cell(&mut self, index: usize, round: u32, progress: &mut Progress) -> Result<()> {
-        let cell = self.plan.cells[index].clone();
-        let workload = Workload {
-            transactions: cell.transactions,
-            message_bytes: cell.message_bytes,
-            congestion: CongestionControl::pick(),
+        let cell = &self.plan.cells[index];
+        let shape = RoundShape {
+            connections: self.connections,
+            passes: self.plan.passes,
             slicing: self.plan.slicing,
+            baseline: self.baseline,
         };
-        let clients = ClientGroup::start(&cell.placement.client_cpus, self.connections, &workload)?;
-        let in_flight_bytes = self.connections as u64 * cell.message_bytes as u64;
-        let mut runner = SlotRunner::new(
-            &clients,
-            self.signals,
-            &cell.placement,
-            self.plan.slicing,
-            in_flight_bytes,
-        )?;
-        for rounds in &mut self.outcomes[index] {
-            rounds.push(Vec::with_capacity(self.plan.passes));
-        }
+        let keys: Vec<_> = (0..self.names.len()).map(|server| process_key(cell, server)).collect();
+        // Started in this order: by cell, then by server.
+        let mut subjects: Vec<&mut ServerProcess> = self
+            .processes
+            .iter_mut()
+            .filter_map(|(key, process)| keys.contains(key).then_some(process))
+            .collect();
         let phase = format!("round {} of {}", round + 1, self.plan.rounds);
-        for pass in 0..self.plan.passes {
-            let servers = self.names.len();
-            for server in stats::slot_order(servers, self.baseline, round as usize, pass) {
-                let what = format!("{}, {}", self.names[server], describe(&cell));
-                let first =
-                    index == 0 && self.outcomes[0].iter().all(|r| r[round as usize].is_empty());
+        let mut first = index == 0;
+        let outcomes =
+            measure_round(cell, &shape, round as usize, &mut subjects, self.signals, |server| {
+                let what = format!("{}, {}", self.names[server], describe(cell));
                 progress.announce(&phase, &what, first);
-                let process =
-                    self.processes.iter_mut().find(|(key, _)| *key == (cell.cores, server));
-                let Some((_, process)) = process else { continue };
-                let outcome = runner.run(process)?;
-                self.outcomes[index][server][round as usize].push(outcome);
+                first = false;
                 progress.step();
-            }
+            })?;
+        for (rounds, outcomes) in self.outcomes[index].iter_mut().zip(outcomes) {
+            rounds.push(outcomes);
         }
         Ok(())
     }
@@ -246,12 +251,20 @@ fn describe(cell: &Cell) -> String {
         0 => "persistent".to_owned(),
         count => format!("{count} per connection"),
     };
-    format!("{transactions}, {} B, {} cores", cell.message_bytes, cell.cores)
+    let sizes = match cell.exchange {
+        exchange if exchange.is_echo() => exchange.request_bytes.to_string(),
+        Exchange { request_bytes, response_bytes } => format!("{request_bytes}/{response_bytes}"),
+    };
+    format!("{transactions}, {sizes} B, {} cores", cell.cores)
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::{Cli, Command};
+    use crate::compare::plan::Placement;
 
     #[test]
     fn servers_default_to_the_usual_and_appear_once() {
@@ -268,5 +281,31 @@ mod tests {
         assert_eq!(baseline_of(&["other", "third"], None).unwrap(), 0);
         assert_eq!(baseline_of(&["other", "epoll"], Some("other")).unwrap(), 0);
         assert!(baseline_of(&["epoll"], Some("other")).is_err());
+    }
+
+    #[test]
+    fn every_request_size_runs_with_every_response_size() {
+        let sizes = |words: &[&str]| {
+            let cli = Cli::parse_from([&["iobench", "compare"], words].concat());
+            let Command::Compare(arguments) = cli.command else { panic!("compare was asked for") };
+            let sizes = |exchange: Exchange| (exchange.request_bytes, exchange.response_bytes);
+            exchanges(&arguments).into_iter().map(sizes).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&[]), [(64, 64)]);
+        assert_eq!(sizes(&["--message-bytes", "1,9"]), [(1, 1), (9, 9)]);
+        let both = ["--request-bytes", "1,2", "--response-bytes", "2,3"];
+        assert_eq!(sizes(&both), [(1, 2), (1, 3), (2, 2), (2, 3)]);
+    }
+
+    #[test]
+    fn echoes_of_all_sizes_share_a_server_and_other_exchanges_do_not() {
+        let key = |request_bytes, response_bytes| {
+            let placement = Placement { server_cpus: vec![0], client_cpus: vec![1] };
+            let exchange = Exchange { request_bytes, response_bytes };
+            process_key(&Cell { cores: 1, placement, exchange, transactions: 1 }, 0)
+        };
+        assert_eq!(key(64, 64), key(1, 1));
+        assert_ne!(key(64, 64), key(64, 65));
+        assert_ne!(key(64, 66), key(64, 65));
     }
 }

@@ -1,12 +1,13 @@
 //! One slot: a server under load for a quarter of a second, cut into slices, with the disturbed
 //! ones thrown away.
 
-use hdrhistogram::Histogram;
-
 use crate::client::ClientGroup;
-use crate::client::slices::{FaultCounts, Slicing, Tally, describe_stalled, new_total_latencies};
+use crate::client::slices::{Latencies, Slicing, Tally, describe_stalled};
+use crate::compare::outcome::{Accounts, Figures, SlotOutcome};
 use crate::compare::plan::{Placement, WARM_UP_NS};
 use crate::error::Result;
+use crate::exchange::Exchange;
+use crate::figures::{self, Times, new_times};
 use crate::server::process::ServerProcess;
 use crate::server::shared::Counters;
 use crate::sys::affinity::{thread_id, wake_promptly};
@@ -18,7 +19,7 @@ use crate::sys::socket::RawAddress;
 /// Longest wait during warm-up for one more connection's first transaction.
 const WARM_UP_PATIENCE_NS: u64 = 1_000_000_000;
 /// Between the decision to measure and the first slice, so that every client thread hears of it.
-const LEAD_NS: u64 = 15_000_000;
+pub(crate) const LEAD_NS: u64 = 15_000_000;
 /// A border sampled later than this does not fit the clients' own clock.
 const LATE_NS: u64 = 2_000_000;
 /// A thread with a CPU of its own that had to wait for it longer than this part of a slice (1/25)
@@ -27,143 +28,6 @@ const DELAY_PART: u64 = 25;
 /// Where CPUs are shared, waiting is normal; there a slot is disturbed if others used more than
 /// this part (1/10) of the CPUs.
 const FOREIGN_PART: u64 = 10;
-
-/// Slices of one slot by fate.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct SliceCounts {
-    pub(crate) clean: u32,
-    /// The host ran somebody else's virtual machine.
-    pub(crate) stolen: u32,
-    /// Another program used our CPUs.
-    pub(crate) delayed: u32,
-    /// The sample came too late.
-    pub(crate) late: u32,
-}
-
-impl SliceCounts {
-    pub(crate) fn discarded(&self) -> u32 {
-        self.stolen + self.delayed + self.late
-    }
-
-    pub(crate) fn add(&mut self, other: &SliceCounts) {
-        self.clean += other.clean;
-        self.stolen += other.stolen;
-        self.delayed += other.delayed;
-        self.late += other.late;
-    }
-}
-
-/// The books of a slot from first connect to last close, warm-up included.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Accounts {
-    pub(crate) client_transactions: u64,
-    pub(crate) client_connections: u64,
-    pub(crate) client_bytes_sent: u64,
-    pub(crate) client_bytes_received: u64,
-    pub(crate) server_accepted: u64,
-    pub(crate) server_closed: u64,
-    pub(crate) server_bytes_received: u64,
-    pub(crate) server_bytes_sent: u64,
-    pub(crate) server_errors: u64,
-}
-
-impl Accounts {
-    pub(crate) fn add(&mut self, other: &Accounts) {
-        self.client_transactions += other.client_transactions;
-        self.client_connections += other.client_connections;
-        self.client_bytes_sent += other.client_bytes_sent;
-        self.client_bytes_received += other.client_bytes_received;
-        self.server_accepted += other.server_accepted;
-        self.server_closed += other.server_closed;
-        self.server_bytes_received += other.server_bytes_received;
-        self.server_bytes_sent += other.server_bytes_sent;
-        self.server_errors += other.server_errors;
-    }
-
-    /// What does not balance. Bytes pass client, server, client: each station has seen at most as
-    /// many as the one before, and when the slot ends only one message per connection is under way.
-    pub(crate) fn imbalances(&self, in_flight_bytes: u64) -> Vec<String> {
-        let mut notes = Vec::new();
-        if self.server_bytes_received > self.client_bytes_sent
-            || self.server_bytes_sent > self.server_bytes_received
-            || self.client_bytes_received > self.server_bytes_sent
-        {
-            notes.push(format!(
-                "bytes came from nowhere: client sent {}, server received {} and sent {}, client \
-                 received {}",
-                self.client_bytes_sent,
-                self.server_bytes_received,
-                self.server_bytes_sent,
-                self.client_bytes_received
-            ));
-        }
-        let missing = self.client_bytes_sent.saturating_sub(self.client_bytes_received);
-        if missing > in_flight_bytes {
-            notes.push(format!(
-                "{missing} bytes were sent and never came back, more than the {in_flight_bytes} \
-                 that the end of the slot explains"
-            ));
-        }
-        if self.server_errors > 0 {
-            notes.push(format!("the server counted {} errors", self.server_errors));
-        }
-        notes
-    }
-}
-
-/// What one slot says about its server.
-#[derive(Debug, Clone)]
-pub(crate) struct SlotOutcome {
-    /// Of the clean slices; absent when they were too few.
-    pub(crate) figures: Option<Figures>,
-    /// Of all slices: no evidence, but better than nothing to look at in a row that is not valid.
-    pub(crate) rough: Option<Figures>,
-    pub(crate) slices: SliceCounts,
-    /// Of the clean slices, or of all when those were too few.
-    pub(crate) latencies: Histogram<u64>,
-    pub(crate) faults: FaultCounts,
-    pub(crate) accounts: Accounts,
-    /// Reasons to distrust the slot as a whole.
-    pub(crate) problems: Vec<String>,
-}
-
-impl SlotOutcome {
-    /// What is to be shown: of all slices where the clean ones are too few.
-    pub(crate) fn shown(&self, rough: bool) -> Option<Figures> {
-        if rough { self.rough } else { self.figures }
-    }
-
-    fn empty() -> SlotOutcome {
-        SlotOutcome {
-            figures: None,
-            rough: None,
-            slices: SliceCounts::default(),
-            latencies: new_total_latencies(),
-            faults: FaultCounts::default(),
-            accounts: Accounts::default(),
-            problems: Vec::new(),
-        }
-    }
-
-    /// A slot that could not be run.
-    fn failed(problem: String) -> SlotOutcome {
-        SlotOutcome { problems: vec![problem], ..SlotOutcome::empty() }
-    }
-}
-
-/// A slot's figures over its clean slices.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Figures {
-    /// Transactions per second.
-    pub(crate) throughput: f64,
-    /// Microseconds of server CPU per transaction.
-    pub(crate) server_cpu_us: f64,
-    /// Calls into the kernel by the server per transaction.
-    pub(crate) system_calls: f64,
-    /// Busy parts of the threads' time, 0 to 1.
-    pub(crate) server_busy: f64,
-    pub(crate) client_busy: f64,
-}
 
 /// One side's threads.
 struct Side {
@@ -202,7 +66,8 @@ pub(crate) struct SlotRunner<'a> {
     cpus: CpuReader,
     client_side: Side,
     coordinator: ThreadReader,
-    in_flight_bytes: u64,
+    connections: usize,
+    exchange: Exchange,
 }
 
 impl<'a> SlotRunner<'a> {
@@ -211,7 +76,7 @@ impl<'a> SlotRunner<'a> {
         signals: &'a Signals,
         placement: &'a Placement,
         slicing: Slicing,
-        in_flight_bytes: u64,
+        (connections, exchange): (usize, Exchange),
     ) -> Result<Self> {
         let own = std::process::id();
         Ok(SlotRunner {
@@ -222,7 +87,8 @@ impl<'a> SlotRunner<'a> {
             cpus: CpuReader::new(&placement.cpus())?,
             client_side: Side::new(own, &clients.thread_ids())?,
             coordinator: ThreadReader::new(own, thread_id())?,
-            in_flight_bytes,
+            connections,
+            exchange,
         })
     }
 
@@ -252,7 +118,7 @@ impl<'a> SlotRunner<'a> {
                 None => "the server kept connections that the clients had closed".to_owned(),
             });
         }
-        let mut outcome = self.evaluate(start_ns, &borders, &tallies);
+        let mut outcome = self.evaluate(start_ns, &borders, &tallies)?;
         let stalled = tallies.iter().map(|tally| tally.stalled).sum();
         // In a disturbed slot it is more likely that somebody else had the CPU.
         if stalled > 0 && outcome.slices.clean > outcome.slices.discarded() {
@@ -260,7 +126,7 @@ impl<'a> SlotRunner<'a> {
         }
         outcome.accounts = accounts(&tallies, &server.counters().since(&before));
         if outcome.faults.total() == 0 {
-            problems.extend(outcome.accounts.imbalances(self.in_flight_bytes));
+            problems.extend(outcome.accounts.imbalances(self.exchange, self.connections));
         }
         outcome.problems = problems;
         Ok(outcome)
@@ -276,8 +142,14 @@ impl<'a> SlotRunner<'a> {
         border
     }
 
-    fn evaluate(&self, start_ns: u64, borders: &[Border], tallies: &[Tally]) -> SlotOutcome {
-        let mut outcome = SlotOutcome::empty();
+    fn evaluate(
+        &self,
+        start_ns: u64,
+        borders: &[Border],
+        tallies: &[Tally],
+    ) -> Result<SlotOutcome> {
+        let mut outcome = SlotOutcome::default();
+        let mut latencies = new_times();
         for tally in tallies {
             outcome.faults.add(&tally.faults);
         }
@@ -300,7 +172,7 @@ impl<'a> SlotRunner<'a> {
                 for tally in tallies {
                     let slice = &tally.slices[index];
                     sums.transactions += slice.transactions;
-                    add_latencies(&mut outcome.latencies, &slice.latencies);
+                    add_latencies(&mut latencies, &slice.latencies);
                 }
             }
             all.add(from, to);
@@ -312,12 +184,13 @@ impl<'a> SlotRunner<'a> {
         if outcome.slices.clean as usize >= least_clean(self.slicing.count) {
             outcome.figures = sums.figures(outcome.slices.clean, self.slicing.length_ns);
         } else {
-            outcome.latencies = new_total_latencies();
+            latencies = new_times();
             for slice in tallies.iter().flat_map(|tally| &tally.slices[..slices]) {
-                add_latencies(&mut outcome.latencies, &slice.latencies);
+                add_latencies(&mut latencies, &slice.latencies);
             }
         }
-        outcome
+        outcome.latencies = figures::encode(&latencies)?;
+        Ok(outcome)
     }
 
     /// A thread that owns its CPU waited for it.
@@ -387,8 +260,8 @@ fn accounts(tallies: &[Tally], server: &Counters) -> Accounts {
     accounts
 }
 
-/// Merges a slice's histogram into a wider one of the same bounds.
-pub(crate) fn add_latencies(sum: &mut Histogram<u64>, slice: &Histogram<u32>) {
+/// Merges a slice's histogram into one of a whole slot or run, which tells more values apart.
+pub(crate) fn add_latencies(sum: &mut Times, slice: &Latencies) {
     for value in slice.iter_recorded() {
         sum.saturating_record_n(value.value_iterated_to(), u64::from(value.count_at_value()));
     }
@@ -443,30 +316,13 @@ mod tests {
     use crate::client::slices::new_latencies;
 
     #[test]
-    fn books_that_balance_raise_no_note() {
-        let accounts = Accounts {
-            client_bytes_sent: 1_000,
-            server_bytes_received: 990,
-            server_bytes_sent: 980,
-            client_bytes_received: 960,
-            ..Accounts::default()
-        };
-        assert!(accounts.imbalances(40).is_empty());
-        assert_eq!(accounts.imbalances(39).len(), 1);
-        let invented = Accounts { server_bytes_sent: 991, ..accounts };
-        assert!(invented.imbalances(40)[0].starts_with("bytes came from nowhere"));
-        let failed = Accounts { server_errors: 2, ..accounts };
-        assert_eq!(failed.imbalances(40), ["the server counted 2 errors"]);
-    }
-
-    #[test]
     fn half_of_the_slices_but_no_more_than_three_must_be_clean() {
         assert_eq!([1, 2, 3, 5, 10].map(least_clean), [1, 1, 2, 3, 3]);
     }
 
     #[test]
     fn merged_histograms_keep_their_counts() {
-        let (mut sum, mut slice) = (new_total_latencies(), new_latencies());
+        let (mut sum, mut slice) = (new_times(), new_latencies());
         for latency_ns in [1_000, 50_000, 50_000, 3_000_000] {
             slice.saturating_record(latency_ns);
         }

@@ -12,10 +12,10 @@ use crate::error::{Context, Error, Result};
 use crate::server::output_tail::OutputTail;
 use crate::server::peer::Peer;
 use crate::server::process::{Launch, prepare_child};
-use crate::sys::affinity::CpuMask;
+use crate::sys::affinity::{restrict_to, set_of};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::local_ports;
-use crate::sys::signals::{self, Signals};
+use crate::sys::signals::{Signals, unblock_all};
 use crate::sys::socket::{self, RawAddress};
 use crate::sys::{check, process_tree};
 
@@ -192,14 +192,14 @@ fn spawn(name: &str, words: &[String], launch: &Launch, writing: io::PipeWriter)
         .process_group(0);
     let parent = std::process::id();
     let namespace = launch.namespace.as_ref().map(|namespace| namespace.as_raw_fd());
-    let cpus = CpuMask::of(&launch.cpus);
+    let cpus = set_of(&launch.cpus);
     // SAFETY: the closure runs between fork and exec and makes only async-signal-safe calls.
     unsafe {
         command.pre_exec(move || {
             prepare_child(parent, &[], namespace)?;
             // Ours are blocked, and it would inherit that and never hear of its end.
-            signals::unblock_all()?;
-            cpus.pin()
+            unblock_all();
+            restrict_to(&cpus)
         });
     }
     command.spawn().map_err(|error| match error.kind() {

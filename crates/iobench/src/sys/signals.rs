@@ -62,15 +62,16 @@ impl Signals {
     }
 }
 
-/// Lets every signal through to the calling thread. Safe between fork and exec.
-pub(crate) fn unblock_all() -> std::io::Result<()> {
-    // SAFETY: sigset_t is plain data; sigemptyset makes it a defined set before it is read.
-    let error = unsafe {
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())
-    };
-    if error == 0 { Ok(()) } else { Err(std::io::Error::from_raw_os_error(error)) }
+/// Lets every signal through to the calling thread; for a child between fork and exec, which would
+/// hand the blocked signals on to the program.
+pub(crate) fn unblock_all() {
+    // SAFETY: sigset_t is plain data; sigemptyset below makes it a defined set.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is valid for writes and then for reads; both calls are async-signal-safe.
+    unsafe {
+        libc::sigemptyset(&mut set);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+    }
 }
 
 /// An event counter: once raised it stays readable, for threads that poll it and for those that

@@ -1,0 +1,284 @@
+//! `iobench load`: the client alone, against any server with answers of a constant size, or against
+//! one of ours in a process and on a CPU of its own, and there beside another client if wanted.
+
+mod beside;
+mod external;
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::cli::LoadArgs;
+use crate::client::ClientGroup;
+use crate::client::connection::Workload;
+use crate::client::slices::{FaultCounts, Slicing, Tally, describe_stalled};
+use crate::compare::environment::Environment;
+use crate::compare::plan::{CpuChoice, Placement};
+use crate::compare::report::JsonFile;
+use crate::compare::rounds::service_for;
+use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
+use crate::error::{Context, Error, Result};
+use crate::exchange::Exchange;
+use crate::figures::{Percentiles, new_times};
+use crate::load::beside::Contest;
+use crate::load::external::Template;
+use crate::output;
+use crate::server::process::{Launch, ServerProcess};
+use crate::sys::affinity::{allowed_cpus, wake_promptly};
+use crate::sys::clock::now_ns;
+use crate::sys::limits::Limits;
+use crate::sys::procstat::ThreadReader;
+use crate::sys::signals::Signals;
+use crate::sys::socket::{CongestionControl, RawAddress};
+
+/// Slices are only a means here: one histogram each, so long runs take longer slices.
+const MOST_SLICES: u64 = 400;
+const SHORTEST_SLICE_NS: u64 = 25_000_000;
+/// A client thread that is busier than this may be what was measured.
+const BUSY: f64 = 0.95;
+const DEFAULT_ROUNDS: u32 = 5;
+
+/// What the client saw.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    connect: String,
+    transactions: u32,
+    /// Of an echo, where both sizes are the same.
+    message_bytes: Option<usize>,
+    request_bytes: usize,
+    response_bytes: usize,
+    connections: usize,
+    duration_s: f64,
+    throughput: f64,
+    latency_us: Option<Percentiles>,
+    client_busy: f64,
+    errors: u64,
+    valid: bool,
+    notes: Vec<String>,
+    /// Totals from first connect to last close, warm-up included.
+    accounts: Totals,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Totals {
+    transactions: u64,
+    connections: u64,
+    bytes_sent: u64,
+    bytes_received: u64,
+}
+
+/// The JSON file.
+#[derive(Serialize)]
+struct Document<'a, R> {
+    environment: &'a Environment,
+    result: &'a R,
+}
+
+/// Loads the server and prints what came of it; true if nothing went wrong.
+pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
+    let signals = Signals::block();
+    let limits = Limits::raise()?;
+    limits.check_connections(arguments.connections)?;
+    let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let environment = Environment::gather(&limits, 0)?;
+    if let Some(command) = &arguments.beside {
+        let template = Template::new(command)?;
+        let name = template.name().to_owned();
+        let mut contest = contest(arguments, template, &signals)?;
+        let report = contest.run(arguments.rounds.unwrap_or(DEFAULT_ROUNDS), environment.seed)?;
+        output::print(&beside::describe(&report, &name));
+        if let Some(json) = json {
+            json.write(&Document { environment: &environment, result: &report })?;
+        }
+        return Ok(report.valid);
+    }
+    let target = Target::reach(arguments, &signals)?;
+    let outcome = measure(arguments, &target, &signals)?;
+    output::print(&describe(&outcome));
+    if let Some(json) = json {
+        json.write(&Document { environment: &environment, result: &outcome })?;
+    }
+    Ok(outcome.valid)
+}
+
+/// What is loaded, and from which CPUs.
+struct Target {
+    address: SocketAddr,
+    client_cpus: Vec<usize>,
+    /// Lives as long as it is loaded.
+    _server: Option<ServerProcess>,
+}
+
+impl Target {
+    /// Starts the server, or makes sure that there is one.
+    fn reach(arguments: &LoadArgs, signals: &Signals) -> Result<Target> {
+        if let Some(address) = arguments.connect {
+            TcpStream::connect_timeout(&address, Duration::from_secs(5)).context(
+                format!("connect to {address}"),
+                "start a server there, for instance `iobench serve --server epoll`",
+            )?;
+            let client_cpus = arguments.cpus.clone().map_or_else(allowed_cpus, Ok)?;
+            return Ok(Target { address, client_cpus, _server: None });
+        }
+        let (server, placement) = start_server(arguments, signals)?;
+        let address = server.address();
+        Ok(Target { address, client_cpus: placement.client_cpus, _server: Some(server) })
+    }
+}
+
+/// Starts the server named by `--server` where `compare` would.
+fn start_server(arguments: &LoadArgs, signals: &Signals) -> Result<(ServerProcess, Placement)> {
+    let Some(name) = &arguments.server else {
+        return Err(Error::setup("there is nothing to load", "name --connect or --server"));
+    };
+    let cores = arguments.server_cpus.as_ref().map_or(1, Vec::len);
+    let choice = CpuChoice {
+        server_cpus: arguments.server_cpus.clone(),
+        client_cpus: arguments.cpus.clone(),
+    };
+    let placement = Placement::choose(cores, &allowed_cpus()?, &choice)?;
+    let name = crate::server::find(name)?.name();
+    let echo = Launch::echo(name, &placement.server_cpus);
+    let launch = Launch { service: service_for(exchange(arguments)), ..echo };
+    Ok((ServerProcess::start(&launch, signals)?, placement))
+}
+
+/// Our client has one thread for each CPU named, and one if none is.
+fn contest<'a>(
+    arguments: &'a LoadArgs,
+    template: Template,
+    signals: &'a Signals,
+) -> Result<Contest<'a>> {
+    let (server, placement) = start_server(arguments, signals)?;
+    let Placement { server_cpus, mut client_cpus } = placement;
+    if arguments.cpus.is_none() {
+        client_cpus.truncate(1);
+    }
+    let workload = workload(arguments);
+    Ok(Contest { arguments, workload, template, server, server_cpus, client_cpus, signals })
+}
+
+fn exchange(arguments: &LoadArgs) -> Exchange {
+    match (arguments.request_bytes, arguments.response_bytes) {
+        (Some(request_bytes), Some(response_bytes)) => Exchange { request_bytes, response_bytes },
+        _ => Exchange::echo(arguments.message_bytes),
+    }
+}
+
+fn workload(arguments: &LoadArgs) -> Workload {
+    let duration_ns = arguments.duration.as_nanos() as u64;
+    let slice_ns = (duration_ns / MOST_SLICES).max(SHORTEST_SLICE_NS);
+    Workload {
+        transactions: arguments.transactions,
+        exchange: exchange(arguments),
+        congestion: CongestionControl::pick(),
+        slicing: Slicing::divide(duration_ns, slice_ns),
+    }
+}
+
+/// Readers of the client threads' times.
+fn own_readers(clients: &ClientGroup) -> Result<Vec<ThreadReader>> {
+    let readers = clients.thread_ids().into_iter();
+    readers.map(|thread| ThreadReader::new(std::process::id(), thread)).collect()
+}
+
+fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<Outcome> {
+    let workload = workload(arguments);
+    let clients = ClientGroup::start(&target.client_cpus, arguments.connections, &workload)?;
+    let readers = own_readers(&clients)?;
+    let run_ns = || -> u64 { readers.iter().map(|reader| reader.read().run_ns).sum() };
+    clients.begin_slot(RawAddress::new(target.address));
+    warm_up(&clients, signals)?;
+    let prompt = wake_promptly();
+    let start_ns = now_ns() + LEAD_NS;
+    clients.measure_from(start_ns);
+    signals.sleep_until(start_ns)?;
+    let before_ns = run_ns();
+    signals.sleep_until(start_ns + workload.slicing.total_ns())?;
+    let used_ns = run_ns() - before_ns;
+    drop(prompt);
+    let tallies = clients.finish_slot()?;
+    let available_ns = workload.slicing.total_ns() * target.client_cpus.len() as u64;
+    let client_busy = used_ns as f64 / available_ns as f64;
+    Ok(evaluate(arguments, target, &tallies, workload.slicing, client_busy))
+}
+
+fn evaluate(
+    arguments: &LoadArgs,
+    target: &Target,
+    tallies: &[Tally],
+    slicing: Slicing,
+    client_busy: f64,
+) -> Outcome {
+    let mut latencies = new_times();
+    let mut faults = FaultCounts::default();
+    let mut accounts = Totals::default();
+    let (mut measured, mut stalled) = (0, 0);
+    for tally in tallies {
+        faults.add(&tally.faults);
+        stalled += tally.stalled;
+        accounts.transactions += tally.transactions;
+        accounts.connections += tally.connections;
+        accounts.bytes_sent += tally.bytes_sent;
+        accounts.bytes_received += tally.bytes_received;
+        for slice in &tally.slices {
+            measured += slice.transactions;
+            add_latencies(&mut latencies, &slice.latencies);
+        }
+    }
+    let duration_s = slicing.total_ns() as f64 / 1e9;
+    let mut notes = faults.describe();
+    if stalled > 0 {
+        notes.push(describe_stalled(stalled));
+    }
+    if measured == 0 {
+        notes.push("no transaction was completed while it was measured".to_owned());
+    }
+    let valid = notes.is_empty();
+    if client_busy >= BUSY {
+        notes.push(format!(
+            "the clients were busy {:.0} % of the time: they may be the limit, not the server",
+            client_busy * 100.0
+        ));
+    }
+    let exchange = exchange(arguments);
+    Outcome {
+        connect: target.address.to_string(),
+        transactions: arguments.transactions,
+        message_bytes: exchange.is_echo().then_some(exchange.request_bytes),
+        request_bytes: exchange.request_bytes,
+        response_bytes: exchange.response_bytes,
+        connections: arguments.connections,
+        duration_s,
+        throughput: measured as f64 / duration_s,
+        latency_us: Percentiles::of(&latencies),
+        client_busy,
+        errors: faults.total() + stalled,
+        valid,
+        notes,
+        accounts,
+    }
+}
+
+fn describe(outcome: &Outcome) -> String {
+    let mut text = format!(
+        "{}: {:.0} transactions/s over {:.1} s, {} errors, clients {:.0} % busy\n",
+        outcome.connect,
+        outcome.throughput,
+        outcome.duration_s,
+        outcome.errors,
+        outcome.client_busy * 100.0
+    );
+    if let Some(latency) = outcome.latency_us {
+        text.push_str(&format!(
+            "latency in us: p25 {:.0}, p50 {:.0}, p75 {:.0}, p99 {:.0}, p99.9 {:.0}, max {:.0}\n",
+            latency.p25, latency.p50, latency.p75, latency.p99, latency.p999, latency.max
+        ));
+    }
+    let mark = if outcome.valid { "note" } else { "INVALID" };
+    for note in &outcome.notes {
+        text.push_str(&format!("{mark}: {note}\n"));
+    }
+    text
+}
