@@ -176,6 +176,9 @@ impl<'a> Run<'a> {
         signals: &'a Signals,
     ) -> Result<Self> {
         let mut processes: Vec<(ProcessKey, ServerProcess)> = Vec::new();
+        for name in names {
+            server::find(name)?.check_connections(connections)?;
+        }
         for cell in &plan.cells {
             for (server, name) in names.iter().enumerate() {
                 let key = process_key(cell, server);
