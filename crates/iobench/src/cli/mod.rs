@@ -13,6 +13,7 @@ use crate::cli::values::{
     parse_transactions,
 };
 use crate::exchange::Work;
+use crate::server::peer::Peer;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,6 +31,8 @@ Examples:
   iobench compare --transactions 1,128,0 --message-bytes 64,4096 --cores 1,2 --json out.json
   iobench compare --servers epoll,epoll-partitioned --transactions all --duration 2s --rounds 10
   iobench compare --transactions 10 --request-bytes 64 --response-bytes 64,1024,16384,65536
+  iobench compare --peer 'tokio=iobench-peers tokio --bind 127.0.0.1:{port} --cpus {cpus}'
+  iobench compare --self-test --quick    what no difference looks like; status 2 if one is claimed
 
 A row is marked INVALID when connections failed, bytes were lost, or the machine was too busy for
 enough undisturbed slices; the reason stands below the table and in the JSON file.";
@@ -90,6 +93,15 @@ pub(crate) struct CompareArgs {
     /// [default: epoll,epoll-partitioned,megapipe,megapipe-epoll; all: iobench serve --list]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) servers: Vec<String>,
+
+    /// Also compare this program, which has to echo; COMMAND is split as a shell does, and {port},
+    /// {cpus}, {address}, {request_bytes} and {response_bytes} are filled in; repeatable
+    #[arg(long = "peer", value_name = "NAME=COMMAND")]
+    pub(crate) peers: Vec<Peer>,
+
+    /// Compare the baseline with itself, to see what "no difference" looks like here and now
+    #[arg(long, conflicts_with = "servers")]
+    pub(crate) self_test: bool,
 
     /// Transactions per connection, a list; 0: connections persist; all: 1,2,4..128,0
     /// [default: 1,8,128,0; with --quick 1,128]

@@ -4,12 +4,14 @@
 //! slots. Rounds are the outermost loop, so that each cell's rounds are spread over the whole run
 //! and see the machine in different moods.
 
+pub(crate) mod contenders;
 pub(crate) mod environment;
 pub(crate) mod outcome;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod report;
 pub(crate) mod rounds;
+pub(crate) mod self_test;
 pub(crate) mod slots;
 pub(crate) mod stats;
 pub(crate) mod table;
@@ -17,18 +19,17 @@ pub(crate) mod table;
 use serde::Serialize;
 
 use crate::cli::CompareArgs;
+use crate::compare::contenders::Contenders;
 use crate::compare::environment::Environment;
 use crate::compare::plan::{Cell, CpuChoice, Plan, Request};
 use crate::compare::progress::Progress;
 use crate::compare::report::{JsonFile, Rounds, Row};
 use crate::compare::rounds::{RoundShape, measure_round, service_for};
-use crate::error::{Error, Result};
+use crate::compare::self_test::SelfTest;
+use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::output;
-use crate::server::{
-    self,
-    process::{Launch, ServerProcess},
-};
+use crate::server::{process::Launch, running::Running};
 use crate::sys::affinity::{allowed_cpus, wake_promptly};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
@@ -42,6 +43,9 @@ struct Document<'a> {
     rounds: u32,
     slots_per_round: usize,
     slice_ms: f64,
+    /// Only with `--self-test`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    self_test: Option<&'a SelfTest>,
     results: &'a [Row],
 }
 
@@ -49,74 +53,52 @@ struct Document<'a> {
 pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let begun_ns = now_ns();
     let signals = Signals::block();
-    let names = server_names(&arguments.servers)?;
-    let baseline = baseline_of(&names, arguments.baseline.as_deref())?;
+    let contenders = Contenders::choose(arguments)?;
+    let labels: Vec<&str> = contenders.labels.iter().map(String::as_str).collect();
     let limits = Limits::raise()?;
     limits.check_connections(arguments.connections)?;
     limits.check_backlog(arguments.connections)?;
-    let plan = Plan::new(&request(arguments, names.len()), &allowed_cpus()?)?;
+    let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
     let seed = arguments.seed.unwrap_or(begun_ns % 1_000_000);
     let environment = Environment::gather(&limits, seed)?;
     output::note(&format!(
         "{} servers in {} cells, {} rounds, about {} s",
-        names.len(),
+        labels.len(),
         plan.cells.len(),
         plan.rounds,
         plan.estimate_ns().div_ceil(1_000_000_000)
     ));
     let connections = arguments.connections;
-    let mut run = Run::start(plan, &names, baseline, connections, &signals)?;
+    let mut run = Run::start(plan, &contenders, connections, &signals)?;
     let rounds = run.measure(begun_ns)?;
+    let baseline = contenders.baseline;
     let mut rows: Vec<Row> = Vec::new();
     for (cell, outcomes) in run.plan.cells.iter().zip(&run.outcomes) {
-        rows.extend(report::rows(cell, connections, &names, baseline, outcomes, seed)?);
+        rows.extend(report::rows(cell, connections, &labels, baseline, outcomes, seed)?);
     }
     output::print(&format!("{}\n\n", environment.describe()));
-    output::print(&table::render(&rows, names[baseline], table::stdout_width()));
-    for sentence in table::summarise(&rows, names[baseline]) {
-        output::print(&format!("{sentence}\n"));
+    output::print(&table::render(&rows, contenders.baseline_label(), table::stdout_width()));
+    let self_test = arguments.self_test.then(|| SelfTest::of(&rows, contenders.baseline_label()));
+    match &self_test {
+        Some(self_test) => output::print(&self_test.describe()),
+        None => table::summarise(&rows, contenders.baseline_label())
+            .iter()
+            .for_each(|sentence| output::print(&format!("{sentence}\n"))),
     }
     if let Some(json) = json {
         json.write(&Document {
             environment: &environment,
-            baseline: names[baseline],
+            baseline: contenders.baseline_label(),
             rounds,
             slots_per_round: run.plan.passes,
             slice_ms: run.plan.slicing.length_ns as f64 / 1e6,
+            self_test: self_test.as_ref(),
             results: &rows,
         })?;
     }
-    Ok(rows.iter().all(|row| row.valid))
-}
-
-/// The known names among those asked for, each once; the usual servers if none is.
-fn server_names(asked: &[String]) -> Result<Vec<&'static str>> {
-    if asked.is_empty() {
-        return Ok(server::usual().iter().map(|server| server.name()).collect());
-    }
-    let mut names = Vec::new();
-    for name in asked {
-        let name = server::find(name)?.name();
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    Ok(names)
-}
-
-/// `--baseline`, else the server called epoll, else the first one.
-fn baseline_of(names: &[&str], asked: Option<&str>) -> Result<usize> {
-    let position = |wanted: &str| names.iter().position(|name| *name == wanted);
-    match asked {
-        None => Ok(position("epoll").unwrap_or(0)),
-        Some(name) => position(name).ok_or_else(|| {
-            Error::setup(
-                format!("the baseline `{name}` is not among the servers compared"),
-                format!("choose from: {}, or add it to --servers", names.join(", ")),
-            )
-        }),
-    }
+    let trustworthy = self_test.is_none_or(|self_test| self_test.trustworthy);
+    Ok(trustworthy && rows.iter().all(|row| row.valid))
 }
 
 fn request(arguments: &CompareArgs, servers: usize) -> Request {
@@ -157,11 +139,10 @@ fn process_key(cell: &Cell, server: usize) -> ProcessKey {
 /// The running comparison.
 struct Run<'a> {
     plan: Plan,
-    names: &'a [&'static str],
-    baseline: usize,
+    contenders: &'a Contenders,
     connections: usize,
     signals: &'a Signals,
-    processes: Vec<(ProcessKey, ServerProcess)>,
+    processes: Vec<(ProcessKey, Running)>,
     /// By cell, then by server.
     outcomes: Vec<Vec<Rounds>>,
 }
@@ -170,27 +151,24 @@ impl<'a> Run<'a> {
     /// Starts all servers.
     fn start(
         plan: Plan,
-        names: &'a [&'static str],
-        baseline: usize,
+        contenders: &'a Contenders,
         connections: usize,
         signals: &'a Signals,
     ) -> Result<Self> {
-        let mut processes: Vec<(ProcessKey, ServerProcess)> = Vec::new();
-        for name in names {
-            server::find(name)?.check_connections(connections)?;
-        }
+        let mut processes: Vec<(ProcessKey, Running)> = Vec::new();
+        contenders.check_connections(connections)?;
         for cell in &plan.cells {
-            for (server, name) in names.iter().enumerate() {
+            for (server, subject) in contenders.subjects.iter().enumerate() {
                 let key = process_key(cell, server);
                 if processes.iter().all(|(other, _)| *other != key) {
-                    let echo = Launch::echo(name, &cell.placement.server_cpus);
+                    let echo = Launch::echo(subject.name(), &cell.placement.server_cpus);
                     let launch = Launch { service: service_for(cell.exchange), ..echo };
-                    processes.push((key, ServerProcess::start(&launch, signals)?));
+                    processes.push((key, Running::start(subject, &launch, signals)?));
                 }
             }
         }
-        let outcomes = vec![vec![Rounds::new(); names.len()]; plan.cells.len()];
-        Ok(Run { plan, names, baseline, connections, signals, processes, outcomes })
+        let outcomes = vec![vec![Rounds::new(); contenders.labels.len()]; plan.cells.len()];
+        Ok(Run { plan, contenders, connections, signals, processes, outcomes })
     }
 
     /// Runs the rounds and returns how many there was time for.
@@ -224,11 +202,12 @@ impl<'a> Run<'a> {
             connections: self.connections,
             passes: self.plan.passes,
             slicing: self.plan.slicing,
-            baseline: self.baseline,
+            baseline: self.contenders.baseline,
         };
-        let keys: Vec<_> = (0..self.names.len()).map(|server| process_key(cell, server)).collect();
+        let keys: Vec<_> =
+            (0..self.contenders.labels.len()).map(|server| process_key(cell, server)).collect();
         // Started in this order: by cell, then by server.
-        let mut subjects: Vec<&mut ServerProcess> = self
+        let mut subjects: Vec<&mut Running> = self
             .processes
             .iter_mut()
             .filter_map(|(key, process)| keys.contains(key).then_some(process))
@@ -237,7 +216,7 @@ impl<'a> Run<'a> {
         let mut first = index == 0;
         let outcomes =
             measure_round(cell, &shape, round as usize, &mut subjects, self.signals, |server| {
-                let what = format!("{}, {}", self.names[server], describe(cell));
+                let what = format!("{}, {}", self.contenders.labels[server], describe(cell));
                 progress.announce(&phase, &what, first);
                 first = false;
                 progress.step();
@@ -268,23 +247,6 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use crate::compare::plan::Placement;
-
-    #[test]
-    fn servers_default_to_the_usual_and_appear_once() {
-        let usual = ["epoll", "epoll-partitioned", "megapipe", "megapipe-epoll"];
-        assert_eq!(server_names(&[]).unwrap(), usual);
-        let asked = ["epoll", "epoll"].map(str::to_owned);
-        assert_eq!(server_names(&asked).unwrap(), ["epoll"]);
-        assert!(server_names(&["nobody".to_owned()]).is_err());
-    }
-
-    #[test]
-    fn the_baseline_is_epoll_unless_named() {
-        assert_eq!(baseline_of(&["other", "epoll"], None).unwrap(), 1);
-        assert_eq!(baseline_of(&["other", "third"], None).unwrap(), 0);
-        assert_eq!(baseline_of(&["other", "epoll"], Some("other")).unwrap(), 0);
-        assert!(baseline_of(&["epoll"], Some("other")).is_err());
-    }
 
     #[test]
     fn every_request_size_runs_with_every_response_size() {

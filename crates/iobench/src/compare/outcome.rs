@@ -37,6 +37,14 @@ pub(crate) struct Accounts {
     pub(crate) client_connections: u64,
     pub(crate) client_bytes_sent: u64,
     pub(crate) client_bytes_received: u64,
+    /// Left out where the server is a program that does not count for us.
+    #[serde(flatten)]
+    pub(crate) server: Option<ServerAccounts>,
+}
+
+/// The server's side of the books.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ServerAccounts {
     pub(crate) server_accepted: u64,
     pub(crate) server_closed: u64,
     pub(crate) server_bytes_received: u64,
@@ -50,11 +58,14 @@ impl Accounts {
         self.client_connections += other.client_connections;
         self.client_bytes_sent += other.client_bytes_sent;
         self.client_bytes_received += other.client_bytes_received;
-        self.server_accepted += other.server_accepted;
-        self.server_closed += other.server_closed;
-        self.server_bytes_received += other.server_bytes_received;
-        self.server_bytes_sent += other.server_bytes_sent;
-        self.server_errors += other.server_errors;
+        if let Some(other) = other.server {
+            let server = self.server.get_or_insert_default();
+            server.server_accepted += other.server_accepted;
+            server.server_closed += other.server_closed;
+            server.server_bytes_received += other.server_bytes_received;
+            server.server_bytes_sent += other.server_bytes_sent;
+            server.server_errors += other.server_errors;
+        }
     }
 
     /// What does not balance. Bytes pass client, server, client: each station has seen at most what
@@ -66,17 +77,27 @@ impl Accounts {
         // Bytes of either direction count as those of the other that belong to them.
         let weigh_requests = |bytes: u64| u128::from(bytes) * response_bytes;
         let weigh_responses = |bytes: u64| u128::from(bytes) * request_bytes;
-        if self.server_bytes_received > self.client_bytes_sent
-            || weigh_responses(self.server_bytes_sent) > weigh_requests(self.server_bytes_received)
-            || self.client_bytes_received > self.server_bytes_sent
-        {
+        let impossible = match &self.server {
+            Some(server) => {
+                server.server_bytes_received > self.client_bytes_sent
+                    || weigh_responses(server.server_bytes_sent)
+                        > weigh_requests(server.server_bytes_received)
+                    || self.client_bytes_received > server.server_bytes_sent
+            }
+            None => {
+                weigh_responses(self.client_bytes_received) > weigh_requests(self.client_bytes_sent)
+            }
+        };
+        if impossible {
+            let middle = self.server.map_or_else(String::new, |server| {
+                format!(
+                    "server received {} and sent {}, ",
+                    server.server_bytes_received, server.server_bytes_sent
+                )
+            });
             notes.push(format!(
-                "bytes came from nowhere: client sent {}, server received {} and sent {}, client \
-                 received {}",
-                self.client_bytes_sent,
-                self.server_bytes_received,
-                self.server_bytes_sent,
-                self.client_bytes_received
+                "bytes came from nowhere: client sent {}, {middle}client received {}",
+                self.client_bytes_sent, self.client_bytes_received
             ));
         }
         let missing = weigh_requests(self.client_bytes_sent)
@@ -88,8 +109,8 @@ impl Accounts {
                  of the slot explains"
             ));
         }
-        if self.server_errors > 0 {
-            notes.push(format!("the server counted {} errors", self.server_errors));
+        if let Some(errors) = self.server.map(|server| server.server_errors).filter(|&n| n > 0) {
+            notes.push(format!("the server counted {errors} errors"));
         }
         notes
     }
@@ -131,8 +152,8 @@ pub(crate) struct Figures {
     pub(crate) throughput: f64,
     /// Microseconds of server CPU per transaction.
     pub(crate) server_cpu_us: f64,
-    /// Calls into the kernel by the server per transaction.
-    pub(crate) system_calls: f64,
+    /// Calls into the kernel by the server per transaction, if it counts them.
+    pub(crate) system_calls: Option<f64>,
     /// Busy parts of the threads' time, 0 to 1.
     pub(crate) server_busy: f64,
     pub(crate) client_busy: f64,
@@ -147,20 +168,44 @@ mod tests {
 
     #[test]
     fn books_that_balance_raise_no_note() {
-        let accounts = Accounts {
-            client_bytes_sent: 1_000,
+        let server = ServerAccounts {
             server_bytes_received: 990,
             server_bytes_sent: 980,
+            ..ServerAccounts::default()
+        };
+        let accounts = Accounts {
+            client_bytes_sent: 1_000,
+            client_bytes_received: 960,
+            server: Some(server),
+            ..Accounts::default()
+        };
+        let with = |server| Accounts { server: Some(server), ..accounts };
+        let echo = Exchange::echo(10);
+        assert!(accounts.imbalances(echo, 4).is_empty());
+        assert_eq!(accounts.imbalances(echo, 3).len(), 1);
+        let invented = with(ServerAccounts { server_bytes_sent: 991, ..server });
+        assert!(invented.imbalances(echo, 4)[0].starts_with("bytes came from nowhere"));
+        let failed = with(ServerAccounts { server_errors: 2, ..server });
+        assert_eq!(failed.imbalances(echo, 4), ["the server counted 2 errors"]);
+    }
+
+    #[test]
+    fn books_without_a_server_balance_by_what_the_client_saw() {
+        let accounts = Accounts {
+            client_bytes_sent: 1_000,
             client_bytes_received: 960,
             ..Accounts::default()
         };
         let echo = Exchange::echo(10);
         assert!(accounts.imbalances(echo, 4).is_empty());
         assert_eq!(accounts.imbalances(echo, 3).len(), 1);
-        let invented = Accounts { server_bytes_sent: 991, ..accounts };
+        let invented = Accounts { client_bytes_received: 1_001, ..accounts };
         assert!(invented.imbalances(echo, 4)[0].starts_with("bytes came from nowhere"));
-        let failed = Accounts { server_errors: 2, ..accounts };
-        assert_eq!(failed.imbalances(echo, 4), ["the server counted 2 errors"]);
+        let json = serde_json::to_value(accounts).unwrap();
+        assert!(json["server_accepted"].is_null(), "{json}");
+        let mut sum = accounts;
+        sum.add(&Accounts { server: Some(ServerAccounts::default()), ..accounts });
+        assert_eq!((sum.client_bytes_sent, sum.server.is_some()), (2_000, true));
     }
 
     proptest! {
@@ -176,17 +221,20 @@ mod tests {
             let (request, response) = (request_bytes as u64, response_bytes as u64);
             let accounts = Accounts {
                 client_bytes_sent: (answered + open) * request,
-                server_bytes_received: answered * request,
-                server_bytes_sent: answered * response,
                 client_bytes_received: answered * response,
+                server: Some(ServerAccounts {
+                    server_bytes_received: answered * request,
+                    server_bytes_sent: answered * response,
+                    ..ServerAccounts::default()
+                }),
                 ..Accounts::default()
             };
             prop_assert!(accounts.imbalances(exchange, open as usize).is_empty());
             if open > 0 {
                 prop_assert_eq!(accounts.imbalances(exchange, open as usize - 1).len(), 1);
             }
-            let sent = accounts.server_bytes_sent + 1;
-            let invented = Accounts { server_bytes_sent: sent, ..accounts };
+            let mut invented = accounts;
+            invented.server.as_mut().unwrap().server_bytes_sent += 1;
             prop_assert_eq!(invented.imbalances(exchange, open as usize).len(), 1);
         }
     }
@@ -197,13 +245,13 @@ mod tests {
         outcome.rough = Some(Figures {
             throughput: 1.0 / 3.0,
             server_cpu_us: 2.5,
-            system_calls: 4.0,
+            system_calls: Some(4.0),
             server_busy: 0.5,
             client_busy: 1.0,
         });
         outcome.slices = SliceCounts { clean: 1, stolen: 2, delayed: 3, late: 4 };
         outcome.faults.count(Fault::Reset, libc::ECONNRESET);
-        outcome.accounts.server_accepted = 7;
+        outcome.accounts.server = Some(ServerAccounts { server_accepted: 7, ..Default::default() });
         let text = serde_json::to_string(&outcome).unwrap();
         let read: SlotOutcome = serde_json::from_str(&text).unwrap();
         assert_eq!(read, outcome);

@@ -189,7 +189,7 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Result
         connections,
         throughput: middle(|f| f.throughput),
         server_cpu_us: middle(|f| f.server_cpu_us),
-        system_calls: middle(|f| f.system_calls),
+        system_calls: median(&figures.iter().filter_map(|f| f.system_calls).collect::<Vec<f64>>()),
         latency_us: Percentiles::of(&latencies(rounds)?),
         throughput_ratio: None,
         cpu_ratio: None,

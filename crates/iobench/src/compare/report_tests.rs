@@ -16,7 +16,7 @@ fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
     let figures = Figures {
         throughput,
         server_cpu_us,
-        system_calls: 2.5,
+        system_calls: Some(2.5),
         server_busy: 0.97,
         client_busy: 0.6,
     };

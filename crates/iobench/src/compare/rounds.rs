@@ -9,7 +9,7 @@ use crate::compare::slots::SlotRunner;
 use crate::compare::stats::slot_order;
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Service};
-use crate::server::process::ServerProcess;
+use crate::server::running::Running;
 use crate::sys::signals::Signals;
 use crate::sys::socket::CongestionControl;
 
@@ -37,7 +37,7 @@ pub(crate) fn measure_round(
     cell: &Cell,
     shape: &RoundShape,
     round: usize,
-    subjects: &mut [&mut ServerProcess],
+    subjects: &mut [&mut Running],
     signals: &Signals,
     mut before_slot: impl FnMut(usize),
 ) -> Result<Vec<Vec<SlotOutcome>>> {

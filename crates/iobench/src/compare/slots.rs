@@ -3,12 +3,12 @@
 
 use crate::client::ClientGroup;
 use crate::client::slices::{Latencies, Slicing, Tally, describe_stalled};
-use crate::compare::outcome::{Accounts, Figures, SlotOutcome};
+use crate::compare::outcome::{Accounts, Figures, ServerAccounts, SlotOutcome};
 use crate::compare::plan::{Placement, WARM_UP_NS};
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::figures::{self, Times, new_times};
-use crate::server::process::ServerProcess;
+use crate::server::running::Running;
 use crate::server::shared::Counters;
 use crate::sys::affinity::{thread_id, wake_promptly};
 use crate::sys::clock::now_ns;
@@ -54,7 +54,8 @@ struct Border {
     client: Vec<ThreadTimes>,
     /// CPU time of this very thread, ours as well.
     coordinator_ns: u64,
-    system_calls: u64,
+    /// Unless nobody counts them.
+    system_calls: Option<u64>,
 }
 
 /// Runs slots against one server with one group of clients.
@@ -93,16 +94,13 @@ impl<'a> SlotRunner<'a> {
     }
 
     /// Loads the server for one slot.
-    pub(crate) fn run(&mut self, server: &mut ServerProcess) -> Result<SlotOutcome> {
+    pub(crate) fn run(&mut self, server: &mut Running) -> Result<SlotOutcome> {
         if let Some(status) = server.ended() {
             return Ok(SlotOutcome::failed(format!("the server process ended ({status})")));
         }
         let before = server.counters();
-        let server_side = if server.works_in_its_threads() {
-            Some(Side::new(server.id(), server.thread_ids())?)
-        } else {
-            None
-        };
+        let threads = server.thread_ids();
+        let server_side = threads.map(|threads| Side::new(server.id(), threads)).transpose()?;
         self.clients.begin_slot(RawAddress::new(server.address()));
         warm_up(self.clients, self.signals)?;
         let prompt = wake_promptly();
@@ -119,16 +117,19 @@ impl<'a> SlotRunner<'a> {
         if !server.drain(self.signals)? {
             problems.push(match server.ended() {
                 Some(status) => format!("the server process ended ({status})"),
-                None => "the server kept connections that the clients had closed".to_owned(),
+                None => {
+                    format!("{} kept connections that the clients had closed", server.name())
+                }
             });
         }
-        let mut outcome = self.evaluate(start_ns, &borders, &tallies)?;
+        let mut outcome = self.evaluate(start_ns, &borders, &tallies, server_side.is_some())?;
         let stalled = tallies.iter().map(|tally| tally.stalled).sum();
         // In a disturbed slot it is more likely that somebody else had the CPU.
         if stalled > 0 && outcome.slices.clean > outcome.slices.discarded() {
             problems.push(describe_stalled(stalled));
         }
-        outcome.accounts = accounts(&tallies, &server.counters().since(&before));
+        let counted = before.zip(server.counters()).map(|(before, after)| after.since(&before));
+        outcome.accounts = accounts(&tallies, counted.as_ref());
         if outcome.faults.total() == 0 {
             problems.extend(outcome.accounts.imbalances(self.exchange, self.connections));
         }
@@ -136,12 +137,12 @@ impl<'a> SlotRunner<'a> {
         Ok(outcome)
     }
 
-    fn sample(&mut self, server: &ServerProcess, server_side: Option<&Side>) -> Border {
+    fn sample(&mut self, server: &Running, server_side: Option<&Side>) -> Border {
         let mut border = Border { at_ns: now_ns(), ..Border::default() };
-        border.system_calls = server.counters().system_calls;
+        border.system_calls = server.counters().map(|counters| counters.system_calls);
         match server_side {
             Some(side) => side.read(&mut border.server),
-            None => border.server = whole_server(server),
+            None => border.server = whole_server(server, self.placement.server_cpus.len()),
         }
         self.client_side.read(&mut border.client);
         border.ticks = self.cpus.read();
@@ -154,13 +155,16 @@ impl<'a> SlotRunner<'a> {
         start_ns: u64,
         borders: &[Border],
         tallies: &[Tally],
+        knows_threads: bool,
     ) -> Result<SlotOutcome> {
         let mut outcome = SlotOutcome::default();
         let mut latencies = new_times();
         for tally in tallies {
             outcome.faults.add(&tally.faults);
         }
-        let foreign = self.placement.is_shared() && self.used_by_others(borders);
+        // Without known threads only the whole slot tells whether others were there.
+        let looks_at_slot = self.placement.is_shared() || !knows_threads;
+        let foreign = looks_at_slot && self.used_by_others(borders);
         let (mut sums, mut all) = (Sums::default(), Sums::default());
         for (index, pair) in borders.windows(2).enumerate() {
             let due_ns = start_ns + index as u64 * self.slicing.length_ns;
@@ -228,10 +232,10 @@ impl<'a> SlotRunner<'a> {
     }
 }
 
-/// The times of a server whose connections have threads or processes of their own, for as many
-/// threads as it has CPUs. Those wait for each other, so that delays tell nothing about others.
-fn whole_server(server: &ServerProcess) -> Vec<ThreadTimes> {
-    let mut times = vec![ThreadTimes::default(); server.thread_ids().len()];
+/// The times of a server whose threads are not known or come and go with its connections, as if it
+/// had one for each CPU. In truth they wait for each other, so delays tell nothing about others.
+fn whole_server(server: &Running, cpus: usize) -> Vec<ThreadTimes> {
+    let mut times = vec![ThreadTimes::default(); cpus];
     if let Some(first) = times.first_mut() {
         first.run_ns = server.cpu_time_ns();
     }
@@ -259,15 +263,15 @@ fn least_clean(slices: usize) -> usize {
     slices.div_ceil(2).min(3)
 }
 
-fn accounts(tallies: &[Tally], server: &Counters) -> Accounts {
-    let mut accounts = Accounts {
+fn accounts(tallies: &[Tally], server: Option<&Counters>) -> Accounts {
+    let server = server.map(|server| ServerAccounts {
         server_accepted: server.accepted,
         server_closed: server.closed,
         server_bytes_received: server.bytes_received,
         server_bytes_sent: server.bytes_sent,
         server_errors: server.errors,
-        ..Accounts::default()
-    };
+    });
+    let mut accounts = Accounts { server, ..Accounts::default() };
     for tally in tallies {
         accounts.client_transactions += tally.transactions;
         accounts.client_connections += tally.connections;
@@ -293,7 +297,7 @@ struct Sums {
     client_ns: u64,
     server_threads: usize,
     client_threads: usize,
-    system_calls: u64,
+    system_calls: Option<u64>,
 }
 
 impl Sums {
@@ -306,7 +310,9 @@ impl Sums {
         self.client_ns += run(&from.client, &to.client);
         self.server_threads = to.server.len();
         self.client_threads = to.client.len();
-        self.system_calls += to.system_calls.saturating_sub(from.system_calls);
+        if let (Some(from), Some(to)) = (from.system_calls, to.system_calls) {
+            *self.system_calls.get_or_insert_default() += to.saturating_sub(from);
+        }
     }
 
     fn figures(&self, slices: u32, length_ns: u64) -> Option<Figures> {
@@ -320,7 +326,7 @@ impl Sums {
             // The clients cut by their own clock, so the slices have exactly their length.
             throughput: transactions * 1e9 / (u64::from(slices) * length_ns) as f64,
             server_cpu_us: self.server_ns as f64 / 1e3 / transactions,
-            system_calls: self.system_calls as f64 / transactions,
+            system_calls: self.system_calls.map(|calls| calls as f64 / transactions),
             server_busy: busy(self.server_ns, self.server_threads),
             client_busy: busy(self.client_ns, self.client_threads),
         })
@@ -356,7 +362,7 @@ mod tests {
             at_ns,
             server: vec![ThreadTimes { run_ns, delay_ns: 0 }],
             client: vec![ThreadTimes { run_ns: 0, delay_ns: 0 }; 2],
-            system_calls,
+            system_calls: Some(system_calls),
             ..Border::default()
         };
         let mut sums = Sums::default();
@@ -364,7 +370,7 @@ mod tests {
         sums.transactions = 100;
         let figures = sums.figures(1, 1_000_000).unwrap();
         assert_eq!((figures.throughput, figures.server_cpu_us), (100_000.0, 5.0));
-        assert_eq!((figures.system_calls, figures.server_busy), (4.0, 0.5));
+        assert_eq!((figures.system_calls, figures.server_busy), (Some(4.0), 0.5));
         assert!(Sums::default().figures(1, 1).is_none());
     }
 }

@@ -232,13 +232,14 @@ pub(crate) fn stdout_width() -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::compare::outcome::Accounts;
     use crate::compare::report::{Bound, SliceSummary};
     use crate::figures::Percentiles;
 
-    fn row(server: &str, transactions: u32, ratio: f64) -> Row {
+    /// A plausible row; the baseline is epoll.
+    pub(crate) fn row(server: &str, transactions: u32, ratio: f64) -> Row {
         let interval = Interval { median: ratio, low: ratio - 0.1, high: ratio + 0.1 };
         let baseline = server == "epoll";
         let interval = Some(if baseline { Interval::ONE } else { interval });

@@ -86,19 +86,19 @@ impl Peer {
             ));
         }
         let takes = |place| self.words.iter().any(|word| word.contains(place));
+        let (takes_one, takes_both) = (
+            takes(REQUEST_BYTES) || takes(RESPONSE_BYTES),
+            takes(REQUEST_BYTES) && takes(RESPONSE_BYTES),
+        );
         match launch.service.exchange {
-            None if takes(REQUEST_BYTES) || takes(RESPONSE_BYTES) => Err(Error::setup(
+            None if takes_one => Err(Error::setup(
                 format!("`{name}` asks for sizes, but here it has to echo messages of any size"),
                 format!("leave {REQUEST_BYTES} and {RESPONSE_BYTES} out of its command"),
             )),
-            Some(exchange)
-                if !exchange.is_echo() && !(takes(REQUEST_BYTES) && takes(RESPONSE_BYTES)) =>
-            {
-                Err(Error::setup(
-                    format!("`{name}` is not told how long requests and responses are"),
-                    format!("write {REQUEST_BYTES} and {RESPONSE_BYTES} into its command"),
-                ))
-            }
+            Some(exchange) if !exchange.is_echo() && !takes_both => Err(Error::setup(
+                format!("`{name}` is not told how long requests and responses are"),
+                format!("write {REQUEST_BYTES} and {RESPONSE_BYTES} into its command"),
+            )),
             _ => Ok(()),
         }
     }

@@ -9,7 +9,6 @@ use crate::server::external::ExternalProcess;
 use crate::server::peer::Peer;
 use crate::server::process::{Launch, ServerProcess};
 use crate::server::shared::Counters;
-use crate::sys::process_tree;
 use crate::sys::signals::Signals;
 
 /// What is to be measured.
@@ -84,11 +83,13 @@ impl Running {
         }
     }
 
-    /// The threads that do all of the serving, each with a CPU of its own, if that is known.
+    /// The threads that do all of the serving, each with a CPU of its own, if there are such.
     pub(crate) fn thread_ids(&self) -> Option<&[i32]> {
         match self {
-            Running::Own { process, .. } => Some(process.thread_ids()),
-            Running::External(_) => None,
+            Running::Own { process, .. } if process.works_in_its_threads() => {
+                Some(process.thread_ids())
+            }
+            _ => None,
         }
     }
 
@@ -103,7 +104,7 @@ impl Running {
     /// CPU time of the whole server, in nanoseconds, whatever processes it consists of.
     pub(crate) fn cpu_time_ns(&self) -> u64 {
         match self {
-            Running::Own { process, .. } => process_tree::cpu_time_ns(process.id()),
+            Running::Own { process, .. } => process.cpu_time_ns(),
             Running::External(process) => process.cpu_time_ns(),
         }
     }
