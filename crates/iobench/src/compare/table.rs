@@ -267,6 +267,8 @@ pub(crate) mod tests {
             }),
             throughput_ratio: interval,
             cpu_ratio: interval,
+            p50_ratio: interval,
+            p99_ratio: interval,
             bound: Bound::Shared,
             server_busy: Some(0.5),
             client_busy: Some(0.5),
