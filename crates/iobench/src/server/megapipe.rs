@@ -227,7 +227,7 @@ impl EventLoop<'_, '_> {
             }
             Reply::Echo { request_bytes } if connection.held.is_empty() => {
                 let requests = message.len() / request_bytes;
-                message.len() % request_bytes == 0 && (requests == 1 || !responder.works())
+                message.len().is_multiple_of(request_bytes) && (requests == 1 || !responder.works())
             }
             Reply::Echo { .. } => false,
         };

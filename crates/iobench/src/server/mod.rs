@@ -173,8 +173,8 @@ impl ThreadContext<'_> {
 }
 
 /// Runs a server with one thread on each of `cpus` until one of `ends` becomes readable or hangs
-/// up, or a thread fails. `started` is called with the port as soon as all threads serve: connections
-/// of before then may be in a queue that nobody empties.
+/// up, or a thread fails. `started` is called with the port as soon as all threads serve:
+/// connections of before then may be in a queue that nobody empties.
 pub(crate) fn run(
     server: &dyn Server,
     cpus: &[usize],
