@@ -8,6 +8,7 @@ use crate::exchange::{Exchange, Service};
 use crate::output;
 use crate::server::{self, shared::Page};
 use crate::sys::affinity::allowed_cpus;
+use crate::sys::cpuclock;
 use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
 
@@ -54,9 +55,17 @@ pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
         ));
     })?;
     let totals = page.totals();
+    let cpu_ns = cpuclock::process_ns(std::process::id()).unwrap_or(0) + page.children_cpu_ns();
     output::print(&format!(
-        "{} connections, {} bytes sent, {} system calls, {} errors\n",
-        totals.accepted, totals.bytes_sent, totals.system_calls, totals.errors
+        "{} connections, {} closed, {} bytes received, {} bytes sent, {} system calls, {} errors, \
+         {:.3} ms of CPU\n",
+        totals.accepted,
+        totals.closed,
+        totals.bytes_received,
+        totals.bytes_sent,
+        totals.system_calls,
+        totals.errors,
+        cpu_ns as f64 / 1e6
     ));
     Ok(())
 }

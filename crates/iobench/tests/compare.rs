@@ -205,3 +205,31 @@ fn no_server_outlives_a_finished_comparison() {
     assert!(matches!(wait(&mut child), Some(0 | 2)));
     assert!(children(child.id()).is_empty() && !is_alive(servers[0]));
 }
+
+#[test]
+fn the_cpu_time_of_threads_and_processes_of_connections_is_the_servers() {
+    let servers = ["compare", "--servers", "thread,process,blocking-pool", "--connections", "8"];
+    let (_, document, printed) = run_with_json(&[&servers[..], &SHORT].concat());
+    for row in document["results"].as_array().unwrap() {
+        assert_row(row);
+        assert_eq!(row["accounts"]["server_accepted"], row["accounts"]["server_closed"], "{row}");
+        // No kernel receives and sends in less; the accepting threads sleep while these do.
+        let cpu_us = &row["server_cpu_us"];
+        assert!(cpu_us.is_null() || cpu_us.as_f64().unwrap() > 1.0, "{row}; {printed}");
+    }
+}
+
+#[test]
+fn killing_a_comparison_leaves_no_child_of_a_server_behind() {
+    let arguments = ["compare", "--servers", "process", "--transactions", "0", "--rounds", "50"];
+    let mut comparison = iobench(&arguments).spawn().unwrap();
+    let servers = wait_for_children(comparison.id(), 1);
+    let mut processes: Vec<_> =
+        servers.iter().flat_map(|(server, _)| wait_for_children(*server, 1)).collect();
+    processes.extend(servers);
+    signal(comparison.id(), libc::SIGKILL);
+    wait(&mut comparison);
+    common::wait_until("all are gone", || {
+        (!processes.iter().any(|process| is_alive(*process))).then_some(())
+    });
+}

@@ -204,7 +204,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "request_bytes")]
     pub(crate) response_bytes: Option<usize>,
 
-    /// Processing per request, or per read without sizes: none, burn:TIME (CPU) or sleep:TIME, such as burn:50us
+    /// Processing per request, or per read without sizes: none, burn:TIME (CPU) or sleep:TIME, such
+    /// as burn:50us
     #[arg(long, value_name = "WORK", default_value = "none")]
     pub(crate) work: Work,
 

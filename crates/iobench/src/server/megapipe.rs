@@ -91,8 +91,10 @@ impl Server for MegapipeServer {
     }
 
     fn limits(&self) -> &'static str {
-        "ulimit -n, for lightweight sockets too; io_uring unless it says epoll; ends peers that \
-         leave 4 MiB of split echoes unread"
+        match self.driver {
+            DriverChoice::Epoll => "ulimit -n; ends peers that leave 4 MiB of split echoes unread",
+            _ => "io_uring; ulimit -n; ends peers that leave 4 MiB of split echoes unread",
+        }
     }
 
     fn listening(&self) -> Listening {
@@ -123,7 +125,10 @@ struct Connection {
     partial: usize,
     /// Complete requests that are not answered; one answer is written at a time.
     owed: usize,
-    is_writing: bool,
+    /// Answers that are being written.
+    writing: usize,
+    /// The peer sends no more; what it is owed comes first.
+    is_ending: bool,
     /// The incomplete request, if it is to be echoed.
     held: Vec<u8>,
     /// Bytes of copies that are being written.
@@ -179,6 +184,7 @@ impl EventLoop<'_, '_> {
                 counters.bytes_received += message.len() as u64;
                 self.answer(done.handle, message)?;
             }
+            Event::Receive(Ok(_)) => self.received_all(done.handle),
             Event::Write(Ok(count), buffer) if count == buffer.len() => {
                 counters.bytes_sent += count as u64;
                 self.written(done.handle, buffer)?;
@@ -221,7 +227,7 @@ impl EventLoop<'_, '_> {
             }
             Reply::Echo { request_bytes } if connection.held.is_empty() => {
                 let requests = message.len() / request_bytes;
-                message.len() % request_bytes == 0 && (requests == 1 || !responder.works())
+                message.len().is_multiple_of(request_bytes) && (requests == 1 || !responder.works())
             }
             Reply::Echo { .. } => false,
         };
@@ -229,6 +235,7 @@ impl EventLoop<'_, '_> {
             return self.echo_copies(handle, &message);
         }
         if responder.work(&mut self.context.counters) {
+            connection.writing += 1;
             file(self.channel.write(handle, message), "write")?;
         }
         Ok(())
@@ -239,12 +246,12 @@ impl EventLoop<'_, '_> {
         let responder = self.context.responder;
         let Reply::Filler { bytes, .. } = responder.reply() else { return Ok(()) };
         let Some(connection) = self.channel.cookie_mut(handle) else { return Ok(()) };
-        if connection.is_writing || connection.owed == 0 {
+        if connection.writing > 0 || connection.owed == 0 {
             return Ok(());
         }
         if responder.work(&mut self.context.counters) {
             connection.owed -= 1;
-            connection.is_writing = true;
+            connection.writing += 1;
             file(self.channel.write(handle, bytes), "write")?;
         }
         Ok(())
@@ -267,6 +274,7 @@ impl EventLoop<'_, '_> {
             let rest = connection.held.split_off(answer_bytes);
             let answer = std::mem::replace(&mut connection.held, rest);
             connection.unsent += answer_bytes;
+            connection.writing += 1;
             if connection.unsent > MOST_UNSENT_BYTES {
                 self.context.counters.errors += 1;
                 self.end(handle);
@@ -279,25 +287,31 @@ impl EventLoop<'_, '_> {
 
     /// Takes back what was written, and goes on with what is owed.
     fn written(&mut self, handle: Handle, buffer: Buffer) -> Result<()> {
-        match buffer {
-            Buffer::Static(_) => {
-                if let Some(connection) = self.channel.cookie_mut(handle) {
-                    connection.is_writing = false;
-                }
-                self.write_filler(handle)
+        let Some(connection) = self.channel.cookie_mut(handle) else { return Ok(()) };
+        connection.writing -= 1;
+        if let Buffer::Owned(mut bytes) = buffer {
+            connection.unsent -= bytes.len();
+            // The memory serves for the next request.
+            if connection.held.capacity() == 0 {
+                bytes.clear();
+                connection.held = bytes;
             }
-            Buffer::Owned(mut bytes) => {
-                if let Some(connection) = self.channel.cookie_mut(handle) {
-                    connection.unsent -= bytes.len();
-                    // The memory serves for the next request.
-                    if connection.held.capacity() == 0 {
-                        bytes.clear();
-                        connection.held = bytes;
-                    }
-                }
-                Ok(())
-            }
-            _ => Ok(()),
+        }
+        if connection.owed > 0 {
+            return self.write_filler(handle);
+        }
+        if connection.is_ending && connection.writing == 0 {
+            self.end(handle);
+        }
+        Ok(())
+    }
+
+    /// The peer sends no more: ends the connection as soon as it has its answers.
+    fn received_all(&mut self, handle: Handle) {
+        let Some(connection) = self.channel.cookie_mut(handle) else { return };
+        connection.is_ending = true;
+        if connection.writing == 0 && connection.owed == 0 {
+            self.end(handle);
         }
     }
 

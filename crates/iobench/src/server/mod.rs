@@ -25,6 +25,7 @@ pub(crate) mod thread;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::Builder;
 
 use crate::error::{Context, Error, Result};
@@ -144,6 +145,8 @@ pub(crate) struct ThreadContext<'a> {
     block: &'a ThreadBlock,
     children: &'a [ChildPlace],
     queue: &'a Queue,
+    /// Kept until the thread is ready.
+    readiness: Option<Sender<()>>,
 }
 
 impl ThreadContext<'_> {
@@ -159,8 +162,12 @@ impl ThreadContext<'_> {
     }
 
     /// Says that the thread serves from now on.
-    pub(crate) fn ready(&self) {
+    pub(crate) fn ready(&mut self) {
         self.block.announce(affinity::thread_id());
+        if let Some(readiness) = self.readiness.take() {
+            // Nobody listens any more if another thread could not start.
+            let _ = readiness.send(());
+        }
     }
 
     /// Shows the counters to the measuring process.
@@ -170,7 +177,8 @@ impl ThreadContext<'_> {
 }
 
 /// Runs a server with one thread on each of `cpus` until one of `ends` becomes readable or hangs
-/// up, or a thread fails. `started` is called with the port as soon as all listeners exist.
+/// up, or a thread fails. `started` is called with the port as soon as all threads serve:
+/// connections of before then may be in a queue that nobody empties.
 pub(crate) fn run(
     server: &dyn Server,
     cpus: &[usize],
@@ -188,7 +196,7 @@ pub(crate) fn run(
         stop.raise();
     };
     page.publish_port(listeners.port);
-    started(listeners.port);
+    let (readiness, ready) = channel();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for (index, &cpu) in cpus.iter().enumerate() {
@@ -202,6 +210,7 @@ pub(crate) fn run(
                 block: page.block(index),
                 children: page.children(index),
                 queue: &queue,
+                readiness: Some(readiness.clone()),
             };
             let finished = &finished;
             let spawned = Builder::new().name(format!("{}-{index}", server.name())).spawn_scoped(
@@ -221,6 +230,11 @@ pub(crate) fn run(
                     return Err(error).context("start a server thread", "raise `ulimit -u`");
                 }
             }
+        }
+        drop(readiness);
+        // A thread that fails lets go of its end without a word.
+        if ready.iter().count() == cpus.len() {
+            started(listeners.port);
         }
         let mut watched: Vec<RawFd> = ends.iter().map(AsRawFd::as_raw_fd).collect();
         watched.push(finished.raw());
