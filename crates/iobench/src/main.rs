@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Run(arguments) => experiment::run(arguments),
         Command::Serve(arguments) => serve::run(arguments).map(|()| true),
-        Command::Load(arguments) => match arguments.rate {
+        Command::Load(arguments) => match arguments.open.rate {
             Some(rate) => open::command::run(arguments, rate),
             None => load::run(arguments),
         },

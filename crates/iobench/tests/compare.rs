@@ -24,7 +24,7 @@ fn assert_row(row: &Value) {
     for name in ["throughput", "server_cpu_us", "system_calls"] {
         assert_figure(row, name);
     }
-    for name in ["throughput_ratio", "cpu_ratio"] {
+    for name in ["throughput_ratio", "cpu_ratio", "p50_ratio", "p99_ratio"] {
         let ratio = &row[name];
         if !ratio.is_null() {
             let [low, median, high] =
@@ -33,7 +33,7 @@ fn assert_row(row: &Value) {
         }
     }
     if !row["latency_us"].is_null() {
-        let latencies: Vec<f64> = ["p25", "p50", "p75", "p99", "p999", "max"]
+        let latencies: Vec<f64> = ["p1", "p25", "p50", "p75", "p99", "p999", "max"]
             .iter()
             .map(|name| row["latency_us"][name].as_f64().unwrap())
             .collect();
@@ -109,6 +109,21 @@ fn large_messages_balance_too() {
     for row in rows {
         assert_row(row);
         assert_books(row, 2);
+        assert_eq!(row["request_bytes"], row["message_bytes"]);
+        assert_eq!(row["response_bytes"], row["message_bytes"]);
+    }
+}
+
+#[test]
+fn sizes_of_requests_and_answers_come_together() {
+    for wrong in [
+        &["--request-bytes", "64"][..],
+        &["--response-bytes", "64"],
+        &["--message-bytes", "64", "--request-bytes", "64", "--response-bytes", "64"],
+        &["--request-bytes", "64", "--response-bytes", "0"],
+    ] {
+        let output = common::run(&[&["compare"], wrong].concat());
+        assert_eq!(output.status.code(), Some(1), "{wrong:?}");
     }
 }
 
@@ -189,4 +204,32 @@ fn no_server_outlives_a_finished_comparison() {
     let servers = wait_for_children(child.id(), 1);
     assert!(matches!(wait(&mut child), Some(0 | 2)));
     assert!(children(child.id()).is_empty() && !is_alive(servers[0]));
+}
+
+#[test]
+fn the_cpu_time_of_threads_and_processes_of_connections_is_the_servers() {
+    let servers = ["compare", "--servers", "thread,process,blocking-pool", "--connections", "8"];
+    let (_, document, printed) = run_with_json(&[&servers[..], &SHORT].concat());
+    for row in document["results"].as_array().unwrap() {
+        assert_row(row);
+        assert_eq!(row["accounts"]["server_accepted"], row["accounts"]["server_closed"], "{row}");
+        // No kernel receives and sends in less; the accepting threads sleep while these do.
+        let cpu_us = &row["server_cpu_us"];
+        assert!(cpu_us.is_null() || cpu_us.as_f64().unwrap() > 1.0, "{row}; {printed}");
+    }
+}
+
+#[test]
+fn killing_a_comparison_leaves_no_child_of_a_server_behind() {
+    let arguments = ["compare", "--servers", "process", "--transactions", "0", "--rounds", "50"];
+    let mut comparison = iobench(&arguments).spawn().unwrap();
+    let servers = wait_for_children(comparison.id(), 1);
+    let mut processes: Vec<_> =
+        servers.iter().flat_map(|(server, _)| wait_for_children(*server, 1)).collect();
+    processes.extend(servers);
+    signal(comparison.id(), libc::SIGKILL);
+    wait(&mut comparison);
+    common::wait_until("all are gone", || {
+        (!processes.iter().any(|process| is_alive(*process))).then_some(())
+    });
 }

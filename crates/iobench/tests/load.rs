@@ -6,7 +6,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-use common::{Serving, run, run_with_json, stderr};
+use common::{
+    Serving, iobench, is_alive, run, run_with_json, signal, stderr, wait, wait_for_children,
+};
 use serde_json::Value;
 
 fn load(address: &str, more: &[&str]) -> (Option<i32>, Value, String) {
@@ -151,6 +153,152 @@ fn silence_is_noticed() {
         while matches!(stream.read(&mut message), Ok(1..)) {}
     }
     assert_invalid(listen_only, &[], "got no answer");
+}
+
+/// Answers every complete request of one size with as many bytes as asked for.
+fn answer<const REQUEST: usize, const RESPONSE: usize>(mut stream: TcpStream) {
+    let mut request = vec![0; REQUEST];
+    let response = vec![b'.'; RESPONSE];
+    while stream.read_exact(&mut request).is_ok() && stream.write_all(&response).is_ok() {}
+}
+
+#[test]
+fn answers_may_have_another_size_than_requests() {
+    fn assert_answered<const REQUEST: usize, const RESPONSE: usize>() {
+        let address = hostile(answer::<REQUEST, RESPONSE>);
+        let (request, response) = (REQUEST.to_string(), RESPONSE.to_string());
+        for transactions in ["1", "3", "0"] {
+            let more = ["--request-bytes", &request, "--response-bytes", &response];
+            let more = [&more[..], &["--transactions", transactions]].concat();
+            let (status, result, printed) = load_undisturbed(&address, &more);
+            assert_eq!(status, Some(0), "{more:?}: {printed}");
+            assert!(result["message_bytes"].is_null());
+            assert_eq!(result["request_bytes"], REQUEST);
+            assert_eq!(result["response_bytes"], RESPONSE);
+            let accounts = &result["accounts"];
+            let count = |name: &str| accounts[name].as_u64().unwrap();
+            let complete = count("transactions") * RESPONSE as u64;
+            // Eight connections, each of which may be in the middle of an answer at the end.
+            let most = complete + 8 * RESPONSE as u64;
+            assert!((complete..=most).contains(&count("bytes_received")), "{accounts}");
+            assert!(count("bytes_sent") >= count("transactions") * REQUEST as u64, "{accounts}");
+        }
+    }
+    assert_answered::<1, 1_048_576>();
+    assert_answered::<40, 65_536>();
+    assert_answered::<64, 1>();
+    assert_answered::<100_000, 10>();
+}
+
+#[test]
+fn requests_that_are_no_echo_are_http() {
+    fn strict(mut stream: TcpStream) {
+        let mut request = [0; 90];
+        while stream.read_exact(&mut request).is_ok()
+            && request.starts_with(b"GET /?")
+            && request.ends_with(b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            && stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").is_ok()
+        {}
+    }
+    let address = hostile(strict);
+    let more = ["--request-bytes", "90", "--response-bytes", "27"];
+    let (status, _, printed) = load_undisturbed(&address, &more);
+    assert_eq!(status, Some(0), "{printed}");
+}
+
+#[test]
+fn answers_of_a_wrong_size_are_noticed() {
+    let sizes = ["--request-bytes", "64", "--response-bytes", "10"];
+    assert_invalid(answer::<64, 11>, &sizes, "answers differed");
+    assert_invalid(answer::<64, 9>, &sizes, "got no answer");
+    fn half(mut stream: TcpStream) {
+        let mut request = [0; 64];
+        let _ = stream.read_exact(&mut request).and_then(|()| stream.write_all(&[0; 5]));
+    }
+    assert_invalid(half, &sizes, "closed or reset by the server");
+}
+
+#[test]
+fn sizes_come_in_pairs_or_alone() {
+    for wrong in [
+        &["--request-bytes", "64"][..],
+        &["--response-bytes", "64"],
+        &["--message-bytes", "64", "--request-bytes", "64", "--response-bytes", "64"],
+        &["--server", "epoll"],
+        &["--beside", "wrk {address}"],
+        &["--rounds", "3"],
+    ] {
+        let output = run(&[&["load", "--connect", "127.0.0.1:9"], wrong].concat());
+        assert_eq!(output.status.code(), Some(1), "{wrong:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn load_brings_a_server_of_its_own() {
+    let arguments = ["load", "--server", "epoll", "--connections", "8", "--duration", "200ms"];
+    let (status, document, printed) = run_with_json(&arguments);
+    assert!(matches!(status, Some(0 | 2)), "{printed}");
+    let accounts = &document["result"]["accounts"];
+    assert!(accounts["bytes_received"].as_u64() > Some(0), "{accounts}");
+}
+
+fn beside(command: &str, more: &[&str]) -> (Option<i32>, Value, String) {
+    let arguments = ["load", "--server", "epoll", "--connections", "8", "--duration", "400ms"];
+    let beside = ["--beside", command, "--rounds", "1"];
+    let (status, document, printed) = run_with_json(&[&arguments[..], &beside, more].concat());
+    (status, document["result"].clone(), printed)
+}
+
+#[test]
+fn another_client_runs_beside_ours() {
+    let command = concat!(
+        env!("CARGO_BIN_EXE_iobench"),
+        " load --connect {address} --connections 8 --duration {seconds}s"
+    );
+    let (status, result, printed) = beside(command, &[]);
+    assert!(matches!(status, Some(0 | 2)), "{printed}");
+    for client in ["ours", "theirs"] {
+        assert!(result[client]["throughput"].as_f64() > Some(0.0), "{result}");
+        assert!(result[client]["cpu_us"].as_f64() > Some(0.0), "{result}");
+    }
+    for ratio in ["throughput_ratio", "cpu_ratio"] {
+        let [low, median, high] =
+            ["low", "median", "high"].map(|field| result[ratio][field].as_f64().unwrap());
+        assert!(0.0 < low && low <= median && median <= high, "{result}");
+    }
+    assert_eq!(result["command"], command);
+    assert_eq!(result["client_cpus"].as_array().unwrap().len(), 1);
+    assert!(printed.contains("iobench load against iobench"), "{printed}");
+}
+
+#[test]
+fn a_client_that_fails_beside_ours_is_noticed() {
+    let (status, result, printed) = beside("false {address}", &[]);
+    assert_eq!((status, &result["valid"]), (Some(2), &Value::Bool(false)), "{printed}");
+    let notes = result["notes"].to_string();
+    assert!(notes.contains("false failed") && notes.contains("ended before its time"), "{notes}");
+    let output = run(&["load", "--server", "epoll", "--beside", "no-such-client {address}"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("install the program"), "{}", stderr(&output));
+    let output = run(&["load", "--server", "epoll", "--beside", "wrk"]);
+    assert!(stderr(&output).contains("{address}"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_interrupted_contest_leaves_no_process() {
+    let arguments = ["load", "--server", "epoll", "--duration", "30s"];
+    // tail waits for ever and is no client at all; only the contest's end can end it.
+    let beside = ["--beside", "tail -f /dev/null --pid=1 {address}"];
+    let mut child = iobench(&[&arguments[..], &beside].concat())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    // The server, and the other client, which has the first turn.
+    let others = wait_for_children(child.id(), 2);
+    signal(child.id(), libc::SIGINT);
+    assert_eq!(wait(&mut child), Some(130));
+    assert!(!others.iter().any(|other| is_alive(*other)), "{others:?} live on");
 }
 
 #[test]

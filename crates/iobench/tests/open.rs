@@ -243,7 +243,7 @@ fn churned_connections_are_accounted_for() {
     assert!((299..=301).contains(&answered), "{printed}");
     assert!(f(&result["accept_us"]["p50"]) > 0.0 && f(&result["service_us"]["p50"]) > 0.0);
     // Counted by the server, growth and steady phase included: three echoes for each connection.
-    let totals = server.interrupt_and_read();
+    let totals = server.finish().1;
     let numbers: Vec<u64> =
         totals.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
     // The first look whether anybody listens is a connection, too.

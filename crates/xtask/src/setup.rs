@@ -56,6 +56,11 @@ const PACKAGES: &[Package] = &[
         why: "the crate `mpi` reads the MPI headers with libclang",
         probe: Probe::Program("clang"),
     },
+    Package {
+        name: "libuv1-dev",
+        why: "iobench-peers serves on libuv, too, where it is built with that feature",
+        probe: Probe::File("/usr/include/uv.h"),
+    },
 ];
 
 /// A part of the Rust toolchain, and the cargo command that it brings.

@@ -1,23 +1,26 @@
 //! The command line.
 
 pub(crate) mod hosts;
+pub(crate) mod open;
+pub(crate) mod run;
 pub(crate) mod values;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::cli::hosts::HostsArgs;
+use crate::cli::open::OpenArgs;
+use crate::cli::run::RunArgs;
 use crate::cli::values::{
     TransactionList, parse_bind, parse_connections, parse_measured, parse_message_bytes,
-    parse_period, parse_transactions,
+    parse_transactions,
 };
 use crate::exchange::Work;
-use crate::experiment::file::Scale;
 use crate::network::conditions::Conditions;
-use crate::open::arrivals::Arrivals;
+use crate::server::peer::Peer;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,18 +38,31 @@ Examples:
   iobench compare --transactions 1,128,0 --message-bytes 64,4096 --cores 1,2 --json out.json
   iobench compare --servers epoll,epoll-partitioned --transactions all --duration 2s --rounds 10
   iobench compare --network delay=10ms,jitter=2ms,loss=0.01,rate=100Mbit --duration 2s
+  iobench compare --transactions 10 --request-bytes 64 --response-bytes 64,1024,16384,65536
+  iobench compare --peer 'tokio=iobench-peers tokio --bind 127.0.0.1:{port} --cpus {cpus}'
+  iobench compare --self-test --quick    what no difference looks like; status 2 if one is claimed
 
 A row is marked INVALID when connections failed, bytes were lost, or the machine was too busy for
 enough undisturbed slices; the reason stands below the table and in the JSON file.";
 
-const RUN_EXAMPLES: &str = "\
+const LOAD_EXAMPLES: &str = "\
 Examples:
-  iobench run experiments/table3.toml --quick --json table3.json
-  iobench run experiments/fig2-1a.toml --servers epoll,megapipe
-  iobench run experiments/table2.toml --paper --json table2.json   (hours; can be resumed)
+  iobench load --connect 127.0.0.1:7000 --transactions 1 --duration 5s
+  iobench load --server epoll --request-bytes 64 --response-bytes 65536
+  iobench load --server epoll --request-bytes 41 --response-bytes 128 \\
+    --beside 'wrk -t1 -c256 -d{seconds}s http://{address}/'
 
-A row is marked INVALID when the generator was late, saturated or starved, so that it was measured
-and not the server, or when the server left requests unanswered.";
+Requests that are no echo are HTTP, GET / with a query as long as needed, from 35 bytes on. The
+request of wrk for http://127.0.0.1:PORT/ has 36 bytes and the digits of the port, 41 for the usual
+free ports. Both clients of --beside are judged by what the server sent and by their CPU time from
+start to end.";
+
+const SERVE_EXAMPLES: &str = "
+Examples:
+  iobench serve --server thread --cores 2
+  iobench serve --server poll --request-bytes 128 --response-bytes 10240 --work burn:50us
+  iobench serve --server epoll --bind 7000 --request-bytes 40 --response-bytes 128
+      and then: wrk -t1 -c64 -d5 http://127.0.0.1:7000/";
 
 /// The referee for network I/O architectures.
 #[derive(Debug, Parser)]
@@ -63,9 +79,9 @@ pub(crate) enum Command {
     Compare(CompareArgs),
     /// Run an experiment from a file, such as those in experiments/.
     Run(RunArgs),
-    /// Run one of the echo servers alone, until Ctrl-C.
+    /// Run one of the servers alone, until Ctrl-C.
     Serve(ServeArgs),
-    /// Run the client alone, against an echo server that already runs.
+    /// Run the client alone, against a server that already runs or one of ours.
     Load(LoadArgs),
     /// Print a log of timestamps that `load --log` has written, as CSV.
     Log(LogArgs),
@@ -73,57 +89,6 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Tell, under mpirun, whether several hosts can work together, and how their clocks differ.
     Hosts(HostsArgs),
-}
-
-/// Options of `run`.
-#[derive(Debug, Args)]
-#[command(after_help = RUN_EXAMPLES)]
-pub(crate) struct RunArgs {
-    /// The experiment, a TOML file
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-
-    /// Also write everything to this file, as JSON; an interrupted run with it can be resumed
-    #[arg(long, value_name = "OUT")]
-    pub(crate) json: Option<PathBuf>,
-
-    /// The file's quick version: a first look within minutes
-    #[arg(long)]
-    pub(crate) quick: bool,
-
-    /// The file's full size, as published; this takes hours
-    #[arg(long, conflicts_with = "quick")]
-    pub(crate) paper: bool,
-
-    /// Servers in place of the file's
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub(crate) servers: Vec<String>,
-
-    /// Rounds in place of the file's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: Option<u32>,
-
-    /// Seed of the schedules and of the bootstrap [default: the file's, else from the clock]
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
-
-    /// Over several hosts, started by `mpirun -N 1`: the first serves, the others load
-    #[arg(long)]
-    pub(crate) mpi: bool,
-
-    /// The address at which the others reach the first host [default: found out]
-    #[arg(long, value_name = "ADDRESS", requires = "mpi")]
-    pub(crate) mpi_address: Option<IpAddr>,
-}
-
-impl RunArgs {
-    pub(crate) fn scale(&self) -> Scale {
-        match (self.quick, self.paper) {
-            (true, _) => Scale::Quick,
-            (_, true) => Scale::Paper,
-            _ => Scale::Default,
-        }
-    }
 }
 
 /// Options of `log`.
@@ -151,9 +116,18 @@ pub(crate) struct DoctorArgs {
 #[command(after_help = COMPARE_EXAMPLES)]
 pub(crate) struct CompareArgs {
     /// Servers to compare, separated by commas
-    /// [default: epoll,epoll-partitioned,megapipe,megapipe-epoll; also: megapipe-stealing]
+    /// [default: epoll,epoll-partitioned,megapipe,megapipe-epoll; all: iobench serve --list]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) servers: Vec<String>,
+
+    /// Also compare this program, which has to echo; COMMAND is split as a shell does, and {port},
+    /// {cpus}, {address}, {request_bytes} and {response_bytes} are filled in; repeatable
+    #[arg(long = "peer", value_name = "NAME=COMMAND")]
+    pub(crate) peers: Vec<Peer>,
+
+    /// Compare the baseline with itself, to see what "no difference" looks like here and now
+    #[arg(long, conflicts_with = "servers")]
+    pub(crate) self_test: bool,
 
     /// Transactions per connection, a list; 0: connections persist; all: 1,2,4..128,0
     /// [default: 1,8,128,0; with --quick 1,128]
@@ -162,8 +136,19 @@ pub(crate) struct CompareArgs {
 
     /// Bytes per message, 1 to 1048576, a list
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64",
+          conflicts_with_all = ["request_bytes", "response_bytes"],
           value_parser = parse_message_bytes)]
     pub(crate) message_bytes: Vec<usize>,
+
+    /// Bytes of a request, a list; answers of another size are only counted, not compared
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "response_bytes",
+          value_parser = parse_message_bytes)]
+    pub(crate) request_bytes: Vec<usize>,
+
+    /// Bytes of the answer to each request, a list; every request size runs with each of them
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "request_bytes",
+          value_parser = parse_message_bytes)]
+    pub(crate) response_bytes: Vec<usize>,
 
     /// Server threads, each on a CPU of its own, a list [default: 1 and the number of CPUs]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -217,10 +202,15 @@ pub(crate) struct CompareArgs {
 
 /// Options of `serve`.
 #[derive(Debug, Args)]
+#[command(after_help = serve_help())]
 pub(crate) struct ServeArgs {
-    /// The server's name
-    #[arg(long, value_name = "NAME")]
-    pub(crate) server: String,
+    /// The server's name, one of those below
+    #[arg(long, value_name = "NAME", required_unless_present = "list")]
+    pub(crate) server: Option<String>,
+
+    /// Describe all servers and their limits
+    #[arg(long)]
+    pub(crate) list: bool,
 
     /// Server threads, each on a CPU of its own [default: 1]
     #[arg(long, value_name = "N", conflicts_with = "server_cpus")]
@@ -243,11 +233,14 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "response_bytes")]
     pub(crate) request_bytes: Option<usize>,
 
-    /// Bytes of the answer to each request
+    /// Bytes of the answer to each request. As many as in the request: the request comes back. Else
+    /// from 38 bytes on the answer is an HTTP/1.1 response, so that wrk, whose request to
+    /// 127.0.0.1 and a port of four digits has 40 bytes, can load the same server
     #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "request_bytes")]
     pub(crate) response_bytes: Option<usize>,
 
-    /// Processing per request: none, burn:TIME (CPU) or sleep:TIME, such as burn:50us
+    /// Processing per request, or per read without sizes: none, burn:TIME (CPU) or sleep:TIME, such
+    /// as burn:50us
     #[arg(long, value_name = "WORK", default_value = "none")]
     pub(crate) work: Work,
 
@@ -260,20 +253,57 @@ pub(crate) struct ServeArgs {
     pub(crate) lifeline_fd: Option<i32>,
 }
 
+fn serve_help() -> String {
+    format!("Servers:\n{}{SERVE_EXAMPLES}", crate::server::catalogue())
+}
+
 /// Options of `load`.
 #[derive(Debug, Args)]
+#[command(after_help = LOAD_EXAMPLES)]
 pub(crate) struct LoadArgs {
-    /// Address and port of the echo server
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) connect: SocketAddr,
+    /// Address and port of a server that already runs
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        required_unless_present = "server",
+        conflicts_with = "server"
+    )]
+    pub(crate) connect: Option<SocketAddr>,
+
+    /// Start this server of ours, on a CPU of its own, and load that
+    #[arg(long, value_name = "NAME")]
+    pub(crate) server: Option<String>,
+
+    /// CPUs for its threads, one thread each [default: the first]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "server")]
+    pub(crate) server_cpus: Option<Vec<usize>>,
+
+    /// Run this other client in turns with ours, on the same CPUs and against the same server, and
+    /// tell the ratios; {address} and {seconds} are filled in, blanks separate the arguments
+    #[arg(long, value_name = "COMMAND", requires = "server")]
+    pub(crate) beside: Option<String>,
+
+    /// Rounds of two runs of each client; the ratios' intervals come from the scatter [default: 5]
+    #[arg(long, value_name = "N", requires = "beside",
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
 
     /// Transactions per connection; 0: connections persist
     #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) transactions: u32,
 
     /// Bytes per message, 1 to 1048576
-    #[arg(long, value_name = "N", default_value = "64", value_parser = parse_message_bytes)]
+    #[arg(long, value_name = "N", default_value = "64", value_parser = parse_message_bytes,
+          conflicts_with_all = ["request_bytes", "response_bytes"])]
     pub(crate) message_bytes: usize,
+
+    /// Bytes of a request where answers have another size; an HTTP GET if 35 or more
+    #[arg(long, value_name = "N", requires = "response_bytes", value_parser = parse_message_bytes)]
+    pub(crate) request_bytes: Option<usize>,
+
+    /// Bytes of every answer, of which only the number is checked
+    #[arg(long, value_name = "N", requires = "request_bytes", value_parser = parse_message_bytes)]
+    pub(crate) response_bytes: Option<usize>,
 
     /// Concurrent connections, over all client threads
     #[arg(long, value_name = "N", default_value = "256", value_parser = parse_connections)]
@@ -283,52 +313,12 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_measured)]
     pub(crate) duration: Duration,
 
-    /// Open loop: requests per second, sent when they are due whatever the server does
-    /// (with --transactions: new connections per second, each with so many requests)
-    #[arg(long, value_name = "N")]
-    pub(crate) rate: Option<f64>,
+    #[command(flatten)]
+    pub(crate) open: OpenArgs,
 
-    /// Open loop: how requests are spread over time: slots, poisson or uniform
-    #[arg(long, value_name = "HOW", default_value = "slots", requires = "rate")]
-    pub(crate) arrivals: Arrivals,
-
-    /// Open loop: time in which the rate grows exponentially to its target
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_period,
-          requires = "rate")]
-    pub(crate) growth: Duration,
-
-    /// Open loop: time at the full rate before anything is measured
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_period,
-          requires = "rate")]
-    pub(crate) steady: Duration,
-
-    /// Open loop: an answer that takes longer is late
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_period,
-          requires = "rate")]
-    pub(crate) timeout: Duration,
-
-    /// Open loop: pairs of send and receive threads [default: as many as the rate needs]
-    #[arg(long, value_name = "N", requires = "rate")]
-    pub(crate) generators: Option<usize>,
-
-    /// Open loop: write every request's timestamps to this file; `iobench log` makes CSV of it
-    #[arg(long, value_name = "FILE", requires = "rate")]
-    pub(crate) log: Option<PathBuf>,
-
-    /// Open loop: seed of the schedule [default: from the clock, printed]
-    #[arg(long, value_name = "N", requires = "rate")]
-    pub(crate) seed: Option<u64>,
-
-    /// Bytes of a request, where they differ from the answer's
-    #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "response_bytes",
-          conflicts_with = "message_bytes")]
-    pub(crate) request_bytes: Option<usize>,
-
-    /// Bytes of an answer
-    #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "request_bytes")]
-    pub(crate) response_bytes: Option<usize>,
-
-    /// CPUs for client threads, one thread each [default: all CPUs of the process]
+    /// CPUs for client threads, one thread each
+    /// [default: all CPUs of the process; those without a server thread with --server; one of
+    /// these with --beside]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cpus: Option<Vec<usize>>,
 

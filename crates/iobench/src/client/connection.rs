@@ -1,23 +1,23 @@
 //! One client thread's connections: a closed loop on each, driven by edge-triggered epoll.
 //!
-//! The client is the limit in many cells, so every call counts. A new connection costs socket,
-//! connect, send, epoll_ctl and close beside its options; a further transaction costs one send and
-//! one receive, and a share of a wait. Sending is tried right after connect, because on loopback
-//! the handshake is over by then. Nothing here allocates after `new`.
+//! The client is the limit in many cells, so every call counts. A place keeps its socket from one
+//! connection to the next, which then costs two calls of connect, one to end the old connection;
+//! a transaction costs one send and one receive, and a share of a wait. Sending is tried right
+//! after connect, because on loopback the handshake is over by then. Answers of which only the
+//! size is known are never copied out of the kernel. Nothing here allocates after `new`.
 
 use std::os::fd::{IntoRawFd, RawFd};
 
+use crate::client::message::Message;
 use crate::client::slices::{Fault, Slicing, Tally};
 use crate::error::Result;
+use crate::exchange::Exchange;
 use crate::sys::clock::now_ns;
 use crate::sys::epoll::{Epoll, event_buffer};
 use crate::sys::socket::{self, CongestionControl, RawAddress};
 
 const EVENTS_PER_WAIT: usize = 256;
 const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
-/// Answers up to this size are compared completely, longer ones at the ends of every piece.
-const FULL_COMPARE_BYTES: usize = 4096;
-const EDGE_BYTES: usize = 64;
 /// A message that fits one segment on any path is never held back by Nagle's algorithm here,
 /// because nothing is in flight when it is sent; only longer ones pay for TCP_NODELAY.
 const SINGLE_SEGMENT_BYTES: usize = 512;
@@ -32,7 +32,7 @@ const ENDED: libc::c_int = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
 pub(crate) struct Workload {
     /// Transactions per connection; 0 keeps connections for the whole slot.
     pub(crate) transactions: u32,
-    pub(crate) message_bytes: usize,
+    pub(crate) exchange: Exchange,
     pub(crate) congestion: CongestionControl,
     pub(crate) slicing: Slicing,
 }
@@ -83,8 +83,7 @@ pub(crate) struct Connections {
     /// Connections without a socket, to be tried again.
     failed: Vec<usize>,
     retry_at_ns: u64,
-    /// The message as sent; its stamps are rewritten for the connection at hand.
-    message: Vec<u8>,
+    message: Message,
     buffer: Vec<u8>,
     events: Vec<libc::epoll_event>,
     /// Tells this thread's messages from those of others.
@@ -100,14 +99,13 @@ impl Connections {
         salt: u64,
         address: RawAddress,
     ) -> Result<Self> {
-        let message = (0..workload.message_bytes).map(|index| (index * 31 % 251) as u8).collect();
         Ok(Connections {
             address,
             epoll: Epoll::new()?,
             connections: vec![UNCONNECTED; count],
             failed: Vec::with_capacity(count),
             retry_at_ns: 0,
-            message,
+            message: Message::new(workload.exchange),
             buffer: vec![0; RECEIVE_BUFFER_BYTES],
             events: event_buffer(EVENTS_PER_WAIT),
             salt,
@@ -207,8 +205,7 @@ impl Connections {
         }
         connection.completed += 1;
         if connection.completed == self.workload.transactions {
-            self.close(index);
-            self.open(index, now_ns);
+            self.reopen(index, now_ns);
             return;
         }
         self.begin(index, now_ns);
@@ -236,20 +233,38 @@ impl Connections {
     }
 
     fn connect(&mut self, index: usize, now_ns: u64) -> std::result::Result<(), Failure> {
-        self.begin(index, now_ns);
         let failed = |error: std::io::Error| (Fault::Connect, error.raw_os_error().unwrap_or(0));
         let fd = socket::new_tcp(self.address.family()).map_err(failed)?.into_raw_fd();
         let connection = &mut self.connections[index];
         connection.fd = fd;
-        connection.completed = 0;
         connection.registered = false;
         socket::set_close_by_reset(fd).map_err(failed)?;
         socket::set_congestion_control(fd, &self.workload.congestion).map_err(failed)?;
-        if self.workload.message_bytes > SINGLE_SEGMENT_BYTES {
+        if self.workload.exchange.request_bytes > SINGLE_SEGMENT_BYTES {
             socket::set_no_delay(fd).map_err(failed)?;
         }
+        self.establish(index, now_ns)
+    }
+
+    /// Ends the connection by RST and opens the next one with the same socket, which keeps its
+    /// options and its registration: half the calls of a new socket.
+    fn reopen(&mut self, index: usize, now_ns: u64) {
+        let reopened = socket::disconnect(self.connections[index].fd)
+            .map_err(|error| (Fault::Connect, error.raw_os_error().unwrap_or(0)))
+            .and_then(|()| self.establish(index, now_ns))
+            .and_then(|()| self.push(index));
+        if let Err(failure) = reopened {
+            self.fail(index, failure);
+        }
+    }
+
+    /// Connects a socket; the connection's first transaction begins with it.
+    fn establish(&mut self, index: usize, now_ns: u64) -> std::result::Result<(), Failure> {
+        self.begin(index, now_ns);
+        let connection = &mut self.connections[index];
+        connection.completed = 0;
         self.tally.connections += 1;
-        match self.address.connect(fd) {
+        match self.address.connect(connection.fd) {
             Ok(()) => Ok(()),
             Err(error) => match error.raw_os_error().unwrap_or(0) {
                 libc::EINPROGRESS => Ok(()),
@@ -262,7 +277,7 @@ impl Connections {
     /// Registers a new socket for answers, and for output only if its message is not out yet.
     fn register(&mut self, index: usize) -> std::result::Result<(), Failure> {
         let connection = &mut self.connections[index];
-        connection.watches_output = connection.sent < self.workload.message_bytes;
+        connection.watches_output = connection.sent < self.workload.exchange.request_bytes;
         connection.registered = true;
         let interest = interest(connection.watches_output);
         let (fd, token) = (connection.fd, index as u64);
@@ -271,15 +286,16 @@ impl Connections {
             .map_err(|error| (Fault::Other, error.raw_os_error().unwrap_or(0)))
     }
 
-    /// Sends what is left of the message until the socket is full.
+    /// Sends what is left of the request until the socket is full.
     fn push(&mut self, index: usize) -> std::result::Result<(), Failure> {
-        if self.connections[index].sent == self.workload.message_bytes {
+        let length = self.workload.exchange.request_bytes;
+        if self.connections[index].sent == length {
             return Ok(());
         }
         self.stamp(index);
         let connection = &mut self.connections[index];
-        while connection.sent < self.message.len() {
-            match socket::send(connection.fd, &self.message[connection.sent..]) {
+        while connection.sent < length {
+            match socket::send(connection.fd, &self.message.request()[connection.sent..]) {
                 Ok(count) => {
                     connection.sent += count;
                     self.tally.bytes_sent += count as u64;
@@ -290,10 +306,7 @@ impl Connections {
                 Err(errno) => return Err(failure(errno)),
             }
         }
-        if connection.registered
-            && !connection.watches_output
-            && connection.sent < self.message.len()
-        {
+        if connection.registered && !connection.watches_output && connection.sent < length {
             connection.watches_output = true;
             return self
                 .epoll
@@ -307,7 +320,16 @@ impl Connections {
     fn pull(&mut self, index: usize, ended: bool) -> std::result::Result<bool, Failure> {
         loop {
             let connection = &self.connections[index];
-            let count = match socket::receive(connection.fd, &mut self.buffer) {
+            let (from, length) = (connection.received, self.message.response_bytes());
+            // One byte more than is due, so that surplus bytes are noticed by the same call.
+            let room = length - from + 1;
+            let (room, answer) = if self.message.is_echo() {
+                let room = room.min(self.buffer.len());
+                (room, socket::receive(connection.fd, &mut self.buffer[..room]))
+            } else {
+                (room, socket::receive_unseen(connection.fd, room))
+            };
+            let count = match answer {
                 Ok(0) => return Err((Fault::Reset, 0)),
                 Ok(count) => count,
                 Err(libc::EAGAIN) => return Ok(false),
@@ -315,44 +337,41 @@ impl Connections {
                 Err(errno) => return Err(failure(errno)),
             };
             self.tally.bytes_received += count as u64;
-            let from = connection.received;
-            // More than has been sent cannot be an echo.
-            if from + count > connection.sent || !self.matches(index, from, count) {
+            if from + count > length || !self.is_due(index, from, count) {
                 return Err((Fault::Corrupt, 0));
             }
             let connection = &mut self.connections[index];
             connection.received += count;
             connection.heard_from = true;
-            if from + count == self.message.len() {
+            if connection.received == length {
                 return Ok(true);
             }
             // A short read has emptied the socket: the next byte raises a new edge. An end that the
             // present event announced does not, so it has to be read now.
-            if count < self.buffer.len() && !ended {
+            if count < room && !ended {
                 return Ok(false);
             }
         }
     }
 
-    /// Compares received bytes with what was sent at the same place.
-    fn matches(&mut self, index: usize, from: usize, count: usize) -> bool {
-        self.stamp(index);
-        let (sent, received) = (&self.message[from..from + count], &self.buffer[..count]);
-        if count <= FULL_COMPARE_BYTES {
-            return sent == received;
+    /// Whether bytes may come now, and whether those of an echo are the right ones.
+    fn is_due(&mut self, index: usize, from: usize, count: usize) -> bool {
+        let sent = self.connections[index].sent;
+        if !self.message.is_echo() {
+            return sent == self.workload.exchange.request_bytes;
         }
-        let tail = count - EDGE_BYTES;
-        sent[..EDGE_BYTES] == received[..EDGE_BYTES] && sent[tail..] == received[tail..]
+        self.stamp(index);
+        // More than has been sent cannot be an echo.
+        from + count <= sent && self.message.matches(from, &self.buffer[..count])
     }
 
-    /// Writes the stamp of the connection's present transaction into both ends of the message.
+    /// Gives the message the stamp of the connection's present transaction.
     fn stamp(&mut self, index: usize) {
+        if !self.message.is_echo() {
+            return;
+        }
         let sequence = self.connections[index].sequence;
-        let stamp = mix(self.salt ^ (index as u64) << 32 ^ sequence).to_ne_bytes();
-        let length = self.message.len();
-        let width = length.min(stamp.len());
-        self.message[..width].copy_from_slice(&stamp[..width]);
-        self.message[length - width..].copy_from_slice(&stamp[..width]);
+        self.message.stamp(mix(self.salt ^ (index as u64) << 32 ^ sequence));
     }
 
     fn fail(&mut self, index: usize, (fault, errno): Failure) {

@@ -5,6 +5,7 @@
 //! own count of warm connections.
 
 pub(crate) mod connection;
+pub(crate) mod message;
 pub(crate) mod slices;
 
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 //! before the measurement starts.
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 /// Longest latency that is told apart, 60 s; longer ones are recorded as this.
 const HIGHEST_LATENCY_NS: u64 = 60_000_000_000;
@@ -12,20 +13,14 @@ const SIGNIFICANT_DIGITS: u8 = 2;
 
 pub(crate) type Latencies = Histogram<u32>;
 
-/// An empty histogram of the benchmark's resolution.
+/// An empty histogram of a slice.
 pub(crate) fn new_latencies() -> Latencies {
     Latencies::new_with_bounds(LOWEST_LATENCY_NS, HIGHEST_LATENCY_NS, SIGNIFICANT_DIGITS)
         .expect("the bounds are constants that the histogram accepts")
 }
 
-/// The same with wide counters, for whole runs.
-pub(crate) fn new_total_latencies() -> Histogram<u64> {
-    Histogram::new_with_bounds(LOWEST_LATENCY_NS, HIGHEST_LATENCY_NS, SIGNIFICANT_DIGITS)
-        .expect("the bounds are constants that the histogram accepts")
-}
-
 /// How the time after `measure_from` is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Slicing {
     pub(crate) count: usize,
     pub(crate) length_ns: u64,
@@ -70,12 +65,12 @@ const FAULTS: [(Fault, &str); 5] = [
     (Fault::Connect, "connections could not be established"),
     (Fault::Ports, "connections found no free local port (widen net.ipv4.ip_local_port_range)"),
     (Fault::Reset, "connections were closed or reset by the server"),
-    (Fault::Corrupt, "answers differed from what was sent"),
+    (Fault::Corrupt, "answers differed from what was expected"),
     (Fault::Other, "connections failed"),
 ];
 
 /// How often each fault happened, and the errno seen last.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FaultCounts {
     counts: [u64; FAULTS.len()],
     last_errno: i32,

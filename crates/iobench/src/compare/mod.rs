@@ -4,10 +4,14 @@
 //! slots. Rounds are the outermost loop, so that each cell's rounds are spread over the whole run
 //! and see the machine in different moods.
 
+pub(crate) mod contenders;
 pub(crate) mod environment;
+pub(crate) mod outcome;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod report;
+pub(crate) mod rounds;
+pub(crate) mod self_test;
 pub(crate) mod slots;
 pub(crate) mod stats;
 pub(crate) mod table;
@@ -17,25 +21,22 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use crate::cli::CompareArgs;
-use crate::client::ClientGroup;
-use crate::client::connection::Workload;
+use crate::compare::contenders::Contenders;
 use crate::compare::environment::Environment;
 use crate::compare::plan::{Cell, CpuChoice, Plan, Request};
 use crate::compare::progress::Progress;
 use crate::compare::report::{JsonFile, Rounds, Row};
-use crate::compare::slots::SlotRunner;
-use crate::error::{Error, Result};
+use crate::compare::rounds::{RoundShape, measure_round, service_for};
+use crate::compare::self_test::SelfTest;
+use crate::error::Result;
+use crate::exchange::Exchange;
 use crate::network::{Network, NetworkCounters, Options, conditions::Conditions};
 use crate::output;
-use crate::server::{
-    self,
-    process::{Launch, ServerProcess},
-};
+use crate::server::{process::Launch, running::Running};
 use crate::sys::affinity::{allowed_cpus, wake_promptly};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
-use crate::sys::socket::CongestionControl;
 
 /// The JSON file.
 #[derive(Serialize)]
@@ -46,6 +47,9 @@ struct Document<'a> {
     rounds: u32,
     slots_per_round: usize,
     slice_ms: f64,
+    /// Only with `--self-test`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    self_test: Option<&'a SelfTest>,
     results: &'a [Row],
 }
 
@@ -67,55 +71,57 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let network = network(arguments, seed)?;
     // From here on everything is made on the clients' side, but for the servers.
     let _entered = network.as_ref().map(Network::enter_client).transpose()?;
-    let names = server_names(&arguments.servers)?;
-    let baseline = baseline_of(&names, arguments.baseline.as_deref())?;
+    let contenders = Contenders::choose(arguments)?;
+    let labels: Vec<&str> = contenders.labels.iter().map(String::as_str).collect();
     let limits = Limits::raise()?;
     limits.check_connections(arguments.connections)?;
     limits.check_backlog(arguments.connections)?;
-    let plan = Plan::new(&request(arguments, names.len()), &allowed_cpus()?)?;
+    let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
     let environment = Environment::gather(&limits, seed)?;
     output::note(&format!(
         "{} servers in {} cells, {} rounds, about {} s",
-        names.len(),
+        labels.len(),
         plan.cells.len(),
         plan.rounds,
         plan.estimate_ns().div_ceil(1_000_000_000)
     ));
     let connections = arguments.connections;
-    let mut run = Run::start(plan, &names, baseline, connections, &signals, network.as_ref())?;
+    let mut run = Run::start(plan, &contenders, connections, &signals, network.as_ref())?;
     let rounds = run.measure(begun_ns)?;
-    let rows: Vec<Row> = run
-        .plan
-        .cells
-        .iter()
-        .zip(&run.outcomes)
-        .flat_map(|(cell, outcomes)| {
-            report::rows(cell, connections, &names, baseline, outcomes, seed)
-        })
-        .collect();
+    let baseline = contenders.baseline;
+    let mut rows: Vec<Row> = Vec::new();
+    for (cell, outcomes) in run.plan.cells.iter().zip(&run.outcomes) {
+        rows.extend(report::rows(cell, connections, &labels, baseline, outcomes, seed)?);
+    }
     let network = network.as_ref().map(PathReport::of).transpose()?;
     output::print(&format!("{}\n", environment.describe()));
     if let Some(network) = &network {
         output::print(&format!("{}\n", network.describe()));
     }
     output::print("\n");
-    output::print(&table::render(&rows, names[baseline], table::stdout_width()));
-    for sentence in table::summarise(&rows, names[baseline]) {
-        output::print(&format!("{sentence}\n"));
+    output::print(&table::render(&rows, contenders.baseline_label(), table::stdout_width()));
+    let self_test = arguments.self_test.then(|| SelfTest::of(&rows, contenders.baseline_label()));
+    match &self_test {
+        Some(self_test) => output::print(&self_test.describe()),
+        None => table::summarise(&rows, contenders.baseline_label())
+            .iter()
+            .for_each(|sentence| output::print(&format!("{sentence}\n"))),
     }
     if let Some(json) = json {
         json.write(&Document {
             environment: &environment,
             network,
-            baseline: names[baseline],
+            baseline: contenders.baseline_label(),
             rounds,
             slots_per_round: run.plan.passes,
             slice_ms: run.plan.slicing.length_ns as f64 / 1e6,
+            self_test: self_test.as_ref(),
             results: &rows,
         })?;
     }
-    Ok(rows.iter().all(|row| row.valid))
+    let trustworthy = self_test.is_none_or(|self_test| self_test.trustworthy);
+    Ok(trustworthy && rows.iter().all(|row| row.valid))
 }
 
 /// The path that was asked for. Before any thread is started.
@@ -154,40 +160,11 @@ impl<'a> PathReport<'a> {
     }
 }
 
-/// The known names among those asked for, each once; the usual servers if none is.
-fn server_names(asked: &[String]) -> Result<Vec<&'static str>> {
-    if asked.is_empty() {
-        return Ok(server::usual().iter().map(|server| server.name()).collect());
-    }
-    let mut names = Vec::new();
-    for name in asked {
-        let name = server::find(name)?.name();
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    Ok(names)
-}
-
-/// `--baseline`, else the server called epoll, else the first one.
-fn baseline_of(names: &[&str], asked: Option<&str>) -> Result<usize> {
-    let position = |wanted: &str| names.iter().position(|name| *name == wanted);
-    match asked {
-        None => Ok(position("epoll").unwrap_or(0)),
-        Some(name) => position(name).ok_or_else(|| {
-            Error::setup(
-                format!("the baseline `{name}` is not among the servers compared"),
-                format!("choose from: {}, or add it to --servers", names.join(", ")),
-            )
-        }),
-    }
-}
-
 fn request(arguments: &CompareArgs, servers: usize) -> Request {
     Request {
         servers,
         transactions: arguments.transactions.as_ref().map(|list| list.0.clone()),
-        message_bytes: arguments.message_bytes.clone(),
+        exchanges: exchanges(arguments),
         cores: arguments.cores.clone(),
         cpus: CpuChoice {
             server_cpus: arguments.server_cpus.clone(),
@@ -203,16 +180,33 @@ fn request(arguments: &CompareArgs, servers: usize) -> Request {
     }
 }
 
+/// Every request size with every response size, or echoes where only one size is given.
+fn exchanges(arguments: &CompareArgs) -> Vec<Exchange> {
+    if arguments.request_bytes.is_empty() {
+        return arguments.message_bytes.iter().map(|&bytes| Exchange::echo(bytes)).collect();
+    }
+    let responses = |&request_bytes| {
+        let exchange = move |&response_bytes| Exchange { request_bytes, response_bytes };
+        arguments.response_bytes.iter().map(exchange)
+    };
+    arguments.request_bytes.iter().flat_map(responses).collect()
+}
+
+/// What tells server processes apart: CPUs, service, and the index of the server.
+type ProcessKey = (usize, Option<Exchange>, usize);
+
+fn process_key(cell: &Cell, server: usize) -> ProcessKey {
+    (cell.cores, service_for(cell.exchange).exchange, server)
+}
+
 /// The running comparison.
 struct Run<'a> {
     plan: Plan,
-    names: &'a [&'static str],
-    baseline: usize,
+    contenders: &'a Contenders,
     connections: usize,
     signals: &'a Signals,
     network: Option<&'a Network>,
-    /// (cores, index of the server) of each process.
-    processes: Vec<((usize, usize), ServerProcess)>,
+    processes: Vec<(ProcessKey, Running)>,
     /// By cell, then by server.
     outcomes: Vec<Vec<Rounds>>,
 }
@@ -221,28 +215,29 @@ impl<'a> Run<'a> {
     /// Starts all servers.
     fn start(
         plan: Plan,
-        names: &'a [&'static str],
-        baseline: usize,
+        contenders: &'a Contenders,
         connections: usize,
         signals: &'a Signals,
         network: Option<&'a Network>,
     ) -> Result<Self> {
-        let mut processes: Vec<((usize, usize), ServerProcess)> = Vec::new();
+        let mut processes: Vec<(ProcessKey, Running)> = Vec::new();
+        contenders.check_connections(connections)?;
         for cell in &plan.cells {
-            for (server, name) in names.iter().enumerate() {
-                let key = (cell.cores, server);
+            for (server, subject) in contenders.subjects.iter().enumerate() {
+                let key = process_key(cell, server);
                 if processes.iter().all(|(other, _)| *other != key) {
-                    let mut launch = Launch::echo(name, &cell.placement.server_cpus);
+                    let echo = Launch::echo(subject.name(), &cell.placement.server_cpus);
+                    let mut launch = Launch { service: service_for(cell.exchange), ..echo };
                     if let Some(network) = network {
                         launch.address = network.server_address();
                         launch.namespace = Some(network.server_namespace());
                     }
-                    processes.push((key, ServerProcess::start(&launch, signals)?));
+                    processes.push((key, Running::start(subject, &launch, signals)?));
                 }
             }
         }
-        let outcomes = vec![vec![Rounds::new(); names.len()]; plan.cells.len()];
-        Ok(Run { plan, names, baseline, connections, signals, network, processes, outcomes })
+        let outcomes = vec![vec![Rounds::new(); contenders.labels.len()]; plan.cells.len()];
+        Ok(Run { plan, contenders, connections, signals, network, processes, outcomes })
     }
 
     /// Runs the rounds and returns how many there was time for.
@@ -271,41 +266,33 @@ impl<'a> Run<'a> {
 
     /// One round of one cell.
     fn measure_cell(&mut self, index: usize, round: u32, progress: &mut Progress) -> Result<()> {
-        let cell = self.plan.cells[index].clone();
-        let workload = Workload {
-            transactions: cell.transactions,
-            message_bytes: cell.message_bytes,
-            congestion: CongestionControl::pick(),
+        let cell = &self.plan.cells[index];
+        let shape = RoundShape {
+            connections: self.connections,
+            passes: self.plan.passes,
             slicing: self.plan.slicing,
+            baseline: self.contenders.baseline,
+            network: self.network,
         };
-        let clients = ClientGroup::start(&cell.placement.client_cpus, self.connections, &workload)?;
-        let in_flight_bytes = self.connections as u64 * cell.message_bytes as u64;
-        let mut runner = SlotRunner::new(
-            &clients,
-            self.signals,
-            &cell.placement,
-            self.plan.slicing,
-            self.network,
-            in_flight_bytes,
-        )?;
-        for rounds in &mut self.outcomes[index] {
-            rounds.push(Vec::with_capacity(self.plan.passes));
-        }
+        let keys: Vec<_> =
+            (0..self.contenders.labels.len()).map(|server| process_key(cell, server)).collect();
+        // Started in this order: by cell, then by server.
+        let mut subjects: Vec<&mut Running> = self
+            .processes
+            .iter_mut()
+            .filter_map(|(key, process)| keys.contains(key).then_some(process))
+            .collect();
         let phase = format!("round {} of {}", round + 1, self.plan.rounds);
-        for pass in 0..self.plan.passes {
-            let servers = self.names.len();
-            for server in stats::slot_order(servers, self.baseline, round as usize, pass) {
-                let what = format!("{}, {}", self.names[server], describe(&cell));
-                let first =
-                    index == 0 && self.outcomes[0].iter().all(|r| r[round as usize].is_empty());
+        let mut first = index == 0;
+        let outcomes =
+            measure_round(cell, &shape, round as usize, &mut subjects, self.signals, |server| {
+                let what = format!("{}, {}", self.contenders.labels[server], describe(cell));
                 progress.announce(&phase, &what, first);
-                let process =
-                    self.processes.iter_mut().find(|(key, _)| *key == (cell.cores, server));
-                let Some((_, process)) = process else { continue };
-                let outcome = runner.run(process)?;
-                self.outcomes[index][server][round as usize].push(outcome);
+                first = false;
                 progress.step();
-            }
+            })?;
+        for (rounds, outcomes) in self.outcomes[index].iter_mut().zip(outcomes) {
+            rounds.push(outcomes);
         }
         Ok(())
     }
@@ -316,27 +303,44 @@ fn describe(cell: &Cell) -> String {
         0 => "persistent".to_owned(),
         count => format!("{count} per connection"),
     };
-    format!("{transactions}, {} B, {} cores", cell.message_bytes, cell.cores)
+    let sizes = match cell.exchange {
+        exchange if exchange.is_echo() => exchange.request_bytes.to_string(),
+        Exchange { request_bytes, response_bytes } => format!("{request_bytes}/{response_bytes}"),
+    };
+    format!("{transactions}, {sizes} B, {} cores", cell.cores)
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::{Cli, Command};
+    use crate::compare::plan::Placement;
 
     #[test]
-    fn servers_default_to_the_usual_and_appear_once() {
-        let usual = ["epoll", "epoll-partitioned", "megapipe", "megapipe-epoll"];
-        assert_eq!(server_names(&[]).unwrap(), usual);
-        let asked = ["epoll", "epoll"].map(str::to_owned);
-        assert_eq!(server_names(&asked).unwrap(), ["epoll"]);
-        assert!(server_names(&["nobody".to_owned()]).is_err());
+    fn every_request_size_runs_with_every_response_size() {
+        let sizes = |words: &[&str]| {
+            let cli = Cli::parse_from([&["iobench", "compare"], words].concat());
+            let Command::Compare(arguments) = cli.command else { panic!("compare was asked for") };
+            let sizes = |exchange: Exchange| (exchange.request_bytes, exchange.response_bytes);
+            exchanges(&arguments).into_iter().map(sizes).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&[]), [(64, 64)]);
+        assert_eq!(sizes(&["--message-bytes", "1,9"]), [(1, 1), (9, 9)]);
+        let both = ["--request-bytes", "1,2", "--response-bytes", "2,3"];
+        assert_eq!(sizes(&both), [(1, 2), (1, 3), (2, 2), (2, 3)]);
     }
 
     #[test]
-    fn the_baseline_is_epoll_unless_named() {
-        assert_eq!(baseline_of(&["other", "epoll"], None).unwrap(), 1);
-        assert_eq!(baseline_of(&["other", "third"], None).unwrap(), 0);
-        assert_eq!(baseline_of(&["other", "epoll"], Some("other")).unwrap(), 0);
-        assert!(baseline_of(&["epoll"], Some("other")).is_err());
+    fn echoes_of_all_sizes_share_a_server_and_other_exchanges_do_not() {
+        let key = |request_bytes, response_bytes| {
+            let placement = Placement { server_cpus: vec![0], client_cpus: vec![1] };
+            let exchange = Exchange { request_bytes, response_bytes };
+            process_key(&Cell { cores: 1, placement, exchange, transactions: 1 }, 0)
+        };
+        assert_eq!(key(64, 64), key(1, 1));
+        assert_ne!(key(64, 64), key(64, 65));
+        assert_ne!(key(64, 66), key(64, 65));
     }
 }

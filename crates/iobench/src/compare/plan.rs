@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::client::slices::Slicing;
 use crate::error::{Error, Result};
+use crate::exchange::Exchange;
 
 /// Aimed-at length of a slot's measured part.
 pub(crate) const SLOT_NS: u64 = 250_000_000;
@@ -94,7 +95,7 @@ pub(crate) struct CpuChoice {
 pub(crate) struct Cell {
     pub(crate) cores: usize,
     pub(crate) placement: Placement,
-    pub(crate) message_bytes: usize,
+    pub(crate) exchange: Exchange,
     /// 0 stands for persistent connections.
     pub(crate) transactions: u32,
 }
@@ -104,7 +105,7 @@ pub(crate) struct Cell {
 pub(crate) struct Request {
     pub(crate) servers: usize,
     pub(crate) transactions: Option<Vec<u32>>,
-    pub(crate) message_bytes: Vec<usize>,
+    pub(crate) exchanges: Vec<Exchange>,
     pub(crate) cores: Option<Vec<usize>>,
     pub(crate) cpus: CpuChoice,
     pub(crate) duration_ns: u64,
@@ -137,10 +138,10 @@ impl Plan {
         let mut cells = Vec::new();
         for &cores in &cores {
             let placement = Placement::choose(cores, allowed, &request.cpus)?;
-            for &message_bytes in &unique(&request.message_bytes) {
+            for &exchange in &unique(&request.exchanges) {
                 for &transactions in &transactions {
                     let placement = placement.clone();
-                    cells.push(Cell { cores, placement, message_bytes, transactions });
+                    cells.push(Cell { cores, placement, exchange, transactions });
                 }
             }
         }
@@ -169,8 +170,8 @@ impl Plan {
                     self.cells.len(),
                     self.round_ns() / 1_000_000_000
                 ),
-                "ask for fewer --cores, --transactions or --message-bytes, a shorter --duration, \
-                 or leave --quick out",
+                "ask for fewer --cores, --transactions or sizes, a shorter --duration, or leave \
+                 --quick out",
             ));
         }
         Ok(())
@@ -232,7 +233,7 @@ mod tests {
         Request {
             servers: 2,
             transactions: None,
-            message_bytes: vec![64],
+            exchanges: vec![Exchange::echo(64)],
             cores: None,
             cpus: CpuChoice::default(),
             duration_ns: 500_000_000,

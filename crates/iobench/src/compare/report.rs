@@ -4,14 +4,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::client::slices::{FaultCounts, new_total_latencies};
+use crate::client::slices::FaultCounts;
+use crate::compare::outcome::{Accounts, Figures, SliceCounts, SlotOutcome};
 use crate::compare::plan::Cell;
-use crate::compare::slots::{Accounts, Figures, SliceCounts, SlotOutcome};
 use crate::compare::stats::{Interval, median, ratio_interval};
 use crate::error::{Context, Result};
+use crate::figures::{self, Percentiles, Times, new_times};
 
 /// A row needs at least this many clean slices.
 pub(crate) const LEAST_CLEAN_SLICES: u32 = 12;
@@ -56,31 +56,6 @@ impl Bound {
     }
 }
 
-/// Percentiles of the transactions' latency in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(crate) struct LatencyUs {
-    pub(crate) p25: f64,
-    pub(crate) p50: f64,
-    pub(crate) p75: f64,
-    pub(crate) p99: f64,
-    pub(crate) p999: f64,
-    pub(crate) max: f64,
-}
-
-impl LatencyUs {
-    pub(crate) fn of(latencies: &Histogram<u64>) -> Option<LatencyUs> {
-        let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
-        (!latencies.is_empty()).then(|| LatencyUs {
-            p25: at(0.25),
-            p50: at(0.5),
-            p75: at(0.75),
-            p99: at(0.99),
-            p999: at(0.999),
-            max: latencies.max() as f64 / 1e3,
-        })
-    }
-}
-
 /// Clean and discarded slices of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct SliceSummary {
@@ -97,14 +72,19 @@ pub(crate) struct Row {
     pub(crate) client_cpus: Vec<usize>,
     /// 0 stands for persistent connections.
     pub(crate) transactions: u32,
-    pub(crate) message_bytes: usize,
+    /// Of an echo, where both sizes are the same.
+    pub(crate) message_bytes: Option<usize>,
+    pub(crate) request_bytes: usize,
+    pub(crate) response_bytes: usize,
     pub(crate) connections: usize,
     pub(crate) throughput: Option<f64>,
     pub(crate) server_cpu_us: Option<f64>,
     pub(crate) system_calls: Option<f64>,
-    pub(crate) latency_us: Option<LatencyUs>,
+    pub(crate) latency_us: Option<Percentiles>,
     pub(crate) throughput_ratio: Option<Interval>,
     pub(crate) cpu_ratio: Option<Interval>,
+    pub(crate) p50_ratio: Option<Interval>,
+    pub(crate) p99_ratio: Option<Interval>,
     pub(crate) bound: Bound,
     pub(crate) server_busy: Option<f64>,
     pub(crate) client_busy: Option<f64>,
@@ -126,23 +106,26 @@ pub(crate) fn rows(
     baseline: usize,
     outcomes: &[Rounds],
     seed: u64,
-) -> Vec<Row> {
+) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = servers
         .iter()
         .zip(outcomes)
         .map(|(server, rounds)| row(cell, connections, server, rounds))
-        .collect();
+        .collect::<Result<_>>()?;
     let baseline_valid = rows[baseline].valid;
     for (server, row) in rows.iter_mut().enumerate() {
         if server == baseline {
             (row.throughput_ratio, row.cpu_ratio) = (Some(Interval::ONE), Some(Interval::ONE));
+            (row.p50_ratio, row.p99_ratio) = (Some(Interval::ONE), Some(Interval::ONE));
             row.pairs = outcomes[server].iter().flatten().filter(|o| o.figures.is_some()).count();
             continue;
         }
-        let ratio = |figure: fn(&Figures) -> f64, rough: bool| {
-            pair_ratios(&outcomes[server], &outcomes[baseline], figure, rough)
+        let figures = |figure: fn(&Figures) -> f64, rough: bool| {
+            pair_ratios(&outcomes[server], &outcomes[baseline], |slot| {
+                slot.shown(rough).map(|figures| figure(&figures))
+            })
         };
-        row.pairs = ratio(|f| f.throughput, false).iter().map(Vec::len).sum();
+        row.pairs = figures(|f| f.throughput, false).iter().map(Vec::len).sum();
         let planned: usize = outcomes[server].iter().map(Vec::len).sum();
         let least = planned.div_ceil(2).max(2);
         let rough = row.pairs < least;
@@ -155,8 +138,13 @@ pub(crate) fn rows(
             ));
             row.valid = false;
         }
-        row.throughput_ratio = ratio_interval(&ratio(|f| f.throughput, rough), seed);
-        row.cpu_ratio = ratio_interval(&ratio(|f| f.server_cpu_us, rough), seed);
+        row.throughput_ratio = ratio_interval(&figures(|f| f.throughput, rough), seed);
+        row.cpu_ratio = ratio_interval(&figures(|f| f.server_cpu_us, rough), seed);
+        let latencies = |quantile: f64| {
+            let latency = |slot: &SlotOutcome| slot.latency_us(quantile, rough);
+            ratio_interval(&pair_ratios(&outcomes[server], &outcomes[baseline], latency), seed)
+        };
+        (row.p50_ratio, row.p99_ratio) = (latencies(0.5), latencies(0.99));
         if !baseline_valid {
             row.notes.push("the baseline's own row is not valid".to_owned());
             row.valid = false;
@@ -164,7 +152,7 @@ pub(crate) fn rows(
     }
     // Last, because the reasons against a row come first.
     rows.iter_mut().for_each(note_sharing);
-    rows
+    Ok(rows)
 }
 
 /// Where CPUs are shared no side is the limit by itself, so the shares are told instead.
@@ -181,17 +169,12 @@ fn note_sharing(row: &mut Row) {
 }
 
 /// Everything about a row that does not need the baseline.
-fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Row {
+fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Result<Row> {
     let mut evidence = Evidence::default();
-    let mut latencies = new_total_latencies();
     for outcome in rounds.iter().flatten() {
         evidence.add(outcome);
     }
-    let rough = evidence.slices.clean < LEAST_CLEAN_SLICES;
-    for outcome in rounds.iter().flatten().filter(|outcome| outcome.shown(rough).is_some()) {
-        // Bounds are equal by construction, so this cannot fail.
-        let _ = latencies.add(&outcome.latencies);
-    }
+    let rough = is_rough(rounds);
     let figures: Vec<Figures> = rounds.iter().flatten().filter_map(|o| o.shown(rough)).collect();
     let middle =
         |figure: fn(&Figures) -> f64| median(&figures.iter().map(figure).collect::<Vec<f64>>());
@@ -204,20 +187,24 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Row {
     };
     let notes = evidence.faulty_because();
     let valid = notes.is_empty();
-    Row {
+    Ok(Row {
         server: server.to_owned(),
         cores: cell.cores,
         server_cpus: cell.placement.server_cpus.clone(),
         client_cpus: cell.placement.client_cpus.clone(),
         transactions: cell.transactions,
-        message_bytes: cell.message_bytes,
+        message_bytes: cell.exchange.is_echo().then_some(cell.exchange.request_bytes),
+        request_bytes: cell.exchange.request_bytes,
+        response_bytes: cell.exchange.response_bytes,
         connections,
         throughput: middle(|f| f.throughput),
         server_cpu_us: middle(|f| f.server_cpu_us),
-        system_calls: middle(|f| f.system_calls),
-        latency_us: LatencyUs::of(&latencies),
+        system_calls: median(&figures.iter().filter_map(|f| f.system_calls).collect::<Vec<f64>>()),
+        latency_us: Percentiles::of(&latencies(rounds)?),
         throughput_ratio: None,
         cpu_ratio: None,
+        p50_ratio: None,
+        p99_ratio: None,
         bound,
         server_busy,
         client_busy,
@@ -229,7 +216,24 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Row {
         },
         pairs: 0,
         accounts: evidence.accounts,
+    })
+}
+
+/// Too few clean slices make a row rough: it then shows those of all slices.
+fn is_rough(rounds: &Rounds) -> bool {
+    let clean: u32 = rounds.iter().flatten().map(|outcome| outcome.slices.clean).sum();
+    clean < LEAST_CLEAN_SLICES
+}
+
+/// The latencies of a row over all of its slots that are shown.
+pub(crate) fn latencies(rounds: &Rounds) -> Result<Times> {
+    let rough = is_rough(rounds);
+    let mut sum = new_times();
+    for outcome in rounds.iter().flatten().filter(|outcome| outcome.shown(rough).is_some()) {
+        // Bounds are equal by construction, so this cannot fail.
+        let _ = sum.add(figures::decode(&outcome.latencies)?);
     }
+    Ok(sum)
 }
 
 /// What all slots of a row add up to.
@@ -270,28 +274,23 @@ impl Evidence {
     }
 }
 
-/// The ratios between a server's and the baseline's slots of the same round and pass.
-fn pair_ratios(
+/// The ratios between a server's and the baseline's slots of the same round and pass, where both
+/// have the figure.
+pub(crate) fn pair_ratios(
     server: &Rounds,
     baseline: &Rounds,
-    figure: fn(&Figures) -> f64,
-    rough: bool,
+    figure: impl Fn(&SlotOutcome) -> Option<f64>,
 ) -> Vec<Vec<f64>> {
-    server
-        .iter()
-        .zip(baseline)
-        .map(|(server, baseline)| {
-            let pairs = server.iter().zip(baseline);
-            pairs
-                .filter_map(|(server, baseline)| {
-                    Some((figure(&server.shown(rough)?), figure(&baseline.shown(rough)?)))
-                })
-                // A slot whose CPU time did not move (all within one tick) has no ratio.
-                .filter(|&(ours, theirs)| ours > 0.0 && theirs > 0.0)
-                .map(|(ours, theirs)| ours / theirs)
-                .collect()
-        })
-        .collect()
+    let of_round = |(server, baseline): (&Vec<SlotOutcome>, &Vec<SlotOutcome>)| {
+        let pairs = server.iter().zip(baseline);
+        pairs
+            .filter_map(|(server, baseline)| Some((figure(server)?, figure(baseline)?)))
+            // A slot whose CPU time did not move (all within one tick) has no ratio.
+            .filter(|&(ours, theirs)| ours > 0.0 && theirs > 0.0)
+            .map(|(ours, theirs)| ours / theirs)
+            .collect()
+    };
+    server.iter().zip(baseline).map(of_round).collect()
 }
 
 /// A file that is written completely or not at all.

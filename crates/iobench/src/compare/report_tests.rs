@@ -1,21 +1,22 @@
 use super::*;
 use crate::client::slices::Fault;
 use crate::compare::plan::Placement;
+use crate::exchange::Exchange;
 
 fn cell(client_cpus: Vec<usize>) -> Cell {
     let placement = Placement { server_cpus: vec![0], client_cpus };
-    Cell { cores: 1, placement, message_bytes: 64, transactions: 8 }
+    Cell { cores: 1, placement, exchange: Exchange::echo(64), transactions: 8 }
 }
 
 fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
-    let mut latencies = new_total_latencies();
+    let mut latencies = new_times();
     for latency_us in 1..=1_000 {
         latencies.saturating_record(latency_us * 1_000);
     }
     let figures = Figures {
         throughput,
         server_cpu_us,
-        system_calls: 2.5,
+        system_calls: Some(2.5),
         server_busy: 0.97,
         client_busy: 0.6,
     };
@@ -23,7 +24,7 @@ fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
         figures: Some(figures),
         rough: Some(figures),
         slices: SliceCounts { clean: 8, stolen: 1, delayed: 1, late: 0 },
-        latencies,
+        latencies: figures::encode(&latencies).unwrap(),
         faults: FaultCounts::default(),
         accounts: Accounts { client_transactions: 10, ..Accounts::default() },
         problems: Vec::new(),
@@ -34,7 +35,7 @@ fn two_rows(mut ours: Rounds, theirs: Rounds) -> Vec<Row> {
     if ours.is_empty() {
         ours = theirs.clone();
     }
-    rows(&cell(vec![1]), 256, &["epoll", "other"], 0, &[theirs, ours], 1)
+    rows(&cell(vec![1]), 256, &["epoll", "other"], 0, &[theirs, ours], 1).unwrap()
 }
 
 fn steady(throughput: f64, server_cpu_us: f64) -> Rounds {
@@ -51,6 +52,7 @@ fn ratios_compare_adjacent_slots() {
     let ratio = rows[1].throughput_ratio.unwrap();
     assert!((ratio.median - 1.5).abs() < 1e-9 && (ratio.high - 1.5).abs() < 1e-9, "{ratio:?}");
     assert_eq!(rows[0].throughput_ratio, Some(Interval::ONE));
+    assert_eq!((rows[0].p50_ratio, rows[1].p99_ratio), (Some(Interval::ONE), Some(Interval::ONE)));
     assert_eq!(rows[1].pairs, 6);
     assert!(rows.iter().all(|row| row.valid && row.notes.is_empty()));
     assert_eq!(rows[1].slices, SliceSummary { clean: 48, discarded: 12 });
@@ -79,7 +81,7 @@ fn faults_invalidate_the_row_and_a_faulty_baseline_all_rows() {
     ours[1][0].faults.count(Fault::Corrupt, 0);
     let rows = two_rows(ours.clone(), steady(1_000.0, 4.0));
     assert_eq!((rows[0].valid, rows[1].valid), (true, false));
-    assert_eq!(rows[1].notes, ["1 answers differed from what was sent"]);
+    assert_eq!(rows[1].notes, ["1 answers differed from what was expected"]);
     let rows = two_rows(steady(1_000.0, 4.0), ours);
     assert_eq!((rows[0].valid, rows[1].valid), (false, false));
     assert_eq!(rows[1].notes, ["the baseline's own row is not valid"]);
@@ -112,7 +114,7 @@ fn the_limit_is_the_busy_side() {
     assert_eq!(Bound::of(0.96, 0.96), Bound::Both);
     assert_eq!(Bound::of(0.5, 0.5), Bound::Neither);
     let outcomes = [steady(1.0, 1.0)];
-    let shared = rows(&cell(vec![0]), 256, &["epoll"], 0, &outcomes, 1);
+    let shared = rows(&cell(vec![0]), 256, &["epoll"], 0, &outcomes, 1).unwrap();
     assert_eq!((shared[0].bound, shared[0].valid), (Bound::Shared, true));
     assert!(shared[0].notes[0].contains("97 %"), "{:?}", shared[0].notes);
 }
@@ -126,14 +128,43 @@ fn rows_have_the_promised_shape() {
     assert_eq!(json["valid"], true);
     assert_eq!(json["slices"]["clean"], 48);
     assert_eq!(json["system_calls"], 2.5);
-    for ratio in ["throughput_ratio", "cpu_ratio"] {
+    for size in ["message_bytes", "request_bytes", "response_bytes"] {
+        assert_eq!(json[size], 64);
+    }
+    for ratio in ["throughput_ratio", "cpu_ratio", "p50_ratio", "p99_ratio"] {
         for field in ["median", "low", "high"] {
             assert!(json[ratio][field].is_f64(), "{ratio}.{field}");
         }
     }
     let latency = |field: &str| json["latency_us"][field].as_f64().unwrap();
-    assert!((latency("p50") - 500.0).abs() < 10.0 && latency("p25") < latency("p75"));
+    assert!((latency("p50") - 500.0).abs() < 10.0 && latency("p1") < latency("p25"));
     assert!(latency("p99") <= latency("p999") && latency("p999") <= latency("max"));
+}
+
+#[test]
+fn rows_of_different_sizes_have_no_message_size() {
+    let mut cell = cell(vec![1]);
+    cell.exchange.response_bytes = 4_096;
+    let rows = rows(&cell, 256, &["epoll"], 0, &[steady(1.0, 1.0)], 1).unwrap();
+    let json = serde_json::to_value(&rows[0]).unwrap();
+    assert!(json["message_bytes"].is_null());
+    assert_eq!((&json["request_bytes"], &json["response_bytes"]), (&64.into(), &4_096.into()));
+}
+
+#[test]
+fn rows_are_the_same_after_outcomes_were_written_down() {
+    let outcomes = [steady(1_000.0, 4.0), steady(2_000.0, 3.0)];
+    let text = serde_json::to_string(&outcomes).unwrap();
+    let read: Vec<Rounds> = serde_json::from_str(&text).unwrap();
+    let json = |outcomes: &[Rounds]| {
+        let rows = rows(&cell(vec![1]), 256, &["epoll", "other"], 0, outcomes, 1).unwrap();
+        serde_json::to_value(rows).unwrap()
+    };
+    assert_eq!(json(&read), json(&outcomes));
+    let mut damaged = read;
+    damaged[0][0][0].latencies.truncate(20);
+    let error = rows(&cell(vec![1]), 256, &["epoll", "other"], 0, &damaged, 1).unwrap_err();
+    assert!(error.to_string().contains("measure again"), "{error}");
 }
 
 #[test]

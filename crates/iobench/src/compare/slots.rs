@@ -1,15 +1,17 @@
 //! One slot: a server under load for a quarter of a second, cut into slices, with the disturbed
 //! ones thrown away.
 
-use hdrhistogram::Histogram;
-
 use crate::client::ClientGroup;
-use crate::client::slices::{FaultCounts, Slicing, Tally, describe_stalled, new_total_latencies};
-use crate::compare::plan::{Placement, WARM_UP_NS};
+use crate::client::slices::{Latencies, Slicing, Tally, describe_stalled};
+use crate::compare::outcome::{Accounts, Figures, ServerAccounts, SlotOutcome};
+use crate::compare::plan::{Cell, Placement, WARM_UP_NS};
+use crate::compare::rounds::RoundShape;
 use crate::error::Result;
+use crate::exchange::Exchange;
+use crate::figures::{self, Times, new_times};
 use crate::network::Network;
 use crate::network::verdict::Observation;
-use crate::server::process::ServerProcess;
+use crate::server::running::Running;
 use crate::server::shared::Counters;
 use crate::sys::affinity::{thread_id, wake_promptly};
 use crate::sys::clock::now_ns;
@@ -20,7 +22,7 @@ use crate::sys::socket::RawAddress;
 /// Longest wait during warm-up for one more connection's first transaction.
 const WARM_UP_PATIENCE_NS: u64 = 1_000_000_000;
 /// Between the decision to measure and the first slice, so that every client thread hears of it.
-const LEAD_NS: u64 = 15_000_000;
+pub(crate) const LEAD_NS: u64 = 15_000_000;
 /// A border sampled later than this does not fit the clients' own clock.
 const LATE_NS: u64 = 2_000_000;
 /// A thread with a CPU of its own that had to wait for it longer than this part of a slice (1/25)
@@ -29,143 +31,6 @@ const DELAY_PART: u64 = 25;
 /// Where CPUs are shared, waiting is normal; there a slot is disturbed if others used more than
 /// this part (1/10) of the CPUs.
 const FOREIGN_PART: u64 = 10;
-
-/// Slices of one slot by fate.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct SliceCounts {
-    pub(crate) clean: u32,
-    /// The host ran somebody else's virtual machine.
-    pub(crate) stolen: u32,
-    /// Another program used our CPUs.
-    pub(crate) delayed: u32,
-    /// The sample came too late.
-    pub(crate) late: u32,
-}
-
-impl SliceCounts {
-    pub(crate) fn discarded(&self) -> u32 {
-        self.stolen + self.delayed + self.late
-    }
-
-    pub(crate) fn add(&mut self, other: &SliceCounts) {
-        self.clean += other.clean;
-        self.stolen += other.stolen;
-        self.delayed += other.delayed;
-        self.late += other.late;
-    }
-}
-
-/// The books of a slot from first connect to last close, warm-up included.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Accounts {
-    pub(crate) client_transactions: u64,
-    pub(crate) client_connections: u64,
-    pub(crate) client_bytes_sent: u64,
-    pub(crate) client_bytes_received: u64,
-    pub(crate) server_accepted: u64,
-    pub(crate) server_closed: u64,
-    pub(crate) server_bytes_received: u64,
-    pub(crate) server_bytes_sent: u64,
-    pub(crate) server_errors: u64,
-}
-
-impl Accounts {
-    pub(crate) fn add(&mut self, other: &Accounts) {
-        self.client_transactions += other.client_transactions;
-        self.client_connections += other.client_connections;
-        self.client_bytes_sent += other.client_bytes_sent;
-        self.client_bytes_received += other.client_bytes_received;
-        self.server_accepted += other.server_accepted;
-        self.server_closed += other.server_closed;
-        self.server_bytes_received += other.server_bytes_received;
-        self.server_bytes_sent += other.server_bytes_sent;
-        self.server_errors += other.server_errors;
-    }
-
-    /// What does not balance. Bytes pass client, server, client: each station has seen at most as
-    /// many as the one before, and when the slot ends only one message per connection is under way.
-    pub(crate) fn imbalances(&self, in_flight_bytes: u64) -> Vec<String> {
-        let mut notes = Vec::new();
-        if self.server_bytes_received > self.client_bytes_sent
-            || self.server_bytes_sent > self.server_bytes_received
-            || self.client_bytes_received > self.server_bytes_sent
-        {
-            notes.push(format!(
-                "bytes came from nowhere: client sent {}, server received {} and sent {}, client \
-                 received {}",
-                self.client_bytes_sent,
-                self.server_bytes_received,
-                self.server_bytes_sent,
-                self.client_bytes_received
-            ));
-        }
-        let missing = self.client_bytes_sent.saturating_sub(self.client_bytes_received);
-        if missing > in_flight_bytes {
-            notes.push(format!(
-                "{missing} bytes were sent and never came back, more than the {in_flight_bytes} \
-                 that the end of the slot explains"
-            ));
-        }
-        if self.server_errors > 0 {
-            notes.push(format!("the server counted {} errors", self.server_errors));
-        }
-        notes
-    }
-}
-
-/// What one slot says about its server.
-#[derive(Debug, Clone)]
-pub(crate) struct SlotOutcome {
-    /// Of the clean slices; absent when they were too few.
-    pub(crate) figures: Option<Figures>,
-    /// Of all slices: no evidence, but better than nothing to look at in a row that is not valid.
-    pub(crate) rough: Option<Figures>,
-    pub(crate) slices: SliceCounts,
-    /// Of the clean slices, or of all when those were too few.
-    pub(crate) latencies: Histogram<u64>,
-    pub(crate) faults: FaultCounts,
-    pub(crate) accounts: Accounts,
-    /// Reasons to distrust the slot as a whole.
-    pub(crate) problems: Vec<String>,
-}
-
-impl SlotOutcome {
-    /// What is to be shown: of all slices where the clean ones are too few.
-    pub(crate) fn shown(&self, rough: bool) -> Option<Figures> {
-        if rough { self.rough } else { self.figures }
-    }
-
-    fn empty() -> SlotOutcome {
-        SlotOutcome {
-            figures: None,
-            rough: None,
-            slices: SliceCounts::default(),
-            latencies: new_total_latencies(),
-            faults: FaultCounts::default(),
-            accounts: Accounts::default(),
-            problems: Vec::new(),
-        }
-    }
-
-    /// A slot that could not be run.
-    fn failed(problem: String) -> SlotOutcome {
-        SlotOutcome { problems: vec![problem], ..SlotOutcome::empty() }
-    }
-}
-
-/// A slot's figures over its clean slices.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Figures {
-    /// Transactions per second.
-    pub(crate) throughput: f64,
-    /// Microseconds of server CPU per transaction.
-    pub(crate) server_cpu_us: f64,
-    /// Calls into the kernel by the server per transaction.
-    pub(crate) system_calls: f64,
-    /// Busy parts of the threads' time, 0 to 1.
-    pub(crate) server_busy: f64,
-    pub(crate) client_busy: f64,
-}
 
 /// One side's threads.
 struct Side {
@@ -192,7 +57,8 @@ struct Border {
     client: Vec<ThreadTimes>,
     /// CPU time of this very thread and of the network's relay, ours as well.
     coordinator_ns: u64,
-    system_calls: u64,
+    /// Unless nobody counts them.
+    system_calls: Option<u64>,
 }
 
 /// Runs slots against one server with one group of clients.
@@ -206,44 +72,45 @@ pub(crate) struct SlotRunner<'a> {
     coordinator: ThreadReader,
     /// The path between clients and servers, unless it is the loopback device, and its relay.
     path: Option<(&'a Network, ThreadReader)>,
-    in_flight_bytes: u64,
+    connections: usize,
+    exchange: Exchange,
 }
 
 impl<'a> SlotRunner<'a> {
     pub(crate) fn new(
         clients: &'a ClientGroup,
         signals: &'a Signals,
-        placement: &'a Placement,
-        slicing: Slicing,
-        network: Option<&'a Network>,
-        in_flight_bytes: u64,
+        cell: &'a Cell,
+        shape: &RoundShape<'a>,
     ) -> Result<Self> {
         let own = std::process::id();
-        let relay = network.map(|network| ThreadReader::new(own, network.relay_thread()));
+        let relay = shape.network.map(|network| ThreadReader::new(own, network.relay_thread()));
         Ok(SlotRunner {
             clients,
             signals,
-            placement,
-            slicing,
-            cpus: CpuReader::new(&placement.cpus())?,
+            placement: &cell.placement,
+            slicing: shape.slicing,
+            cpus: CpuReader::new(&cell.placement.cpus())?,
             client_side: Side::new(own, &clients.thread_ids())?,
             coordinator: ThreadReader::new(own, thread_id())?,
-            path: network.zip(relay.transpose()?),
-            in_flight_bytes,
+            path: shape.network.zip(relay.transpose()?),
+            connections: shape.connections,
+            exchange: cell.exchange,
         })
     }
 
     /// Loads the server for one slot.
-    pub(crate) fn run(&mut self, server: &mut ServerProcess) -> Result<SlotOutcome> {
+    pub(crate) fn run(&mut self, server: &mut Running) -> Result<SlotOutcome> {
         if let Some(status) = server.ended() {
             return Ok(SlotOutcome::failed(format!("the server process ended ({status})")));
         }
         let before = server.counters();
-        let server_side = Side::new(server.id(), server.thread_ids())?;
         let network = self.network();
         if let Some(network) = network {
             network.lossless_from(u64::MAX);
         }
+        let threads = server.thread_ids();
+        let server_side = threads.map(|threads| Side::new(server.id(), threads)).transpose()?;
         self.clients.begin_slot(RawAddress::new(server.address()));
         warm_up_within(self.clients, self.signals, patience_ns(network))?;
         let prompt = wake_promptly();
@@ -254,7 +121,7 @@ impl<'a> SlotRunner<'a> {
         let mut borders = Vec::with_capacity(self.slicing.count + 1);
         for border in 0..=self.slicing.count as u64 {
             self.signals.sleep_until(start_ns + border * self.slicing.length_ns)?;
-            borders.push(self.sample(server, &server_side));
+            borders.push(self.sample(server, server_side.as_ref()));
         }
         drop(prompt);
         let tallies = self.clients.finish_slot()?;
@@ -265,10 +132,12 @@ impl<'a> SlotRunner<'a> {
         if !server.drain(self.signals)? {
             problems.push(match server.ended() {
                 Some(status) => format!("the server process ended ({status})"),
-                None => "the server kept connections that the clients had closed".to_owned(),
+                None => {
+                    format!("{} kept connections that the clients had closed", server.name())
+                }
             });
         }
-        let mut outcome = self.evaluate(start_ns, &borders, &tallies);
+        let mut outcome = self.evaluate(start_ns, &borders, &tallies, server_side.is_some())?;
         let stalled = tallies.iter().map(|tally| tally.stalled).sum();
         // Retransmissions take long; and in a disturbed slot it is more likely that somebody else
         // had the CPU.
@@ -276,18 +145,22 @@ impl<'a> SlotRunner<'a> {
         if stalled > 0 && !lossy && outcome.slices.clean > outcome.slices.discarded() {
             problems.push(describe_stalled(stalled));
         }
-        outcome.accounts = accounts(&tallies, &server.counters().since(&before));
+        let counted = before.zip(server.counters()).map(|(before, after)| after.since(&before));
+        outcome.accounts = accounts(&tallies, counted.as_ref());
         if outcome.faults.total() == 0 {
-            problems.extend(outcome.accounts.imbalances(self.in_flight_bytes));
+            problems.extend(outcome.accounts.imbalances(self.exchange, self.connections));
         }
         outcome.problems = problems;
         Ok(outcome)
     }
 
-    fn sample(&mut self, server: &ServerProcess, server_side: &Side) -> Border {
+    fn sample(&mut self, server: &Running, server_side: Option<&Side>) -> Border {
         let mut border = Border { at_ns: now_ns(), ..Border::default() };
-        border.system_calls = server.counters().system_calls;
-        server_side.read(&mut border.server);
+        border.system_calls = server.counters().map(|counters| counters.system_calls);
+        match server_side {
+            Some(side) => side.read(&mut border.server),
+            None => border.server = whole_server(server, self.placement.server_cpus.len()),
+        }
         self.client_side.read(&mut border.client);
         border.ticks = self.cpus.read();
         let relay_ns = self.path.as_ref().map_or(0, |(_, relay)| relay.read().run_ns);
@@ -295,13 +168,22 @@ impl<'a> SlotRunner<'a> {
         border
     }
 
-    fn evaluate(&self, start_ns: u64, borders: &[Border], tallies: &[Tally]) -> SlotOutcome {
-        let mut outcome = SlotOutcome::empty();
+    fn evaluate(
+        &self,
+        start_ns: u64,
+        borders: &[Border],
+        tallies: &[Tally],
+        knows_threads: bool,
+    ) -> Result<SlotOutcome> {
+        let mut outcome = SlotOutcome::default();
+        let mut latencies = new_times();
         for tally in tallies {
             outcome.faults.add(&tally.faults);
         }
         let shared = self.shares_cpus();
-        let foreign = shared && self.used_by_others(borders);
+        // Without known threads only the whole slot tells whether others were there.
+        let looks_at_slot = shared || !knows_threads;
+        let foreign = looks_at_slot && self.used_by_others(borders);
         let (mut sums, mut all) = (Sums::default(), Sums::default());
         for (index, pair) in borders.windows(2).enumerate() {
             let due_ns = start_ns + index as u64 * self.slicing.length_ns;
@@ -320,7 +202,7 @@ impl<'a> SlotRunner<'a> {
                 for tally in tallies {
                     let slice = &tally.slices[index];
                     sums.transactions += slice.transactions;
-                    add_latencies(&mut outcome.latencies, &slice.latencies);
+                    add_latencies(&mut latencies, &slice.latencies);
                 }
             }
             all.add(from, to);
@@ -332,12 +214,13 @@ impl<'a> SlotRunner<'a> {
         if outcome.slices.clean as usize >= least_clean(self.slicing.count) {
             outcome.figures = sums.figures(outcome.slices.clean, self.slicing.length_ns);
         } else {
-            outcome.latencies = new_total_latencies();
+            latencies = new_times();
             for slice in tallies.iter().flat_map(|tally| &tally.slices[..slices]) {
-                add_latencies(&mut outcome.latencies, &slice.latencies);
+                add_latencies(&mut latencies, &slice.latencies);
             }
         }
-        outcome
+        outcome.latencies = figures::encode(&latencies)?;
+        Ok(outcome)
     }
 
     fn network(&self) -> Option<&'a Network> {
@@ -377,6 +260,16 @@ impl<'a> SlotRunner<'a> {
     }
 }
 
+/// The times of a server whose threads are not known or come and go with its connections, as if it
+/// had one for each CPU. In truth they wait for each other, so delays tell nothing about others.
+fn whole_server(server: &Running, cpus: usize) -> Vec<ThreadTimes> {
+    let mut times = vec![ThreadTimes::default(); cpus];
+    if let Some(first) = times.first_mut() {
+        first.run_ns = server.cpu_time_ns();
+    }
+    times
+}
+
 /// Waits for the least warm-up and until every connection has completed a transaction, or none has
 /// for a while: what stalls beyond that is found out by measuring.
 pub(crate) fn warm_up(clients: &ClientGroup, signals: &Signals) -> Result<()> {
@@ -410,15 +303,15 @@ fn least_clean(slices: usize) -> usize {
     slices.div_ceil(2).min(3)
 }
 
-fn accounts(tallies: &[Tally], server: &Counters) -> Accounts {
-    let mut accounts = Accounts {
+fn accounts(tallies: &[Tally], server: Option<&Counters>) -> Accounts {
+    let server = server.map(|server| ServerAccounts {
         server_accepted: server.accepted,
         server_closed: server.closed,
         server_bytes_received: server.bytes_received,
         server_bytes_sent: server.bytes_sent,
         server_errors: server.errors,
-        ..Accounts::default()
-    };
+    });
+    let mut accounts = Accounts { server, ..Accounts::default() };
     for tally in tallies {
         accounts.client_transactions += tally.transactions;
         accounts.client_connections += tally.connections;
@@ -428,8 +321,8 @@ fn accounts(tallies: &[Tally], server: &Counters) -> Accounts {
     accounts
 }
 
-/// Merges a slice's histogram into a wider one of the same bounds.
-pub(crate) fn add_latencies(sum: &mut Histogram<u64>, slice: &Histogram<u32>) {
+/// Merges a slice's histogram into one of a whole slot or run, which tells more values apart.
+pub(crate) fn add_latencies(sum: &mut Times, slice: &Latencies) {
     for value in slice.iter_recorded() {
         sum.saturating_record_n(value.value_iterated_to(), u64::from(value.count_at_value()));
     }
@@ -444,7 +337,7 @@ struct Sums {
     client_ns: u64,
     server_threads: usize,
     client_threads: usize,
-    system_calls: u64,
+    system_calls: Option<u64>,
 }
 
 impl Sums {
@@ -457,7 +350,9 @@ impl Sums {
         self.client_ns += run(&from.client, &to.client);
         self.server_threads = to.server.len();
         self.client_threads = to.client.len();
-        self.system_calls += to.system_calls.saturating_sub(from.system_calls);
+        if let (Some(from), Some(to)) = (from.system_calls, to.system_calls) {
+            *self.system_calls.get_or_insert_default() += to.saturating_sub(from);
+        }
     }
 
     fn figures(&self, slices: u32, length_ns: u64) -> Option<Figures> {
@@ -471,7 +366,7 @@ impl Sums {
             // The clients cut by their own clock, so the slices have exactly their length.
             throughput: transactions * 1e9 / (u64::from(slices) * length_ns) as f64,
             server_cpu_us: self.server_ns as f64 / 1e3 / transactions,
-            system_calls: self.system_calls as f64 / transactions,
+            system_calls: self.system_calls.map(|calls| calls as f64 / transactions),
             server_busy: busy(self.server_ns, self.server_threads),
             client_busy: busy(self.client_ns, self.client_threads),
         })
@@ -484,30 +379,13 @@ mod tests {
     use crate::client::slices::new_latencies;
 
     #[test]
-    fn books_that_balance_raise_no_note() {
-        let accounts = Accounts {
-            client_bytes_sent: 1_000,
-            server_bytes_received: 990,
-            server_bytes_sent: 980,
-            client_bytes_received: 960,
-            ..Accounts::default()
-        };
-        assert!(accounts.imbalances(40).is_empty());
-        assert_eq!(accounts.imbalances(39).len(), 1);
-        let invented = Accounts { server_bytes_sent: 991, ..accounts };
-        assert!(invented.imbalances(40)[0].starts_with("bytes came from nowhere"));
-        let failed = Accounts { server_errors: 2, ..accounts };
-        assert_eq!(failed.imbalances(40), ["the server counted 2 errors"]);
-    }
-
-    #[test]
     fn half_of_the_slices_but_no_more_than_three_must_be_clean() {
         assert_eq!([1, 2, 3, 5, 10].map(least_clean), [1, 1, 2, 3, 3]);
     }
 
     #[test]
     fn merged_histograms_keep_their_counts() {
-        let (mut sum, mut slice) = (new_total_latencies(), new_latencies());
+        let (mut sum, mut slice) = (new_times(), new_latencies());
         for latency_ns in [1_000, 50_000, 50_000, 3_000_000] {
             slice.saturating_record(latency_ns);
         }
@@ -524,7 +402,7 @@ mod tests {
             at_ns,
             server: vec![ThreadTimes { run_ns, delay_ns: 0 }],
             client: vec![ThreadTimes { run_ns: 0, delay_ns: 0 }; 2],
-            system_calls,
+            system_calls: Some(system_calls),
             ..Border::default()
         };
         let mut sums = Sums::default();
@@ -532,7 +410,7 @@ mod tests {
         sums.transactions = 100;
         let figures = sums.figures(1, 1_000_000).unwrap();
         assert_eq!((figures.throughput, figures.server_cpu_us), (100_000.0, 5.0));
-        assert_eq!((figures.system_calls, figures.server_busy), (4.0, 0.5));
+        assert_eq!((figures.system_calls, figures.server_busy), (Some(4.0), 0.5));
         assert!(Sums::default().figures(1, 1).is_none());
     }
 }

@@ -54,18 +54,16 @@ fn ratio(interval: Option<Interval>) -> String {
 pub(crate) fn render(rows: &[Row], baseline: &str, width: usize) -> String {
     let mut text = String::new();
     let mut notes = Notes::default();
-    let mut blocks: Vec<(usize, usize)> = Vec::new();
+    let key = |row: &Row| (row.cores, row.request_bytes, row.response_bytes);
+    let mut blocks = Vec::new();
     for row in rows {
-        if !blocks.contains(&(row.cores, row.message_bytes)) {
-            blocks.push((row.cores, row.message_bytes));
+        if !blocks.contains(&key(row)) {
+            blocks.push(key(row));
         }
     }
     let mut dropped = Vec::new();
-    for (cores, message_bytes) in blocks {
-        let block: Vec<&Row> = rows
-            .iter()
-            .filter(|row| (row.cores, row.message_bytes) == (cores, message_bytes))
-            .collect();
+    for wanted in blocks {
+        let block: Vec<&Row> = rows.iter().filter(|row| key(row) == wanted).collect();
         text.push_str(&heading(block[0]));
         dropped = render_block(&mut text, &block, &mut notes, width);
         text.push('\n');
@@ -89,10 +87,14 @@ fn heading(row: &Row) -> String {
     };
     let (servers, clients) = (list(&row.server_cpus), list(&row.client_cpus));
     let plural = if row.cores == 1 { "" } else { "s" };
+    let sizes = match row.message_bytes {
+        Some(bytes) => format!("{bytes}-byte messages"),
+        None => format!("{}-byte requests, {}-byte answers", row.request_bytes, row.response_bytes),
+    };
     format!(
-        "{} core{plural}, {}-byte messages, {} connections; servers on CPU {servers}, clients on \
-         CPU {clients}\n",
-        row.cores, row.message_bytes, row.connections
+        "{} core{plural}, {sizes}, {} connections; servers on CPU {servers}, clients on CPU \
+         {clients}\n",
+        row.cores, row.connections
     )
 }
 
@@ -183,14 +185,13 @@ pub(crate) fn summarise(rows: &[Row], baseline: &str) -> Vec<String> {
     let candidates = rows.iter().filter(|row| row.server != baseline);
     let Some(cores) = candidates.clone().map(|row| row.cores).max() else { return Vec::new() };
     let on_most_cores = candidates.filter(|row| row.cores == cores);
-    let Some(shown) = on_most_cores.clone().min_by_key(|row| (shortest(row), row.message_bytes))
-    else {
+    let size = |row: &Row| row.request_bytes + row.response_bytes;
+    let Some(shown) = on_most_cores.clone().min_by_key(|row| (shortest(row), size(row))) else {
         return Vec::new();
     };
+    let key = |row: &Row| (row.transactions, row.request_bytes, row.response_bytes);
     on_most_cores
-        .filter(|row| {
-            (row.transactions, row.message_bytes) == (shown.transactions, shown.message_bytes)
-        })
+        .filter(|row| key(row) == key(shown))
         .take(3)
         .map(|row| sentence(row, baseline))
         .collect()
@@ -231,12 +232,14 @@ pub(crate) fn stdout_width() -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::compare::report::{Bound, LatencyUs, SliceSummary};
-    use crate::compare::slots::Accounts;
+    use crate::compare::outcome::Accounts;
+    use crate::compare::report::{Bound, SliceSummary};
+    use crate::figures::Percentiles;
 
-    fn row(server: &str, transactions: u32, ratio: f64) -> Row {
+    /// A plausible row; the baseline is epoll.
+    pub(crate) fn row(server: &str, transactions: u32, ratio: f64) -> Row {
         let interval = Interval { median: ratio, low: ratio - 0.1, high: ratio + 0.1 };
         let baseline = server == "epoll";
         let interval = Some(if baseline { Interval::ONE } else { interval });
@@ -246,12 +249,15 @@ mod tests {
             server_cpus: vec![0, 1],
             client_cpus: vec![0, 1],
             transactions,
-            message_bytes: 64,
+            message_bytes: Some(64),
+            request_bytes: 64,
+            response_bytes: 64,
             connections: 256,
             throughput: Some(123_456.0),
             server_cpu_us: Some(4.321),
             system_calls: Some(6.0),
-            latency_us: Some(LatencyUs {
+            latency_us: Some(Percentiles {
+                p1: 0.5,
                 p25: 1.0,
                 p50: 2.0,
                 p75: 3.0,
@@ -261,6 +267,8 @@ mod tests {
             }),
             throughput_ratio: interval,
             cpu_ratio: interval,
+            p50_ratio: interval,
+            p99_ratio: interval,
             bound: Bound::Shared,
             server_busy: Some(0.5),
             client_busy: Some(0.5),
@@ -280,6 +288,15 @@ mod tests {
         assert!(COLUMNS.iter().all(|column| lines[1].contains(column.heading)), "{text}");
         assert!(lines[3].contains("123.5") && lines[3].contains("1.50 [1.40, 1.60]"), "{text}");
         assert!(lines[2].ends_with("50/2"), "{text}");
+    }
+
+    #[test]
+    fn every_size_has_a_block_of_its_own() {
+        let mut large = row("epoll", 1, 1.0);
+        (large.message_bytes, large.response_bytes) = (None, 4_096);
+        let text = render(&[row("epoll", 1, 1.0), large], "epoll", 200);
+        assert!(text.contains("64-byte messages"), "{text}");
+        assert!(text.contains("64-byte requests, 4096-byte answers"), "{text}");
     }
 
     #[test]

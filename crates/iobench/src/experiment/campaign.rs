@@ -7,12 +7,13 @@ use crate::compare::stats::{SplitMix64, slot_order};
 use crate::error::Result;
 use crate::experiment::file::Experiment;
 use crate::experiment::journal::{Journal, Key};
-use crate::experiment::measure::{Bench, Subject};
+use crate::experiment::measure::{Bench, Task};
 use crate::experiment::points::Point;
 use crate::experiment::rows;
 use crate::open::outcome::OpenOutcome;
 use crate::output;
 use crate::results::Row;
+use crate::server::running::Subject;
 
 /// What a measurement costs beside its periods, and for each connection.
 const OVERHEAD_NS: u64 = 350_000_000;
@@ -21,7 +22,7 @@ const PER_CONNECTION_NS: u64 = 60_000;
 /// The run of an experiment.
 pub(super) struct Campaign<'a> {
     pub(super) experiment: &'a Experiment,
-    pub(super) servers: &'a [String],
+    pub(super) servers: &'a [Subject],
     pub(super) baseline: usize,
     pub(super) points: &'a [Point],
     pub(super) seed: u64,
@@ -61,9 +62,10 @@ impl Campaign<'_> {
         for (number, key) in keys.into_iter().enumerate() {
             let (server, point) = (&self.servers[key.server], &self.points[key.point]);
             let label = format!(
-                "[{}/{total}, {} s left] {server}, {}:",
+                "[{}/{total}, {} s left] {}, {}:",
                 first + number + 1,
                 left_ns.div_ceil(1_000_000_000),
+                server.name(),
                 point.describe()
             );
             left_ns -= self.estimate_ns(&key);
@@ -72,7 +74,7 @@ impl Campaign<'_> {
             let mut seeds =
                 SplitMix64::new(self.seed ^ (key.point as u64) << 32 ^ u64::from(key.round));
             let (experiment, seed, label) = (self.experiment, seeds.next(), label.as_str());
-            let outcome = bench.measure(&Subject { experiment, server, point, seed, label })?;
+            let outcome = bench.measure(&Task { experiment, server, point, seed, label })?;
             if let Some(journal) = &mut self.journal {
                 journal.record(key, &outcome)?;
             }
@@ -113,7 +115,7 @@ impl Campaign<'_> {
                 let evidence = rows::Evidence {
                     kind: self.experiment.kind,
                     way,
-                    server: name,
+                    server: name.name(),
                     point,
                     rounds: &rounds(server),
                     baseline: (server != self.baseline).then_some(baseline.as_slice()),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
-use crate::experiment::measure::{Bench, Subject, Watched, course, launch};
+use crate::experiment::measure::{Bench, Task, course, launch};
 use crate::figures::new_times;
 use crate::hosts::addresses::explore;
 use crate::hosts::clock;
@@ -15,11 +15,13 @@ use crate::hosts::control::{Control, broadcast_value, gather_values};
 use crate::hosts::share::{Share, divide};
 use crate::open::arrivals::Arrivals;
 use crate::open::connect::Route;
-use crate::open::outcome::{Blind, OpenOutcome, Reading, ServerUse};
+use crate::open::gauge::{Blind, Reading, ServerUse, Watched};
+use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
 use crate::open::verdict::Tolerance;
 use crate::open::{OpenPlan, Prepared, View, Watcher, place};
-use crate::server::process::{Launch, ServerProcess};
+use crate::server::process::Launch;
+use crate::server::running::Running;
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::signals::Signals;
 
@@ -65,7 +67,7 @@ impl<'a> Ensemble<'a> {
         self.control.size() - 1
     }
 
-    fn lead(&self, order: Order, server: &ServerProcess, cpus: usize) -> Result<OpenOutcome> {
+    fn lead(&self, order: Order, server: &Running, cpus: usize) -> Result<OpenOutcome> {
         let course = order.course;
         broadcast_value(self.control, Some(&Some(order)))?;
         let problems = gather_values::<Option<String>>(self.control, &None)?;
@@ -76,7 +78,7 @@ impl<'a> Ensemble<'a> {
         }
         let offset = clock::measure(self.control, &mut new_times())?;
         let start_ns = clock::agree_on_start(self.control, offset)?;
-        let watched = Watched { process: server, cpus };
+        let watched = Watched { server, cpus };
         self.signals.sleep_until(start_ns + course.measure_from_ns())?;
         let from = Reading::take(&watched);
         self.signals.sleep_until(start_ns + course.end_ns())?;
@@ -96,17 +98,17 @@ impl<'a> Ensemble<'a> {
 }
 
 impl Bench for Ensemble<'_> {
-    fn try_measure(&mut self, subject: &Subject<'_>) -> Result<OpenOutcome> {
-        let Subject { experiment, point, seed, .. } = *subject;
-        let launch = Launch { address: self.address, ..launch(subject) };
-        let mut process = ServerProcess::start(&launch, self.signals)?;
+    fn try_measure(&mut self, task: &Task<'_>) -> Result<OpenOutcome> {
+        let Task { experiment, server, point, seed, .. } = *task;
+        let launch = Launch { address: self.address, ..launch(task) };
+        let mut process = Running::start(server, &launch, self.signals)?;
         let order = Order {
             target: process.address(),
             course: course(experiment, point),
             arrivals: experiment.sweep.arrivals,
             exchange: point.exchange,
             connections: point.connections,
-            churn: subject.churn(),
+            churn: task.churn(),
             timeout_ns: experiment.periods.timeout.as_nanos() as u64,
             seed,
             tolerance: experiment.tolerance,

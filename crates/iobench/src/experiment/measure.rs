@@ -7,27 +7,30 @@ use crate::experiment::points::Point;
 use crate::network::verdict::Observation;
 use crate::network::{Entered, Network, Options};
 use crate::open::connect::{PER_SOURCE, Route};
-use crate::open::outcome::{Gauge, OpenOutcome};
+use crate::open::gauge::Watched;
+use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
 use crate::open::terminal::Terminal;
 use crate::open::{LEAD_NS, OpenPlan, Prepared, place};
 use crate::results::Kind;
-use crate::server::process::{Launch, ServerProcess};
+use crate::server::find;
+use crate::server::process::Launch;
+use crate::server::running::{Running, Subject};
 use crate::sys::clock::now_ns;
 use crate::sys::signals::Signals;
 
 /// What is measured.
 #[derive(Clone, Copy)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct Task<'a> {
     pub(crate) experiment: &'a Experiment,
-    pub(crate) server: &'a str,
+    pub(crate) server: &'a Subject,
     pub(crate) point: &'a Point,
     pub(crate) seed: u64,
     /// For a person who watches.
     pub(crate) label: &'a str,
 }
 
-impl Subject<'_> {
+impl Task<'_> {
     /// Requests per connection, if connections are churned.
     pub(crate) fn churn(&self) -> Option<u32> {
         (self.experiment.kind == Kind::Churn).then_some(self.point.transactions)
@@ -37,12 +40,12 @@ impl Subject<'_> {
 /// A place where servers are measured: this machine, or several hosts.
 pub(crate) trait Bench {
     /// Measures; an error says what is wrong with the server or the point.
-    fn try_measure(&mut self, subject: &Subject<'_>) -> Result<OpenOutcome>;
+    fn try_measure(&mut self, task: &Task<'_>) -> Result<OpenOutcome>;
 
     /// Measures. What is wrong becomes a reason in the outcome; only the end of the whole run is an
     /// error.
-    fn measure(&mut self, subject: &Subject<'_>) -> Result<OpenOutcome> {
-        match self.try_measure(subject) {
+    fn measure(&mut self, task: &Task<'_>) -> Result<OpenOutcome> {
+        match self.try_measure(task) {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => Ok(OpenOutcome::failed(error.to_string())),
             outcome => outcome,
@@ -61,11 +64,11 @@ pub(crate) fn course(experiment: &Experiment, point: &Point) -> Course {
 }
 
 /// The server of a point, on the loopback address.
-pub(crate) fn launch(subject: &Subject<'_>) -> Launch {
-    let point = subject.point;
+pub(crate) fn launch(task: &Task<'_>) -> Launch {
+    let point = task.point;
     Launch {
         service: Service { exchange: Some(point.exchange), work: point.work },
-        ..Launch::echo(subject.server, &point.placement.server_cpus)
+        ..Launch::echo(task.server.name(), &point.placement.server_cpus)
     }
 }
 
@@ -100,7 +103,7 @@ impl<'a> Local<'a> {
         self.path.as_ref().map(|(_, network)| network)
     }
 
-    fn route(&self, process: &ServerProcess, connections: usize) -> Result<Route> {
+    fn route(&self, process: &Running, connections: usize) -> Result<Route> {
         match self.network() {
             None => Route::new(process.address(), connections),
             Some(network) => Ok(Route {
@@ -112,21 +115,24 @@ impl<'a> Local<'a> {
 }
 
 impl Bench for Local<'_> {
-    fn try_measure(&mut self, subject: &Subject<'_>) -> Result<OpenOutcome> {
-        let plan = plan(subject)?;
+    fn try_measure(&mut self, task: &Task<'_>) -> Result<OpenOutcome> {
+        let plan = plan(task)?;
+        if let Subject::Own(name) = task.server {
+            find(name)?.check_connections(plan.connections)?;
+        }
         let (course, connections) = (plan.course, plan.connections);
-        let mut launch = launch(subject);
+        let mut launch = launch(task);
         if let Some(network) = self.network() {
             launch.address = network.server_address();
             launch.namespace = Some(network.server_namespace());
             // Connections are made without loss, or a lost SYN would cost a second of the start.
             network.lossless_from(0);
         }
-        let mut terminal = Terminal::new(subject.label.to_owned(), plan.tolerance);
-        let mut process = ServerProcess::start(&launch, self.signals)?;
+        let mut terminal = Terminal::new(task.label.to_owned(), plan.tolerance);
+        let mut process = Running::start(task.server, &launch, self.signals)?;
         let route = self.route(&process, connections)?;
         let prepared = Prepared::connect(plan, &route, self.signals, &mut terminal)?;
-        let gauge = Watched { process: &process, cpus: launch.cpus.len() };
+        let gauge = Watched { server: &process, cpus: launch.cpus.len() };
         let start_ns = now_ns() + LEAD_NS;
         let end_ns = start_ns + course.end_ns();
         let observation =
@@ -142,8 +148,8 @@ impl Bench for Local<'_> {
     }
 }
 
-fn plan(subject: &Subject<'_>) -> Result<OpenPlan> {
-    let Subject { experiment, point, seed, .. } = *subject;
+fn plan(task: &Task<'_>) -> Result<OpenPlan> {
+    let Task { experiment, point, seed, .. } = *task;
     let course = course(experiment, point);
     let generators = experiment.placement.generators;
     Ok(OpenPlan {
@@ -151,31 +157,11 @@ fn plan(subject: &Subject<'_>) -> Result<OpenPlan> {
         arrivals: experiment.sweep.arrivals,
         exchange: point.exchange,
         connections: point.connections,
-        churn: subject.churn(),
+        churn: task.churn(),
         timeout_ns: experiment.periods.timeout.as_nanos() as u64,
         generators: place(&point.placement.client_cpus, course.rate, generators)?,
         seed,
         tolerance: experiment.tolerance,
         log: None,
     })
-}
-
-/// A server whose use of resources can be read.
-pub(crate) struct Watched<'a> {
-    pub(crate) process: &'a ServerProcess,
-    pub(crate) cpus: usize,
-}
-
-impl Gauge for Watched<'_> {
-    fn cpu_ns(&self) -> Option<u64> {
-        Some(self.process.cpu_time_ns())
-    }
-
-    fn system_calls(&self) -> Option<u64> {
-        Some(self.process.counters().system_calls)
-    }
-
-    fn cpus(&self) -> usize {
-        self.cpus
-    }
 }

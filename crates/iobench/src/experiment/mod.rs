@@ -12,7 +12,7 @@ mod table;
 
 use std::collections::HashMap;
 
-use crate::cli::RunArgs;
+use crate::cli::run::RunArgs;
 use crate::compare::environment::Environment;
 use crate::compare::report::JsonFile;
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ use crate::hosts::control::{Control, ROOT};
 use crate::hosts::with_control;
 use crate::output;
 use crate::results::{Document, ExperimentRecord, FORMAT, Row, VERSION};
-use crate::server;
+use crate::server::running::Subject;
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<bool> {
 /// Runs it from beginning to end; over many hosts this is rank 0's part.
 fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -> Result<bool> {
     let begun_ns = now_ns();
-    let task = Task::read(arguments)?;
+    let task = Assignment::read(arguments)?;
     let most = task.points.iter().map(|point| point.connections).max().unwrap_or(0);
     let limits = Limits::raise_for(most)?;
     limits.check_open_files(most)?;
@@ -97,17 +97,17 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
 }
 
 /// What is to be run, read and checked.
-struct Task {
+struct Assignment {
     experiment: Experiment,
     scale: Scale,
     text: String,
-    servers: Vec<String>,
+    servers: Vec<Subject>,
     baseline: usize,
     points: Vec<Point>,
 }
 
-impl Task {
-    fn read(arguments: &RunArgs) -> Result<Task> {
+impl Assignment {
+    fn read(arguments: &RunArgs) -> Result<Assignment> {
         let scale = arguments.scale();
         let (mut experiment, text) = Experiment::read(&arguments.file, scale)?;
         if let Some(rounds) = arguments.rounds {
@@ -122,10 +122,10 @@ impl Task {
                 "remove the table `network`, or run it without --mpi",
             ));
         }
-        let servers = server_names(&experiment)?;
+        let servers = subjects(&experiment)?;
         let baseline = baseline_of(&servers, experiment.baseline.as_deref())?;
         let points = points::expand(&experiment, &allowed_cpus()?)?;
-        Ok(Task { experiment, scale, text, servers, baseline, points })
+        Ok(Assignment { experiment, scale, text, servers, baseline, points })
     }
 
     fn identity(&self, environment: &Environment) -> Identity {
@@ -152,32 +152,36 @@ impl Task {
                 file: self.text.clone(),
             },
             elapsed_s: (now_ns() - begun_ns) as f64 / 1e9,
-            baseline: self.servers[self.baseline].clone(),
+            baseline: self.servers[self.baseline].name().to_owned(),
             results,
         }
     }
 }
 
-/// The servers, each known and named once.
-fn server_names(experiment: &Experiment) -> Result<Vec<String>> {
-    let mut names: Vec<String> = Vec::new();
-    for name in &experiment.sweep.servers {
-        server::find(name)?;
-        if !names.contains(name) {
-            names.push(name.clone());
+/// The servers, each known and named once; peers of the file follow by their names.
+fn subjects(experiment: &Experiment) -> Result<Vec<Subject>> {
+    let mut subjects: Vec<Subject> = Vec::new();
+    for text in &experiment.sweep.servers {
+        let subject = match experiment.peers.get(text) {
+            Some(command) => Subject::parse(&format!("{text}={command}"))?,
+            None => Subject::parse(text)?,
+        };
+        if subjects.iter().all(|known| known.name() != subject.name()) {
+            subjects.push(subject);
         }
     }
-    Ok(names)
+    Ok(subjects)
 }
 
-fn baseline_of(servers: &[String], asked: Option<&str>) -> Result<usize> {
-    let position = |wanted: &str| servers.iter().position(|name| name == wanted);
+fn baseline_of(subjects: &[Subject], asked: Option<&str>) -> Result<usize> {
+    let position = |wanted: &str| subjects.iter().position(|subject| subject.name() == wanted);
     match asked {
         None => Ok(position("epoll").unwrap_or(0)),
         Some(name) => position(name).ok_or_else(|| {
+            let names: Vec<&str> = subjects.iter().map(Subject::name).collect();
             Error::setup(
                 format!("the baseline `{name}` is not among the servers"),
-                format!("choose from: {}", servers.join(", ")),
+                format!("choose from: {}", names.join(", ")),
             )
         }),
     }

@@ -1,5 +1,6 @@
 //! `iobench load --rate`: the open loop alone, against a server that already runs.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -8,18 +9,18 @@ use crate::cli::LoadArgs;
 use crate::compare::environment::Environment;
 use crate::compare::report::JsonFile;
 use crate::error::{Error, Result};
-use crate::exchange::Exchange;
 use crate::figures::{Percentiles, encode};
+use crate::load::target::{Target, exchange};
 use crate::open::arrivals::Arrivals;
 use crate::open::connect::Route;
-use crate::open::outcome::{Blind, OpenOutcome};
+use crate::open::gauge::{Blind, Gauge, ServerUse, Watched};
+use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
 use crate::open::terminal::Terminal;
 use crate::open::verdict::{Tolerance, time};
 use crate::open::{LEAD_NS, OpenPlan, Prepared, place};
 use crate::output;
 use crate::results::{Accounts, Histograms, Moment};
-use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
@@ -49,6 +50,7 @@ struct Report<'a> {
     offered_rate: f64,
     achieved_rate: f64,
     starved: f64,
+    server: ServerUse,
     accounts: Accounts,
     valid: bool,
     notes: &'a [String],
@@ -59,67 +61,64 @@ struct Report<'a> {
 /// Loads the server at the given rate; true if the run is valid.
 pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     let signals = Signals::block();
-    let plan = plan(arguments, rate)?;
+    let target = Target::reach(arguments, &signals)?;
+    let plan = plan(arguments, rate, &target.client_cpus)?;
     let limits = Limits::raise_for(plan.connections)?;
     limits.check_open_files(plan.connections)?;
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
     let environment = Environment::gather(&limits, plan.seed)?;
-    let route = Route::new(arguments.connect, plan.connections)?;
-    let mut terminal = Terminal::new(arguments.connect.to_string(), plan.tolerance);
+    let route = Route::new(target.address, plan.connections)?;
+    let mut terminal = Terminal::new(target.address.to_string(), plan.tolerance);
     let prepared = Prepared::connect(plan.clone(), &route, &signals, &mut terminal)?;
     let clock = prepared.clock().describe();
-    let outcome = prepared.run(now_ns() + LEAD_NS, &Blind, &signals, &mut terminal)?;
+    let cpus = arguments.server_cpus.as_ref().map_or(1, Vec::len);
+    let watched = target.server.as_ref().map(|server| Watched { server, cpus });
+    let gauge: &dyn Gauge = watched.as_ref().map_or(&Blind, |watched| watched);
+    let outcome = prepared.run(now_ns() + LEAD_NS, gauge, &signals, &mut terminal)?;
     drop(terminal);
     output::print(&format!("timestamps: {clock}\n"));
     output::print(&describe(&outcome));
     if let Some(json) = json {
-        let result = report(arguments, &plan, &outcome)?;
+        let result = report(target.address, &plan, &outcome)?;
         json.write(&Document { environment: &environment, result })?;
     }
     Ok(outcome.is_valid())
 }
 
-fn plan(arguments: &LoadArgs, rate: f64) -> Result<OpenPlan> {
+fn plan(arguments: &LoadArgs, rate: f64, client_cpus: &[usize]) -> Result<OpenPlan> {
     if !(1.0..=MOST_RATE).contains(&rate) {
         return Err(Error::setup(
             format!("{rate} requests per second cannot be generated"),
             format!("choose a --rate from 1 to {MOST_RATE}"),
         ));
     }
-    let cpus = match &arguments.cpus {
-        Some(cpus) => cpus.clone(),
-        None => allowed_cpus()?,
-    };
     let ns = |duration: Duration| duration.as_nanos() as u64;
     Ok(OpenPlan {
         course: Course {
             rate,
-            growth_ns: ns(arguments.growth),
-            steady_ns: ns(arguments.steady),
+            growth_ns: ns(arguments.open.growth),
+            steady_ns: ns(arguments.open.steady),
             measure_ns: ns(arguments.duration),
         },
-        arrivals: arguments.arrivals,
-        exchange: Exchange {
-            request_bytes: arguments.request_bytes.unwrap_or(arguments.message_bytes),
-            response_bytes: arguments.response_bytes.unwrap_or(arguments.message_bytes),
-        },
+        arrivals: arguments.open.arrivals,
+        exchange: exchange(arguments),
         connections: arguments.connections,
         churn: (arguments.transactions > 0).then_some(arguments.transactions),
-        timeout_ns: ns(arguments.timeout),
-        generators: place(&cpus, rate, arguments.generators)?,
-        seed: arguments.seed.unwrap_or(now_ns() % 1_000_000),
+        timeout_ns: ns(arguments.open.timeout),
+        generators: place(client_cpus, rate, arguments.open.generators)?,
+        seed: arguments.open.seed.unwrap_or(now_ns() % 1_000_000),
         tolerance: Tolerance::default(),
-        log: arguments.log.clone(),
+        log: arguments.open.log.clone(),
     })
 }
 
 fn report<'a>(
-    arguments: &LoadArgs,
+    address: SocketAddr,
     plan: &OpenPlan,
     outcome: &'a OpenOutcome,
 ) -> Result<Report<'a>> {
     Ok(Report {
-        connect: arguments.connect.to_string(),
+        connect: address.to_string(),
         connections: plan.connections,
         request_rate: plan.course.rate,
         arrivals: plan.arrivals,
@@ -133,6 +132,7 @@ fn report<'a>(
         offered_rate: outcome.offered_rate,
         achieved_rate: outcome.achieved_rate,
         starved: outcome.starved,
+        server: outcome.server,
         accounts: outcome.accounts,
         valid: outcome.is_valid(),
         notes: &outcome.reasons,
@@ -172,6 +172,10 @@ pub(crate) fn describe(outcome: &OpenOutcome) -> String {
                 time(p.max)
             ));
         }
+    }
+    if let ServerUse { cpu_us: Some(cpu_us), busy: Some(busy), .. } = outcome.server {
+        let busy = 100.0 * busy;
+        text.push_str(&format!("server        {cpu_us:.2} us CPU per request, {busy:.0} % busy\n"));
     }
     for reason in &outcome.reasons {
         text.push_str(&format!("INVALID: {reason}\n"));

@@ -3,83 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::figures::{Percentiles, Times, new_times};
+use crate::open::gauge::ServerUse;
 use crate::results::{Accounts, Moment};
-use crate::sys::clock::now_ns;
-
-/// How the server's own use of resources is read; nothing where it cannot be seen.
-pub(crate) trait Gauge {
-    /// CPU time of the whole server so far.
-    fn cpu_ns(&self) -> Option<u64>;
-    /// Its calls into the kernel so far.
-    fn system_calls(&self) -> Option<u64>;
-    /// CPUs that it may use.
-    fn cpus(&self) -> usize;
-}
-
-/// For servers that are only known by their address.
-pub(crate) struct Blind;
-
-impl Gauge for Blind {
-    fn cpu_ns(&self) -> Option<u64> {
-        None
-    }
-
-    fn system_calls(&self) -> Option<u64> {
-        None
-    }
-
-    fn cpus(&self) -> usize {
-        1
-    }
-}
-
-/// What the server used while it was measured.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ServerUse {
-    pub(crate) cpu_us: Option<f64>,
-    pub(crate) system_calls: Option<f64>,
-    /// Busy part of its CPUs, 0 to 1.
-    pub(crate) busy: Option<f64>,
-}
-
-/// A server's counts at one moment.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Reading {
-    pub(crate) at_ns: u64,
-    pub(crate) cpu_ns: Option<u64>,
-    pub(crate) system_calls: Option<u64>,
-}
-
-impl Reading {
-    pub(crate) fn take(gauge: &dyn Gauge) -> Reading {
-        let (cpu_ns, system_calls) = (gauge.cpu_ns(), gauge.system_calls());
-        Reading { at_ns: now_ns(), cpu_ns, system_calls }
-    }
-}
-
-impl ServerUse {
-    /// What was used for `requests` in a period of `measured_ns`. Readings may be a little late, so
-    /// the use between them is scaled to the period.
-    pub(crate) fn between(
-        from: &Reading,
-        to: &Reading,
-        measured_ns: u64,
-        requests: f64,
-        cpus: usize,
-    ) -> ServerUse {
-        let elapsed_ns = to.at_ns.saturating_sub(from.at_ns).max(1) as f64;
-        let scale = measured_ns as f64 / elapsed_ns;
-        let used =
-            |pick: fn(&Reading) -> Option<u64>| Some(pick(to)?.saturating_sub(pick(from)?) as f64);
-        let per_request = |used: f64| (requests > 0.0).then(|| used * scale / requests);
-        let cpu_ns = used(|reading| reading.cpu_ns);
-        ServerUse {
-            cpu_us: cpu_ns.and_then(per_request).map(|cpu_ns| cpu_ns / 1e3),
-            system_calls: used(|reading| reading.system_calls).and_then(per_request),
-            busy: cpu_ns.map(|cpu_ns| cpu_ns / elapsed_ns / cpus as f64),
-        }
-    }
-}
 
 /// One open-loop run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -179,19 +104,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn use_is_scaled_to_the_measured_period() {
-        let reading = |at_ns, cpu_ns| Reading { at_ns, cpu_ns, system_calls: Some(2 * at_ns) };
-        let (from, to) = (reading(1_000, Some(500)), reading(3_000, Some(1_500)));
-        let used = ServerUse::between(&from, &to, 1_000, 10.0, 2);
-        assert_eq!((used.cpu_us, used.busy), (Some(0.05), Some(0.25)));
-        assert_eq!(used.system_calls, Some(200.0));
-        let nothing = ServerUse::between(&from, &to, 1_000, 0.0, 2);
-        assert_eq!((nothing.cpu_us, nothing.busy), (None, Some(0.25)));
-        let blind = ServerUse::between(&from, &reading(3_000, None), 1_000, 10.0, 2);
-        assert_eq!((blind.cpu_us, blind.busy), (None, None));
-    }
 
     proptest! {
         /// Several hosts' times become one histogram that holds every one of them.

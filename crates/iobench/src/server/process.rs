@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
 use crate::exchange::Service;
+use crate::server;
 use crate::server::shared::{Counters, Page};
 use crate::sys::check;
 use crate::sys::clock::now_ns;
-use crate::sys::procstat::ThreadReader;
+use crate::sys::cpuclock;
 use crate::sys::signals::Signals;
 
 /// How long a server may take to start, and to end once it is told.
@@ -70,6 +71,7 @@ pub(crate) struct ServerProcess {
     lifeline: Option<OwnedFd>,
     address: SocketAddr,
     thread_ids: Vec<i32>,
+    works_in_its_threads: bool,
 }
 
 impl ServerProcess {
@@ -89,7 +91,7 @@ impl ServerProcess {
         let namespace = launch.namespace.as_ref().map(|namespace| namespace.as_raw_fd());
         // SAFETY: the closure runs between fork and exec and makes only async-signal-safe calls.
         unsafe {
-            command.pre_exec(move || prepare_child(parent, [page_fd, lifeline_fd], namespace));
+            command.pre_exec(move || prepare_child(parent, &[page_fd, lifeline_fd], namespace));
         }
         let child = command.spawn().context(
             format!("start the server process `{name}`"),
@@ -97,7 +99,9 @@ impl ServerProcess {
         )?;
         let address = SocketAddr::new(launch.address, 0);
         let (lifeline, thread_ids) = (Some(ours), Vec::new());
-        let mut process = ServerProcess { child, page, lifeline, address, thread_ids };
+        let works_in_its_threads = server::find(name)?.works_in_its_threads();
+        let mut process =
+            ServerProcess { child, page, lifeline, address, thread_ids, works_in_its_threads };
         process.wait_until_ready(name, signals)?;
         Ok(process)
     }
@@ -134,20 +138,25 @@ impl ServerProcess {
         self.address
     }
 
+    /// The pinned threads.
     pub(crate) fn thread_ids(&self) -> &[i32] {
         &self.thread_ids
     }
 
-    pub(crate) fn counters(&self) -> Counters {
-        self.page.totals()
+    /// Whether the times of the pinned threads are those of the server; else `cpu_time_ns` is.
+    pub(crate) fn works_in_its_threads(&self) -> bool {
+        self.works_in_its_threads
     }
 
-    /// CPU time of the server so far.
+    /// CPU time that the server has used since its start: all its threads and, where it has any,
+    /// child processes, whether they run or have ended. Exact to microseconds for each child.
     pub(crate) fn cpu_time_ns(&self) -> u64 {
-        let read = |&thread: &i32| {
-            ThreadReader::new(self.id(), thread).map_or(0, |reader| reader.read().run_ns)
-        };
-        self.thread_ids.iter().map(read).sum()
+        let threads_ns = cpuclock::process_ns(self.child.id()).unwrap_or(0);
+        threads_ns + self.page.children_cpu_ns()
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.page.totals()
     }
 
     /// The exit status, if the process is gone although nobody told it to.
@@ -200,9 +209,13 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// Runs in the child between fork and exec: it dies with us, keeps its two descriptors, and enters
-/// the network namespace.
-fn prepare_child(parent: u32, kept: [RawFd; 2], namespace: Option<RawFd>) -> std::io::Result<()> {
+/// Runs in the child between fork and exec: it dies with us, keeps some descriptors, and enters the
+/// network namespace.
+pub(super) fn prepare_child(
+    parent: u32,
+    kept: &[RawFd],
+    namespace: Option<RawFd>,
+) -> std::io::Result<()> {
     // SAFETY: plain numbers; both calls are async-signal-safe.
     unsafe {
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
@@ -211,7 +224,7 @@ fn prepare_child(parent: u32, kept: [RawFd; 2], namespace: Option<RawFd>) -> std
             return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
         }
     }
-    for fd in kept {
+    for &fd in kept {
         // SAFETY: clears close-on-exec of a descriptor that the parent keeps open.
         check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })?;
     }

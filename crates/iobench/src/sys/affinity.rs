@@ -22,17 +22,26 @@ pub(crate) fn configured_cpus() -> usize {
     usize::try_from(count).unwrap_or(1).max(1)
 }
 
-/// Binds the calling thread to one CPU.
-pub(crate) fn pin_to(cpu: usize) -> Result<()> {
+/// The CPUs as the kernel wants them; numbers beyond what a set can hold are left out.
+pub(crate) fn set_of(cpus: &[usize]) -> libc::cpu_set_t {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu < libc::CPU_SETSIZE as usize {
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
         // SAFETY: the index was just checked against CPU_SETSIZE.
         unsafe { libc::CPU_SET(cpu, &mut set) };
     }
+    set
+}
+
+/// Binds the calling thread to a set of CPUs; safe to call between fork and exec.
+pub(crate) fn restrict_to(set: &libc::cpu_set_t) -> std::io::Result<()> {
     // SAFETY: `set` is valid for reads of the size passed.
-    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) })
-        .map(|_| ())
+    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set) }).map(|_| ())
+}
+
+/// Binds the calling thread to one CPU.
+pub(crate) fn pin_to(cpu: usize) -> Result<()> {
+    restrict_to(&set_of(&[cpu]))
         .context(format!("pin a thread to CPU {cpu}"), "name CPUs that this process may use")
 }
 

@@ -99,7 +99,8 @@ pub(crate) fn listen_backlog() -> u32 {
     read_trimmed("/proc/sys/net/core/somaxconn").and_then(|text| text.parse().ok()).unwrap_or(128)
 }
 
-fn local_ports() -> [u16; 2] {
+/// The lowest and the highest port that connect() takes by itself.
+pub(crate) fn local_ports() -> [u16; 2] {
     read_trimmed("/proc/sys/net/ipv4/ip_local_port_range")
         .and_then(|text| {
             let mut ports = text.split_whitespace().map(|port| port.parse().ok());

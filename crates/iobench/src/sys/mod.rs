@@ -2,8 +2,10 @@
 
 pub(crate) mod affinity;
 pub(crate) mod clock;
+pub(crate) mod cpuclock;
 pub(crate) mod epoll;
 pub(crate) mod limits;
+pub(crate) mod process_tree;
 pub(crate) mod procstat;
 pub(crate) mod signals;
 pub(crate) mod socket;

@@ -62,6 +62,18 @@ impl Signals {
     }
 }
 
+/// Lets every signal through to the calling thread; for a child between fork and exec, which would
+/// hand the blocked signals on to the program.
+pub(crate) fn unblock_all() {
+    // SAFETY: sigset_t is plain data; sigemptyset below makes it a defined set.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is valid for writes and then for reads; both calls are async-signal-safe.
+    unsafe {
+        libc::sigemptyset(&mut set);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+    }
+}
+
 /// An event counter: once raised it stays readable, for threads that poll it and for those that
 /// read it (which takes one from the counter).
 pub(crate) struct Event(OwnedFd);
@@ -87,8 +99,8 @@ impl Event {
     }
 }
 
-/// Sleeps until one of the descriptors is readable or hung up.
-pub(crate) fn wait_for_any(descriptors: &[RawFd]) {
+/// Sleeps until one of the descriptors is readable or hung up; the place of the first of those.
+pub(crate) fn wait_for_any(descriptors: &[RawFd]) -> usize {
     let mut polled: Vec<libc::pollfd> = descriptors
         .iter()
         .map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
@@ -96,8 +108,10 @@ pub(crate) fn wait_for_any(descriptors: &[RawFd]) {
     loop {
         // SAFETY: the array is valid for its length; -1 waits without limit.
         let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
-        if ready > 0 {
-            return;
+        if ready > 0
+            && let Some(place) = polled.iter().position(|polled| polled.revents != 0)
+        {
+            return place;
         }
     }
 }

@@ -149,6 +149,15 @@ pub(crate) fn set_congestion_control(fd: RawFd, control: &CongestionControl) -> 
     check(unsafe { libc::setsockopt(fd, level, option, name.as_ptr().cast(), length) }).map(|_| ())
 }
 
+/// Ends a TCP connection by RST without giving up the socket, which may connect anew: options and
+/// epoll registrations stay, the local port does not.
+pub(crate) fn disconnect(fd: RawFd) -> io::Result<()> {
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    let length = size_of::<libc::sockaddr>() as libc::socklen_t;
+    // SAFETY: the address is valid for reads of its length.
+    check(unsafe { libc::connect(fd, &nowhere, length) }).map(|_| ())
+}
+
 /// The local port, for sockets that asked the kernel to choose one.
 pub(crate) fn local_port(fd: &OwnedFd) -> io::Result<u16> {
     // SAFETY: sockaddr_storage is plain data for which all zeros is valid.
@@ -166,6 +175,14 @@ pub(crate) fn local_port(fd: &OwnedFd) -> io::Result<u16> {
 pub(crate) fn receive(fd: RawFd, buffer: &mut [u8]) -> Result<usize, i32> {
     // SAFETY: the buffer is valid for writes of its length.
     let count = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+    usize::try_from(count).map_err(|_| crate::sys::errno())
+}
+
+/// Takes up to `most_bytes` out of a TCP socket's stream without looking at them, which saves the
+/// copy: how many there were, 0 at the end of the stream, or the errno.
+pub(crate) fn receive_unseen(fd: RawFd, most_bytes: usize) -> Result<usize, i32> {
+    // SAFETY: with MSG_TRUNC a TCP socket drops the bytes and writes nothing to the address.
+    let count = unsafe { libc::recv(fd, std::ptr::null_mut(), most_bytes, libc::MSG_TRUNC) };
     usize::try_from(count).map_err(|_| crate::sys::errno())
 }
 

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,28 +54,34 @@ pub(crate) fn run_with_json(arguments: &[&str]) -> (Option<i32>, Value, String) 
     (output.status.code(), serde_json::from_slice(&text).expect("valid JSON"), printed)
 }
 
-/// `iobench serve` on a free port, ended by SIGINT when dropped.
+/// `iobench serve` on a free port, ended by SIGKILL when dropped.
 pub(crate) struct Serving {
     child: Child,
-    /// What it has still to print.
-    rest: Lines<BufReader<ChildStdout>>,
+    printed: BufReader<ChildStdout>,
     pub(crate) address: String,
 }
 
 impl Serving {
     pub(crate) fn start(server: &str) -> Serving {
-        let mut child = iobench(&["serve", "--server", server, "--port", "0"])
+        Serving::start_with(server, &[])
+    }
+
+    /// With further options of `serve`.
+    pub(crate) fn start_with(server: &str, more: &[&str]) -> Serving {
+        let arguments = ["serve", "--server", server, "--port", "0"];
+        let mut child = iobench(&[&arguments, more].concat())
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program starts");
-        let mut rest = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let line = rest
+        let mut printed = BufReader::new(child.stdout.take().expect("piped"));
+        let line = printed
             .by_ref()
+            .lines()
             .map_while(Result::ok)
-            .find(|line| line.starts_with("echoes on "))
+            .find(|line| line.starts_with("echoes on ") || line.starts_with("answers on "))
             .expect("serve says where it listens");
         let address = line.split_whitespace().nth(2).expect("the address").to_owned();
-        Serving { child, rest, address }
+        Serving { child, printed, address }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -91,17 +97,18 @@ impl Serving {
         })
     }
 
-    /// Ends it as Ctrl-C would and returns the totals that it prints.
-    pub(crate) fn interrupt_and_read(mut self) -> String {
-        signal(self.child.id(), libc::SIGINT);
-        assert_eq!(wait(&mut self.child), Some(0));
-        self.rest.by_ref().map_while(Result::ok).last().expect("the totals")
+    /// Ends it as Ctrl-C would and returns the exit status.
+    pub(crate) fn interrupt(self) -> Option<i32> {
+        self.finish().0
     }
 
-    /// Ends it as Ctrl-C would and returns the exit status.
-    pub(crate) fn interrupt(mut self) -> Option<i32> {
+    /// The same, with what it printed at its end.
+    pub(crate) fn finish(mut self) -> (Option<i32>, String) {
         signal(self.child.id(), libc::SIGINT);
-        wait(&mut self.child)
+        let status = wait(&mut self.child);
+        let mut printed = String::new();
+        self.printed.read_to_string(&mut printed).expect("it prints text");
+        (status, printed)
     }
 }
 

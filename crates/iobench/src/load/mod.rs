@@ -1,44 +1,54 @@
-//! `iobench load`: the client alone, against any echo server.
+//! `iobench load`: the client alone, against any server with answers of a constant size, or against
+//! one of ours in a process and on a CPU of its own, and there beside another client if wanted.
 
-use std::net::TcpStream;
-use std::time::Duration;
+mod beside;
+mod external;
+pub(crate) mod target;
 
 use serde::Serialize;
 
 use crate::cli::LoadArgs;
 use crate::client::ClientGroup;
 use crate::client::connection::Workload;
-use crate::client::slices::{FaultCounts, Slicing, Tally, describe_stalled, new_total_latencies};
+use crate::client::slices::{FaultCounts, Slicing, Tally, describe_stalled};
 use crate::compare::environment::Environment;
-use crate::compare::report::{JsonFile, LatencyUs};
-use crate::compare::slots::{add_latencies, warm_up};
-use crate::error::{Context, Result};
+use crate::compare::plan::Placement;
+use crate::compare::report::JsonFile;
+use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
+use crate::error::Result;
+use crate::figures::{Percentiles, new_times};
+use crate::load::beside::Contest;
+use crate::load::external::Template;
+use crate::load::target::{Target, exchange, own_launch};
 use crate::output;
-use crate::sys::affinity::{allowed_cpus, wake_promptly};
+use crate::server::process::ServerProcess;
+use crate::sys::affinity::wake_promptly;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
 use crate::sys::procstat::ThreadReader;
 use crate::sys::signals::Signals;
 use crate::sys::socket::{CongestionControl, RawAddress};
 
-/// Lead before the measurement, so that all threads have heard of it.
-const LEAD_NS: u64 = 15_000_000;
 /// Slices are only a means here: one histogram each, so long runs take longer slices.
 const MOST_SLICES: u64 = 400;
 const SHORTEST_SLICE_NS: u64 = 25_000_000;
 /// A client thread that is busier than this may be what was measured.
 const BUSY: f64 = 0.95;
+const DEFAULT_ROUNDS: u32 = 5;
 
 /// What the client saw.
 #[derive(Debug, Serialize)]
 struct Outcome {
     connect: String,
     transactions: u32,
-    message_bytes: usize,
+    /// Of an echo, where both sizes are the same.
+    message_bytes: Option<usize>,
+    request_bytes: usize,
+    response_bytes: usize,
     connections: usize,
     duration_s: f64,
     throughput: f64,
-    latency_us: Option<LatencyUs>,
+    latency_us: Option<Percentiles>,
     client_busy: f64,
     errors: u64,
     valid: bool,
@@ -57,9 +67,9 @@ struct Totals {
 
 /// The JSON file.
 #[derive(Serialize)]
-struct Document<'a> {
+struct Document<'a, R> {
     environment: &'a Environment,
-    result: &'a Outcome,
+    result: &'a R,
 }
 
 /// Loads the server and prints what came of it; true if nothing went wrong.
@@ -69,12 +79,19 @@ pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
     limits.check_connections(arguments.connections)?;
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
     let environment = Environment::gather(&limits, 0)?;
-    let target = arguments.connect;
-    TcpStream::connect_timeout(&target, Duration::from_secs(5)).context(
-        format!("connect to {target}"),
-        "start an echo server there, for instance `iobench serve --server epoll`",
-    )?;
-    let outcome = measure(arguments, &signals)?;
+    if let Some(command) = &arguments.beside {
+        let template = Template::new(command)?;
+        let name = template.name().to_owned();
+        let mut contest = contest(arguments, template, &signals)?;
+        let report = contest.run(arguments.rounds.unwrap_or(DEFAULT_ROUNDS), environment.seed)?;
+        output::print(&beside::describe(&report, &name));
+        if let Some(json) = json {
+            json.write(&Document { environment: &environment, result: &report })?;
+        }
+        return Ok(report.valid);
+    }
+    let target = Target::reach(arguments, &signals)?;
+    let outcome = measure(arguments, &target, &signals)?;
     output::print(&describe(&outcome));
     if let Some(json) = json {
         json.write(&Document { environment: &environment, result: &outcome })?;
@@ -82,27 +99,45 @@ pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
     Ok(outcome.valid)
 }
 
-fn measure(arguments: &LoadArgs, signals: &Signals) -> Result<Outcome> {
-    let cpus = match &arguments.cpus {
-        Some(cpus) => cpus.clone(),
-        None => allowed_cpus()?,
-    };
+/// Our client has one thread for each CPU named, and one if none is.
+fn contest<'a>(
+    arguments: &'a LoadArgs,
+    template: Template,
+    signals: &'a Signals,
+) -> Result<Contest<'a>> {
+    let (launch, placement) = own_launch(arguments)?;
+    let server = ServerProcess::start(&launch, signals)?;
+    let Placement { server_cpus, mut client_cpus } = placement;
+    if arguments.cpus.is_none() {
+        client_cpus.truncate(1);
+    }
+    let workload = workload(arguments);
+    Ok(Contest { arguments, workload, template, server, server_cpus, client_cpus, signals })
+}
+
+fn workload(arguments: &LoadArgs) -> Workload {
     let duration_ns = arguments.duration.as_nanos() as u64;
     let slice_ns = (duration_ns / MOST_SLICES).max(SHORTEST_SLICE_NS);
-    let workload = Workload {
+    Workload {
         transactions: arguments.transactions,
-        message_bytes: arguments.message_bytes,
+        exchange: exchange(arguments),
         congestion: CongestionControl::pick(),
         slicing: Slicing::divide(duration_ns, slice_ns),
-    };
-    let clients = ClientGroup::start(&cpus, arguments.connections, &workload)?;
-    let readers: Vec<ThreadReader> = clients
-        .thread_ids()
-        .into_iter()
-        .map(|thread| ThreadReader::new(std::process::id(), thread))
-        .collect::<Result<_>>()?;
+    }
+}
+
+/// Readers of the client threads' times.
+fn own_readers(clients: &ClientGroup) -> Result<Vec<ThreadReader>> {
+    let readers = clients.thread_ids().into_iter();
+    readers.map(|thread| ThreadReader::new(std::process::id(), thread)).collect()
+}
+
+fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<Outcome> {
+    let workload = workload(arguments);
+    let clients = ClientGroup::start(&target.client_cpus, arguments.connections, &workload)?;
+    let readers = own_readers(&clients)?;
     let run_ns = || -> u64 { readers.iter().map(|reader| reader.read().run_ns).sum() };
-    clients.begin_slot(RawAddress::new(arguments.connect));
+    clients.begin_slot(RawAddress::new(target.address));
     warm_up(&clients, signals)?;
     let prompt = wake_promptly();
     let start_ns = now_ns() + LEAD_NS;
@@ -113,18 +148,19 @@ fn measure(arguments: &LoadArgs, signals: &Signals) -> Result<Outcome> {
     let used_ns = run_ns() - before_ns;
     drop(prompt);
     let tallies = clients.finish_slot()?;
-    let available_ns = workload.slicing.total_ns() * cpus.len() as u64;
+    let available_ns = workload.slicing.total_ns() * target.client_cpus.len() as u64;
     let client_busy = used_ns as f64 / available_ns as f64;
-    Ok(evaluate(arguments, &tallies, workload.slicing, client_busy))
+    Ok(evaluate(arguments, target, &tallies, workload.slicing, client_busy))
 }
 
 fn evaluate(
     arguments: &LoadArgs,
+    target: &Target,
     tallies: &[Tally],
     slicing: Slicing,
     client_busy: f64,
 ) -> Outcome {
-    let mut latencies = new_total_latencies();
+    let mut latencies = new_times();
     let mut faults = FaultCounts::default();
     let mut accounts = Totals::default();
     let (mut measured, mut stalled) = (0, 0);
@@ -155,14 +191,17 @@ fn evaluate(
             client_busy * 100.0
         ));
     }
+    let exchange = exchange(arguments);
     Outcome {
-        connect: arguments.connect.to_string(),
+        connect: target.address.to_string(),
         transactions: arguments.transactions,
-        message_bytes: arguments.message_bytes,
+        message_bytes: exchange.is_echo().then_some(exchange.request_bytes),
+        request_bytes: exchange.request_bytes,
+        response_bytes: exchange.response_bytes,
         connections: arguments.connections,
         duration_s,
         throughput: measured as f64 / duration_s,
-        latency_us: LatencyUs::of(&latencies),
+        latency_us: Percentiles::of(&latencies),
         client_busy,
         errors: faults.total() + stalled,
         valid,

@@ -1,0 +1,50 @@
+//! Options of the open loop.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::cli::values::parse_period;
+use crate::open::arrivals::Arrivals;
+
+/// Options of `load` that make its loop open.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Open loop")]
+pub(crate) struct OpenArgs {
+    /// requests per second, sent when they are due whatever the server does
+    /// (with --transactions: new connections per second, each with so many requests)
+    #[arg(long, value_name = "N")]
+    pub(crate) rate: Option<f64>,
+
+    /// how requests are spread over time: slots, poisson or uniform
+    #[arg(long, value_name = "HOW", default_value = "slots", requires = "rate")]
+    pub(crate) arrivals: Arrivals,
+
+    /// time in which the rate grows exponentially to its target
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_period,
+          requires = "rate")]
+    pub(crate) growth: Duration,
+
+    /// time at the full rate before anything is measured
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_period,
+          requires = "rate")]
+    pub(crate) steady: Duration,
+
+    /// an answer that takes longer is late
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_period,
+          requires = "rate")]
+    pub(crate) timeout: Duration,
+
+    /// pairs of send and receive threads [default: as many as the rate needs]
+    #[arg(long, value_name = "N", requires = "rate")]
+    pub(crate) generators: Option<usize>,
+
+    /// write every request's timestamps to this file; `iobench log` makes CSV of it
+    #[arg(long, value_name = "FILE", requires = "rate")]
+    pub(crate) log: Option<PathBuf>,
+
+    /// seed of the schedule [default: from the clock, printed]
+    #[arg(long, value_name = "N", requires = "rate")]
+    pub(crate) seed: Option<u64>,
+}

@@ -1,0 +1,268 @@
+//! What slots leave behind: plain data, which can be written down and read back.
+
+use serde::{Deserialize, Serialize};
+
+use crate::client::slices::FaultCounts;
+use crate::exchange::Exchange;
+use crate::figures;
+
+/// Slices of one slot by fate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SliceCounts {
+    pub(crate) clean: u32,
+    /// The host ran somebody else's virtual machine.
+    pub(crate) stolen: u32,
+    /// Another program used our CPUs.
+    pub(crate) delayed: u32,
+    /// The sample came too late.
+    pub(crate) late: u32,
+}
+
+impl SliceCounts {
+    pub(crate) fn discarded(&self) -> u32 {
+        self.stolen + self.delayed + self.late
+    }
+
+    pub(crate) fn add(&mut self, other: &SliceCounts) {
+        self.clean += other.clean;
+        self.stolen += other.stolen;
+        self.delayed += other.delayed;
+        self.late += other.late;
+    }
+}
+
+/// The books of a slot from first connect to last close, warm-up included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Accounts {
+    pub(crate) client_transactions: u64,
+    pub(crate) client_connections: u64,
+    pub(crate) client_bytes_sent: u64,
+    pub(crate) client_bytes_received: u64,
+    /// Left out where the server is a program that does not count for us.
+    #[serde(flatten)]
+    pub(crate) server: Option<ServerAccounts>,
+}
+
+/// The server's side of the books.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ServerAccounts {
+    pub(crate) server_accepted: u64,
+    pub(crate) server_closed: u64,
+    pub(crate) server_bytes_received: u64,
+    pub(crate) server_bytes_sent: u64,
+    pub(crate) server_errors: u64,
+}
+
+impl Accounts {
+    pub(crate) fn add(&mut self, other: &Accounts) {
+        self.client_transactions += other.client_transactions;
+        self.client_connections += other.client_connections;
+        self.client_bytes_sent += other.client_bytes_sent;
+        self.client_bytes_received += other.client_bytes_received;
+        if let Some(other) = other.server {
+            let server = self.server.get_or_insert_default();
+            server.server_accepted += other.server_accepted;
+            server.server_closed += other.server_closed;
+            server.server_bytes_received += other.server_bytes_received;
+            server.server_bytes_sent += other.server_bytes_sent;
+            server.server_errors += other.server_errors;
+        }
+    }
+
+    /// What does not balance. Bytes pass client, server, client: each station has seen at most what
+    /// the one before lets it, and when the slot ends only one request per connection is under way.
+    pub(crate) fn imbalances(&self, exchange: Exchange, connections: usize) -> Vec<String> {
+        let mut notes = Vec::new();
+        let (request_bytes, response_bytes) =
+            (exchange.request_bytes as u128, exchange.response_bytes as u128);
+        // Bytes of either direction count as those of the other that belong to them.
+        let weigh_requests = |bytes: u64| u128::from(bytes) * response_bytes;
+        let weigh_responses = |bytes: u64| u128::from(bytes) * request_bytes;
+        let impossible = match &self.server {
+            Some(server) => {
+                server.server_bytes_received > self.client_bytes_sent
+                    || weigh_responses(server.server_bytes_sent)
+                        > weigh_requests(server.server_bytes_received)
+                    || self.client_bytes_received > server.server_bytes_sent
+            }
+            None => {
+                weigh_responses(self.client_bytes_received) > weigh_requests(self.client_bytes_sent)
+            }
+        };
+        if impossible {
+            let middle = self.server.map_or_else(String::new, |server| {
+                format!(
+                    "server received {} and sent {}, ",
+                    server.server_bytes_received, server.server_bytes_sent
+                )
+            });
+            notes.push(format!(
+                "bytes came from nowhere: client sent {}, {middle}client received {}",
+                self.client_bytes_sent, self.client_bytes_received
+            ));
+        }
+        let missing = weigh_requests(self.client_bytes_sent)
+            .saturating_sub(weigh_responses(self.client_bytes_received))
+            .div_ceil(request_bytes * response_bytes);
+        if missing > connections as u128 {
+            notes.push(format!(
+                "{missing} requests were never answered, more than the {connections} that the end \
+                 of the slot explains"
+            ));
+        }
+        if let Some(errors) = self.server.map(|server| server.server_errors).filter(|&n| n > 0) {
+            notes.push(format!("the server counted {errors} errors"));
+        }
+        notes
+    }
+}
+
+/// What one slot says about its server.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SlotOutcome {
+    /// Of the clean slices; absent when they were too few.
+    pub(crate) figures: Option<Figures>,
+    /// Of all slices: no evidence, but better than nothing to look at in a row that is not valid.
+    pub(crate) rough: Option<Figures>,
+    pub(crate) slices: SliceCounts,
+    /// Of the clean slices, or of all when those were too few; as `figures::encode` writes it,
+    /// because a long run has thousands of these. Empty if there is nothing to tell.
+    pub(crate) latencies: String,
+    pub(crate) faults: FaultCounts,
+    pub(crate) accounts: Accounts,
+    /// Reasons to distrust the slot as a whole.
+    pub(crate) problems: Vec<String>,
+}
+
+impl SlotOutcome {
+    /// What is to be shown: of all slices where the clean ones are too few.
+    pub(crate) fn shown(&self, rough: bool) -> Option<Figures> {
+        if rough { self.rough } else { self.figures }
+    }
+
+    /// A quantile of the latencies, in microseconds, where there is something to be shown.
+    pub(crate) fn latency_us(&self, quantile: f64, rough: bool) -> Option<f64> {
+        self.shown(rough)?;
+        let latencies = figures::decode(&self.latencies).ok()?;
+        (!latencies.is_empty()).then(|| latencies.value_at_quantile(quantile) as f64 / 1e3)
+    }
+
+    /// A slot that could not be run.
+    pub(crate) fn failed(problem: String) -> SlotOutcome {
+        SlotOutcome { problems: vec![problem], ..SlotOutcome::default() }
+    }
+}
+
+/// A slot's figures over its clean slices.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Figures {
+    /// Transactions per second.
+    pub(crate) throughput: f64,
+    /// Microseconds of server CPU per transaction.
+    pub(crate) server_cpu_us: f64,
+    /// Calls into the kernel by the server per transaction, if it counts them.
+    pub(crate) system_calls: Option<f64>,
+    /// Busy parts of the threads' time, 0 to 1.
+    pub(crate) server_busy: f64,
+    pub(crate) client_busy: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::client::slices::Fault;
+
+    #[test]
+    fn books_that_balance_raise_no_note() {
+        let server = ServerAccounts {
+            server_bytes_received: 990,
+            server_bytes_sent: 980,
+            ..ServerAccounts::default()
+        };
+        let accounts = Accounts {
+            client_bytes_sent: 1_000,
+            client_bytes_received: 960,
+            server: Some(server),
+            ..Accounts::default()
+        };
+        let with = |server| Accounts { server: Some(server), ..accounts };
+        let echo = Exchange::echo(10);
+        assert!(accounts.imbalances(echo, 4).is_empty());
+        assert_eq!(accounts.imbalances(echo, 3).len(), 1);
+        let invented = with(ServerAccounts { server_bytes_sent: 991, ..server });
+        assert!(invented.imbalances(echo, 4)[0].starts_with("bytes came from nowhere"));
+        let failed = with(ServerAccounts { server_errors: 2, ..server });
+        assert_eq!(failed.imbalances(echo, 4), ["the server counted 2 errors"]);
+    }
+
+    #[test]
+    fn books_without_a_server_balance_by_what_the_client_saw() {
+        let accounts = Accounts {
+            client_bytes_sent: 1_000,
+            client_bytes_received: 960,
+            ..Accounts::default()
+        };
+        let echo = Exchange::echo(10);
+        assert!(accounts.imbalances(echo, 4).is_empty());
+        assert_eq!(accounts.imbalances(echo, 3).len(), 1);
+        let invented = Accounts { client_bytes_received: 1_001, ..accounts };
+        assert!(invented.imbalances(echo, 4)[0].starts_with("bytes came from nowhere"));
+        let json = serde_json::to_value(accounts).unwrap();
+        assert!(json["server_accepted"].is_null(), "{json}");
+        let mut sum = accounts;
+        sum.add(&Accounts { server: Some(ServerAccounts::default()), ..accounts });
+        assert_eq!((sum.client_bytes_sent, sum.server.is_some()), (2_000, true));
+    }
+
+    proptest! {
+        /// Any order of complete requests and partial answers balances; one answer more does not.
+        #[test]
+        fn books_balance_for_all_sizes(
+            request_bytes in 1_usize..=1 << 20,
+            response_bytes in 1_usize..=1 << 20,
+            answered in 0_u64..1_000_000_000,
+            open in 0_u64..1_000,
+        ) {
+            let exchange = Exchange { request_bytes, response_bytes };
+            let (request, response) = (request_bytes as u64, response_bytes as u64);
+            let accounts = Accounts {
+                client_bytes_sent: (answered + open) * request,
+                client_bytes_received: answered * response,
+                server: Some(ServerAccounts {
+                    server_bytes_received: answered * request,
+                    server_bytes_sent: answered * response,
+                    ..ServerAccounts::default()
+                }),
+                ..Accounts::default()
+            };
+            prop_assert!(accounts.imbalances(exchange, open as usize).is_empty());
+            if open > 0 {
+                prop_assert_eq!(accounts.imbalances(exchange, open as usize - 1).len(), 1);
+            }
+            let mut invented = accounts;
+            invented.server.as_mut().unwrap().server_bytes_sent += 1;
+            prop_assert_eq!(invented.imbalances(exchange, open as usize).len(), 1);
+        }
+    }
+
+    #[test]
+    fn outcomes_survive_being_written_down() {
+        let mut outcome = SlotOutcome::failed("it ended".to_owned());
+        outcome.rough = Some(Figures {
+            throughput: 1.0 / 3.0,
+            server_cpu_us: 2.5,
+            system_calls: Some(4.0),
+            server_busy: 0.5,
+            client_busy: 1.0,
+        });
+        outcome.slices = SliceCounts { clean: 1, stolen: 2, delayed: 3, late: 4 };
+        outcome.faults.count(Fault::Reset, libc::ECONNRESET);
+        outcome.accounts.server = Some(ServerAccounts { server_accepted: 7, ..Default::default() });
+        let text = serde_json::to_string(&outcome).unwrap();
+        let read: SlotOutcome = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, outcome);
+        assert_eq!(read.faults.describe(), outcome.faults.describe());
+    }
+}

@@ -1,0 +1,122 @@
+//! A server against itself: what the method says where there is no difference.
+
+use serde::Serialize;
+
+use crate::compare::report::Row;
+use crate::compare::stats::Interval;
+
+/// One interval in so many misses the truth by chance: they are 95 % intervals.
+const CHANCE: usize = 20;
+
+/// What can be learnt from rows that should all be equal to their baseline's.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct SelfTest {
+    /// Smaller differences in throughput mean nothing here; unknown without a single interval.
+    pub(crate) throughput_noise_percent: Option<f64>,
+    /// The same for CPU time per transaction.
+    pub(crate) cpu_noise_percent: Option<f64>,
+    pub(crate) intervals: usize,
+    /// Intervals that exclude 1, and so claim a difference that does not exist.
+    pub(crate) excluding_one: usize,
+    /// All rows are valid and have their intervals, and none of those excludes 1.
+    pub(crate) trustworthy: bool,
+}
+
+impl SelfTest {
+    /// Judges the rows other than the baseline's.
+    pub(crate) fn of(rows: &[Row], baseline: &str) -> SelfTest {
+        let again = || rows.iter().filter(|row| row.server != baseline);
+        let throughput: Vec<Interval> = again().filter_map(|row| row.throughput_ratio).collect();
+        let cpu: Vec<Interval> = again().filter_map(|row| row.cpu_ratio).collect();
+        let all = throughput.iter().chain(&cpu);
+        let excluding_one = all.filter(|interval| !interval.contains(1.0)).count();
+        let intervals = throughput.len() + cpu.len();
+        let complete = intervals > 0 && intervals == 2 * again().count();
+        SelfTest {
+            throughput_noise_percent: noise_percent(&throughput),
+            cpu_noise_percent: noise_percent(&cpu),
+            intervals,
+            excluding_one,
+            trustworthy: complete && excluding_one == 0 && rows.iter().all(|row| row.valid),
+        }
+    }
+
+    /// The sentences below the table.
+    pub(crate) fn describe(&self) -> String {
+        let bound = |noise: Option<f64>| {
+            noise.map_or_else(|| "an unknown amount".to_owned(), |noise| format!("{noise} %"))
+        };
+        let mut text = format!(
+            "This is what \"no difference\" looks like on this machine now: differences under {} \
+             in throughput and under {} in CPU per transaction mean nothing here.\n",
+            bound(self.throughput_noise_percent),
+            bound(self.cpu_noise_percent)
+        );
+        if self.excluding_one > 0 {
+            text.push_str(&format!(
+                "NOT TO BE TRUSTED: {} of {} intervals exclude 1 although both sides are the same; \
+                 about {} would by chance. The machine is not quiet enough now; repeat with more \
+                 --rounds or a longer --duration.\n",
+                self.excluding_one,
+                self.intervals,
+                self.intervals.div_ceil(CHANCE)
+            ));
+        } else if !self.trustworthy {
+            text.push_str(
+                "NOT TO BE TRUSTED: rows are not valid, see the notes; repeat on a quieter \
+                 machine.\n",
+            );
+        } else {
+            text.push_str(&format!("All {} intervals include 1.\n", self.intervals));
+        }
+        text
+    }
+}
+
+/// How far the intervals reach from 1, in percent of the smaller side, rounded up to tenths.
+fn noise_percent(intervals: &[Interval]) -> Option<f64> {
+    let reach = |interval: &Interval| interval.high.max(1.0 / interval.low) - 1.0;
+    let widest = intervals.iter().map(reach).max_by(f64::total_cmp)?;
+    Some((widest * 1_000.0).ceil() / 10.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::table::tests::row;
+
+    #[test]
+    fn the_widest_interval_is_the_noise() {
+        let mut wide = row("epoll (again)", 1, 1.0);
+        wide.cpu_ratio = Some(Interval { median: 0.9, low: 0.8, high: 1.0 });
+        let rows = [row("epoll", 1, 1.0), row("epoll (again)", 0, 1.0), wide];
+        let outcome = SelfTest::of(&rows, "epoll");
+        // 0.9 to 1.1 is as far as 1/0.9 the other way round, and 0.8 as 1.25.
+        assert_eq!(outcome.throughput_noise_percent, Some(11.2));
+        assert_eq!(outcome.cpu_noise_percent, Some(25.0));
+        assert_eq!((outcome.intervals, outcome.excluding_one), (4, 0));
+        assert!(outcome.trustworthy);
+        let text = outcome.describe();
+        assert!(text.contains("under 11.2 % in throughput and under 25 % in CPU"), "{text}");
+    }
+
+    #[test]
+    fn a_claimed_difference_is_not_to_be_trusted() {
+        let rows = [row("epoll", 1, 1.0), row("epoll (again)", 1, 1.5)];
+        let outcome = SelfTest::of(&rows, "epoll");
+        assert!(!outcome.trustworthy);
+        let text = outcome.describe();
+        assert!(text.contains("NOT TO BE TRUSTED: 2 of 2 intervals exclude 1"), "{text}");
+    }
+
+    #[test]
+    fn neither_are_invalid_or_missing_rows() {
+        let mut again = row("epoll (again)", 1, 1.0);
+        again.valid = false;
+        let outcome = SelfTest::of(&[row("epoll", 1, 1.0), again.clone()], "epoll");
+        assert!(!outcome.trustworthy && outcome.describe().contains("rows are not valid"));
+        (again.valid, again.throughput_ratio, again.cpu_ratio) = (true, None, None);
+        let outcome = SelfTest::of(&[row("epoll", 1, 1.0), again], "epoll");
+        assert!(!outcome.trustworthy && outcome.describe().contains("an unknown amount"));
+    }
+}

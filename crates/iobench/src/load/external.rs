@@ -1,0 +1,190 @@
+//! A client that is not ours: a command, held to the CPUs of the comparison, and what it used.
+
+use std::net::SocketAddr;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use crate::error::{Context, Error, Result};
+use crate::sys::affinity;
+use crate::sys::check;
+use crate::sys::clock::now_ns;
+use crate::sys::signals::{Signals, unblock_all};
+
+/// A command with `{address}` and `{seconds}` in it, split at blanks.
+#[derive(Debug, Clone)]
+pub(crate) struct Template {
+    words: Vec<String>,
+}
+
+impl Template {
+    pub(crate) fn new(text: &str) -> Result<Template> {
+        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        if words.is_empty() || !text.contains("{address}") {
+            return Err(Error::setup(
+                format!("--beside `{text}` does not say what to load"),
+                "name a command with {address} in it, such as 'wrk -d{seconds}s http://{address}/'",
+            ));
+        }
+        Ok(Template { words })
+    }
+
+    /// The program's name without its directory.
+    pub(crate) fn name(&self) -> &str {
+        let program = self.words.first().map_or("", String::as_str);
+        program.rsplit('/').next().unwrap_or(program)
+    }
+
+    fn words(&self, address: SocketAddr, seconds: u64) -> Vec<String> {
+        let (address, seconds) = (address.to_string(), seconds.to_string());
+        let fill =
+            |word: &String| word.replace("{address}", &address).replace("{seconds}", &seconds);
+        self.words.iter().map(fill).collect()
+    }
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    /// User and system time of the process, its threads, and the children that it waited for.
+    pub(crate) cpu_ns: u64,
+}
+
+/// A running command; dropping it kills its process group and reaps it.
+pub(crate) struct External {
+    process: libc::pid_t,
+    ended: Option<Ended>,
+}
+
+impl External {
+    /// Starts the command on `cpus` and nowhere else. What it prints on stdout is dropped.
+    pub(crate) fn start(
+        template: &Template,
+        address: SocketAddr,
+        seconds: u64,
+        cpus: &[usize],
+    ) -> Result<External> {
+        let words = template.words(address, seconds);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+        let set = affinity::set_of(cpus);
+        let parent = std::process::id();
+        let prepare = move || {
+            // SAFETY: plain numbers; both calls are async-signal-safe.
+            unsafe {
+                check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+                // We may have died before the signal was asked for.
+                if libc::getppid() as u32 != parent {
+                    return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+                }
+            }
+            unblock_all();
+            affinity::restrict_to(&set)
+        };
+        // SAFETY: the closure runs between fork and exec and makes only async-signal-safe calls.
+        unsafe { command.pre_exec(prepare) };
+        let child = command.spawn().context(
+            format!("start `{}`", words.join(" ")),
+            "install the program or write its path; blanks part the words, there is no shell",
+        )?;
+        // Waited for by wait4, which tells the CPU time; the standard library's handle does not.
+        Ok(External { process: child.id() as libc::pid_t, ended: None })
+    }
+
+    /// Whether the command has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.reap(libc::WNOHANG);
+        self.ended.is_some()
+    }
+
+    /// Waits for the end; nothing if it does not come in time.
+    pub(crate) fn wait(&mut self, limit: Duration, signals: &Signals) -> Result<Option<&Ended>> {
+        let deadline_ns = now_ns() + limit.as_nanos() as u64;
+        while !self.has_ended() && now_ns() < deadline_ns {
+            signals.sleep_ms(5)?;
+        }
+        Ok(self.ended.as_ref())
+    }
+
+    fn reap(&mut self, options: libc::c_int) {
+        if self.ended.is_some() {
+            return;
+        }
+        let mut status = 0;
+        // SAFETY: rusage is plain data for which all zeros is valid.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: status and usage are valid for writes; the process is our child, not yet reaped.
+        let answer = unsafe { libc::wait4(self.process, &mut status, options, &mut usage) };
+        if answer == self.process {
+            let nanoseconds = |time: libc::timeval| {
+                time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000
+            };
+            let cpu_ns = nanoseconds(usage.ru_utime) + nanoseconds(usage.ru_stime);
+            self.ended = Some(Ended { status: ExitStatus::from_raw(status), cpu_ns });
+        }
+    }
+}
+
+impl Drop for External {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            // SAFETY: plain numbers; the group is the child's own, which is not reaped yet.
+            unsafe { libc::kill(-self.process, libc::SIGKILL) };
+            self.reap(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(words: &[&str], cpus: &[usize]) -> Result<External> {
+        let template = Template { words: words.iter().copied().map(str::to_owned).collect() };
+        External::start(&template, ([127, 0, 0, 1], 9).into(), 1, cpus)
+    }
+
+    #[test]
+    fn commands_are_filled_in() {
+        let template = Template::new("/usr/bin/wrk -d{seconds}s http://{address}/").unwrap();
+        assert_eq!(template.name(), "wrk");
+        let words = template.words(([127, 0, 0, 1], 9).into(), 3);
+        assert_eq!(words, ["/usr/bin/wrk", "-d3s", "http://127.0.0.1:9/"]);
+        for wrong in ["", "  ", "wrk http://127.0.0.1/"] {
+            assert!(Template::new(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn commands_are_pinned_waited_for_and_accounted_for() {
+        let cpu = *affinity::allowed_cpus().unwrap().last().unwrap();
+        let signals = Signals::block();
+        let limit = Duration::from_secs(30);
+        let pattern = format!("Cpus_allowed_list:.*[[:space:]]{cpu}$");
+        let mut command = start(&["grep", "-q", &pattern, "/proc/self/status"], &[cpu]).unwrap();
+        let ended = command.wait(limit, &signals).unwrap().unwrap();
+        assert!(ended.status.success() && ended.cpu_ns > 0, "{ended:?}");
+        // Ctrl-C must reach the command although we block it.
+        let unblocked = ["grep", "-q", "SigBlk:.*[[:space:]]0*$", "/proc/self/status"];
+        let mut command = start(&unblocked, &[cpu]).unwrap();
+        assert!(command.wait(limit, &signals).unwrap().unwrap().status.success());
+    }
+
+    #[test]
+    fn a_command_that_goes_on_is_killed() {
+        let mut command = start(&["sleep", "1000"], &affinity::allowed_cpus().unwrap()).unwrap();
+        let process = command.process;
+        let limit = Duration::from_millis(20);
+        assert!(command.wait(limit, &Signals::block()).unwrap().is_none());
+        drop(command);
+        // SAFETY: plain numbers; signal 0 only asks whether the process exists.
+        assert_eq!(unsafe { libc::kill(process, 0) }, -1);
+    }
+
+    #[test]
+    fn absent_programs_are_an_error() {
+        let error = start(&["no-such-client"], &[0]).err().unwrap().to_string();
+        assert!(error.contains("install the program"), "{error}");
+    }
+}

@@ -1,0 +1,289 @@
+//! A server that is somebody else's program: started, watched and ended from outside.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::error::{Context, Error, Result};
+use crate::server::output_tail::OutputTail;
+use crate::server::peer::Peer;
+use crate::server::process::{Launch, prepare_child};
+use crate::sys::affinity::{restrict_to, set_of};
+use crate::sys::clock::now_ns;
+use crate::sys::limits::local_ports;
+use crate::sys::signals::{Signals, unblock_all};
+use crate::sys::socket::{self, RawAddress};
+use crate::sys::{check, process_tree};
+
+/// How long a server may take until it accepts a connection, and to end once it is told.
+const START_TIMEOUT_NS: u64 = 30_000_000_000;
+const END_TIMEOUT_NS: u64 = 2_000_000_000;
+/// A server that still computes after this always does.
+const DRAIN_TIMEOUT_NS: u64 = 1_000_000_000;
+const DRAIN_STEP_NS: u64 = 10_000_000;
+/// A runtime's own timers use less than this part (1/20) of a step.
+const IDLE_PART: u64 = 20;
+/// Ports below are likely to be other services'.
+const LOWEST_PORT: u16 = 10_000;
+const MOST_PORTS_TRIED: usize = 200;
+
+/// A running foreign server. Dropping it ends its process group.
+pub(crate) struct ExternalProcess {
+    name: String,
+    child: Child,
+    address: SocketAddr,
+    output: OutputTail,
+}
+
+impl ExternalProcess {
+    /// Starts the command in a process group of its own, on the CPUs of `launch`, and waits until
+    /// its port accepts a connection. It dies with the calling thread.
+    pub(crate) fn start(peer: &Peer, launch: &Launch, signals: &Signals) -> Result<Self> {
+        process_tree::check_supported()?;
+        let name = peer.name();
+        let namespace = launch.namespace.as_deref();
+        let port = inside(namespace, || free_port(launch.address)).context(
+            format!("find a free port at {} for `{name}`", launch.address),
+            "give the machine that address, or end what holds its ports",
+        )?;
+        let words = peer.command(launch, port)?;
+        let (output, writing) = OutputTail::start().context(
+            format!("listen to what `{name}` prints"),
+            "raise `ulimit -n` or `ulimit -u`",
+        )?;
+        let child = spawn(name, &words, launch, writing)?;
+        let address = SocketAddr::new(launch.address, port);
+        let mut process = ExternalProcess { name: name.to_owned(), child, address, output };
+        process.wait_until_ready(namespace, &words, signals)?;
+        Ok(process)
+    }
+
+    fn wait_until_ready(
+        &mut self,
+        namespace: Option<&OwnedFd>,
+        words: &[String],
+        signals: &Signals,
+    ) -> Result<()> {
+        let deadline_ns = now_ns() + START_TIMEOUT_NS;
+        loop {
+            let accepted = inside(namespace, || accepts(self.address)).unwrap_or(false);
+            // In this order: a dead server's port may be somebody else's.
+            if let Some(status) = self.ended() {
+                return Err(Error::setup(
+                    format!(
+                        "the server `{}` ended at its start ({status}){}",
+                        self.name,
+                        self.output.describe()
+                    ),
+                    format!(
+                        "it has to stay in the foreground; try its command by hand: {}",
+                        shell_words::join(words)
+                    ),
+                ));
+            }
+            if accepted {
+                return Ok(());
+            }
+            if now_ns() > deadline_ns {
+                return Err(Error::setup(
+                    format!(
+                        "the server `{}` did not listen at {} within 30 s{}",
+                        self.name,
+                        self.address,
+                        self.output.describe()
+                    ),
+                    format!("see whether its command does: {}", shell_words::join(words)),
+                ));
+            }
+            signals.sleep_ms(10)?;
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Of the process and its descendants, in nanoseconds.
+    pub(crate) fn cpu_time_ns(&self) -> u64 {
+        process_tree::cpu_time_ns(self.id())
+    }
+
+    /// The exit status, if the process is gone although nobody told it to.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits until the server computes no more, which is all that can be seen of its having closed
+    /// what its clients have closed; false if it has ended instead.
+    pub(crate) fn drain(&mut self, signals: &Signals) -> Result<bool> {
+        let deadline_ns = now_ns() + DRAIN_TIMEOUT_NS;
+        let mut used_ns = self.cpu_time_ns();
+        loop {
+            let begun_ns = now_ns();
+            signals.sleep_until(begun_ns + DRAIN_STEP_NS)?;
+            if self.ended().is_some() {
+                return Ok(false);
+            }
+            let (before_ns, now_ns) = (used_ns, now_ns());
+            used_ns = self.cpu_time_ns();
+            let is_idle = used_ns.saturating_sub(before_ns) < (now_ns - begun_ns) / IDLE_PART;
+            // A server that polls never rests, and may be measured all the same.
+            if is_idle || now_ns > deadline_ns {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Whether anybody is left in the process group.
+    fn group_lives(&self) -> bool {
+        self.signal_group(0)
+    }
+
+    fn signal_group(&self, signal: libc::c_int) -> bool {
+        // SAFETY: kill takes plain numbers; the group is the one that the child leads.
+        unsafe { libc::kill(-(self.child.id() as i32), signal) == 0 }
+    }
+}
+
+impl Drop for ExternalProcess {
+    fn drop(&mut self) {
+        self.signal_group(libc::SIGTERM);
+        let deadline_ns = now_ns() + END_TIMEOUT_NS;
+        loop {
+            let alone = !matches!(self.child.try_wait(), Ok(None));
+            if alone && !self.group_lives() {
+                return;
+            }
+            if now_ns() > deadline_ns {
+                self.signal_group(libc::SIGKILL);
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Starts the process with everything set that it inherits.
+fn spawn(name: &str, words: &[String], launch: &Launch, writing: io::PipeWriter) -> Result<Child> {
+    const REMEDY: &str = "see `ulimit -u` and `ulimit -n`";
+    let starting = || format!("start the server `{name}`");
+    let (program, arguments) = words
+        .split_first()
+        .ok_or_else(|| Error::setup(format!("the command of `{name}` is empty"), "write one"))?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(writing.try_clone().context(starting(), REMEDY)?)
+        .stderr(writing)
+        .process_group(0);
+    let parent = std::process::id();
+    let namespace = launch.namespace.as_ref().map(|namespace| namespace.as_raw_fd());
+    let cpus = set_of(&launch.cpus);
+    // SAFETY: the closure runs between fork and exec and makes only async-signal-safe calls.
+    unsafe {
+        command.pre_exec(move || {
+            prepare_child(parent, &[], namespace)?;
+            // Ours are blocked, and it would inherit that and never hear of its end.
+            unblock_all();
+            restrict_to(&cpus)
+        });
+    }
+    command.spawn().map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::PermissionDenied => Error::setup(
+            format!("the server `{name}` cannot be started: `{program}`: {error}"),
+            "name a program on the PATH, or with its directory, that may be executed",
+        ),
+        _ => Error::System { action: starting(), source: error, remedy: REMEDY },
+    })
+}
+
+/// Runs something within a network namespace, which a thread of its own enters for that.
+fn inside<T: Send>(
+    namespace: Option<&OwnedFd>,
+    action: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    let Some(namespace) = namespace else { return action() };
+    let raw = namespace.as_raw_fd();
+    thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            // SAFETY: a descriptor that outlives the scope, and a plain number.
+            check(unsafe { libc::setns(raw, libc::CLONE_NEWNET) })?;
+            action()
+        });
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+    })
+}
+
+/// A port that nobody uses. It lies outside the range that connect() takes ports from: one of our
+/// own connections could otherwise take it before the server does, or even connect to itself.
+fn free_port(address: IpAddr) -> io::Result<u16> {
+    let [low, high] = local_ports();
+    let ports: Vec<u16> =
+        (LOWEST_PORT..=u16::MAX).filter(|port| !(low..=high).contains(port)).collect();
+    // Several runs at a time start at different places.
+    let start = now_ns() as usize ^ (std::process::id() as usize) << 8;
+    for offset in 0..ports.len().min(MOST_PORTS_TRIED) {
+        let port = ports[start.wrapping_add(offset) % ports.len()];
+        match bind(SocketAddr::new(address, port)) {
+            Ok(_) => return Ok(port),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let socket = bind(SocketAddr::new(address, 0))?;
+    socket::local_port(&socket)
+}
+
+fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
+    let raw = RawAddress::new(address);
+    let socket = socket::new_tcp(raw.family())?;
+    raw.bind(socket.as_raw_fd())?;
+    Ok(socket)
+}
+
+/// Whether somebody else accepts connections there.
+fn accepts(address: SocketAddr) -> io::Result<bool> {
+    let stream = TcpStream::connect_timeout(&address, Duration::from_millis(500))?;
+    Ok(stream.local_addr()? != address)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn free_ports_are_free_and_not_for_connections() {
+        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let port = free_port(address).unwrap();
+        let [low, high] = local_ports();
+        let is_taken_by_connect = (low..=high).contains(&port);
+        let has_others = low > LOWEST_PORT || high < u16::MAX;
+        assert!(!(is_taken_by_connect && has_others), "{port} is in {low}..={high}");
+        assert!(free_port(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))).is_err());
+    }
+
+    #[test]
+    fn only_listening_ports_accept() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(accepts(address).unwrap());
+        drop(listener);
+        assert!(!accepts(address).unwrap_or(false));
+    }
+}

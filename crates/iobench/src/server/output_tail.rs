@@ -1,0 +1,99 @@
+//! The end of what a foreign process prints, kept for the case that it fails.
+
+use std::collections::VecDeque;
+use std::io::{self, PipeReader, PipeWriter, Read};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Kept of the output, and shown of it.
+const MOST_BYTES: usize = 16 * 1024;
+const MOST_LINES: usize = 10;
+/// How long output may still be under way when the process has ended.
+const STRAGGLE_MS: u64 = 200;
+
+/// Reads everything, so that the process never waits for us, and forgets all but the end.
+pub(crate) struct OutputTail {
+    bytes: Arc<Mutex<VecDeque<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl OutputTail {
+    /// The tail, and the end to be handed to the process.
+    pub(crate) fn start() -> io::Result<(OutputTail, PipeWriter)> {
+        let (reading, writing) = io::pipe()?;
+        let bytes = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = Arc::clone(&bytes);
+        let reader =
+            thread::Builder::new().name("output".to_owned()).spawn(move || keep(reading, &kept))?;
+        Ok((OutputTail { bytes, reader }, writing))
+    }
+
+    /// The last lines, each on an indented line of its own, or a remark that there are none.
+    pub(crate) fn describe(&self) -> String {
+        for _ in 0..STRAGGLE_MS {
+            if self.reader.is_finished() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let bytes: Vec<u8> =
+            self.bytes.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        last_lines(&bytes)
+    }
+}
+
+fn keep(mut reading: PipeReader, kept: &Mutex<VecDeque<u8>>) {
+    let mut buffer = [0; 4096];
+    loop {
+        let count = match reading.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => return,
+        };
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let surplus = (kept.len() + count).saturating_sub(MOST_BYTES);
+        kept.drain(..surplus);
+        kept.extend(&buffer[..count]);
+    }
+}
+
+fn last_lines(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    if lines.is_empty() {
+        return " without a word".to_owned();
+    }
+    let shown = &lines[lines.len().saturating_sub(MOST_LINES)..];
+    // Control characters of a foreign program have no business on the user's terminal.
+    let clean = |line: &&str| line.replace(|c: char| c.is_control() && c != '\t', "?");
+    let shown: Vec<String> = shown.iter().map(clean).collect();
+    format!(" and said last:\n    {}\n", shown.join("\n    "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn only_the_end_is_kept() {
+        let (tail, mut writing) = OutputTail::start().unwrap();
+        for line in 0..10_000 {
+            writeln!(writing, "line {line}").unwrap();
+        }
+        drop(writing);
+        let text = tail.describe();
+        let expected: Vec<String> = (9_990..10_000).map(|line| format!("line {line}")).collect();
+        assert_eq!(text, format!(" and said last:\n    {}\n", expected.join("\n    ")));
+        assert!(tail.bytes.lock().unwrap().len() <= MOST_BYTES);
+    }
+
+    #[test]
+    fn a_silent_process_said_nothing_and_a_noisy_one_cannot_paint() {
+        assert_eq!(last_lines(b"\n \n"), " without a word");
+        assert_eq!(last_lines(b"a\x1b[2Jb\n"), " and said last:\n    a?[2Jb\n");
+    }
+}

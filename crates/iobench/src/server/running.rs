@@ -1,0 +1,143 @@
+//! A server under test, whoever wrote it: what can be named, and what then runs.
+
+use std::net::SocketAddr;
+use std::process::ExitStatus;
+
+use crate::error::{Error, Result};
+use crate::server;
+use crate::server::external::ExternalProcess;
+use crate::server::peer::Peer;
+use crate::server::process::{Launch, ServerProcess};
+use crate::server::shared::Counters;
+use crate::sys::signals::Signals;
+
+/// What is to be measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// A server of ours, by its name.
+    Own(&'static str),
+    /// Any other program.
+    External(Peer),
+}
+
+impl Subject {
+    /// Reads a server's name or `NAME=COMMAND`.
+    pub(crate) fn parse(text: &str) -> Result<Subject> {
+        if text.contains('=') {
+            let peer = text.parse().map_err(|problem| {
+                Error::setup(format!("`{text}` is no server: {problem}"), "see `--help` of compare")
+            })?;
+            return Ok(Subject::External(peer));
+        }
+        Ok(Subject::Own(server::find(text)?.name()))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Subject::Own(name) => name,
+            Subject::External(peer) => peer.name(),
+        }
+    }
+}
+
+/// A running server of either kind. Dropping it ends it.
+pub(crate) enum Running {
+    Own { name: &'static str, process: ServerProcess },
+    External(ExternalProcess),
+}
+
+impl Running {
+    /// Starts the subject as `launch` says, but for the name in it, and waits until it serves. It
+    /// dies with the calling thread.
+    pub(crate) fn start(subject: &Subject, launch: &Launch, signals: &Signals) -> Result<Running> {
+        match subject {
+            Subject::Own(name) => {
+                let launch = Launch { name: (*name).to_owned(), ..launch.clone() };
+                Ok(Running::Own { name, process: ServerProcess::start(&launch, signals)? })
+            }
+            Subject::External(peer) => {
+                Ok(Running::External(ExternalProcess::start(peer, launch, signals)?))
+            }
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Running::Own { name, .. } => name,
+            Running::External(process) => process.name(),
+        }
+    }
+
+    /// The process, of which the others that serve descend.
+    pub(crate) fn id(&self) -> u32 {
+        match self {
+            Running::Own { process, .. } => process.id(),
+            Running::External(process) => process.id(),
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        match self {
+            Running::Own { process, .. } => process.address(),
+            Running::External(process) => process.address(),
+        }
+    }
+
+    /// The threads that do all of the serving, each with a CPU of its own, if there are such.
+    pub(crate) fn thread_ids(&self) -> Option<&[i32]> {
+        match self {
+            Running::Own { process, .. } if process.works_in_its_threads() => {
+                Some(process.thread_ids())
+            }
+            _ => None,
+        }
+    }
+
+    /// What the server has counted, if it counts for us.
+    pub(crate) fn counters(&self) -> Option<Counters> {
+        match self {
+            Running::Own { process, .. } => Some(process.counters()),
+            Running::External(_) => None,
+        }
+    }
+
+    /// CPU time of the whole server, in nanoseconds, whatever processes it consists of.
+    pub(crate) fn cpu_time_ns(&self) -> u64 {
+        match self {
+            Running::Own { process, .. } => process.cpu_time_ns(),
+            Running::External(process) => process.cpu_time_ns(),
+        }
+    }
+
+    /// The exit status, if the process is gone although nobody told it to.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        match self {
+            Running::Own { process, .. } => process.ended(),
+            Running::External(process) => process.ended(),
+        }
+    }
+
+    /// Waits until the server has done with the connections that its clients have closed; false if
+    /// it does not in time, or has ended. All clients must have closed before.
+    pub(crate) fn drain(&mut self, signals: &Signals) -> Result<bool> {
+        match self {
+            Running::Own { process, .. } => process.drain(signals),
+            Running::External(process) => process.drain(signals),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects_are_names_or_commands() {
+        assert_eq!(Subject::parse("epoll").unwrap(), Subject::Own("epoll"));
+        let peer = Subject::parse("mine=server {port}").unwrap();
+        assert!(matches!(peer, Subject::External(_)) && peer.name() == "mine");
+        assert!(Subject::parse("nobody").is_err());
+        let message = Subject::parse("mine=server").unwrap_err().to_string();
+        assert!(message.contains("{port}"), "{message}");
+    }
+}

@@ -1,0 +1,30 @@
+//! What can go wrong, said so that a person knows what to do next.
+
+use std::io;
+
+use thiserror::Error;
+
+/// A failure that ends the server. Each message names the cause and then the remedy.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum Error {
+    /// A call into the kernel or a runtime failed.
+    #[error("cannot {action}: {source}; {remedy}")]
+    System { action: String, source: io::Error, remedy: &'static str },
+    /// The request cannot be carried out.
+    #[error("{cause}; {remedy}")]
+    Setup { cause: String, remedy: &'static str },
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// Adds the action and the remedy to an I/O error.
+pub(crate) trait Context<T> {
+    fn context(self, action: impl Into<String>, remedy: &'static str) -> Result<T>;
+}
+
+impl<T> Context<T> for io::Result<T> {
+    fn context(self, action: impl Into<String>, remedy: &'static str) -> Result<T> {
+        self.map_err(|source| Error::System { action: action.into(), source, remedy })
+    }
+}
