@@ -88,3 +88,20 @@ fn help_has_units_defaults_and_examples() {
     }
     assert_eq!(run(&["--version"]).status.code(), Some(0));
 }
+
+#[test]
+fn every_server_is_described_with_its_limits() {
+    let listed = run(&["serve", "--list"]);
+    assert_eq!(listed.status.code(), Some(0));
+    let (list, help) = (stdout(&listed), stdout(&run(&["serve", "--help"])));
+    let names = ["epoll-edge", "poll", "select", "thread", "process", "blocking-pool"];
+    for name in names.into_iter().chain(["epoll", "epoll-partitioned", "megapipe", "megapipe-pb"]) {
+        let entry = format!("\n  {name} ");
+        assert!(format!("\n{list}").contains(&entry) && help.contains(&entry), "{name}: {list}");
+    }
+    assert_eq!(list.matches("limits: ").count(), list.lines().count() / 2);
+    for part in ["HTTP/1.1", "wrk", "burn:50us"] {
+        assert!(help.contains(part), "no `{part}` in: {help}");
+    }
+    assert_refused(&["serve"], &["--server"]);
+}

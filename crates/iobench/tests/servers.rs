@@ -181,11 +181,16 @@ fn reset(stream: TcpStream) {
     assert_eq!(result, 0);
 }
 
+fn descriptors(serving: &Serving) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", serving.id())).expect("it runs").count()
+}
+
 #[test]
 fn resets_end_connections_and_nothing_else() {
     const SIZES: [&str; 4] = ["--request-bytes", "64", "--response-bytes", "1048576"];
     for server in SERVERS {
         let serving = Serving::start_with(server, &SIZES);
+        let before = descriptors(&serving);
         for sent in [0, 10, 64, 640] {
             let mut stream = connect(&serving);
             stream.write_all(&pattern(sent)).unwrap();
@@ -199,8 +204,11 @@ fn resets_end_connections_and_nothing_else() {
         stream.write_all(&[7; 64]).unwrap();
         stream.read_exact(&mut vec![0; 1 << 20]).unwrap();
         wait_for_end(stream);
-        // A reset may still be on its way up to a server's thread or process.
-        thread::sleep(Duration::from_millis(200));
+        // A thread or process hears of a reset in its own time.
+        wait_until("all connections are closed", || {
+            let closed = descriptors(&serving) <= before && children(serving.id()).is_empty();
+            closed.then_some(())
+        });
         assert_balanced(server, serving, 5);
     }
 }
