@@ -13,10 +13,14 @@ use crate::sys::signals::Signals;
 
 /// Serves until the end.
 pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
+    let Some(name) = &arguments.server else {
+        output::print(&server::catalogue());
+        return Ok(());
+    };
     // Under `compare` the signals stay blocked for good: Ctrl-C reaches the whole process group,
     // and the measuring process is the one to end us, by closing the lifeline.
     let signals = Signals::block();
-    let server = server::find(&arguments.server)?;
+    let server = server::find(name)?;
     let cpus = cpus(arguments)?;
     let exchange = arguments.request_bytes.zip(arguments.response_bytes);
     let exchange =
@@ -42,15 +46,16 @@ pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
     let page = Page::create(cpus.len())?;
     server::run(server, &cpus, service, address, &page, &[signals.descriptor()?], |port| {
         address.set_port(port);
+        let verb = if exchange.is_some() { "answers" } else { "echoes" };
         output::print(&format!(
-            "{}: {}\nechoes on {address} with a thread on each of CPU {cpus:?}; Ctrl-C ends it\n",
+            "{}: {}\n{verb} on {address} with a thread on each of CPU {cpus:?}; Ctrl-C ends it\n",
             server.name(),
             server.describe()
         ));
     })?;
     let totals = page.totals();
     output::print(&format!(
-        "{} connections, {} bytes echoed, {} system calls, {} errors\n",
+        "{} connections, {} bytes sent, {} system calls, {} errors\n",
         totals.accepted, totals.bytes_sent, totals.system_calls, totals.errors
     ));
     Ok(())

@@ -46,6 +46,13 @@ request of wrk for http://127.0.0.1:PORT/ has 36 bytes and the digits of the por
 free ports. Both clients of --beside are judged by what the server sent and by their CPU time from
 start to end.";
 
+const SERVE_EXAMPLES: &str = "
+Examples:
+  iobench serve --server thread --cores 2
+  iobench serve --server poll --request-bytes 128 --response-bytes 10240 --work burn:50us
+  iobench serve --server epoll --bind 7000 --request-bytes 40 --response-bytes 128
+      and then: wrk -t1 -c64 -d5 http://127.0.0.1:7000/";
+
 /// The referee for network I/O architectures.
 #[derive(Debug, Parser)]
 #[command(name = "iobench", version, about, after_help = EXAMPLES)]
@@ -59,7 +66,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Compare servers under a closed loop of small transactions, interleaved, with intervals.
     Compare(CompareArgs),
-    /// Run one of the echo servers alone, until Ctrl-C.
+    /// Run one of the servers alone, until Ctrl-C.
     Serve(ServeArgs),
     /// Run the client alone, against a server that already runs or one of ours.
     Load(LoadArgs),
@@ -80,7 +87,7 @@ pub(crate) struct DoctorArgs {
 #[command(after_help = COMPARE_EXAMPLES)]
 pub(crate) struct CompareArgs {
     /// Servers to compare, separated by commas
-    /// [default: epoll,epoll-partitioned,megapipe,megapipe-epoll; also: megapipe-stealing]
+    /// [default: epoll,epoll-partitioned,megapipe,megapipe-epoll; all: iobench serve --list]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) servers: Vec<String>,
 
@@ -148,10 +155,15 @@ pub(crate) struct CompareArgs {
 
 /// Options of `serve`.
 #[derive(Debug, Args)]
+#[command(after_help = serve_help())]
 pub(crate) struct ServeArgs {
-    /// The server's name
-    #[arg(long, value_name = "NAME")]
-    pub(crate) server: String,
+    /// The server's name, one of those below
+    #[arg(long, value_name = "NAME", required_unless_present = "list")]
+    pub(crate) server: Option<String>,
+
+    /// Describe all servers and their limits
+    #[arg(long)]
+    pub(crate) list: bool,
 
     /// Server threads, each on a CPU of its own [default: 1]
     #[arg(long, value_name = "N", conflicts_with = "server_cpus")]
@@ -174,11 +186,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "response_bytes")]
     pub(crate) request_bytes: Option<usize>,
 
-    /// Bytes of the answer to each request
+    /// Bytes of the answer to each request. As many as in the request: the request comes back. Else
+    /// from 38 bytes on the answer is an HTTP/1.1 response, so that wrk, whose request to
+    /// 127.0.0.1 and a port of four digits has 40 bytes, can load the same server
     #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "request_bytes")]
     pub(crate) response_bytes: Option<usize>,
 
-    /// Processing per request: none, burn:TIME (CPU) or sleep:TIME, such as burn:50us
+    /// Processing per request, or per read without sizes: none, burn:TIME (CPU) or sleep:TIME, such as burn:50us
     #[arg(long, value_name = "WORK", default_value = "none")]
     pub(crate) work: Work,
 
@@ -189,6 +203,10 @@ pub(crate) struct ServeArgs {
     /// The pipe whose end is ours, inherited from `compare`
     #[arg(long, hide = true, requires = "page_fd")]
     pub(crate) lifeline_fd: Option<i32>,
+}
+
+fn serve_help() -> String {
+    format!("Servers:\n{}{SERVE_EXAMPLES}", crate::server::catalogue())
 }
 
 /// Options of `load`.

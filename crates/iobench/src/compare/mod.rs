@@ -175,6 +175,9 @@ impl<'a> Run<'a> {
         connections: usize,
         signals: &'a Signals,
     ) -> Result<Self> {
+        for name in names {
+            server::find(name)?.check_connections(connections)?;
+        }
         let mut processes: Vec<(ProcessKey, ServerProcess)> = Vec::new();
         for cell in &plan.cells {
             for (server, name) in names.iter().enumerate() {

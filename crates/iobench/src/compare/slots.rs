@@ -98,7 +98,11 @@ impl<'a> SlotRunner<'a> {
             return Ok(SlotOutcome::failed(format!("the server process ended ({status})")));
         }
         let before = server.counters();
-        let server_side = Side::new(server.id(), server.thread_ids())?;
+        let server_side = if server.works_in_its_threads() {
+            Some(Side::new(server.id(), server.thread_ids())?)
+        } else {
+            None
+        };
         self.clients.begin_slot(RawAddress::new(server.address()));
         warm_up(self.clients, self.signals)?;
         let prompt = wake_promptly();
@@ -107,7 +111,7 @@ impl<'a> SlotRunner<'a> {
         let mut borders = Vec::with_capacity(self.slicing.count + 1);
         for border in 0..=self.slicing.count as u64 {
             self.signals.sleep_until(start_ns + border * self.slicing.length_ns)?;
-            borders.push(self.sample(server, &server_side));
+            borders.push(self.sample(server, server_side.as_ref()));
         }
         drop(prompt);
         let tallies = self.clients.finish_slot()?;
@@ -132,10 +136,13 @@ impl<'a> SlotRunner<'a> {
         Ok(outcome)
     }
 
-    fn sample(&mut self, server: &ServerProcess, server_side: &Side) -> Border {
+    fn sample(&mut self, server: &ServerProcess, server_side: Option<&Side>) -> Border {
         let mut border = Border { at_ns: now_ns(), ..Border::default() };
         border.system_calls = server.counters().system_calls;
-        server_side.read(&mut border.server);
+        match server_side {
+            Some(side) => side.read(&mut border.server),
+            None => border.server = whole_server(server),
+        }
         self.client_side.read(&mut border.client);
         border.ticks = self.cpus.read();
         border.coordinator_ns = self.coordinator.read().run_ns;
@@ -219,6 +226,16 @@ impl<'a> SlotRunner<'a> {
         let slack_ns = wall_ns / FOREIGN_PART + self.placement.cpus().len() as u64 * TICK_NS;
         busy_ns > ours_ns + slack_ns
     }
+}
+
+/// The times of a server whose connections have threads or processes of their own, for as many
+/// threads as it has CPUs. Those wait for each other, so that delays tell nothing about others.
+fn whole_server(server: &ServerProcess) -> Vec<ThreadTimes> {
+    let mut times = vec![ThreadTimes::default(); server.thread_ids().len()];
+    if let Some(first) = times.first_mut() {
+        first.run_ns = server.cpu_time_ns();
+    }
+    times
 }
 
 /// Waits for the least warm-up and until every connection has completed a transaction, or none has

@@ -138,7 +138,9 @@ fn start_server(arguments: &LoadArgs, signals: &Signals) -> Result<(ServerProces
         client_cpus: arguments.cpus.clone(),
     };
     let placement = Placement::choose(cores, &allowed_cpus()?, &choice)?;
-    let name = crate::server::find(name)?.name();
+    let server = crate::server::find(name)?;
+    server.check_connections(arguments.connections)?;
+    let name = server.name();
     let echo = Launch::echo(name, &placement.server_cpus);
     let launch = Launch { service: service_for(exchange(arguments)), ..echo };
     Ok((ServerProcess::start(&launch, signals)?, placement))

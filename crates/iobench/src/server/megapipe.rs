@@ -5,11 +5,12 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use megapipe::{
-    Accept, Buffer, Channel, Completion, Config, CpuSet, DriverChoice, Event, Handle, Repeat,
+    Accept, Buffer, Channel, Completion, Config, CpuSet, DriverChoice, Event, Handle, Lease, Repeat,
 };
 
 use crate::error::{Context, Result};
 use crate::server::listener::Listening;
+use crate::server::response::Reply;
 use crate::server::{Server, ThreadContext};
 use crate::sys::affinity;
 
@@ -19,6 +20,8 @@ pub(crate) struct MegapipeServer {
     name: &'static str,
     description: &'static str,
     driver: DriverChoice,
+    batch: u32,
+    accept: fn() -> Accept,
     steal_interval: Option<Duration>,
 }
 
@@ -26,6 +29,8 @@ pub(crate) static URING: MegapipeServer = MegapipeServer {
     name: "megapipe",
     description: "the channel over io_uring: partitioned listener, lightweight sockets, batches",
     driver: DriverChoice::Uring,
+    batch: BATCH,
+    accept: Accept::lightweight,
     steal_interval: None,
 };
 
@@ -33,6 +38,8 @@ pub(crate) static EPOLL: MegapipeServer = MegapipeServer {
     name: "megapipe-epoll",
     description: "the same program over the channel's epoll driver, which needs no io_uring",
     driver: DriverChoice::Epoll,
+    batch: BATCH,
+    accept: Accept::lightweight,
     steal_interval: None,
 };
 
@@ -40,12 +47,39 @@ pub(crate) static STEALING: MegapipeServer = MegapipeServer {
     name: "megapipe-stealing",
     description: "megapipe, with idle channels that take connections from busy ones",
     driver: DriverChoice::Uring,
+    batch: BATCH,
+    accept: Accept::lightweight,
     steal_interval: Some(Duration::from_millis(1)),
 };
 
+/// The first of the report's three means alone (Table 5.1).
+pub(crate) static PARTITIONED: MegapipeServer = MegapipeServer {
+    name: "megapipe-p",
+    description: "megapipe with the partitioned listener alone: no batches, regular descriptors",
+    driver: DriverChoice::Uring,
+    batch: 1,
+    accept: Accept::descriptors,
+    steal_interval: None,
+};
+
+/// The first two of them; `megapipe` has all three.
+pub(crate) static BATCHED: MegapipeServer = MegapipeServer {
+    name: "megapipe-pb",
+    description: "megapipe with the partitioned listener and batches, but regular descriptors",
+    driver: DriverChoice::Uring,
+    batch: BATCH,
+    accept: Accept::descriptors,
+    steal_interval: None,
+};
+
 const REMEDY: &str = "run `iobench doctor` to see what this machine lacks";
+/// Requests that are handed to the kernel together, as in the report (section 3.4.3).
+const BATCH: u32 = 32;
 /// Completions that are handled before the counters are shown.
-const BATCH: usize = 256;
+const COMPLETIONS: usize = 256;
+/// Bytes of copied answers that one peer may leave unread. Receiving cannot be suspended without
+/// cancelling the answers as well, so a peer that leaves more is not served any longer.
+const MOST_UNSENT_BYTES: usize = 4 << 20;
 
 impl Server for MegapipeServer {
     fn name(&self) -> &'static str {
@@ -56,15 +90,22 @@ impl Server for MegapipeServer {
         self.description
     }
 
+    fn limits(&self) -> &'static str {
+        "ulimit -n, for lightweight sockets too; io_uring unless it says epoll; ends peers that \
+         leave 4 MiB of split echoes unread"
+    }
+
     fn listening(&self) -> Listening {
         Listening::Shared
     }
 
     fn run_thread(&self, context: &mut ThreadContext<'_>) -> Result<()> {
-        let MegapipeServer { driver, steal_interval, .. } = *self;
-        let config = Config { driver, steal_interval, ..Config::default() };
+        let MegapipeServer { driver, batch, accept, steal_interval, .. } = *self;
+        // Without batches there is nothing to wait for, either.
+        let linger = if batch == 1 { Duration::ZERO } else { Config::default().linger };
+        let config = Config { driver, batch, linger, steal_interval, ..Config::default() };
         let channel = file(Channel::with_config(config), "create a channel")?;
-        let mut server = EventLoop { channel, context };
+        let mut server = EventLoop { channel, context, accept };
         let stop = server.start()?;
         server.run(stop)
     }
@@ -75,9 +116,24 @@ fn file<T>(result: std::result::Result<T, impl Into<megapipe::Error>>, action: &
     result.map_err(|error| io::Error::from(error.into())).context(action, REMEDY)
 }
 
+/// What a connection is owed, where requests have a size.
+#[derive(Default)]
+struct Connection {
+    /// Bytes of the incomplete request that have arrived.
+    partial: usize,
+    /// Complete requests that are not answered; one answer is written at a time.
+    owed: usize,
+    is_writing: bool,
+    /// The incomplete request, if it is to be echoed.
+    held: Vec<u8>,
+    /// Bytes of copies that are being written.
+    unsent: usize,
+}
+
 struct EventLoop<'a, 'b> {
-    channel: Channel<()>,
+    channel: Channel<Connection>,
     context: &'a mut ThreadContext<'b>,
+    accept: fn() -> Accept,
 }
 
 impl EventLoop<'_, '_> {
@@ -85,25 +141,28 @@ impl EventLoop<'_, '_> {
     fn start(&mut self) -> Result<Handle> {
         let listener = borrow(self.context.shared_listener());
         let cpus = share_of(self.context.index, self.context.cpus);
-        let joined = self.channel.register_listener(listener, cpus, ());
+        let joined = self.channel.register_listener(listener, cpus, Connection::default());
         let listening = file(joined, "take a share of the listening socket")?;
-        file(self.channel.accept(listening, Accept::lightweight()), "accept")?;
+        file(self.channel.accept(listening, (self.accept)()), "accept")?;
         let stop: OwnedFd = borrow(self.context.stop())
             .try_clone_to_owned()
             .context("duplicate a descriptor", "raise the limit of open files (ulimit -n)")?;
-        let stop = file(self.channel.register(stop, ()), "wait for the end")?;
+        let stop = file(self.channel.register(stop, Connection::default()), "wait for the end")?;
         file(self.channel.read(stop, Vec::with_capacity(8)), "wait for the end")?;
         file(self.channel.flush(), "start accepting")?;
         Ok(stop)
     }
 
     fn run(&mut self, stop: Handle) -> Result<()> {
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut batch = Vec::with_capacity(COMPLETIONS);
         self.context.ready();
         loop {
             self.context.counters.system_calls = self.channel.counters().system_calls;
             self.context.publish();
-            file(self.channel.dispatch_batch(&mut batch, BATCH, None), "wait for completions")?;
+            file(
+                self.channel.dispatch_batch(&mut batch, COMPLETIONS, None),
+                "wait for completions",
+            )?;
             for done in batch.drain(..) {
                 if done.handle == stop {
                     return Ok(());
@@ -118,24 +177,22 @@ impl EventLoop<'_, '_> {
         match done.event {
             Event::Receive(Ok(message)) if !message.is_empty() => {
                 counters.bytes_received += message.len() as u64;
-                // Unknown once an earlier completion of the same batch has ended the connection.
-                if self.channel.cookie(done.handle).is_some() {
-                    file(self.channel.write(done.handle, message), "write")?;
-                }
+                self.answer(done.handle, message)?;
             }
-            Event::Write(Ok(count), Buffer::Lease(message)) if count == message.len() => {
+            Event::Write(Ok(count), buffer) if count == buffer.len() => {
                 counters.bytes_sent += count as u64;
+                self.written(done.handle, buffer)?;
             }
             Event::Accept(Ok(accepted)) => {
                 counters.accepted += 1;
-                let registered = self.channel.register(accepted.socket, ());
+                let registered = self.channel.register(accepted.socket, Connection::default());
                 let connection = file(registered, "register a connection")?;
                 file(self.channel.receive(connection, Repeat::UntilCancelled), "receive")?;
             }
             Event::Accept(Err(_)) => {
                 // Out of descriptors or memory: counted, and tried again.
                 counters.errors += 1;
-                file(self.channel.accept(done.handle, Accept::lightweight()), "accept")?;
+                file(self.channel.accept(done.handle, (self.accept)()), "accept")?;
             }
             Event::Receive(Err(error)) | Event::Write(Err(error), _) => {
                 // The benchmark's clients end every connection with RST.
@@ -147,6 +204,101 @@ impl EventLoop<'_, '_> {
             _ => self.end(done.handle),
         }
         Ok(())
+    }
+
+    /// Answers what a message completes. The connection is unknown once an earlier completion of
+    /// the same batch has ended it.
+    fn answer(&mut self, handle: Handle, message: Lease) -> Result<()> {
+        let Some(connection) = self.channel.cookie_mut(handle) else { return Ok(()) };
+        let responder = self.context.responder;
+        let whole = match responder.reply() {
+            Reply::Raw => true,
+            Reply::Filler { request_bytes, .. } => {
+                let arrived = connection.partial + message.len();
+                connection.owed += arrived / request_bytes;
+                connection.partial = arrived % request_bytes;
+                return self.write_filler(handle);
+            }
+            Reply::Echo { request_bytes } if connection.held.is_empty() => {
+                let requests = message.len() / request_bytes;
+                message.len() % request_bytes == 0 && (requests == 1 || !responder.works())
+            }
+            Reply::Echo { .. } => false,
+        };
+        if !whole {
+            return self.echo_copies(handle, &message);
+        }
+        if responder.work(&mut self.context.counters) {
+            file(self.channel.write(handle, message), "write")?;
+        }
+        Ok(())
+    }
+
+    /// Writes the next answer that is owed, unless one is under way.
+    fn write_filler(&mut self, handle: Handle) -> Result<()> {
+        let responder = self.context.responder;
+        let Reply::Filler { bytes, .. } = responder.reply() else { return Ok(()) };
+        let Some(connection) = self.channel.cookie_mut(handle) else { return Ok(()) };
+        if connection.is_writing || connection.owed == 0 {
+            return Ok(());
+        }
+        if responder.work(&mut self.context.counters) {
+            connection.owed -= 1;
+            connection.is_writing = true;
+            file(self.channel.write(handle, bytes), "write")?;
+        }
+        Ok(())
+    }
+
+    /// Echoes requests that did not arrive as one message each, which have to be put together.
+    fn echo_copies(&mut self, handle: Handle, message: &[u8]) -> Result<()> {
+        let responder = self.context.responder;
+        let Reply::Echo { request_bytes } = responder.reply() else { return Ok(()) };
+        let Some(connection) = self.channel.cookie_mut(handle) else { return Ok(()) };
+        connection.held.extend_from_slice(message);
+        while let Some(connection) = self.channel.cookie_mut(handle)
+            && connection.held.len() >= request_bytes
+        {
+            let complete = connection.held.len() / request_bytes * request_bytes;
+            let answer_bytes = if responder.works() { request_bytes } else { complete };
+            if !responder.work(&mut self.context.counters) {
+                return Ok(());
+            }
+            let rest = connection.held.split_off(answer_bytes);
+            let answer = std::mem::replace(&mut connection.held, rest);
+            connection.unsent += answer_bytes;
+            if connection.unsent > MOST_UNSENT_BYTES {
+                self.context.counters.errors += 1;
+                self.end(handle);
+                return Ok(());
+            }
+            file(self.channel.write(handle, answer), "write")?;
+        }
+        Ok(())
+    }
+
+    /// Takes back what was written, and goes on with what is owed.
+    fn written(&mut self, handle: Handle, buffer: Buffer) -> Result<()> {
+        match buffer {
+            Buffer::Static(_) => {
+                if let Some(connection) = self.channel.cookie_mut(handle) {
+                    connection.is_writing = false;
+                }
+                self.write_filler(handle)
+            }
+            Buffer::Owned(mut bytes) => {
+                if let Some(connection) = self.channel.cookie_mut(handle) {
+                    connection.unsent -= bytes.len();
+                    // The memory serves for the next request.
+                    if connection.held.capacity() == 0 {
+                        bytes.clear();
+                        connection.held = bytes;
+                    }
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Ends a connection, unless an earlier completion of the same batch has done so.

@@ -3,19 +3,32 @@
 //! A server supplies one function, the loop of a thread. Threads, pinning, listening sockets,
 //! counters and the end are shared, so that a comparison compares nothing else.
 
+pub(crate) mod children;
 pub(crate) mod epoll;
+pub(crate) mod forking;
+pub(crate) mod framing;
+pub(crate) mod limits;
 pub(crate) mod listener;
 pub(crate) mod megapipe;
+pub(crate) mod poll;
+pub(crate) mod pool;
 pub(crate) mod process;
+pub(crate) mod response;
+pub(crate) mod select;
 pub(crate) mod shared;
+pub(crate) mod stream;
+pub(crate) mod thread;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::thread;
+use std::thread::Builder;
 
 use crate::error::{Context, Error, Result};
 use crate::exchange::Service;
+use crate::server::children::ChildPlace;
 use crate::server::listener::{Listeners, Listening};
+use crate::server::pool::Queue;
+use crate::server::response::Responder;
 use crate::server::shared::{Counters, Page, ThreadBlock};
 use crate::sys::affinity;
 use crate::sys::signals::{Event, wait_for_any};
@@ -23,14 +36,32 @@ use crate::sys::signals::{Event, wait_for_any};
 /// Bytes that a thread reads at most in one call; also what a server may hold back per connection.
 pub(crate) const READ_BUFFER_BYTES: usize = 64 * 1024;
 
-/// An echo server. It sends back every byte that it receives, in order, and closes a connection
-/// when the peer has closed it.
+/// The same where every connection has a buffer of its own.
+pub(crate) const CONNECTION_BUFFER_BYTES: usize = 16 * 1024;
+
+/// A server. It answers every request in order, as the responder says, and closes a connection when
+/// the peer has closed it.
 pub(crate) trait Server: Sync {
     /// The name on the command line and in reports.
     fn name(&self) -> &'static str;
 
     /// One line for people.
     fn describe(&self) -> &'static str;
+
+    /// What bounds the number of connections, for people.
+    fn limits(&self) -> &'static str {
+        "ulimit -n"
+    }
+
+    /// Refuses more connections than the server could carry on this machine.
+    fn check_connections(&self, connections: usize) -> Result<()> {
+        limits::check_files(connections)
+    }
+
+    /// Whether the pinned threads do all the work themselves, so that their times are the server's.
+    fn works_in_its_threads(&self) -> bool {
+        true
+    }
 
     /// The listening sockets to make before the threads start.
     fn listening(&self) -> Listening;
@@ -42,8 +73,21 @@ pub(crate) trait Server: Sync {
 }
 
 /// Every server that can be named. The first is the baseline of the report.
-static SERVERS: [&dyn Server; 5] =
-    [&epoll::SHARED, &epoll::PARTITIONED, &megapipe::URING, &megapipe::EPOLL, &megapipe::STEALING];
+static SERVERS: [&dyn Server; 13] = [
+    &epoll::SHARED,
+    &epoll::PARTITIONED,
+    &megapipe::URING,
+    &megapipe::EPOLL,
+    &megapipe::STEALING,
+    &megapipe::PARTITIONED,
+    &megapipe::BATCHED,
+    &epoll::EDGE,
+    &poll::PollServer,
+    &select::SelectServer,
+    &thread::ThreadServer,
+    &forking::ForkingServer,
+    &pool::PoolServer,
+];
 
 /// How many of them are compared when none is named.
 const USUAL: usize = 4;
@@ -55,6 +99,20 @@ pub(crate) fn all() -> &'static [&'static dyn Server] {
 /// The servers that are compared when none is named.
 pub(crate) fn usual() -> &'static [&'static dyn Server] {
     &SERVERS[..USUAL]
+}
+
+/// A paragraph about each server, for the help.
+pub(crate) fn catalogue() -> String {
+    let entry = |server: &&dyn Server| {
+        format!(
+            "  {:<18} {}\n{:21}limits: {}\n",
+            server.name(),
+            server.describe(),
+            "",
+            server.limits()
+        )
+    };
+    all().iter().map(entry).collect()
 }
 
 /// Finds a server by its name.
@@ -76,10 +134,12 @@ pub(crate) struct ThreadContext<'a> {
     pub(crate) cpus: &'a [usize],
     /// Counted by the thread, seen by others after `publish`.
     pub(crate) counters: Counters,
-    pub(crate) service: Service,
+    pub(crate) responder: &'a Responder,
     listener: RawFd,
     stop: RawFd,
     block: &'a ThreadBlock,
+    children: &'a [ChildPlace],
+    queue: &'a Queue,
 }
 
 impl ThreadContext<'_> {
@@ -118,34 +178,42 @@ pub(crate) fn run(
 ) -> Result<()> {
     let listeners = Listeners::create(server.listening(), address, cpus)?;
     let (stop, finished) = (Event::new()?, Event::new()?);
+    let (responder, queue) = (Responder::new(service), Queue::default());
+    let end = || {
+        responder.stop();
+        stop.raise();
+    };
     page.publish_port(listeners.port);
     started(listeners.port);
-    thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for (index, &cpu) in cpus.iter().enumerate() {
             let mut context = ThreadContext {
                 index,
                 cpus,
                 counters: Counters::default(),
-                service,
+                responder: &responder,
                 listener: listeners.of_thread(index).as_raw_fd(),
                 stop: stop.raw(),
                 block: page.block(index),
+                children: page.children(index),
+                queue: &queue,
             };
             let finished = &finished;
-            let spawned = thread::Builder::new()
-                .name(format!("{}-{index}", server.name()))
-                .spawn_scoped(scope, move || {
+            let spawned = Builder::new().name(format!("{}-{index}", server.name())).spawn_scoped(
+                scope,
+                move || {
                     let result =
                         affinity::pin_to(cpu).and_then(|()| server.run_thread(&mut context));
                     context.publish();
                     finished.raise();
                     result
-                });
+                },
+            );
             match spawned {
                 Ok(handle) => threads.push(handle),
                 Err(error) => {
-                    stop.raise();
+                    end();
                     return Err(error).context("start a server thread", "raise `ulimit -u`");
                 }
             }
@@ -153,7 +221,7 @@ pub(crate) fn run(
         let mut watched: Vec<RawFd> = ends.iter().map(AsRawFd::as_raw_fd).collect();
         watched.push(finished.raw());
         wait_for_any(&watched);
-        stop.raise();
+        end();
         threads.into_iter().try_for_each(|thread| {
             thread.join().unwrap_or_else(|_| {
                 Err(Error::setup("a server thread panicked", "report this as a bug"))

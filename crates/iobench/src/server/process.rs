@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
 use crate::exchange::Service;
+use crate::server;
 use crate::server::shared::{Counters, Page};
 use crate::sys::check;
 use crate::sys::clock::now_ns;
+use crate::sys::cpuclock;
 use crate::sys::signals::Signals;
 
 /// How long a server may take to start, and to end once it is told.
@@ -69,6 +71,7 @@ pub(crate) struct ServerProcess {
     lifeline: Option<OwnedFd>,
     address: SocketAddr,
     thread_ids: Vec<i32>,
+    works_in_its_threads: bool,
 }
 
 impl ServerProcess {
@@ -96,7 +99,9 @@ impl ServerProcess {
         )?;
         let address = SocketAddr::new(launch.address, 0);
         let (lifeline, thread_ids) = (Some(ours), Vec::new());
-        let mut process = ServerProcess { child, page, lifeline, address, thread_ids };
+        let works_in_its_threads = server::find(name)?.works_in_its_threads();
+        let mut process =
+            ServerProcess { child, page, lifeline, address, thread_ids, works_in_its_threads };
         process.wait_until_ready(name, signals)?;
         Ok(process)
     }
@@ -133,8 +138,21 @@ impl ServerProcess {
         self.address
     }
 
+    /// The pinned threads.
     pub(crate) fn thread_ids(&self) -> &[i32] {
         &self.thread_ids
+    }
+
+    /// Whether the times of the pinned threads are those of the server; else `cpu_time_ns` is.
+    pub(crate) fn works_in_its_threads(&self) -> bool {
+        self.works_in_its_threads
+    }
+
+    /// CPU time that the server has used since its start: all its threads and, where it has any,
+    /// child processes, whether they run or have ended. Exact to microseconds for each child.
+    pub(crate) fn cpu_time_ns(&self) -> u64 {
+        let threads_ns = cpuclock::process_ns(self.child.id()).unwrap_or(0);
+        threads_ns + self.page.children_cpu_ns()
     }
 
     pub(crate) fn counters(&self) -> Counters {

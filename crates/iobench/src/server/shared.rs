@@ -1,7 +1,10 @@
 //! The page of counters that a server process shares with the process that measures it.
 //!
-//! It lives in a memfd. Every server thread owns one block, which only it writes, with plain
-//! relaxed stores; the other side only reads. Nothing in it is trusted beyond being a number.
+//! It lives in a memfd. Every server thread owns one block, in which only it writes its counters,
+//! with plain relaxed stores. What connections with a thread or process of their own count is added
+//! to a second set of counters in the block of the thread that accepted them: on the same CPU, so
+//! that the addition is not contended. A list of child processes follows (see `children`). The
+//! other side only reads. Nothing in it is trusted beyond being a number.
 
 use std::fs::File;
 use std::io;
@@ -10,6 +13,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Context, Error, Result};
+use crate::server::children::{ChildPlace, MOST_CHILDREN};
 use crate::sys::check;
 
 /// What a server thread counts for itself; published as a whole, without read-modify-write.
@@ -28,6 +32,16 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    fn fields(&self) -> [u64; 6] {
+        let Counters { system_calls, accepted, closed, bytes_received, bytes_sent, errors } = *self;
+        [system_calls, accepted, closed, bytes_received, bytes_sent, errors]
+    }
+
+    fn from_fields(fields: [u64; 6]) -> Counters {
+        let [system_calls, accepted, closed, bytes_received, bytes_sent, errors] = fields;
+        Counters { system_calls, accepted, closed, bytes_received, bytes_sent, errors }
+    }
+
     pub(crate) fn add(&mut self, other: &Counters) {
         self.system_calls += other.system_calls;
         self.accepted += other.accepted;
@@ -55,6 +69,14 @@ impl Counters {
 #[repr(C, align(128))]
 pub(crate) struct ThreadBlock {
     thread_id: AtomicU64,
+    own: SharedCounters,
+    others: SharedCounters,
+    /// Places in the thread's list of children that were ever used.
+    pub(crate) children_used: AtomicU64,
+}
+
+#[repr(C)]
+struct SharedCounters {
     system_calls: AtomicU64,
     accepted: AtomicU64,
     closed: AtomicU64,
@@ -63,25 +85,38 @@ pub(crate) struct ThreadBlock {
     errors: AtomicU64,
 }
 
-impl ThreadBlock {
-    pub(crate) fn publish(&self, counters: &Counters) {
-        self.system_calls.store(counters.system_calls, Ordering::Relaxed);
-        self.accepted.store(counters.accepted, Ordering::Relaxed);
-        self.closed.store(counters.closed, Ordering::Relaxed);
-        self.bytes_received.store(counters.bytes_received, Ordering::Relaxed);
-        self.bytes_sent.store(counters.bytes_sent, Ordering::Relaxed);
-        self.errors.store(counters.errors, Ordering::Relaxed);
+impl SharedCounters {
+    fn fields(&self) -> [&AtomicU64; 6] {
+        let SharedCounters { system_calls, accepted, closed, bytes_received, bytes_sent, errors } =
+            self;
+        [system_calls, accepted, closed, bytes_received, bytes_sent, errors]
     }
 
     fn read(&self) -> Counters {
-        Counters {
-            system_calls: self.system_calls.load(Ordering::Relaxed),
-            accepted: self.accepted.load(Ordering::Relaxed),
-            closed: self.closed.load(Ordering::Relaxed),
-            bytes_received: self.bytes_received.load(Ordering::Relaxed),
-            bytes_sent: self.bytes_sent.load(Ordering::Relaxed),
-            errors: self.errors.load(Ordering::Relaxed),
+        Counters::from_fields(self.fields().map(|field| field.load(Ordering::Relaxed)))
+    }
+}
+
+impl ThreadBlock {
+    pub(crate) fn publish(&self, counters: &Counters) {
+        for (field, value) in self.own.fields().into_iter().zip(counters.fields()) {
+            field.store(value, Ordering::Relaxed);
         }
+    }
+
+    /// Adds what a connection's own thread or process has counted since it last did so.
+    pub(crate) fn add(&self, counters: &Counters) {
+        for (field, value) in self.others.fields().into_iter().zip(counters.fields()) {
+            if value != 0 {
+                field.fetch_add(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn read(&self) -> Counters {
+        let mut sum = self.own.read();
+        sum.add(&self.others.read());
+        sum
     }
 
     /// Tells the other side that the thread serves from now on.
@@ -140,7 +175,9 @@ impl Page {
     }
 
     fn length_for(threads: usize) -> usize {
-        size_of::<Header>() + threads * size_of::<ThreadBlock>()
+        // Memory is taken only for the children that there are.
+        let children = MOST_CHILDREN * size_of::<ChildPlace>();
+        size_of::<Header>() + threads * (size_of::<ThreadBlock>() + children)
     }
 
     fn map(file: OwnedFd, threads: usize) -> Result<Page> {
@@ -182,6 +219,28 @@ impl Page {
         // SAFETY: the index was just checked, so the block lies inside the mapping; alignment
         // follows from both types being aligned to and multiples of 128 bytes.
         unsafe { &*self.memory.as_ptr().add(1).cast::<ThreadBlock>().add(thread) }
+    }
+
+    /// The places for the children of a thread's.
+    pub(crate) fn children(&self, thread: usize) -> &[ChildPlace] {
+        let first = std::ptr::from_ref(self.block(0));
+        // SAFETY: the lists follow the blocks, one for each thread, and `length_for` has room for
+        // all; the index is checked by `block`. Atomics are valid for the kernel's zeros.
+        unsafe {
+            let lists = first.add(self.threads).cast::<ChildPlace>();
+            let _ = self.block(thread);
+            std::slice::from_raw_parts(lists.add(thread * MOST_CHILDREN), MOST_CHILDREN)
+        }
+    }
+
+    /// CPU time of all child processes, live and ended.
+    pub(crate) fn children_cpu_ns(&self) -> u64 {
+        let used = |thread| self.block(thread).children_used.load(Ordering::Acquire) as usize;
+        let cpu_ns = |thread: usize| -> u64 {
+            let places = self.children(thread).iter().take(used(thread));
+            places.map(ChildPlace::cpu_ns).sum()
+        };
+        (0..self.threads).map(cpu_ns).sum()
     }
 
     pub(crate) fn publish_port(&self, port: u16) {
@@ -240,6 +299,17 @@ mod tests {
         let totals = ours.totals();
         assert_eq!((totals.system_calls, totals.bytes_sent), (6, 10));
         assert_eq!(totals.since(&counters).system_calls, 3);
+    }
+
+    #[test]
+    fn what_others_count_is_added_to_what_a_thread_counts() {
+        let page = Page::create(1).unwrap();
+        let counters = Counters { accepted: 1, closed: 7, ..Counters::default() };
+        for _ in 0..3 {
+            page.block(0).add(&counters);
+            page.block(0).publish(&counters);
+        }
+        assert_eq!((page.totals().accepted, page.totals().closed), (4, 28));
     }
 
     #[test]

@@ -99,8 +99,8 @@ impl Event {
     }
 }
 
-/// Sleeps until one of the descriptors is readable or hung up.
-pub(crate) fn wait_for_any(descriptors: &[RawFd]) {
+/// Sleeps until one of the descriptors is readable or hung up; the place of the first of those.
+pub(crate) fn wait_for_any(descriptors: &[RawFd]) -> usize {
     let mut polled: Vec<libc::pollfd> = descriptors
         .iter()
         .map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
@@ -108,8 +108,10 @@ pub(crate) fn wait_for_any(descriptors: &[RawFd]) {
     loop {
         // SAFETY: the array is valid for its length; -1 waits without limit.
         let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
-        if ready > 0 {
-            return;
+        if ready > 0
+            && let Some(place) = polled.iter().position(|polled| polled.revents != 0)
+        {
+            return place;
         }
     }
 }

@@ -1,0 +1,155 @@
+//! What bounds the connections of a server, looked up before it starts.
+
+use crate::error::{Context, Error, Result};
+use crate::sys::check;
+use crate::sys::limits::read_trimmed;
+
+/// Descriptors of a server beside its connections.
+const SPARE_FILES: u64 = 64;
+/// Tasks of a server beside one per connection, and of others that start meanwhile.
+const SPARE_TASKS: u64 = 64;
+/// Mappings that a thread takes: its stack, its signal stack, and a guard for each.
+const MAPPINGS_PER_THREAD: u64 = 4;
+const SPARE_MAPPINGS: u64 = 1_024;
+
+/// Refuses more connections than the server may have descriptors.
+pub(crate) fn check_files(connections: usize) -> Result<()> {
+    let most = hard_limit(libc::RLIMIT_NOFILE)?;
+    refuse_above(connections, most, SPARE_FILES, "files", "ulimit -Hn", "raise LimitNOFILE=")
+}
+
+/// Refuses more connections than there may be threads or processes: one for each.
+pub(crate) fn check_tasks(connections: usize, tasks: &str) -> Result<()> {
+    for bound in task_bounds()? {
+        let most = bound.most.saturating_sub(bound.used);
+        refuse_above(connections, most, SPARE_TASKS, tasks, &bound.name, "raise it")?;
+    }
+    Ok(())
+}
+
+/// Refuses more connections than there may be stacks.
+pub(crate) fn check_stacks(connections: usize) -> Result<()> {
+    let Some(mappings) = number("/proc/sys/vm/max_map_count") else { return Ok(()) };
+    let most = mappings.saturating_sub(SPARE_MAPPINGS) / MAPPINGS_PER_THREAD;
+    refuse_above(connections, most, 0, "threads", "vm.max_map_count", "raise it")
+}
+
+fn refuse_above(
+    connections: usize,
+    most: u64,
+    spare: u64,
+    what: &str,
+    bound: &str,
+    remedy: &str,
+) -> Result<()> {
+    if connections as u64 + spare <= most {
+        return Ok(());
+    }
+    Err(Error::setup(
+        format!("{connections} connections need as many {what}, and {bound} leaves {most}"),
+        format!("{remedy} or ask for fewer --connections"),
+    ))
+}
+
+/// A limit of the number of threads and processes.
+#[derive(Debug)]
+struct Bound {
+    name: String,
+    most: u64,
+    used: u64,
+}
+
+fn task_bounds() -> Result<Vec<Bound>> {
+    let used = tasks_of_the_system();
+    let mut bounds = Vec::new();
+    for name in ["pid_max", "threads-max"] {
+        if let Some(most) = number(&format!("/proc/sys/kernel/{name}")) {
+            bounds.push(Bound { name: format!("kernel.{name}"), most, used });
+        }
+    }
+    // SAFETY: geteuid has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        // The kernel does not tell how many tasks the user has; all of the system are at least it.
+        let most = hard_limit(libc::RLIMIT_NPROC)?;
+        bounds.push(Bound { name: "ulimit -Hu".to_owned(), most, used: 0 });
+    }
+    bounds.extend(cgroup_bounds());
+    Ok(bounds)
+}
+
+/// The limits of our control group and of those around it.
+fn cgroup_bounds() -> Vec<Bound> {
+    let text = read_trimmed("/proc/self/cgroup").unwrap_or_default();
+    let mut bounds = Vec::new();
+    for group in text.lines().filter_map(pids_group) {
+        let mut directory = group.as_str();
+        while directory.len() >= "/sys/fs/cgroup".len() {
+            let most = number(&format!("{directory}/pids.max"));
+            let used = number(&format!("{directory}/pids.current"));
+            if let (Some(most), Some(used)) = (most, used) {
+                bounds.push(Bound { name: format!("{directory}/pids.max"), most, used });
+            }
+            directory = directory.rsplit_once('/').map_or("", |(above, _)| above);
+        }
+    }
+    bounds
+}
+
+/// The directory of a line of /proc/self/cgroup if it counts tasks, in either version.
+fn pids_group(line: &str) -> Option<String> {
+    let mut fields = line.splitn(3, ':');
+    let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+    let path = path.trim_end_matches('/');
+    match controllers {
+        "" => Some(format!("/sys/fs/cgroup{path}")),
+        _ if controllers.split(',').any(|name| name == "pids") => {
+            Some(format!("/sys/fs/cgroup/pids{path}"))
+        }
+        _ => None,
+    }
+}
+
+/// Threads of all processes, from the fourth field of /proc/loadavg (running/all).
+fn tasks_of_the_system() -> u64 {
+    let text = read_trimmed("/proc/loadavg").unwrap_or_default();
+    let tasks = text.split_whitespace().nth(3).and_then(|field| field.split_once('/'));
+    tasks.and_then(|(_, all)| all.parse().ok()).unwrap_or(0)
+}
+
+fn number(path: &str) -> Option<u64> {
+    read_trimmed(path)?.parse().ok()
+}
+
+/// The server raises its soft limits, so the hard one counts.
+fn hard_limit(resource: libc::__rlimit_resource_t) -> Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writes.
+    check(unsafe { libc::getrlimit(resource, &mut limit) })
+        .context("read a limit of this process", "check `ulimit -a`")?;
+    Ok(limit.rlim_max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fits_is_allowed_and_what_does_not_is_refused_by_name() {
+        assert!(check_files(10).is_ok() && check_tasks(10, "threads").is_ok());
+        assert!(check_stacks(10).is_ok());
+        let files = check_files(usize::MAX >> 1).unwrap_err().to_string();
+        assert!(files.contains("ulimit -Hn") && files.contains("--connections"), "{files}");
+        let tasks = check_tasks(usize::MAX >> 1, "processes").unwrap_err().to_string();
+        assert!(tasks.contains("processes") && tasks.contains("kernel.pid_max"), "{tasks}");
+        let stacks = check_stacks(usize::MAX >> 1).unwrap_err().to_string();
+        assert!(stacks.contains("max_map_count"), "{stacks}");
+    }
+
+    #[test]
+    fn both_versions_of_control_groups_are_understood() {
+        assert_eq!(pids_group("0::/user.slice"), Some("/sys/fs/cgroup/user.slice".to_owned()));
+        assert_eq!(pids_group("8:pids:/"), Some("/sys/fs/cgroup/pids".to_owned()));
+        assert_eq!(pids_group("3:cpuset:/"), None);
+        assert_eq!(pids_group("nonsense"), None);
+    }
+}

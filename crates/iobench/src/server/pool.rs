@@ -1,0 +1,235 @@
+//! A pool of threads with blocking calls over one queue of connections that have something to read.
+//!
+//! The pinned threads accept and watch. A connection that becomes readable is watched no longer
+//! (EPOLLONESHOT) and goes into the queue; a worker takes it, reads once, answers, and has it
+//! watched again. So no worker waits for a request, but one waits where a peer does not read.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::error::{Context, Result};
+use crate::server::listener::Listening;
+use crate::server::response::Responder;
+use crate::server::shared::{Counters, ThreadBlock};
+use crate::server::stream::{Next, Stream, Table, accept};
+use crate::server::thread::OpenSockets;
+use crate::server::{CONNECTION_BUFFER_BYTES, Server, ThreadContext, limits};
+use crate::sys::epoll::{Epoll, event_buffer};
+
+/// Workers that each pinned thread starts on its CPU.
+const WORKERS: usize = 16;
+const EVENTS_PER_WAIT: usize = 512;
+const LISTENER_TOKEN: u64 = u64::MAX;
+const STOP_TOKEN: u64 = u64::MAX - 1;
+const ONCE: libc::c_int = libc::EPOLLIN | libc::EPOLLONESHOT;
+
+/// Blocking workers behind a readiness queue.
+pub(crate) struct PoolServer;
+
+impl Server for PoolServer {
+    fn name(&self) -> &'static str {
+        "blocking-pool"
+    }
+
+    fn describe(&self) -> &'static str {
+        "16 threads for each CPU with blocking calls over one queue of readable connections"
+    }
+
+    fn limits(&self) -> &'static str {
+        "ulimit -n; 16 requests at work for each CPU, and as many peers that do not read stop it"
+    }
+
+    fn listening(&self) -> Listening {
+        Listening::Shared
+    }
+
+    fn check_connections(&self, connections: usize) -> Result<()> {
+        limits::check_files(connections)?;
+        limits::check_tasks(WORKERS, "threads")
+    }
+
+    fn works_in_its_threads(&self) -> bool {
+        false
+    }
+
+    fn run_thread(&self, context: &mut ThreadContext<'_>) -> Result<()> {
+        let queue = context.queue;
+        let station =
+            Station { epoll: Epoll::new()?, idle: Mutex::default(), open: OpenSockets::default() };
+        let (station, block, responder) = (Arc::new(station), context.block, context.responder);
+        thread::scope(|scope| {
+            let started = (0..WORKERS).try_for_each(|_| {
+                let worker = thread::Builder::new().name("worker".to_owned());
+                worker.spawn_scoped(scope, || work(queue, responder, block)).map(|_| ())
+            });
+            let result = started
+                .context("start a worker thread", "raise `ulimit -u`")
+                .and_then(|()| accept_and_watch(context, &station));
+            queue.end();
+            station.open.shut_down();
+            result
+        })
+    }
+}
+
+/// The connections that one pinned thread has accepted.
+struct Station {
+    epoll: Epoll,
+    /// Those that are watched, by token.
+    idle: Mutex<Table>,
+    open: OpenSockets,
+}
+
+impl Station {
+    fn idle(&self) -> MutexGuard<'_, Table> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection with something to read, on its way to a worker.
+struct Job {
+    station: Arc<Station>,
+    index: usize,
+    stream: Stream,
+}
+
+/// The queue of one server, shared by all its threads.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    waiting: usize,
+    ended: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, job: Job, counters: &mut Counters) {
+        let mut state = self.lock();
+        state.jobs.push_back(job);
+        if state.waiting > 0 {
+            drop(state);
+            counters.system_calls += 1;
+            self.filled.notify_one();
+        }
+    }
+
+    /// Waits for a connection; nothing at the end. `report` is called before sleeping.
+    fn pop(&self, counters: &mut Counters, mut report: impl FnMut(&Counters)) -> Option<Job> {
+        let mut state = self.lock();
+        loop {
+            if state.ended {
+                return None;
+            }
+            if let Some(job) = state.jobs.pop_front() {
+                return Some(job);
+            }
+            counters.system_calls += 1;
+            report(counters);
+            state.waiting += 1;
+            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+        }
+    }
+
+    fn end(&self) {
+        self.lock().ended = true;
+        self.filled.notify_all();
+    }
+}
+
+/// The pinned thread's loop.
+fn accept_and_watch(context: &mut ThreadContext<'_>, station: &Arc<Station>) -> Result<()> {
+    let (listener, stop) = (context.shared_listener(), context.stop());
+    for (fd, token) in [(listener, LISTENER_TOKEN), (stop, STOP_TOKEN)] {
+        station
+            .epoll
+            .add(fd, token, libc::EPOLLIN)
+            .context("watch a descriptor", "raise fs.epoll.max_user_watches")?;
+    }
+    let mut events = event_buffer(EVENTS_PER_WAIT);
+    context.ready();
+    loop {
+        context.counters.system_calls += 1;
+        context.publish();
+        let count = station.epoll.wait(&mut events, -1);
+        for event in &events[..count] {
+            match event.u64 {
+                STOP_TOKEN => return Ok(()),
+                LISTENER_TOKEN => accept_all(context, station),
+                token => {
+                    let index = token as usize;
+                    let Some(stream) = station.idle().lend(index) else { continue };
+                    let job = Job { station: Arc::clone(station), index, stream };
+                    context.queue.push(job, &mut context.counters);
+                }
+            }
+        }
+    }
+}
+
+fn accept_all(context: &mut ThreadContext<'_>, station: &Station) {
+    let listener = context.shared_listener();
+    let counters = &mut context.counters;
+    while let Some(stream) = accept(listener, 0, counters) {
+        let fd = stream.raw();
+        station.open.lock().insert(fd);
+        let index = station.idle().insert(stream);
+        counters.system_calls += 1;
+        if station.epoll.add(fd, index as u64, ONCE).is_err() {
+            counters.errors += 1;
+            let stream = station.idle().take(index);
+            stream.into_iter().for_each(|stream| station.open.close(stream, counters));
+        }
+    }
+}
+
+/// A worker's loop.
+fn work(queue: &Queue, responder: &Responder, block: &ThreadBlock) {
+    let mut buffer = vec![0; CONNECTION_BUFFER_BYTES];
+    let (mut counters, mut shown) = (Counters::default(), Counters::default());
+    let mut report = |counters: &Counters| {
+        block.add(&counters.since(&shown));
+        shown = *counters;
+    };
+    while let Some(job) = queue.pop(&mut counters, &mut report) {
+        job.serve(&mut buffer, responder, &mut counters);
+        report(&counters);
+    }
+    report(&counters);
+}
+
+impl Job {
+    /// Reads once and answers.
+    fn serve(mut self, buffer: &mut [u8], responder: &Responder, counters: &mut Counters) {
+        if let Next::Read(_) = self.stream.read(buffer, responder, counters) {
+            self.give_back(counters);
+        } else {
+            self.station.idle().release(self.index);
+            self.station.open.close(self.stream, counters);
+        }
+    }
+
+    /// Has the connection watched again. It must be in its place before it is, and is another
+    /// thread's from then on.
+    fn give_back(self, counters: &mut Counters) {
+        let Job { station, index, stream } = self;
+        let fd = stream.raw();
+        station.idle().give_back(index, stream);
+        counters.system_calls += 1;
+        if station.epoll.modify(fd, index as u64, ONCE).is_err() {
+            counters.errors += 1;
+            let stream = station.idle().take(index);
+            stream.into_iter().for_each(|stream| station.open.close(stream, counters));
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What the servers answer with, and how long they work for it; shared by all of them.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use crate::exchange::{Service, Work};
+use crate::server::shared::Counters;
+use crate::sys::cpuclock;
+
+/// Steps of arithmetic between two looks at the clock, a fraction of a microsecond.
+const BURN_STEPS: u64 = 200;
+
+/// How requests are told apart and what each is answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// Whatever one read brings is a request, and comes back.
+    Raw,
+    /// Requests of so many bytes, each of which comes back once it is complete.
+    Echo { request_bytes: usize },
+    /// Requests of so many bytes, each of which is answered with the same bytes.
+    Filler { request_bytes: usize, bytes: &'static [u8] },
+}
+
+/// The service of one server process, shared by its threads, which only read it.
+pub(crate) struct Responder {
+    reply: Reply,
+    work: Work,
+    /// Set when the server ends, so that a long row of requests does not hold it up.
+    stopping: AtomicBool,
+}
+
+impl Responder {
+    /// The filler is made once and lives as long as the process, so that no write has to count
+    /// references to it.
+    pub(crate) fn new(service: Service) -> Responder {
+        let reply = match service.exchange {
+            None => Reply::Raw,
+            Some(exchange) if exchange.is_echo() => {
+                Reply::Echo { request_bytes: exchange.request_bytes }
+            }
+            Some(exchange) => Reply::Filler {
+                request_bytes: exchange.request_bytes,
+                bytes: Box::leak(filler(exchange.response_bytes).into_boxed_slice()),
+            },
+        };
+        Responder { reply, work: service.work, stopping: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn reply(&self) -> Reply {
+        self.reply
+    }
+
+    /// Whether each answer has to be worked for, so that answers must not be put together.
+    pub(crate) fn works(&self) -> bool {
+        self.work != Work::None
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Does the work for one request; false if the server is to end instead.
+    pub(crate) fn work(&self, counters: &mut Counters) -> bool {
+        match self.work {
+            Work::None => return true,
+            Work::Burn(time) => self.burn(time.as_nanos() as u64),
+            Work::Sleep(time) => {
+                counters.system_calls += 1;
+                thread::sleep(time);
+            }
+        }
+        !self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Computes on the thread's own clock, so that time without the CPU does not count. The calls
+    /// that read this clock stand for computing and are not counted as the server's.
+    fn burn(&self, time_ns: u64) {
+        let until_ns = cpuclock::thread_ns() + time_ns;
+        let mut value = 1_u64;
+        while cpuclock::thread_ns() < until_ns && !self.stopping.load(Ordering::Relaxed) {
+            for step in 0..BURN_STEPS {
+                value = black_box(value.wrapping_mul(6_364_136_223_846_793_005) ^ step);
+            }
+        }
+    }
+}
+
+/// A response of exactly so many bytes: one of HTTP/1.1 where its head fits in, so that HTTP
+/// clients can load the same server; else the beginning of one.
+fn filler(response_bytes: usize) -> Vec<u8> {
+    let head = |body_bytes: usize, padding: usize| {
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {:padding$}{body_bytes}\r\n\r\n", "")
+    };
+    let shortest = head(0, 0);
+    let Some(room) = response_bytes.checked_sub(shortest.len()) else {
+        return shortest.into_bytes()[..response_bytes].to_vec();
+    };
+    // A longer body may need one more digit than there is room for; a blank takes its place.
+    let mut body_bytes = room;
+    while head(body_bytes, 0).len() + body_bytes > response_bytes {
+        body_bytes -= 1;
+    }
+    let padding = response_bytes - head(body_bytes, 0).len() - body_bytes;
+    let mut bytes = head(body_bytes, padding).into_bytes();
+    bytes.resize(response_bytes, b'.');
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn fillers_have_their_size_and_say_so() {
+        for response_bytes in (1..2_000).chain([10_240, 99_999, 100_040, 1 << 20]) {
+            let bytes = filler(response_bytes);
+            assert_eq!(bytes.len(), response_bytes);
+            if response_bytes < 38 {
+                continue;
+            }
+            let text = std::str::from_utf8(&bytes).unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            let (status, length) = head.split_once("\r\nContent-Length: ").unwrap();
+            assert_eq!(status, "HTTP/1.1 200 OK");
+            assert_eq!(length.trim_start().parse(), Ok(body.len()), "{response_bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn burning_takes_cpu_time_and_sleeping_takes_time() {
+        let mut counters = Counters::default();
+        let time = Duration::from_millis(3);
+        let service = |work| Responder::new(Service { exchange: None, work });
+        let before_ns = cpuclock::thread_ns();
+        assert!(service(Work::Burn(time)).work(&mut counters));
+        assert!(cpuclock::thread_ns() - before_ns >= 3_000_000);
+        let begun = std::time::Instant::now();
+        assert!(service(Work::Sleep(time)).work(&mut counters));
+        assert!(begun.elapsed() >= time);
+        assert_eq!(counters.system_calls, 1);
+    }
+
+    #[test]
+    fn a_server_that_ends_does_not_go_on_burning() {
+        let work = Work::Burn(Duration::from_secs(1));
+        let responder = Responder::new(Service { exchange: None, work });
+        responder.stop();
+        let before_ns = cpuclock::thread_ns();
+        assert!(!responder.work(&mut Counters::default()));
+        assert!(cpuclock::thread_ns() - before_ns < 500_000_000);
+    }
+}

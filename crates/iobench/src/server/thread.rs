@@ -1,0 +1,122 @@
+//! A thread per connection with blocking calls, the model that needs no state machine.
+
+use std::collections::HashSet;
+use std::os::fd::RawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::error::Result;
+use crate::server::limits;
+use crate::server::listener::Listening;
+use crate::server::response::Responder;
+use crate::server::shared::{Counters, ThreadBlock};
+use crate::server::stream::{Stream, accept};
+use crate::server::{CONNECTION_BUFFER_BYTES, Server, ThreadContext};
+use crate::sys::signals::wait_for_any;
+
+/// The least that holds the deepest calls of a debug build with some room; the buffer is elsewhere.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// Accepting threads are pinned; those of the connections stay on the same CPU.
+pub(crate) struct ThreadServer;
+
+impl Server for ThreadServer {
+    fn name(&self) -> &'static str {
+        "thread"
+    }
+
+    fn describe(&self) -> &'static str {
+        "a thread per connection with blocking calls, on the CPU of the thread that accepted it"
+    }
+
+    fn limits(&self) -> &'static str {
+        "stacks of 64 KiB; ulimit -u, pids.max, threads-max, pid_max and a quarter of \
+         vm.max_map_count"
+    }
+
+    fn listening(&self) -> Listening {
+        Listening::Shared
+    }
+
+    fn check_connections(&self, connections: usize) -> Result<()> {
+        limits::check_files(connections)?;
+        limits::check_tasks(connections, "threads")?;
+        limits::check_stacks(connections)
+    }
+
+    fn works_in_its_threads(&self) -> bool {
+        false
+    }
+
+    fn run_thread(&self, context: &mut ThreadContext<'_>) -> Result<()> {
+        let open = OpenSockets::default();
+        let (block, responder) = (context.block, context.responder);
+        thread::scope(|scope| {
+            context.ready();
+            loop {
+                context.publish();
+                context.counters.system_calls += 1;
+                if wait_for_any(&[context.stop(), context.shared_listener()]) == 0 {
+                    open.shut_down();
+                    return Ok(());
+                }
+                while let Some(stream) = accept(context.shared_listener(), 0, &mut context.counters)
+                {
+                    let fd = stream.raw();
+                    open.lock().insert(fd);
+                    context.counters.system_calls += 1;
+                    let open = &open;
+                    let started = thread::Builder::new()
+                        .stack_size(STACK_BYTES)
+                        .spawn_scoped(scope, move || serve(stream, responder, block, open));
+                    if started.is_err() {
+                        // The connection is refused; the closure that held it is gone.
+                        open.lock().remove(&fd);
+                        context.counters.errors += 1;
+                        context.counters.closed += 1;
+                    }
+                    context.publish();
+                }
+            }
+        })
+    }
+}
+
+/// Serves one connection to its end.
+fn serve(mut stream: Stream, responder: &Responder, block: &ThreadBlock, open: &OpenSockets) {
+    let mut buffer = vec![0; CONNECTION_BUFFER_BYTES];
+    let mut shown = Counters::default();
+    let mut counters = Counters::default();
+    stream.serve(&mut buffer, responder, &mut counters, |counters| {
+        block.add(&counters.since(&shown));
+        shown = *counters;
+    });
+    open.close(stream, &mut counters);
+    block.add(&counters.since(&shown));
+}
+
+/// The sockets that threads may be blocked in, to wake those at the end.
+#[derive(Default)]
+pub(crate) struct OpenSockets(Mutex<HashSet<RawFd>>);
+
+impl OpenSockets {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HashSet<RawFd>> {
+        // A set of numbers is sound whatever happened to the thread that held it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes under the lock, so that no number is shut down that means another socket by now.
+    pub(crate) fn close(&self, stream: Stream, counters: &mut Counters) {
+        let mut open = self.lock();
+        open.remove(&stream.raw());
+        stream.close(counters);
+    }
+
+    /// Makes every blocked call return.
+    pub(crate) fn shut_down(&self) {
+        for &fd in self.lock().iter() {
+            // SAFETY: the descriptor is open, because it leaves the set under the same lock.
+            unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+        }
+    }
+}
