@@ -1,9 +1,10 @@
 //! One client thread's connections: a closed loop on each, driven by edge-triggered epoll.
 //!
-//! The client is the limit in many cells, so every call counts. A new connection costs socket,
-//! connect, send, epoll_ctl and close beside its options; a further transaction costs one send and
-//! one receive, and a share of a wait. Sending is tried right after connect, because on loopback
-//! the handshake is over by then. Nothing here allocates after `new`.
+//! The client is the limit in many cells, so every call counts. A place keeps its socket from one
+//! connection to the next, which then costs two calls of connect, one to end the old connection;
+//! a transaction costs one send and one receive, and a share of a wait. Sending is tried right
+//! after connect, because on loopback the handshake is over by then. Answers of which only the
+//! size is known are never copied out of the kernel. Nothing here allocates after `new`.
 
 use std::os::fd::{IntoRawFd, RawFd};
 

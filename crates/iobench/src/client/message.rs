@@ -93,7 +93,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_request_has_its_size(request_bytes in 1_usize..20_000, response_bytes in 1_usize..9) {
+        fn every_request_has_its_size(
+            request_bytes in 1_usize..20_000, response_bytes in 1_usize..9
+        ) {
             let message = Message::new(Exchange { request_bytes, response_bytes });
             prop_assert_eq!(message.request().len(), request_bytes);
         }

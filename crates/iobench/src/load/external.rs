@@ -86,7 +86,7 @@ impl External {
         unsafe { command.pre_exec(prepare) };
         let child = command.spawn().context(
             format!("start `{}`", words.join(" ")),
-            "install the program or write its path; the command is split at blanks, without a shell",
+            "install the program or write its path; blanks part the words, there is no shell",
         )?;
         // Waited for by wait4, which tells the CPU time; the standard library's handle does not.
         Ok(External { process: child.id() as libc::pid_t, ended: None })
