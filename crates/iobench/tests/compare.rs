@@ -24,7 +24,7 @@ fn assert_row(row: &Value) {
     for name in ["throughput", "server_cpu_us", "system_calls"] {
         assert_figure(row, name);
     }
-    for name in ["throughput_ratio", "cpu_ratio"] {
+    for name in ["throughput_ratio", "cpu_ratio", "p50_ratio", "p99_ratio"] {
         let ratio = &row[name];
         if !ratio.is_null() {
             let [low, median, high] =

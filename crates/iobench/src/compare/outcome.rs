@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::slices::FaultCounts;
 use crate::exchange::Exchange;
+use crate::figures;
 
 /// Slices of one slot by fate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,6 +117,13 @@ impl SlotOutcome {
     /// What is to be shown: of all slices where the clean ones are too few.
     pub(crate) fn shown(&self, rough: bool) -> Option<Figures> {
         if rough { self.rough } else { self.figures }
+    }
+
+    /// A quantile of the latencies, in microseconds, where there is something to be shown.
+    pub(crate) fn latency_us(&self, quantile: f64, rough: bool) -> Option<f64> {
+        self.shown(rough)?;
+        let latencies = figures::decode(&self.latencies).ok()?;
+        (!latencies.is_empty()).then(|| latencies.value_at_quantile(quantile) as f64 / 1e3)
     }
 
     /// A slot that could not be run.

@@ -83,6 +83,8 @@ pub(crate) struct Row {
     pub(crate) latency_us: Option<Percentiles>,
     pub(crate) throughput_ratio: Option<Interval>,
     pub(crate) cpu_ratio: Option<Interval>,
+    pub(crate) p50_ratio: Option<Interval>,
+    pub(crate) p99_ratio: Option<Interval>,
     pub(crate) bound: Bound,
     pub(crate) server_busy: Option<f64>,
     pub(crate) client_busy: Option<f64>,
@@ -114,13 +116,16 @@ pub(crate) fn rows(
     for (server, row) in rows.iter_mut().enumerate() {
         if server == baseline {
             (row.throughput_ratio, row.cpu_ratio) = (Some(Interval::ONE), Some(Interval::ONE));
+            (row.p50_ratio, row.p99_ratio) = (Some(Interval::ONE), Some(Interval::ONE));
             row.pairs = outcomes[server].iter().flatten().filter(|o| o.figures.is_some()).count();
             continue;
         }
-        let ratio = |figure: fn(&Figures) -> f64, rough: bool| {
-            pair_ratios(&outcomes[server], &outcomes[baseline], figure, rough)
+        let figures = |figure: fn(&Figures) -> f64, rough: bool| {
+            pair_ratios(&outcomes[server], &outcomes[baseline], |slot| {
+                slot.shown(rough).map(|figures| figure(&figures))
+            })
         };
-        row.pairs = ratio(|f| f.throughput, false).iter().map(Vec::len).sum();
+        row.pairs = figures(|f| f.throughput, false).iter().map(Vec::len).sum();
         let planned: usize = outcomes[server].iter().map(Vec::len).sum();
         let least = planned.div_ceil(2).max(2);
         let rough = row.pairs < least;
@@ -133,8 +138,13 @@ pub(crate) fn rows(
             ));
             row.valid = false;
         }
-        row.throughput_ratio = ratio_interval(&ratio(|f| f.throughput, rough), seed);
-        row.cpu_ratio = ratio_interval(&ratio(|f| f.server_cpu_us, rough), seed);
+        row.throughput_ratio = ratio_interval(&figures(|f| f.throughput, rough), seed);
+        row.cpu_ratio = ratio_interval(&figures(|f| f.server_cpu_us, rough), seed);
+        let latencies = |quantile: f64| {
+            let latency = |slot: &SlotOutcome| slot.latency_us(quantile, rough);
+            ratio_interval(&pair_ratios(&outcomes[server], &outcomes[baseline], latency), seed)
+        };
+        (row.p50_ratio, row.p99_ratio) = (latencies(0.5), latencies(0.99));
         if !baseline_valid {
             row.notes.push("the baseline's own row is not valid".to_owned());
             row.valid = false;
@@ -193,6 +203,8 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Result
         latency_us: Percentiles::of(&latencies(rounds)?),
         throughput_ratio: None,
         cpu_ratio: None,
+        p50_ratio: None,
+        p99_ratio: None,
         bound,
         server_busy,
         client_busy,
@@ -262,28 +274,23 @@ impl Evidence {
     }
 }
 
-/// The ratios between a server's and the baseline's slots of the same round and pass.
-fn pair_ratios(
+/// The ratios between a server's and the baseline's slots of the same round and pass, where both
+/// have the figure.
+pub(crate) fn pair_ratios(
     server: &Rounds,
     baseline: &Rounds,
-    figure: fn(&Figures) -> f64,
-    rough: bool,
+    figure: impl Fn(&SlotOutcome) -> Option<f64>,
 ) -> Vec<Vec<f64>> {
-    server
-        .iter()
-        .zip(baseline)
-        .map(|(server, baseline)| {
-            let pairs = server.iter().zip(baseline);
-            pairs
-                .filter_map(|(server, baseline)| {
-                    Some((figure(&server.shown(rough)?), figure(&baseline.shown(rough)?)))
-                })
-                // A slot whose CPU time did not move (all within one tick) has no ratio.
-                .filter(|&(ours, theirs)| ours > 0.0 && theirs > 0.0)
-                .map(|(ours, theirs)| ours / theirs)
-                .collect()
-        })
-        .collect()
+    let of_round = |(server, baseline): (&Vec<SlotOutcome>, &Vec<SlotOutcome>)| {
+        let pairs = server.iter().zip(baseline);
+        pairs
+            .filter_map(|(server, baseline)| Some((figure(server)?, figure(baseline)?)))
+            // A slot whose CPU time did not move (all within one tick) has no ratio.
+            .filter(|&(ours, theirs)| ours > 0.0 && theirs > 0.0)
+            .map(|(ours, theirs)| ours / theirs)
+            .collect()
+    };
+    server.iter().zip(baseline).map(of_round).collect()
 }
 
 /// A file that is written completely or not at all.

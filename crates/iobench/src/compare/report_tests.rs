@@ -52,6 +52,7 @@ fn ratios_compare_adjacent_slots() {
     let ratio = rows[1].throughput_ratio.unwrap();
     assert!((ratio.median - 1.5).abs() < 1e-9 && (ratio.high - 1.5).abs() < 1e-9, "{ratio:?}");
     assert_eq!(rows[0].throughput_ratio, Some(Interval::ONE));
+    assert_eq!((rows[0].p50_ratio, rows[1].p99_ratio), (Some(Interval::ONE), Some(Interval::ONE)));
     assert_eq!(rows[1].pairs, 6);
     assert!(rows.iter().all(|row| row.valid && row.notes.is_empty()));
     assert_eq!(rows[1].slices, SliceSummary { clean: 48, discarded: 12 });
@@ -130,7 +131,7 @@ fn rows_have_the_promised_shape() {
     for size in ["message_bytes", "request_bytes", "response_bytes"] {
         assert_eq!(json[size], 64);
     }
-    for ratio in ["throughput_ratio", "cpu_ratio"] {
+    for ratio in ["throughput_ratio", "cpu_ratio", "p50_ratio", "p99_ratio"] {
         for field in ["median", "low", "high"] {
             assert!(json[ratio][field].is_f64(), "{ratio}.{field}");
         }

@@ -266,6 +266,8 @@ mod tests {
             }),
             throughput_ratio: interval,
             cpu_ratio: interval,
+            p50_ratio: interval,
+            p99_ratio: interval,
             bound: Bound::Shared,
             server_busy: Some(0.5),
             client_busy: Some(0.5),
