@@ -115,6 +115,29 @@ fn large_messages_balance_too() {
 }
 
 #[test]
+fn answers_of_several_sizes_are_compared_each_in_rows_of_their_own() {
+    let arguments = ["compare", "--servers", "epoll,megapipe", "--transactions", "10"];
+    let sizes = ["--request-bytes", "64", "--response-bytes", "64,1,65536"];
+    let more = ["--connections", "16", "--cores", "1", "--rounds", "1", "--duration", "200ms"];
+    let (_, document, printed) = run_with_json(&[&arguments[..], &sizes, &more].concat());
+    let rows = document["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 6, "{printed}");
+    for (row, response_bytes) in rows.iter().zip([64, 64, 1, 1, 65_536, 65_536]) {
+        assert_row(row);
+        assert_eq!((u(&row["request_bytes"]), u(&row["response_bytes"])), (64, response_bytes));
+        let echo = response_bytes == 64;
+        assert_eq!(row["message_bytes"].as_u64(), echo.then_some(64));
+        let books = &row["accounts"];
+        assert!(u(&books["client_transactions"]) > 0, "{row}");
+        let answered = u(&books["client_bytes_received"]) / response_bytes;
+        assert!(u(&books["client_bytes_sent"]) / 64 >= answered, "{books}");
+        assert!(!row["notes"].to_string().contains("nowhere"), "{row}");
+        assert!(!row["notes"].to_string().contains("never answered"), "{row}");
+    }
+    assert!(printed.contains("64-byte requests, 65536-byte answers"), "{printed}");
+}
+
+#[test]
 fn sizes_of_requests_and_answers_come_together() {
     for wrong in [
         &["--request-bytes", "64"][..],

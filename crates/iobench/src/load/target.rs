@@ -51,7 +51,9 @@ pub(crate) fn own_launch(arguments: &LoadArgs) -> Result<(Launch, Placement)> {
         client_cpus: arguments.cpus.clone(),
     };
     let placement = Placement::choose(cores, &allowed_cpus()?, &choice)?;
-    let name = crate::server::find(name)?.name();
+    let server = crate::server::find(name)?;
+    server.check_connections(arguments.connections)?;
+    let name = server.name();
     let echo = Launch::echo(name, &placement.server_cpus);
     let launch = Launch { service: service_for(exchange(arguments)), ..echo };
     Ok((launch, placement))
