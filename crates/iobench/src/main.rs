@@ -8,12 +8,15 @@
 mod cli;
 mod client;
 mod compare;
+mod diff;
 mod doctor;
 mod error;
 mod exchange;
 mod figures;
 mod load;
+mod manual;
 mod output;
+mod report;
 mod results;
 mod serve;
 mod server;
@@ -24,6 +27,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
+use crate::diff::Outcome;
 use crate::error::Error;
 
 const EXIT_ERROR: u8 = 1;
@@ -44,6 +48,16 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments).map(|()| true),
         Command::Load(arguments) => load::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments).map(|()| true),
+        Command::Report(arguments) => report::run(arguments).map(|()| true),
+        Command::Diff(arguments) => match diff::run(arguments) {
+            Ok(Outcome::Regression) => return ExitCode::from(EXIT_ERROR),
+            other => other.map(|outcome| outcome == Outcome::Fine),
+        },
+        Command::Completions(arguments) => {
+            manual::completions(arguments);
+            Ok(true)
+        }
+        Command::Man(arguments) => manual::run(arguments).map(|()| true),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
