@@ -34,6 +34,16 @@ const PACKAGES: &[Package] = &[
         why: "a test compares the channel's system-call counter with the kernel's view",
         probe: Probe::Program("strace"),
     },
+    Package {
+        name: "chromium",
+        why: "tests open the page of iobench report as a reader would",
+        probe: Probe::Program("chromium"),
+    },
+    Package {
+        name: "groff-base",
+        why: "a test formats the manual pages",
+        probe: Probe::Program("groff"),
+    },
 ];
 
 /// A part of the Rust toolchain, and the cargo command that it brings.

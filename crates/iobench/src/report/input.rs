@@ -19,6 +19,7 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Most rows, and most rounds or moments of a row.
 const MOST_ROWS: usize = 10_000;
 const MOST_PARTS: usize = 100_000;
+const MOST_NAME_BYTES: usize = 200;
 /// Nothing that is measured is larger: in microseconds these are thirty years.
 const MOST: f64 = 1e15;
 
@@ -106,6 +107,9 @@ fn check(document: &Document) -> std::result::Result<(), String> {
         return Err(format!("it has {} rows, more than {MOST_ROWS}", rows.len()));
     }
     for (index, row) in rows.iter().enumerate() {
+        if row.server.len() > MOST_NAME_BYTES {
+            return Err(format!("the server's name in row {} is too long", index + 1));
+        }
         if row.rounds.len() > MOST_PARTS || row.timeline.len() > MOST_PARTS {
             return Err(format!("row {} has more than {MOST_PARTS} parts", index + 1));
         }

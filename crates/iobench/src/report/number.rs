@@ -96,15 +96,20 @@ pub(crate) fn change_with_interval(ratio: &Interval) -> String {
     format!("{} [{low}, {high}]", change(ratio.median))
 }
 
-/// Percentages mislead where the figures differ by more than a factor of two.
+/// Percentages mislead where the figure has more than doubled.
 fn is_factor(ratio: f64) -> bool {
-    !(0.5..=2.0).contains(&ratio)
+    ratio > 2.0
 }
 
 fn percent(ratio: f64) -> String {
     let percent = (ratio - 1.0) * 100.0;
-    let rounded =
-        if percent.abs() < 9.95 { format!("{percent:.1}") } else { format!("{percent:.0}") };
+    // Near a loss of everything what is left is what counts.
+    let digits = match percent {
+        ..-99.85 => 2,
+        ..-98.5 | -9.95..9.95 => 1,
+        _ => 0,
+    };
+    let rounded = format!("{percent:.digits$}");
     match rounded.as_str() {
         "0.0" | "-0.0" => "0".to_owned(),
         text if text.starts_with('-') => separated(text),
@@ -148,5 +153,6 @@ mod tests {
         assert_eq!(change_with_interval(&ratio(2.4, 2.2, 2.61)), "×2.4 [2.2, 2.61]");
         assert_eq!(change(1.052), "+5.2 %");
         assert_eq!(change(1.0), "0 %");
+        assert_eq!([0.4, 0.012, 0.0004].map(change), ["−60 %", "−98.8 %", "−99.96 %"]);
     }
 }

@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use crate::report::axis::Axis;
 
-const WIDTH: f64 = 760.0;
-const LEFT: f64 = 72.0;
-const RIGHT: f64 = 16.0;
+const WIDTH: f64 = 880.0;
+const LEFT: f64 = 88.0;
+const RIGHT: f64 = 28.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 52.0;
 /// As many colours as the style sheet has; markers have another period, which tells the rest.
@@ -111,7 +111,7 @@ impl Plot {
             ));
         }
         // A name wider than its stretch would run into the next one.
-        if right - left > 7.0 * name.chars().count() as f64 {
+        if !name.is_empty() && right - left > 7.0 * name.chars().count() as f64 {
             self.add(format_args!(
                 r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
                 (left + right) / 2.0,
@@ -186,7 +186,9 @@ impl Plot {
         let (low, high) = (self.at_y(low), self.at_y(high));
         let (left, full) = (x - half_width, 2.0 * half_width);
         self.add(format_args!(
-            r#"<path class="whisker" d="M{left:.1},{low:.1}h{full:.1}M{x:.1},{low:.1}V{high:.1}M{left:.1},{high:.1}h{full:.1}"/>"#
+            "<path class='whisker' \
+             d='M{left:.1},{low:.1}h{full:.1}M{x:.1},{low:.1}V{high:.1} \
+             M{left:.1},{high:.1}h{full:.1}'/>"
         ));
     }
 
@@ -195,7 +197,8 @@ impl Plot {
         let (x, y) = (self.at_x(x), self.at_y(y));
         self.open_series(series);
         self.add(format_args!(
-            r#"<circle class="flag" cx="{x:.1}" cy="{y:.1}" r="8.5"/><text class="flag-word" x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
+            "<circle class='flag' cx='{x:.1}' cy='{y:.1}' r='8.5'/><text class='flag-word' \
+             x='{x:.1}' y='{:.1}' text-anchor='middle'>{}</text>",
             (y - 13.0).max(TOP + 10.0),
             escape(word)
         ));
@@ -214,12 +217,14 @@ impl Plot {
         self.add(format_args!(r#"<g class="candle{validity}">{}"#, title(&candle.title)));
         self.whisker(middle, whisker_low, p99, ((right - left) / 4.0).min(6.0));
         self.add(format_args!(
-            r#"<rect class="box" x="{left:.1}" y="{top:.1}" width="{:.1}" height="{:.1}" rx="1.5"/>"#,
+            "<rect class='box' x='{left:.1}' y='{top:.1}' width='{:.1}' height='{:.1}' \
+             rx='1.5'/>",
             right - left,
             (bottom - top).max(1.0)
         ));
         self.add(format_args!(
-            r#"<line class="middle" x1="{left:.1}" x2="{right:.1}" y1="{centre:.1}" y2="{centre:.1}"/></g>"#
+            "<line class='middle' x1='{left:.1}' x2='{right:.1}' y1='{centre:.1}' \
+             y2='{centre:.1}'/></g>"
         ));
         self.close_series();
         self.describe(&candle.title);
@@ -232,7 +237,8 @@ impl Plot {
         let validity = if point.valid { "" } else { " invalid" };
         self.open_series(series);
         self.add(format_args!(
-            r#"<rect class="bar{validity}" x="{left:.1}" y="{top:.1}" width="{:.1}" height="{:.1}" rx="1.5" data-y="{}">{}</rect>"#,
+            "<rect class='bar{validity}' x='{left:.1}' y='{top:.1}' width='{:.1}' \
+             height='{:.1}' rx='1.5' data-y='{}'>{}</rect>",
             right - left,
             (bottom - top).max(0.0),
             point.y,
@@ -277,7 +283,8 @@ impl Plot {
             let y = self.at_y(tick.value);
             let _ = write!(
                 out,
-                r#"<line class="grid" x1="{LEFT}" x2="{right}" y1="{y:.1}" y2="{y:.1}"/><text class="tick" x="{}" y="{:.1}" text-anchor="end">{}</text>"#,
+                "<line class='grid' x1='{LEFT}' x2='{right}' y1='{y:.1}' y2='{y:.1}'/>\
+                 <text class='tick' x='{}' y='{:.1}' text-anchor='end'>{}</text>",
                 LEFT - 8.0,
                 y + 4.0,
                 escape(&tick.text)
@@ -290,7 +297,8 @@ impl Plot {
             let crowded = 7.0 * tick.text.chars().count() as f64 > room && index % 2 == 1;
             let _ = write!(
                 out,
-                r#"<line class="axis" x1="{x:.1}" x2="{x:.1}" y1="{bottom}" y2="{}"/><text class="tick" x="{x:.1}" y="{}" text-anchor="middle">{}</text>"#,
+                "<line class='axis' x1='{x:.1}' x2='{x:.1}' y1='{bottom}' y2='{}'/>\
+                 <text class='tick' x='{x:.1}' y='{}' text-anchor='middle'>{}</text>",
                 bottom + 4.0,
                 bottom + if crowded { 31.0 } else { 18.0 },
                 escape(&tick.text)
@@ -299,7 +307,10 @@ impl Plot {
         let middle = TOP + (bottom - TOP) / 2.0;
         let _ = writeln!(
             out,
-            r#"<line class="axis" x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/><text class="label" x="{:.1}" y="{}" text-anchor="middle">{}</text><text class="label" transform="translate(14 {middle:.1}) rotate(-90)" text-anchor="middle">{}</text>"#,
+            "<line class='axis' x1='{LEFT}' x2='{right}' y1='{bottom}' y2='{bottom}'/>\
+             <text class='label' x='{:.1}' y='{}' text-anchor='middle'>{}</text>\
+             <text class='label' transform='translate(16 {middle:.1}) rotate(-90)' \
+             text-anchor='middle'>{}</text>",
             (LEFT + right) / 2.0,
             self.height - 8.0,
             escape(&self.x.label),

@@ -109,11 +109,15 @@ pub(crate) fn varying(rows: &[Row]) -> Vec<Dimension> {
     let Some(first) = rows.first() else { return Vec::new() };
     let differs = |d: &Dimension| rows.iter().any(|row| d.value(row) != d.value(first));
     let mut dimensions: Vec<Dimension> = Dimension::ALL.into_iter().filter(differs).collect();
-    // Where a response is as long as its request, saying so twice is noise.
-    if rows.iter().all(|row| row.request_bytes == row.response_bytes) {
+    if are_echoes(&rows.iter().collect::<Vec<&Row>>()) {
         dimensions.retain(|dimension| *dimension != ResponseBytes);
     }
     dimensions
+}
+
+/// Where every response is as long as its request, saying so twice is noise.
+fn are_echoes(rows: &[&Row]) -> bool {
+    rows.iter().all(|row| row.request_bytes == row.response_bytes)
 }
 
 /// Rows that agree in everything but the left-out dimensions, and perhaps the server.
@@ -139,6 +143,7 @@ pub(crate) fn groups<'a>(rows: &[&'a Row], left_out: &[Dimension]) -> Vec<Group<
         .enumerate()
         .filter(|(place, _)| groups.iter().any(|group| group.key[*place] != groups[0].key[*place]))
         .map(|(_, dimension)| dimension)
+        .filter(|dimension| *dimension != ResponseBytes || !are_echoes(rows))
         .collect();
     for group in &mut groups {
         let row = group.rows[0];

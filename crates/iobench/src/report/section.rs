@@ -4,6 +4,9 @@ use crate::report::input::Saved;
 use crate::report::point::{self, Dimension};
 use crate::results::{Kind, Row};
 
+/// Between a server's name and the file's in an overlay.
+const SEPARATOR: &str = " · ";
+
 /// One experiment's results.
 pub(crate) struct Section {
     pub(crate) id: String,
@@ -48,6 +51,9 @@ impl Section {
                 servers.push(row.server.clone());
             }
         }
+        // In an overlay the same server of all files stands side by side.
+        let bases: Vec<String> = servers.iter().map(|name| base(name).to_owned()).collect();
+        servers.sort_by_key(|name| bases.iter().position(|other| other == base(name)));
         let first = &files[0].document;
         let title = match first.experiment.title.as_str() {
             "" => first.experiment.name.clone(),
@@ -70,8 +76,7 @@ impl Section {
     /// Whether the row is of the server that the others are compared with.
     pub(crate) fn is_baseline(&self, row: &Row) -> bool {
         // In an overlay every file has its own baseline, which bears the file's name.
-        let name = row.server.split(" · ").next().unwrap_or(&row.server);
-        row.server == self.baseline || name == self.baseline
+        row.server == self.baseline || base(&row.server) == self.baseline
     }
 
     /// A row among the others, such as `epoll at 400 connections and 8,000 requests/s`.
@@ -100,7 +105,12 @@ fn is_same(one: &Saved, other: &Saved) -> bool {
         && one.experiment.scale == other.experiment.scale
 }
 
+/// A server's name without the file's.
+fn base(name: &str) -> &str {
+    name.split_once(SEPARATOR).map_or(name, |(base, _)| base)
+}
+
 /// Files may have the same name in different directories, so they are numbered as well.
 fn name_in_overlay(server: &str, index: usize, label: &str) -> String {
-    format!("{server} · {}: {label}", index + 1)
+    format!("{server}{SEPARATOR}{}: {label}", index + 1)
 }

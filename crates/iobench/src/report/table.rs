@@ -45,11 +45,14 @@ struct Remark {
     text: String,
 }
 
+/// A cell's text and figure.
+type Shown = (String, Option<f64>);
+
 /// A column: its head, the name by which programs find it, and its cells.
 struct Column {
     head: String,
     name: String,
-    cell: Box<dyn Fn(&Row) -> (String, Option<f64>)>,
+    cell: Box<dyn Fn(&Row) -> Shown>,
 }
 
 impl Column {
@@ -141,36 +144,40 @@ fn columns(section: &Section) -> Vec<Column> {
     }
     columns.extend(latencies());
     columns.extend(rates());
+    columns.extend(further_latencies());
     columns
 }
 
 fn latencies() -> Vec<Column> {
     /// A percentile's head and name, and where to find it.
     type Percentile = (&'static str, &'static str, fn(&Percentiles) -> f64);
-    const SERVICE: [Percentile; 7] = [
+    const SERVICE: [Percentile; 5] = [
         ("1 %", "p1", |p| p.p1),
         ("25 %", "p25", |p| p.p25),
         ("median", "p50", |p| p.p50),
         ("75 %", "p75", |p| p.p75),
         ("99 %", "p99", |p| p.p99),
-        ("99.9 %", "p999", |p| p.p999),
-        ("longest", "max", |p| p.max),
     ];
-    let mut columns: Vec<Column> = SERVICE
-        .into_iter()
-        .map(|(head, name, of)| {
-            let value = move |row: &Row| row.service_us.as_ref().map(of);
-            Column::figure(head, name, value, number::time)
-        })
-        .collect();
-    let parts: [(&str, &str, fn(&Row) -> Option<f64>); 4] = [
+    let columns = SERVICE.into_iter().map(|(head, name, of)| {
+        let value = move |row: &Row| row.service_us.as_ref().map(of);
+        Column::figure(head, name, value, number::time)
+    });
+    columns.collect()
+}
+
+/// What fewer readers look for.
+fn further_latencies() -> Vec<Column> {
+    /// A column's head and name, and where its figure is.
+    type Part = (&'static str, &'static str, fn(&Row) -> Option<f64>);
+    const PARTS: [Part; 6] = [
+        ("99.9 %", "p999", |row| Some(row.service_us?.p999)),
+        ("longest", "max", |row| Some(row.service_us?.max)),
         ("send lag, median", "lag-p50", |row| Some(row.send_lag_us?.p50)),
         ("send lag, 99 %", "lag-p99", |row| Some(row.send_lag_us?.p99)),
         ("accept, median", "accept-p50", |row| Some(row.accept_us?.p50)),
         ("accept, 99 %", "accept-p99", |row| Some(row.accept_us?.p99)),
     ];
-    columns.extend(parts.map(|(head, name, of)| Column::figure(head, name, of, number::time)));
-    columns
+    PARTS.map(|(head, name, of)| Column::figure(head, name, of, number::time)).into()
 }
 
 fn rates() -> Vec<Column> {
@@ -189,7 +196,6 @@ fn rates() -> Vec<Column> {
             number::plain,
         ),
         Column::figure("server CPU per request", "cpu", |row| row.server_cpu_us, number::time),
-        Column::figure("system calls", "calls", |row| row.system_calls, number::plain),
         Column::ratio("99 % against baseline", "p99-ratio", |row| row.p99_ratio),
         Column::ratio("throughput against baseline", "rate-ratio", |row| {
             // What was asked for in an open loop is no merit.
@@ -197,11 +203,12 @@ fn rates() -> Vec<Column> {
         }),
         Column::ratio("CPU against baseline", "cpu-ratio", |row| row.cpu_ratio),
         Column { head: "errors".to_owned(), name: "errors".to_owned(), cell: Box::new(errors) },
+        Column::figure("system calls", "calls", |row| row.system_calls, number::plain),
     ]
 }
 
 /// Requests without an answer in time; of what kind they are is told where there are any.
-fn errors(row: &Row) -> (String, Option<f64>) {
+fn errors(row: &Row) -> Shown {
     let Some(accounts) = row.accounts else { return (number::NOTHING.to_owned(), None) };
     let kinds = [
         (accounts.late, "late"),

@@ -18,7 +18,12 @@ pub(crate) struct Verdict {
 
 impl Verdict {
     pub(crate) fn of(section: &Section) -> Verdict {
-        Verdict { invalid: invalid(section), statement: statement(section) }
+        // A number must not part from its percent sign at the end of a line.
+        let unbroken = |sentence: String| sentence.replace(" %", "\u{a0}%");
+        Verdict {
+            invalid: invalid(section).map(unbroken),
+            statement: statement(section).map(unbroken),
+        }
     }
 }
 
@@ -44,6 +49,12 @@ struct Claim<'a> {
     ratio: Interval,
     /// The distance from "no difference" to the nearer end of the interval; negative inside.
     margin: f64,
+}
+
+impl Claim<'_> {
+    fn is_gain(&self) -> bool {
+        (self.ratio.median > 1.0) == (self.what == "throughput")
+    }
 }
 
 fn claims(row: &Row) -> Vec<Claim<'_>> {
@@ -76,7 +87,10 @@ fn statement(section: &Section) -> Option<String> {
     // is silent everywhere.
     let certain = |claim: &&Claim<'_>| claim.margin > 0.0;
     let boldest = |a: &&Claim<'_>, b: &&Claim<'_>| a.margin.total_cmp(&b.margin);
-    let best = claims.iter().filter_map(|claims| claims.first()).filter(certain).max_by(boldest);
+    let leading = || claims.iter().filter_map(|claims| claims.first()).filter(certain);
+    // Who chooses a server asks for the best one; how bad the others are comes second.
+    let best = leading().filter(|claim| claim.is_gain()).max_by(boldest);
+    let best = best.or_else(|| leading().max_by(boldest));
     let best = best.or_else(|| claims.iter().flatten().filter(certain).max_by(boldest));
     if let Some(claim) = best {
         return Some(comparison(section, claim));

@@ -14,10 +14,13 @@ const HEIGHT: f64 = 380.0;
 const AXES: [Dimension; 4] =
     [Dimension::Transactions, Dimension::RequestBytes, Dimension::Cores, Dimension::Connections];
 
-/// A figure of a row with its interval.
+/// A figure and, where it is known, its interval.
+type Value = (f64, Option<(f64, f64)>);
+
+/// A figure of a row.
 struct Metric {
     name: &'static str,
-    value: fn(&Row) -> Option<(f64, Option<(f64, f64)>)>,
+    value: fn(&Row) -> Option<Value>,
     format: fn(f64) -> String,
     is_ratio: bool,
 }
@@ -67,11 +70,11 @@ fn of_rounds(
     row: &Row,
     figure: Option<f64>,
     of_round: fn(&RoundFigures) -> Option<f64>,
-) -> Option<(f64, Option<(f64, f64)>)> {
+) -> Option<Value> {
     Some((figure?, interval(row, figure, of_round)))
 }
 
-fn of_ratio(ratio: Option<Interval>) -> Option<(f64, Option<(f64, f64)>)> {
+fn of_ratio(ratio: Option<Interval>) -> Option<Value> {
     ratio.map(|ratio| (ratio.median, Some((ratio.low, ratio.high))))
 }
 

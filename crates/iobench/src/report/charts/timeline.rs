@@ -92,12 +92,16 @@ fn draw(row: &Row) -> Option<String> {
         .filter(|(index, _)| index % every == 0 || *index == last)
         .map(|(_, moment)| moment)
         .collect();
-    let pictures: Vec<String> =
-        PANELS.iter().filter_map(|panel| picture(panel, &moments, &row.server)).collect();
+    let pictures: Vec<String> = PANELS
+        .iter()
+        .enumerate()
+        .filter_map(|(place, panel)| picture(panel, &moments, &row.server, place == 0))
+        .collect();
     (!pictures.is_empty()).then(|| pictures.concat())
 }
 
-fn picture(panel: &Panel, moments: &[&Moment], server: &str) -> Option<String> {
+/// The phases are named in the first picture only, where the curve leaves room.
+fn picture(panel: &Panel, moments: &[&Moment], server: &str, named: bool) -> Option<String> {
     let values: Vec<f64> = panel
         .curves
         .iter()
@@ -111,7 +115,7 @@ fn picture(panel: &Panel, moments: &[&Moment], server: &str) -> Option<String> {
     let mut plot = Plot::new(x, panel.scale.axis(&values, panel.name, panel.format), HEIGHT);
     // These are no servers, so the switches of the servers do not concern them.
     plot.fix();
-    phases(&mut plot, moments);
+    phases(&mut plot, moments, named);
     for curve in panel.curves {
         let points: Vec<Point> = moments
             .iter()
@@ -129,12 +133,13 @@ fn picture(panel: &Panel, moments: &[&Moment], server: &str) -> Option<String> {
 }
 
 /// Stretches of the same phase.
-fn phases(plot: &mut Plot, moments: &[&Moment]) {
+fn phases(plot: &mut Plot, moments: &[&Moment], named: bool) {
     let mut from_s = 0.0;
     for (index, moment) in moments.iter().enumerate() {
         let next = moments.get(index + 1);
         if next.is_none_or(|next| next.phase != moment.phase) {
-            plot.region(from_s, moment.t_s, &moment.phase, moment.phase == "measure");
+            let name = if named { moment.phase.as_str() } else { "" };
+            plot.region(from_s, moment.t_s, name, moment.phase == "measure");
             from_s = moment.t_s;
         }
     }
