@@ -100,6 +100,30 @@ fn no_difference_is_called_so() {
 }
 
 #[test]
+fn connection_churn_shows_accept_latency_against_load() {
+    let rows = [500.0, 1_000.0].map(|rate| {
+        let mut row = sample::row("epoll", "churn");
+        row["request_rate"] = json!(rate);
+        row["achieved_rate"] = json!(rate);
+        row["transactions"] = json!(4);
+        row["accept_us"] = json!({ "p1": 10.0, "p25": 20.0, "p50": 30.0, "p75": 40.0,
+                                   "p99": 50.0, "p999": 60.0, "max": 70.0 });
+        row["service_us"] = row["accept_us"].clone();
+        row
+    });
+    let page = page_of(&[&sample::document("churn", "Churn", "epoll", rows.to_vec())]);
+    for told in [
+        "Accept latency",
+        "1,000 connections/s",
+        "connections served per second",
+        "id=\"e1-load\"",
+        "median 30 µs",
+    ] {
+        assert!(page.contains(told), "no `{told}`");
+    }
+}
+
+#[test]
 fn files_of_one_experiment_share_a_section_and_others_do_not() {
     let (before, after) = (times(1.0), times(1.5));
     let overlay = page_of(&[&before, &after]);

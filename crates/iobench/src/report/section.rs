@@ -68,6 +68,16 @@ impl Section {
         self.rows.iter().filter(|row| kinds.contains(&row.kind)).collect()
     }
 
+    /// What a service time is here.
+    pub(crate) fn service_time(&self) -> &'static str {
+        if self.rows.iter().all(|row| row.kind == Kind::Closed) {
+            "From sending a request to the complete answer. In a closed loop a slow answer delays \
+             the next request, so what would have waited meanwhile is not seen."
+        } else {
+            "From the intended send time to the complete answer, so that waiting counts."
+        }
+    }
+
     /// The number of a server's series.
     pub(crate) fn series(&self, row: &Row) -> usize {
         self.servers.iter().position(|server| *server == row.server).unwrap_or(0)
