@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::common::{scratch_file, wait};
+use crate::common::scratch_file;
 
 /// No answer takes longer, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -134,8 +134,9 @@ impl Drop for Browser {
     fn drop(&mut self) {
         // The browser ends by itself when nobody is left to drive it.
         self.requests = None;
-        if !thread::panicking() {
-            wait(&mut self.child);
+        let begun = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(5));
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
