@@ -8,6 +8,7 @@
 mod cli;
 mod client;
 mod compare;
+mod diff;
 mod doctor;
 mod error;
 mod exchange;
@@ -15,9 +16,11 @@ mod experiment;
 mod figures;
 mod hosts;
 mod load;
+mod manual;
 mod network;
 mod open;
 mod output;
+mod report;
 mod results;
 mod serve;
 mod server;
@@ -28,6 +31,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
+use crate::diff::Outcome;
 use crate::error::Error;
 
 const EXIT_ERROR: u8 = 1;
@@ -54,6 +58,16 @@ fn main() -> ExitCode {
         Command::Log(arguments) => open::log::export(arguments).map(|()| true),
         Command::Doctor(arguments) => doctor::run(arguments).map(|()| true),
         Command::Hosts(arguments) => hosts::run(arguments).map(|()| true),
+        Command::Report(arguments) => report::run(arguments).map(|()| true),
+        Command::Diff(arguments) => match diff::run(arguments) {
+            Ok(Outcome::Regression) => return ExitCode::from(EXIT_ERROR),
+            other => other.map(|outcome| outcome == Outcome::Fine),
+        },
+        Command::Completions(arguments) => {
+            manual::completions(arguments);
+            Ok(true)
+        }
+        Command::Man(arguments) => manual::run(arguments).map(|()| true),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

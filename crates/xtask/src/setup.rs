@@ -61,6 +61,16 @@ const PACKAGES: &[Package] = &[
         why: "iobench-peers serves on libuv, too, where it is built with that feature",
         probe: Probe::File("/usr/include/uv.h"),
     },
+    Package {
+        name: "chromium",
+        why: "tests open the page of iobench report as a reader would",
+        probe: Probe::Program("chromium"),
+    },
+    Package {
+        name: "groff-base",
+        why: "a test formats the manual pages",
+        probe: Probe::Program("groff"),
+    },
 ];
 
 /// A part of the Rust toolchain, and the cargo command that it brings.

@@ -3,6 +3,7 @@
 pub(crate) mod hosts;
 pub(crate) mod open;
 pub(crate) mod run;
+pub(crate) mod saved;
 pub(crate) mod values;
 
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::cli::hosts::HostsArgs;
 use crate::cli::open::OpenArgs;
 use crate::cli::run::RunArgs;
+use crate::cli::saved::{CompletionsArgs, DiffArgs, ManArgs, ReportArgs};
 use crate::cli::values::{
     TransactionList, parse_bind, parse_connections, parse_measured, parse_message_bytes,
     parse_transactions,
@@ -89,6 +91,14 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Tell, under mpirun, whether several hosts can work together, and how their clocks differ.
     Hosts(HostsArgs),
+    /// Make one offline HTML page of the files that `run` or `compare` wrote.
+    Report(ReportArgs),
+    /// Tell what has changed between two saved runs, row by row.
+    Diff(DiffArgs),
+    /// Print a completion script for a shell.
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write one page for each command.
+    Man(ManArgs),
 }
 
 /// Options of `log`.

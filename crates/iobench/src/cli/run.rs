@@ -48,6 +48,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
+    /// Only check the file, and say what would be run
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
     /// Over several hosts, started by `mpirun -N 1`: the first serves, the others load
     #[arg(long)]
     pub(crate) mpi: bool,

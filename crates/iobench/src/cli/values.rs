@@ -67,6 +67,15 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * unit_s).map_err(|error| error.to_string())
 }
 
+/// A percentage as a fraction.
+pub(crate) fn parse_threshold(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
+    match number.parse::<f64>() {
+        Ok(percent) if (0.0..=1_000.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err("a threshold is a percentage from 0% to 1000%, such as 5%".to_owned()),
+    }
+}
+
 pub(crate) fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
@@ -102,6 +111,15 @@ mod tests {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
         assert!(parse_measured("99ms").is_err() && parse_measured("2h").is_err());
+    }
+
+    #[test]
+    fn thresholds_are_percentages() {
+        assert_eq!(parse_threshold("5%"), Ok(0.05));
+        assert_eq!(parse_threshold("0.5"), Ok(0.005));
+        for wrong in ["", "%", "-1%", "NaN", "2000%", "five"] {
+            assert!(parse_threshold(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

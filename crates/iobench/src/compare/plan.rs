@@ -145,11 +145,9 @@ impl Plan {
                 }
             }
         }
-        let slot_ns = SLOT_NS.max(USUAL_ROUND_TRIPS * request.round_trip_ns);
-        let passes = (request.duration_ns / slot_ns / 2 * 2).max(2);
-        check_round_trips(request, request.duration_ns / passes)?;
-        let slicing = Slicing::divide(request.duration_ns / passes, SLICE_NS);
-        let (passes, servers) = (passes as usize, request.servers);
+        let (passes, slicing) = divide(request.duration_ns, request.round_trip_ns);
+        check_round_trips(request, slicing.total_ns())?;
+        let servers = request.servers;
         let rounds = request.rounds.unwrap_or(DEFAULT_ROUNDS);
         let mut plan = Plan { cells, rounds, passes, slicing, servers, limit_ns: None };
         if request.quick {
@@ -212,6 +210,14 @@ fn check_round_trips(request: &Request, slot_ns: u64) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// How many slots a server gets in a round, an even number so that A B is always answered by B A,
+/// and how each is cut. A slot lasts for many round trips of the path.
+pub(crate) fn divide(duration_ns: u64, round_trip_ns: u64) -> (usize, Slicing) {
+    let slot_ns = SLOT_NS.max(USUAL_ROUND_TRIPS * round_trip_ns);
+    let passes = (duration_ns / slot_ns / 2 * 2).max(2);
+    (passes as usize, Slicing::divide(duration_ns / passes, SLICE_NS))
 }
 
 /// Each value once, in the given order.

@@ -88,10 +88,38 @@ pub(crate) fn ratio_interval(rounds: &[Vec<f64>], seed: u64) -> Option<Interval>
     })
 }
 
+/// The interval of the ratio of two medians, new against old, whose rounds did not run side by side
+/// and so make no pairs; nothing if one of them has fewer than two rounds. Like the interval of
+/// pairs it is no narrower than the notches, whose widths add up in squares.
+pub(crate) fn change_interval(old: &[f64], new: &[f64], seed: u64) -> Option<Interval> {
+    if old.len() < 2 || new.len() < 2 {
+        return None;
+    }
+    let [old, new] = [old, new].map(|values| values.iter().map(|v| v.ln()).collect::<Vec<f64>>());
+    let centre = median(&new)? - median(&old)?;
+    let mut random = SplitMix64::new(seed);
+    let mut changes: Vec<f64> = resampled_medians(&new, &mut random);
+    let others = resampled_medians(&old, &mut random);
+    changes.iter_mut().zip(others).for_each(|(change, other)| *change -= other);
+    let changes = sorted(&changes);
+    let half_width = notch(&old).hypot(notch(&new));
+    Some(Interval {
+        median: centre.exp(),
+        low: quantile_of_sorted(&changes, 0.025).min(centre - half_width).exp(),
+        high: quantile_of_sorted(&changes, 0.975).max(centre + half_width).exp(),
+    })
+}
+
 /// The 2.5th and 97.5th percentile of medians of resampled units.
 fn bootstrap(units: &[f64], random: &mut SplitMix64) -> (f64, f64) {
+    let medians = sorted(&resampled_medians(units, random));
+    (quantile_of_sorted(&medians, 0.025), quantile_of_sorted(&medians, 0.975))
+}
+
+/// Medians of as many draws with replacement as there are units.
+fn resampled_medians(units: &[f64], random: &mut SplitMix64) -> Vec<f64> {
     let mut resample = vec![0.0; units.len()];
-    let medians: Vec<f64> = (0..RESAMPLES)
+    (0..RESAMPLES)
         .map(|_| {
             for value in &mut resample {
                 *value = units[random.below(units.len())];
@@ -99,9 +127,7 @@ fn bootstrap(units: &[f64], random: &mut SplitMix64) -> (f64, f64) {
             resample.sort_by(f64::total_cmp);
             quantile_of_sorted(&resample, 0.5)
         })
-        .collect();
-    let medians = sorted(&medians);
-    (quantile_of_sorted(&medians, 0.025), quantile_of_sorted(&medians, 0.975))
+        .collect()
 }
 
 /// Half the width of a notched box plot's notch.
@@ -194,6 +220,17 @@ mod tests {
         assert!((interval.median - 1.5).abs() < 1e-9);
         assert!(interval.low > 1.05 && interval.low < 1.45, "{interval:?}");
         assert!(interval.high > 1.55 && interval.high < 1.95, "{interval:?}");
+    }
+
+    #[test]
+    fn a_change_needs_rounds_on_both_sides_and_has_the_scatter_of_both() {
+        let near = |value: f64, expected: f64| (value - expected).abs() < 1e-9;
+        let change = change_interval(&[2.0, 2.0], &[3.0, 3.0], 1).unwrap();
+        assert!(near(change.median, 1.5) && near(change.low, 1.5) && near(change.high, 1.5));
+        let noisy = change_interval(&[1.0, 2.0, 4.0], &[1.5, 3.0, 6.0], 1).unwrap();
+        assert!(near(noisy.median, 1.5) && noisy.contains(1.0), "{noisy:?}");
+        assert_eq!(change_interval(&[2.0], &[3.0, 3.0], 1), None);
+        assert_eq!(change_interval(&[2.0, 2.0], &[], 1), None);
     }
 
     fn pairs() -> impl Strategy<Value = Vec<Vec<f64>>> {

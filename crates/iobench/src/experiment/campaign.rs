@@ -1,12 +1,10 @@
 //! The run of an open-loop experiment: which measurements there are, in which order, and what is
 //! known of them.
 
-use std::collections::HashMap;
-
 use crate::compare::stats::{SplitMix64, slot_order};
 use crate::error::Result;
 use crate::experiment::file::Experiment;
-use crate::experiment::journal::{Journal, Key};
+use crate::experiment::journal::{Key, Ledger};
 use crate::experiment::measure::{Bench, Task};
 use crate::experiment::points::Point;
 use crate::experiment::rows;
@@ -26,21 +24,10 @@ pub(super) struct Campaign<'a> {
     pub(super) baseline: usize,
     pub(super) points: &'a [Point],
     pub(super) seed: u64,
-    pub(super) journal: Option<Journal>,
-    pub(super) outcomes: HashMap<Key, OpenOutcome>,
+    pub(super) ledger: Ledger<OpenOutcome>,
 }
 
 impl Campaign<'_> {
-    /// Takes over what an interrupted run has measured.
-    pub(super) fn resume(&mut self, journal: Journal, entries: Vec<(Key, OpenOutcome)>, seed: u64) {
-        if !entries.is_empty() {
-            output::note(&format!("resuming: {} measurements are on disk", entries.len()));
-        }
-        self.journal = Some(journal);
-        self.outcomes = entries.into_iter().collect();
-        self.seed = seed;
-    }
-
     fn total(&self) -> usize {
         self.points.len() * self.servers.len() * self.experiment.rounds as usize
     }
@@ -48,7 +35,7 @@ impl Campaign<'_> {
     /// Everything that is not measured yet, round by round.
     pub(super) fn measure(&mut self, bench: &mut dyn Bench) -> Result<()> {
         let keys: Vec<Key> =
-            self.order().into_iter().filter(|key| !self.outcomes.contains_key(key)).collect();
+            self.order().into_iter().filter(|key| self.ledger.get(key).is_none()).collect();
         let mut left_ns: u64 = keys.iter().map(|key| self.estimate_ns(key)).sum();
         output::note(&format!(
             "{}: {} servers at {} points, {} rounds, about {} s",
@@ -75,10 +62,7 @@ impl Campaign<'_> {
                 SplitMix64::new(self.seed ^ (key.point as u64) << 32 ^ u64::from(key.round));
             let (experiment, seed, label) = (self.experiment, seeds.next(), label.as_str());
             let outcome = bench.measure(&Task { experiment, server, point, seed, label })?;
-            if let Some(journal) = &mut self.journal {
-                journal.record(key, &outcome)?;
-            }
-            self.outcomes.insert(key, outcome);
+            self.ledger.add(key, outcome)?;
         }
         Ok(())
     }
@@ -107,7 +91,7 @@ impl Campaign<'_> {
         let mut all = Vec::with_capacity(self.points.len() * self.servers.len());
         for (number, point) in self.points.iter().enumerate() {
             let rounds = |server: usize| -> Vec<&OpenOutcome> {
-                let of = |round| self.outcomes.get(&Key { round, point: number, server });
+                let of = |round| self.ledger.get(&Key { round, point: number, server });
                 (0..self.experiment.rounds).filter_map(of).collect()
             };
             let baseline = rounds(self.baseline);

@@ -3,6 +3,7 @@
 //! The journal stands beside the result file, as `OUT.partial`: a line of JSON that identifies the
 //! run, then a line per measurement. It is removed when the result file is complete.
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error, Result};
+use crate::output;
 
 const REMEDY: &str = "choose a result file in a directory that exists and is writable";
 /// Largest journal that is read.
@@ -42,8 +44,58 @@ struct Line<T> {
     outcome: T,
 }
 
+/// What a run knows: every measurement, in memory, and on the disk where there is a result file.
+pub(crate) struct Ledger<T> {
+    journal: Option<Journal>,
+    outcomes: HashMap<Key, T>,
+}
+
+impl<T: Serialize + DeserializeOwned> Ledger<T> {
+    /// An empty ledger, or that of the interrupted run whose journal stands beside `result`; then
+    /// `identity` gets that run's seed, unless the seed was given.
+    pub(crate) fn open(
+        result: Option<&Path>,
+        identity: &mut Identity,
+        seed_is_free: bool,
+    ) -> Result<Ledger<T>> {
+        let Some(result) = result else {
+            return Ok(Ledger { journal: None, outcomes: HashMap::new() });
+        };
+        let (journal, entries) = Journal::open(result, identity, seed_is_free)?;
+        if !entries.is_empty() {
+            output::note(&format!("resuming: {} measurements are on disk", entries.len()));
+        }
+        Ok(Ledger { journal: Some(journal), outcomes: entries.into_iter().collect() })
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&T> {
+        self.outcomes.get(key)
+    }
+
+    /// Adds a measurement; it is on the disk when this returns.
+    pub(crate) fn add(&mut self, key: Key, outcome: T) -> Result<()> {
+        if let Some(journal) = &mut self.journal {
+            journal.record(key, &outcome)?;
+        }
+        self.outcomes.insert(key, outcome);
+        Ok(())
+    }
+}
+
+/// Removes the journal beside a result file, once that is complete.
+pub(crate) fn remove(result: &Path) {
+    // What cannot be removed is refused or resumed next time, so nothing is lost.
+    let _ = fs::remove_file(path_beside(result));
+}
+
+fn path_beside(result: &Path) -> PathBuf {
+    let mut name = result.file_name().unwrap_or_default().to_owned();
+    name.push(".partial");
+    result.with_file_name(name)
+}
+
 /// An open journal.
-pub(crate) struct Journal {
+struct Journal {
     file: File,
     path: PathBuf,
 }
@@ -51,14 +103,12 @@ pub(crate) struct Journal {
 impl Journal {
     /// Opens the journal of a result file: a new one, or the one of an interrupted run of the same
     /// experiment, with what it holds. `identity` gets the interrupted run's seed.
-    pub(crate) fn open<T: DeserializeOwned>(
+    fn open<T: DeserializeOwned>(
         result: &Path,
         identity: &mut Identity,
         seed_is_free: bool,
     ) -> Result<(Journal, Vec<(Key, T)>)> {
-        let mut name = result.file_name().unwrap_or_default().to_owned();
-        name.push(".partial");
-        let path = result.with_file_name(name);
+        let path = path_beside(result);
         let shown = path.display().to_string();
         let (mut entries, mut kept) = (Vec::new(), 0);
         if path.exists() {
@@ -106,15 +156,8 @@ impl Journal {
             .context(format!("write {}", self.path.display()), "free some space; then run again")
     }
 
-    /// Adds a measurement; it is on the disk when this returns.
-    pub(crate) fn record<T: Serialize>(&mut self, key: Key, outcome: &T) -> Result<()> {
+    fn record<T: Serialize>(&mut self, key: Key, outcome: &T) -> Result<()> {
         self.append(&Line { key, outcome })
-    }
-
-    /// Removes the journal, once the result file is complete.
-    pub(crate) fn remove(self) {
-        // What cannot be removed is refused or resumed next time, so nothing is lost.
-        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -199,7 +242,8 @@ mod tests {
         drop(journal);
         let (journal, entries, _) = open(&result, 7, false).unwrap();
         assert_eq!(entries, [(key(0), 10), (key(1), 12)]);
-        journal.remove();
+        drop(journal);
+        remove(&result);
         assert!(!partial.exists());
     }
 

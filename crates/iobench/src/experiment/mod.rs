@@ -2,6 +2,7 @@
 //! interleaved rounds, with one self-describing result file.
 
 mod campaign;
+mod closed;
 mod ensemble;
 pub(crate) mod file;
 mod journal;
@@ -10,22 +11,24 @@ mod points;
 mod rows;
 mod table;
 
-use std::collections::HashMap;
+use std::net::IpAddr;
 
 use crate::cli::run::RunArgs;
 use crate::compare::environment::Environment;
 use crate::compare::report::JsonFile;
 use crate::error::{Error, Result};
 use crate::experiment::campaign::Campaign;
+use crate::experiment::closed::ClosedCampaign;
 use crate::experiment::ensemble::Ensemble;
 use crate::experiment::file::{Experiment, Scale};
-use crate::experiment::journal::{Identity, Journal};
+use crate::experiment::journal::{Identity, Ledger};
 use crate::experiment::measure::Local;
 use crate::experiment::points::Point;
 use crate::hosts::control::{Control, ROOT};
 use crate::hosts::with_control;
+use crate::open::outcome::OpenOutcome;
 use crate::output;
-use crate::results::{Document, ExperimentRecord, FORMAT, Row, VERSION};
+use crate::results::{Document, ExperimentRecord, FORMAT, Kind, Row, VERSION};
 use crate::server::running::Subject;
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
@@ -51,47 +54,34 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<bool> {
 fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -> Result<bool> {
     let begun_ns = now_ns();
     let task = Assignment::read(arguments)?;
+    if arguments.dry_run {
+        output::print(&task.describe());
+        return Ok(true);
+    }
     let most = task.points.iter().map(|point| point.connections).max().unwrap_or(0);
     let limits = Limits::raise_for(most)?;
     limits.check_open_files(most)?;
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
     let given_seed = arguments.seed.or(task.experiment.seed);
-    let mut campaign = Campaign {
-        experiment: &task.experiment,
-        servers: &task.servers,
-        baseline: task.baseline,
-        points: &task.points,
-        seed: given_seed.unwrap_or(begun_ns % 1_000_000),
-        journal: None,
-        outcomes: HashMap::new(),
+    let mut environment = Environment::gather(&limits, given_seed.unwrap_or(begun_ns % 1_000_000))?;
+    let mut identity = task.identity(&environment);
+    let result = arguments.json.as_deref();
+    let rows = if task.experiment.kind == Kind::Closed {
+        let ledger = Ledger::open(result, &mut identity, given_seed.is_none())?;
+        ClosedCampaign::new(&task, identity.seed, ledger).run(signals)?
+    } else {
+        let ledger = Ledger::open(result, &mut identity, given_seed.is_none())?;
+        let many = control.map(|control| (control, arguments.mpi_address));
+        task.run_open(identity.seed, ledger, most, signals, many)?
     };
-    let mut environment = Environment::gather(&limits, campaign.seed)?;
-    if let Some(result) = arguments.json.as_deref() {
-        let mut identity = task.identity(&environment);
-        let (journal, entries) = Journal::open(result, &mut identity, given_seed.is_none())?;
-        campaign.resume(journal, entries, identity.seed);
-    }
-    environment.seed = campaign.seed;
-    let mut way = task.experiment.network.as_ref().map(ToString::to_string);
-    match control {
-        None => {
-            let mut local = Local::new(&task.experiment, most, campaign.seed, signals)?;
-            campaign.measure(&mut local)?;
-        }
-        Some(control) => {
-            let mut ensemble = Ensemble::assemble(control, arguments.mpi_address, signals)?;
-            way = Some(format!("{} client hosts over MPI", ensemble.clients()));
-            campaign.measure(&mut ensemble)?;
-            ensemble.dismiss()?;
-        }
-    }
-    let document = task.document(environment, begun_ns, campaign.rows(way.as_deref())?);
+    environment.seed = identity.seed;
+    let document = task.document(environment, begun_ns, rows);
     output::print(&table::render(&document));
     if let Some(json) = json {
         json.write(&document)?;
     }
-    if let Some(journal) = campaign.journal.take() {
-        journal.remove();
+    if let Some(result) = result {
+        journal::remove(result);
     }
     Ok(document.results.iter().all(|row| row.valid))
 }
@@ -116,6 +106,12 @@ impl Assignment {
         if !arguments.servers.is_empty() {
             experiment.sweep.servers = arguments.servers.clone();
         }
+        if arguments.mpi && experiment.kind == Kind::Closed {
+            return Err(Error::setup(
+                "closed loops run on one host only",
+                "choose an experiment of the kind open or churn, or run it without --mpi",
+            ));
+        }
         if arguments.mpi && experiment.network.is_some() {
             return Err(Error::setup(
                 "hosts have a network of their own, so the experiment's cannot be made",
@@ -126,6 +122,49 @@ impl Assignment {
         let baseline = baseline_of(&servers, experiment.baseline.as_deref())?;
         let points = points::expand(&experiment, &allowed_cpus()?)?;
         Ok(Assignment { experiment, scale, text, servers, baseline, points })
+    }
+
+    /// What would be run.
+    fn describe(&self) -> String {
+        let names: Vec<&str> = self.servers.iter().map(Subject::name).collect();
+        let Experiment { name, title, rounds, .. } = &self.experiment;
+        let points: Vec<String> = self.points.iter().map(Point::describe).collect();
+        format!(
+            "{name} ({}): {title}\n{} at {} points, {rounds} rounds:\n  {}\n",
+            self.scale.name(),
+            names.join(", "),
+            points.len(),
+            points.join("\n  ")
+        )
+    }
+
+    /// Measures an open loop here or, with `control`, over many hosts.
+    fn run_open(
+        &self,
+        seed: u64,
+        ledger: Ledger<OpenOutcome>,
+        most_connections: usize,
+        signals: &Signals,
+        many: Option<(&dyn Control, Option<IpAddr>)>,
+    ) -> Result<Vec<Row>> {
+        let mut campaign = Campaign {
+            experiment: &self.experiment,
+            servers: &self.servers,
+            baseline: self.baseline,
+            points: &self.points,
+            seed,
+            ledger,
+        };
+        let Some((control, named)) = many else {
+            let mut local = Local::new(&self.experiment, most_connections, seed, signals)?;
+            campaign.measure(&mut local)?;
+            let way = self.experiment.network.as_ref().map(ToString::to_string);
+            return campaign.rows(way.as_deref());
+        };
+        let mut ensemble = Ensemble::assemble(control, named, signals)?;
+        campaign.measure(&mut ensemble)?;
+        ensemble.dismiss()?;
+        campaign.rows(Some(&format!("{} client hosts over MPI", ensemble.clients())))
     }
 
     fn identity(&self, environment: &Environment) -> Identity {

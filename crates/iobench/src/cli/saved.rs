@@ -1,0 +1,79 @@
+//! Options of the commands for saved results, and of those for the shell and the manual.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::cli::values::parse_threshold;
+
+const REPORT_EXAMPLES: &str = "\
+Examples:
+  iobench report table3.json
+  iobench report before.json after.json -o both.html";
+
+const DIFF_EXAMPLES: &str = "\
+Examples:
+  iobench diff main.json branch.json
+  iobench diff main.json branch.json --threshold 10% --json -
+
+A regression is a change for the worse whose 95 % interval over rounds excludes no change, and which
+exceeds the threshold.
+
+Exit status: 0 without a regression, 1 with one or after an error, 2 if a row of OLD is missing from
+NEW, or is not valid in one of them, and there is no regression otherwise.";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  iobench completions bash > ~/.local/share/bash-completion/completions/iobench
+  iobench completions zsh > ~/.zfunc/_iobench
+  iobench completions fish > ~/.config/fish/completions/iobench.fish";
+
+/// Options of `report`.
+#[derive(Debug, Args)]
+#[command(after_help = REPORT_EXAMPLES)]
+pub(crate) struct ReportArgs {
+    /// Result files; those of the same experiment are laid over one another, at most 16
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// The page; `-` prints it
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    pub(crate) output: PathBuf,
+}
+
+/// Options of `diff`.
+#[derive(Debug, Args)]
+#[command(after_help = DIFF_EXAMPLES)]
+pub(crate) struct DiffArgs {
+    /// The result file to compare with
+    #[arg(value_name = "OLD")]
+    pub(crate) old: PathBuf,
+
+    /// The result file that is judged
+    #[arg(value_name = "NEW")]
+    pub(crate) new: PathBuf,
+
+    /// A change for the worse up to this much is no regression, such as 5% or 0.5%
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_threshold)]
+    pub(crate) threshold: f64,
+
+    /// Also write everything to this file, as JSON; `-` prints JSON only
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Options of `completions`.
+#[derive(Debug, Args)]
+#[command(after_help = COMPLETIONS_EXAMPLES)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Options of `man`.
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Write iobench.1 and a page for each command into this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) out: Option<PathBuf>,
+}

@@ -1,0 +1,120 @@
+//! Shell completions and manual pages, made of the definitions of the command line itself.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+
+use crate::cli::Cli;
+use crate::cli::saved::{CompletionsArgs, ManArgs};
+use crate::error::{Context, Result};
+use crate::output;
+
+const NAME: &str = "iobench";
+
+const EXIT_STATUS: [(&str, &str); 4] = [
+    ("0", "Everything is fine: all results are valid, nothing got worse."),
+    ("1", "An error, which is told on standard error; of diff also: something got worse."),
+    ("2", "A result is not valid; the reason stands with it."),
+    ("130", "Interrupted by Ctrl-C."),
+];
+
+const FILES: [(&str, &str); 3] = [
+    (
+        "*.toml",
+        "Experiments: the workload, the servers, the axes of the sweep, and how long to measure.",
+    ),
+    ("*.json", "Results, with the environment, the experiment and raw histograms."),
+    ("report.html", "The page that report writes unless told otherwise."),
+];
+
+const ENVIRONMENT: [(&str, &str); 1] = [(
+    "MEGAPIPE_DRIVER",
+    "Decides for the megapipe server which driver its channels use, uring or epoll; without it \
+     the channel tries.",
+)];
+
+/// Prints the completion script.
+pub(crate) fn completions(arguments: &CompletionsArgs) {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Cli::command(), NAME, &mut script);
+    output::print(&String::from_utf8_lossy(&script));
+}
+
+/// Prints the manual page, or writes all of them.
+pub(crate) fn run(arguments: &ManArgs) -> Result<()> {
+    let mut command = Cli::command().disable_help_subcommand(true);
+    // Sub-commands inherit global options and get their full names.
+    command.build();
+    match &arguments.out {
+        None => output::print(&String::from_utf8_lossy(&rendered(&command)?)),
+        Some(directory) => write_all(&command, directory)?,
+    }
+    Ok(())
+}
+
+fn write_all(command: &Command, directory: &Path) -> Result<()> {
+    const REMEDY: &str = "choose a directory that can be written";
+    fs::create_dir_all(directory).context(format!("make {}", directory.display()), REMEDY)?;
+    let pages = command.get_subcommands().filter(|page| !page.is_hide_set());
+    for page in std::iter::once(command).chain(pages) {
+        let name = page.get_display_name().unwrap_or(NAME);
+        let path = directory.join(format!("{name}.1"));
+        fs::write(&path, rendered(page)?).context(format!("write {}", path.display()), REMEDY)?;
+    }
+    Ok(())
+}
+
+/// One page.
+fn rendered(command: &Command) -> Result<Vec<u8>> {
+    let mut page = Vec::new();
+    render(command, &mut page).context("make the manual page", "report this as a bug")?;
+    Ok(page)
+}
+
+fn render(command: &Command, page: &mut Vec<u8>) -> io::Result<()> {
+    let examples = command.get_after_help().map(ToString::to_string);
+    // The help's epilogue is for a terminal; the page has sections for the same things.
+    let man = Man::new(command.clone().after_help("")).manual("iobench");
+    man.render_title(page)?;
+    man.render_name_section(page)?;
+    man.render_synopsis_section(page)?;
+    man.render_description_section(page)?;
+    man.render_options_section(page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(page)?;
+    }
+    let mut rest = Roff::new();
+    if let Some(examples) = examples {
+        examples_section(&mut rest, &examples);
+    }
+    section(&mut rest, "EXIT STATUS", &EXIT_STATUS);
+    section(&mut rest, "FILES", &FILES);
+    section(&mut rest, "ENVIRONMENT", &ENVIRONMENT);
+    rest.to_writer(page)
+}
+
+/// The examples as they are typed, and what follows them as text.
+fn examples_section(page: &mut Roff, help: &str) {
+    let mut paragraphs = help.split("\n\n");
+    let examples = paragraphs.next().unwrap_or_default();
+    page.control("SH", ["EXAMPLES"]).control("nf", []);
+    for line in examples.lines().skip_while(|line| *line == "Examples:") {
+        page.text([roman(line.trim_start())]);
+    }
+    page.control("fi", []);
+    // The exit status has a section of its own.
+    for paragraph in paragraphs.filter(|text| !text.starts_with("Exit status")) {
+        page.control("PP", []).text([roman(paragraph)]);
+    }
+}
+
+fn section(page: &mut Roff, head: &str, entries: &[(&str, &str)]) {
+    page.control("SH", [head]);
+    for (name, text) in entries {
+        page.control("TP", []).text([bold(*name)]).text([roman(*text)]);
+    }
+}

@@ -1,0 +1,230 @@
+//! `iobench report`: one page that holds everything about one run or several, and needs nothing
+//! else: no network, no font, and, to be read, no script.
+
+mod axis;
+mod charts;
+pub(crate) mod input;
+pub(crate) mod number;
+mod plot;
+pub(crate) mod point;
+mod section;
+mod table;
+mod verdict;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use minijinja::value::Serde;
+use serde::Serialize;
+
+use crate::cli::saved::ReportArgs;
+use crate::compare::environment::Environment;
+use crate::error::{Context, Error, Result};
+use crate::output;
+use crate::report::charts::Chart;
+use crate::report::input::Saved;
+use crate::report::section::Section;
+use crate::report::table::Table;
+use crate::report::verdict::Verdict;
+use crate::results::Document;
+
+/// More files than anyone would compare by eye.
+const MOST_FILES: usize = 16;
+
+/// Reads the files and writes the page.
+pub(crate) fn run(arguments: &ReportArgs) -> Result<()> {
+    if arguments.files.len() > MOST_FILES {
+        return Err(Error::setup(
+            format!("{} files are too many for a page", arguments.files.len()),
+            format!("give at most {MOST_FILES}"),
+        ));
+    }
+    let files: Vec<Saved> =
+        arguments.files.iter().map(|file| input::read(file)).collect::<Result<_>>()?;
+    let page = render(&Section::all(files))?;
+    if arguments.output == Path::new("-") {
+        output::print(&page);
+        return Ok(());
+    }
+    let shown = arguments.output.display();
+    File::create(&arguments.output)
+        .and_then(|mut file| file.write_all(page.as_bytes()))
+        .context(format!("write {shown}"), "choose a file in a directory that can be written")?;
+    output::note(&format!("wrote {shown}; open it in any browser"));
+    Ok(())
+}
+
+/// What the page is made of.
+#[derive(Serialize)]
+struct Page<'a> {
+    title: &'a str,
+    style: &'static str,
+    script: &'static str,
+    version: &'static str,
+    sections: Vec<Experiment<'a>>,
+}
+
+/// A section as the template wants it.
+#[derive(Serialize)]
+struct Experiment<'a> {
+    id: &'a str,
+    title: &'a str,
+    baseline: &'a str,
+    service_time: &'static str,
+    verdict: Verdict,
+    servers: Vec<Server<'a>>,
+    table: Table,
+    charts: Vec<Chart>,
+    files: Vec<Source<'a>>,
+}
+
+/// A server in the legend.
+#[derive(Serialize)]
+struct Server<'a> {
+    series: usize,
+    colour: usize,
+    shape: usize,
+    name: &'a str,
+}
+
+/// A file that the section comes from.
+#[derive(Serialize)]
+struct Source<'a> {
+    label: &'a str,
+    source: Option<&'a str>,
+    scale: &'a str,
+    elapsed_s: String,
+    experiment: &'a str,
+    environment: Vec<(String, String)>,
+    command: String,
+    json: String,
+}
+
+/// The page.
+fn render(sections: &[Section]) -> Result<String> {
+    let page = Page {
+        title: sections.first().map_or("no results", |section| &section.title),
+        style: include_str!("page.css"),
+        script: include_str!("page.js"),
+        version: env!("CARGO_PKG_VERSION"),
+        sections: sections.iter().map(Experiment::of).collect::<Result<_>>()?,
+    };
+    render_templates(&page)
+        .map_err(|error| Error::setup(format!("cannot make the page: {error:#}"), "report a bug"))
+}
+
+fn render_templates(page: &Page<'_>) -> std::result::Result<String, minijinja::Error> {
+    let mut templates = minijinja::Environment::new();
+    templates.add_template("page.html", include_str!("page.html"))?;
+    templates.add_template("section.html", include_str!("section.html"))?;
+    templates.get_template("page.html")?.render(Serde(page))
+}
+
+impl<'a> Experiment<'a> {
+    fn of(section: &'a Section) -> Result<Experiment<'a>> {
+        let server = |(series, name): (usize, &'a String)| Server {
+            series,
+            colour: plot::colour(series),
+            shape: plot::shape(series),
+            name,
+        };
+        Ok(Experiment {
+            id: &section.id,
+            title: &section.title,
+            baseline: &section.baseline,
+            service_time: section.service_time(),
+            verdict: Verdict::of(section),
+            servers: section.servers.iter().enumerate().map(server).collect(),
+            table: Table::of(section),
+            charts: charts::all(section)?,
+            files: section.files.iter().map(Source::of).collect(),
+        })
+    }
+}
+
+impl<'a> Source<'a> {
+    fn of(file: &'a Saved) -> Source<'a> {
+        let Document { experiment, environment, elapsed_s, .. } = &file.document;
+        Source {
+            label: &file.label,
+            source: experiment.source.as_deref(),
+            scale: &experiment.scale,
+            elapsed_s: number::plain(*elapsed_s),
+            experiment: &experiment.file,
+            environment: facts(environment),
+            command: command(environment),
+            json: in_script(&file.text),
+        }
+    }
+}
+
+/// Every field of the environment but the command, with the name it has in the file.
+fn facts(environment: &Environment) -> Vec<(String, String)> {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(environment) else {
+        return Vec::new();
+    };
+    fields
+        .into_iter()
+        .filter(|(name, value)| name != "command" && !value.is_null())
+        .map(|(name, value)| (name.replace('_', " "), plain_text(&value)))
+        .collect()
+}
+
+fn plain_text(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Array(parts) => {
+            parts.iter().map(plain_text).collect::<Vec<_>>().join(", ")
+        }
+        serde_json::Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| format!("{}: {}", name.replace('_', " "), plain_text(value)))
+            .collect::<Vec<_>>()
+            .join("; "),
+        other => other.to_string(),
+    }
+}
+
+/// The command as it can be typed again.
+fn command(environment: &Environment) -> String {
+    let value = serde_json::to_value(environment).unwrap_or_default();
+    let words = value["command"].as_array().cloned().unwrap_or_default();
+    words.iter().map(|word| quoted(&plain_text(word))).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_=/.,:@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// JSON that cannot end the element it stands in: a `<` occurs in strings only, where it may be
+/// written so.
+fn in_script(json: &str) -> String {
+    json.replace('<', "\\u003c")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_can_be_typed_again() {
+        let words = ["iobench", "--peer", "mine=./a b", "it's", ""];
+        let quoted = words.map(quoted).join(" ");
+        assert_eq!(quoted, r"iobench --peer 'mine=./a b' 'it'\''s' ''");
+    }
+
+    #[test]
+    fn embedded_data_cannot_leave_its_element() {
+        let json = r#"{"server":"</script><!--<script>"}"#;
+        let embedded = in_script(json);
+        assert!(!embedded.contains('<'));
+        let read: serde_json::Value = serde_json::from_str(&embedded).unwrap();
+        assert_eq!(read["server"], "</script><!--<script>");
+    }
+}

@@ -1,0 +1,163 @@
+//! What tells one row from another beside its server: the axes of a sweep.
+
+use crate::report::number;
+use crate::results::{Kind, Row};
+
+/// One axis of a sweep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dimension {
+    Kind,
+    Connections,
+    Rate,
+    RequestBytes,
+    ResponseBytes,
+    Transactions,
+    Cores,
+    Work,
+    Network,
+}
+
+use Dimension::*;
+
+impl Dimension {
+    /// In the order in which people name them.
+    pub(crate) const ALL: [Dimension; 9] =
+        [Connections, Rate, Transactions, RequestBytes, ResponseBytes, Cores, Work, Network, Kind];
+
+    /// The head of a column or the label of an axis.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind => "load",
+            Connections => "connections",
+            Rate => "offered per second",
+            RequestBytes => "request size",
+            ResponseBytes => "response size",
+            Transactions => "transactions per connection",
+            Cores => "server cores",
+            Work => "processing",
+            Network => "network",
+        }
+    }
+
+    /// The row's value alone, as for a tick or a table's cell.
+    pub(crate) fn value(self, row: &Row) -> String {
+        match self {
+            Kind => kind(row).to_owned(),
+            Connections => number::count(row.connections as f64),
+            Rate => row.request_rate.map_or(number::NOTHING.to_owned(), number::count),
+            RequestBytes => number::bytes(row.request_bytes),
+            ResponseBytes => number::bytes(row.response_bytes),
+            Transactions if row.transactions == 0 => "persistent".to_owned(),
+            Transactions => number::count(f64::from(row.transactions)),
+            Cores => number::count(row.cores as f64),
+            Work => row.work.clone(),
+            Network => row.network.clone().unwrap_or_else(|| "loopback".to_owned()),
+        }
+    }
+
+    /// The row's value in a sentence, such as `2,000 connections`.
+    pub(crate) fn phrase(self, row: &Row) -> String {
+        let value = self.value(row);
+        match self {
+            Kind => format!("{value} load"),
+            Connections => plural(&value, row.connections, "connection"),
+            Rate if row.request_rate.is_none() => "as fast as answers come".to_owned(),
+            Rate if row.kind == self::Kind::Churn => format!("{value} connections/s"),
+            Rate => format!("{value} requests/s"),
+            RequestBytes => format!("requests of {value}"),
+            ResponseBytes => format!("responses of {value}"),
+            Transactions if row.transactions == 0 => "persistent connections".to_owned(),
+            Transactions => {
+                plural(&value, row.transactions as usize, "transaction") + " per connection"
+            }
+            Cores => plural(&value, row.cores, "server core"),
+            Work => format!("processing {value}"),
+            Network => format!("network {value}"),
+        }
+    }
+
+    /// What rows are put in order by.
+    pub(crate) fn rank(self, row: &Row) -> f64 {
+        match self {
+            Connections => row.connections as f64,
+            Rate => row.request_rate.unwrap_or(0.0),
+            RequestBytes => row.request_bytes as f64,
+            ResponseBytes => row.response_bytes as f64,
+            // Connections that persist are the limit of ever more transactions.
+            Transactions if row.transactions == 0 => f64::from(u32::MAX) + 1.0,
+            Transactions => f64::from(row.transactions),
+            Cores => row.cores as f64,
+            Kind | Work | Network => 0.0,
+        }
+    }
+}
+
+fn kind(row: &Row) -> &'static str {
+    match row.kind {
+        self::Kind::Open => "open",
+        self::Kind::Closed => "closed",
+        self::Kind::Churn => "churn",
+    }
+}
+
+fn plural(value: &str, count: usize, noun: &str) -> String {
+    format!("{value} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The dimensions in which the rows differ.
+pub(crate) fn varying(rows: &[Row]) -> Vec<Dimension> {
+    let Some(first) = rows.first() else { return Vec::new() };
+    let differs = |d: &Dimension| rows.iter().any(|row| d.value(row) != d.value(first));
+    let mut dimensions: Vec<Dimension> = Dimension::ALL.into_iter().filter(differs).collect();
+    if are_echoes(&rows.iter().collect::<Vec<&Row>>()) {
+        dimensions.retain(|dimension| *dimension != ResponseBytes);
+    }
+    dimensions
+}
+
+/// Where every response is as long as its request, saying so twice is noise.
+fn are_echoes(rows: &[&Row]) -> bool {
+    rows.iter().all(|row| row.request_bytes == row.response_bytes)
+}
+
+/// Rows that agree in everything but the left-out dimensions, and perhaps the server.
+pub(crate) struct Group<'a> {
+    key: Vec<String>,
+    pub(crate) label: String,
+    pub(crate) rows: Vec<&'a Row>,
+}
+
+/// Sorts rows into groups that agree in all dimensions except those left out. The label names the
+/// dimensions that vary at all in `rows`.
+pub(crate) fn groups<'a>(rows: &[&'a Row], left_out: &[Dimension]) -> Vec<Group<'a>> {
+    let kept = || Dimension::ALL.into_iter().filter(|d| !left_out.contains(d));
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    for row in rows {
+        let key: Vec<String> = kept().map(|dimension| dimension.value(row)).collect();
+        match groups.iter_mut().find(|group| group.key == key) {
+            Some(group) => group.rows.push(row),
+            None => groups.push(Group { key, label: String::new(), rows: vec![row] }),
+        }
+    }
+    let varies: Vec<Dimension> = kept()
+        .enumerate()
+        .filter(|(place, _)| groups.iter().any(|group| group.key[*place] != groups[0].key[*place]))
+        .map(|(_, dimension)| dimension)
+        .filter(|dimension| *dimension != ResponseBytes || !are_echoes(rows))
+        .collect();
+    for group in &mut groups {
+        let row = group.rows[0];
+        let phrases: Vec<String> = varies.iter().map(|dimension| dimension.phrase(row)).collect();
+        group.label = if phrases.is_empty() { "all rows".to_owned() } else { phrases.join(", ") };
+    }
+    groups
+}
+
+/// The values of a dimension in ascending order: rank and text, each once.
+pub(crate) fn values(dimension: Dimension, rows: &[&Row]) -> Vec<(f64, String)> {
+    let mut values: Vec<(f64, String)> =
+        rows.iter().map(|row| (dimension.rank(row), dimension.value(row))).collect();
+    values.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+    values.dedup();
+    values
+}

@@ -1,0 +1,126 @@
+//! What the page shows together: one experiment, from one file or from several.
+
+use crate::report::input::Saved;
+use crate::report::point::{self, Dimension};
+use crate::results::{Kind, Row};
+
+/// Between a server's name and the file's in an overlay.
+const SEPARATOR: &str = " · ";
+
+/// One experiment's results.
+pub(crate) struct Section {
+    pub(crate) id: String,
+    pub(crate) title: String,
+    pub(crate) baseline: String,
+    /// In the order in which they first appear; the place is the series' number.
+    pub(crate) servers: Vec<String>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) varying: Vec<Dimension>,
+    pub(crate) files: Vec<Saved>,
+}
+
+impl Section {
+    /// Puts files of the same experiment together, so that they lie over one another.
+    pub(crate) fn all(files: Vec<Saved>) -> Vec<Section> {
+        let mut together: Vec<Vec<Saved>> = Vec::new();
+        for file in files {
+            let same = together.iter_mut().find(|others| is_same(&others[0], &file));
+            match same {
+                Some(others) => others.push(file),
+                None => together.push(vec![file]),
+            }
+        }
+        let numbered = together.into_iter().enumerate();
+        numbered.map(|(index, files)| Section::new(format!("e{}", index + 1), files)).collect()
+    }
+
+    fn new(id: String, files: Vec<Saved>) -> Section {
+        let overlay = files.len() > 1;
+        let mut rows = Vec::new();
+        for (index, file) in files.iter().enumerate() {
+            rows.extend(file.document.results.iter().cloned().map(|mut row| {
+                if overlay {
+                    row.server = name_in_overlay(&row.server, index, &file.label);
+                }
+                row
+            }));
+        }
+        let mut servers: Vec<String> = Vec::new();
+        for row in &rows {
+            if !servers.contains(&row.server) {
+                servers.push(row.server.clone());
+            }
+        }
+        // In an overlay the same server of all files stands side by side.
+        let bases: Vec<String> = servers.iter().map(|name| base(name).to_owned()).collect();
+        servers.sort_by_key(|name| bases.iter().position(|other| other == base(name)));
+        let first = &files[0].document;
+        let title = match first.experiment.title.as_str() {
+            "" => first.experiment.name.clone(),
+            title => title.to_owned(),
+        };
+        let varying = point::varying(&rows);
+        Section { id, title, baseline: first.baseline.clone(), servers, rows, varying, files }
+    }
+
+    /// Rows of a kind, or of several.
+    pub(crate) fn of_kinds(&self, kinds: &[Kind]) -> Vec<&Row> {
+        self.rows.iter().filter(|row| kinds.contains(&row.kind)).collect()
+    }
+
+    /// What a service time is here.
+    pub(crate) fn service_time(&self) -> &'static str {
+        if self.rows.iter().all(|row| row.kind == Kind::Closed) {
+            "From sending a request to the complete answer. In a closed loop a slow answer delays \
+             the next request, so what would have waited meanwhile is not seen."
+        } else {
+            "From the intended send time to the complete answer, so that waiting counts."
+        }
+    }
+
+    /// The number of a server's series.
+    pub(crate) fn series(&self, row: &Row) -> usize {
+        self.servers.iter().position(|server| *server == row.server).unwrap_or(0)
+    }
+
+    /// Whether the row is of the server that the others are compared with.
+    pub(crate) fn is_baseline(&self, row: &Row) -> bool {
+        // In an overlay every file has its own baseline, which bears the file's name.
+        row.server == self.baseline || base(&row.server) == self.baseline
+    }
+
+    /// A row among the others, such as `epoll at 400 connections and 8,000 requests/s`.
+    pub(crate) fn place(&self, row: &Row) -> String {
+        let phrases: Vec<String> =
+            self.varying.iter().map(|dimension| dimension.phrase(row)).collect();
+        let phrases = match phrases.as_slice() {
+            [] if row.request_rate.is_some() => {
+                vec![Dimension::Connections.phrase(row), Dimension::Rate.phrase(row)]
+            }
+            [] => vec![Dimension::Connections.phrase(row)],
+            _ => phrases,
+        };
+        match phrases.split_last() {
+            Some((last, [])) => format!("at {last}"),
+            Some((last, others)) => format!("at {} and {last}", others.join(", ")),
+            None => String::new(),
+        }
+    }
+}
+
+fn is_same(one: &Saved, other: &Saved) -> bool {
+    let (one, other) = (&one.document, &other.document);
+    one.experiment.name == other.experiment.name
+        && one.experiment.file == other.experiment.file
+        && one.experiment.scale == other.experiment.scale
+}
+
+/// A server's name without the file's.
+fn base(name: &str) -> &str {
+    name.split_once(SEPARATOR).map_or(name, |(base, _)| base)
+}
+
+/// Files may have the same name in different directories, so they are numbered as well.
+fn name_in_overlay(server: &str, index: usize, label: &str) -> String {
+    format!("{server}{SEPARATOR}{}: {label}", index + 1)
+}

@@ -1,0 +1,256 @@
+//! Result files with made-up figures, in the format of the program's own.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
+use serde_json::{Value, json};
+
+/// The same numbers in every run.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// From 0 to 1.
+    fn next(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Times around a median, most of them near, a few far above.
+    fn times(&mut self, median_us: f64, spread: f64) -> Histogram<u64> {
+        let mut times = Histogram::new_with_bounds(1, 600_000_000_000, 3).unwrap();
+        for _ in 0..4_000 {
+            let normal: f64 = (0..6).map(|_| self.next()).sum::<f64>() - 3.0;
+            let tail = if self.next() < 0.02 { 1.0 + 4.0 * self.next() } else { 1.0 };
+            let us = median_us * (spread * normal).exp() * tail;
+            times.saturating_record((us * 1e3) as u64);
+        }
+        times
+    }
+}
+
+fn percentiles(times: &Histogram<u64>) -> Value {
+    let at = |quantile| times.value_at_quantile(quantile) as f64 / 1e3;
+    json!({
+        "p1": at(0.01), "p25": at(0.25), "p50": at(0.5), "p75": at(0.75), "p99": at(0.99),
+        "p999": at(0.999), "max": times.max() as f64 / 1e3,
+    })
+}
+
+fn encoded(times: &Histogram<u64>) -> String {
+    let mut bytes = Vec::new();
+    V2DeflateSerializer::new().serialize(times, &mut bytes).unwrap();
+    BASE64.encode(bytes)
+}
+
+fn interval(median: f64) -> Value {
+    json!({ "median": median, "low": median * 0.95, "high": median * 1.06 })
+}
+
+pub(crate) fn environment() -> Value {
+    json!({
+        "date": "2026-03-01T12:00:00Z", "iobench": "0.1.0",
+        "command": ["iobench", "run", "experiments/table 3.toml", "--json", "table3.json"],
+        "kernel": "6.18.5", "cpu_model": "Example CPU @ 3.0 GHz", "cpus": [0, 1],
+        "governor": null, "clock_source": "tsc", "congestion_control": "cubic",
+        "system_congestion_control": "cubic",
+        "limits": { "open_files": 1_048_576, "listen_backlog": 4096, "local_ports": [1024, 65535] },
+        "load_average": "0.10 0.20 0.30 1/100 1234", "seed": 7,
+    })
+}
+
+/// A file of `run` with these rows.
+pub(crate) fn document(name: &str, title: &str, baseline: &str, rows: Vec<Value>) -> Value {
+    json!({
+        "format": "iobench-run", "version": 1, "environment": environment(),
+        "experiment": {
+            "name": name, "title": title, "source": "Kawai and Yamaguchi, Table 3",
+            "scale": "quick",
+            "file": "# Table 3\n[workload]\nkind = \"open\"\nrates = [2000, 8000]\n",
+        },
+        "elapsed_s": 171.5, "baseline": baseline, "results": rows,
+    })
+}
+
+/// A row without figures.
+pub(crate) fn row(server: &str, kind: &str) -> Value {
+    json!({
+        "server": server, "kind": kind, "connections": 400, "request_rate": null,
+        "request_bytes": 64, "response_bytes": 64, "transactions": 0, "cores": 1,
+        "server_cpus": [0], "client_cpus": [1], "work": "none", "network": null,
+        "service_us": null, "send_lag_us": null, "transmit_us": null, "accept_us": null,
+        "achieved_rate": null, "server_cpu_us": null, "system_calls": null, "server_busy": null,
+        "client_busy": null, "throughput_ratio": null, "cpu_ratio": null, "p50_ratio": null,
+        "p99_ratio": null, "valid": true, "notes": [], "accounts": null, "rounds": [],
+        "timeline": [],
+        "histograms": { "service": null, "send_lag": null, "transmit": null, "accept": null },
+    })
+}
+
+/// How slow a server of the sample is, and by how much more connections slow it down.
+const OPEN_SERVERS: [(&str, f64, f64); 6] = [
+    ("process", 95.0, 0.05),
+    ("thread", 80.0, 0.04),
+    ("select", 70.0, 0.5),
+    ("poll", 66.0, 0.35),
+    ("epoll", 52.0, 0.01),
+    ("megapipe", 41.0, 0.01),
+];
+
+/// An open loop: six servers, three numbers of connections, four loads; one row is invalid.
+pub(crate) fn open() -> Value {
+    let mut rows = Vec::new();
+    for connections in [400, 2_000, 10_000] {
+        for rate in [2_000.0, 4_000.0, 8_000.0, 12_000.0] {
+            let baseline_us = median_us(OPEN_SERVERS[1], connections, rate);
+            for server in OPEN_SERVERS {
+                rows.push(open_row(server, connections, rate, baseline_us));
+            }
+        }
+    }
+    let late = &mut rows[8];
+    late["valid"] = json!(false);
+    late["notes"] = json!(["the generator's p99 send lag was 3 ms, more than 1 ms"]);
+    document("table3", "Latency by server and connections", "thread", rows)
+}
+
+fn median_us((_, base, growth): (&str, f64, f64), connections: u32, rate: f64) -> f64 {
+    let busy = rate * base * (1.0 + growth * f64::from(connections) / 1_000.0) / 1.2e6;
+    let slowdown = if busy < 0.95 { 1.0 / (1.0 - busy) } else { 200.0 * busy };
+    base * (1.0 + growth * f64::from(connections) / 400.0) * slowdown
+}
+
+fn open_row(server: (&str, f64, f64), connections: u32, rate: f64, baseline_us: f64) -> Value {
+    let mut random = Random::new(u64::from(connections) * 131 + rate as u64 + server.1 as u64);
+    let median_us = median_us(server, connections, rate);
+    let overloaded = median_us > 5_000.0;
+    let (service, lag) = (random.times(median_us, 0.35), random.times(4.0, 0.4));
+    let achieved = if overloaded { rate * 0.8 } else { rate };
+    let mut rounds = Vec::new();
+    for _ in 0..5 {
+        let noise = 0.95 + 0.1 * random.next();
+        let times = random.times(median_us * noise, 0.35);
+        rounds.push(json!({
+            "service_us": percentiles(&times), "achieved_rate": achieved,
+            "server_cpu_us": server.1 * 0.2 * (0.98 + 0.04 * random.next()), "valid": true,
+        }));
+    }
+    let mut row = row(server.0, "open");
+    row["connections"] = json!(connections);
+    row["request_rate"] = json!(rate);
+    row["service_us"] = percentiles(&service);
+    row["send_lag_us"] = percentiles(&lag);
+    row["achieved_rate"] = json!(achieved);
+    row["server_cpu_us"] = json!(server.1 * 0.2);
+    row["system_calls"] = json!(2.1);
+    row["server_busy"] = json!((rate * server.1 * 0.2 / 1e6).min(1.0));
+    let ratio = median_us / baseline_us;
+    for name in ["p50_ratio", "p99_ratio"] {
+        row[name] = interval(ratio);
+    }
+    row["cpu_ratio"] = interval(server.1 / OPEN_SERVERS[1].1);
+    if server.0 == "thread" {
+        for name in ["p50_ratio", "p99_ratio", "cpu_ratio"] {
+            row[name] = json!({ "median": 1.0, "low": 1.0, "high": 1.0 });
+        }
+    }
+    let lost = if overloaded { 123 } else { 0 };
+    row["accounts"] = json!({
+        "scheduled": 20_000, "answered": 20_000 - lost, "late": 0, "lost": lost, "refused": 0,
+        "reset": 0,
+    });
+    row["rounds"] = json!(rounds);
+    row["timeline"] = timeline(&mut random, connections, rate, achieved, median_us);
+    row["histograms"]["service"] = json!(encoded(&service));
+    row["histograms"]["send_lag"] = json!(encoded(&lag));
+    row
+}
+
+fn timeline(random: &mut Random, connections: u32, rate: f64, achieved: f64, us: f64) -> Value {
+    let moment = |index: u32| {
+        let (phase, part) = match index {
+            0..6 => ("connect", 0.0),
+            6..16 => ("growth", 2_f64.powf(f64::from(index) - 16.0)),
+            16..24 => ("steady", 1.0),
+            _ => ("measure", 1.0),
+        };
+        let noise = 0.95 + 0.1 * random.next();
+        let some = |value: f64| if part > 0.0 { json!(value * noise) } else { json!(null) };
+        json!({
+            "t_s": f64::from(index + 1) * 0.25, "phase": phase,
+            "connections": (connections * (index + 1) / 6).min(connections),
+            "offered_rate": rate * part, "achieved_rate": achieved * part * noise,
+            "send_lag_p50_us": some(4.0), "send_lag_p99_us": some(19.0),
+            "service_p50_us": some(us), "service_p99_us": some(us * 3.0),
+            "server_busy": (rate * part * noise * 11e-6).min(1.0),
+        })
+    };
+    (0..48).map(moment).collect()
+}
+
+/// A closed loop in the manner of the report's Figure 5.1.
+pub(crate) fn closed() -> Value {
+    let servers = [("epoll", 0.0), ("epoll-partitioned", 0.18), ("megapipe", 0.75)];
+    let mut rows = Vec::new();
+    for request_bytes in [64, 1_024, 4_096] {
+        for transactions in [1_u32, 2, 4, 8, 16, 32, 64, 128, 0] {
+            let length = if transactions == 0 { 512.0 } else { f64::from(transactions) };
+            let size = 1.0 - 0.06 * f64::from(request_bytes) / 1_024.0;
+            for (server, gain) in servers {
+                let ratio = 1.0 + gain * (0.25 + 0.75 / length.sqrt()) * size;
+                let rate = 180_000.0 * length / (length + 2.5) * ratio * size;
+                let mut row = row(server, "closed");
+                row["transactions"] = json!(transactions);
+                row["request_bytes"] = json!(request_bytes);
+                row["response_bytes"] = json!(request_bytes);
+                row["achieved_rate"] = json!(rate);
+                row["server_cpu_us"] = json!(1e6 / rate);
+                let one = json!({ "median": 1.0, "low": 1.0, "high": 1.0 });
+                let is_baseline = server == "epoll";
+                row["throughput_ratio"] = if is_baseline { one.clone() } else { interval(ratio) };
+                row["cpu_ratio"] = if is_baseline { one } else { interval(1.0 / ratio) };
+                let round = |at: f64| {
+                    json!({ "service_us": null, "achieved_rate": rate * at,
+                            "server_cpu_us": 1e6 / rate / at, "valid": true })
+                };
+                row["rounds"] = [0.96, 0.99, 1.0, 1.01, 1.03].into_iter().map(round).collect();
+                rows.push(row);
+            }
+        }
+    }
+    let mut closed =
+        document("fig5-1", "Gain by message size and connection length", "epoll", rows);
+    closed["experiment"]["source"] = json!("UCB/EECS-2016-125, Figure 5.1");
+    closed
+}
+
+/// A file of `compare`.
+pub(crate) fn compare() -> Value {
+    let row = |server: &str, cores: usize, throughput: f64, ratio: Value| {
+        json!({
+            "server": server, "cores": cores, "server_cpus": [0], "client_cpus": [1],
+            "transactions": 8, "message_bytes": 64, "connections": 256, "throughput": throughput,
+            "server_cpu_us": 1e6 / throughput, "system_calls": 2.5,
+            "latency_us": { "p25": 900.0, "p50": 1_000.0, "p75": 1_100.0, "p99": 2_000.0,
+                            "p999": 2_500.0, "max": 3_000.0 },
+            "throughput_ratio": ratio, "cpu_ratio": null, "bound": "server", "server_busy": 0.99,
+            "client_busy": 0.5, "valid": true, "notes": [],
+            "slices": { "clean": 100, "discarded": 3 }, "pairs": 10, "accounts": {},
+        })
+    };
+    let one = json!({ "median": 1.0, "low": 1.0, "high": 1.0 });
+    json!({
+        "environment": environment(), "baseline": "epoll", "rounds": 5, "slots_per_round": 2,
+        "slice_ms": 10.0,
+        "results": [
+            row("epoll", 1, 100_000.0, one),
+            row("megapipe", 1, 140_000.0, interval(1.4)),
+        ],
+    })
+}

@@ -1,0 +1,250 @@
+//! `iobench report` and `iobench diff` as users run them, on made-up files.
+
+mod common;
+#[path = "common/sample.rs"]
+mod sample;
+
+use std::path::PathBuf;
+use std::process::Output;
+
+use common::{run, scratch_file, stderr, stdout};
+use serde_json::{Value, json};
+
+/// A file that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn with(content: impl AsRef<[u8]>) -> Scratch {
+        let path = scratch_file();
+        std::fs::write(&path, content).unwrap();
+        Scratch(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn page_of(documents: &[&Value]) -> String {
+    let files: Vec<Scratch> =
+        documents.iter().map(|document| Scratch::with(document.to_string())).collect();
+    let mut arguments = vec!["report", "-o", "-"];
+    arguments.extend(files.iter().map(Scratch::path));
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    stdout(&output)
+}
+
+fn diff(old: &Value, new: &Value, more: &[&str]) -> Output {
+    let (old, new) = (Scratch::with(old.to_string()), Scratch::with(new.to_string()));
+    run(&[&["diff", old.path(), new.path()], more].concat())
+}
+
+/// A file with one row that has these p99 in its rounds.
+fn rounds(p99: &[f64]) -> Value {
+    let mut row = sample::row("epoll", "open");
+    let percentiles = |p99: f64| {
+        json!({ "p1": 10.0, "p25": 20.0, "p50": 30.0, "p75": 40.0, "p99": p99, "p999": p99 * 2.0,
+                "max": p99 * 3.0 })
+    };
+    row["request_rate"] = json!(8_000.0);
+    row["service_us"] = percentiles(p99[p99.len() / 2]);
+    row["achieved_rate"] = json!(8_000.0);
+    let round = |p99: &f64| {
+        json!({ "service_us": percentiles(*p99), "achieved_rate": 8_000.0,
+                "server_cpu_us": null, "valid": true })
+    };
+    row["rounds"] = p99.iter().map(round).collect();
+    sample::document("one", "One row", "epoll", vec![row])
+}
+
+const STEADY: [f64; 5] = [99.0, 99.5, 100.0, 100.5, 101.0];
+
+fn times(factor: f64) -> Value {
+    rounds(&STEADY.map(|p99| p99 * factor))
+}
+
+#[test]
+fn the_verdict_names_the_best_certain_gain() {
+    let page = page_of(&[&sample::closed()]);
+    let sentence = "megapipe against epoll at 1 transaction per connection and requests of 64 B: \
+                    throughput +75\u{a0}% [+66, +85], 5 rounds.";
+    assert!(page.contains(&format!("<p class=\"verdict\">{sentence}</p>")));
+    assert!(!page.contains("class=\"verdict invalid\""));
+}
+
+#[test]
+fn what_is_invalid_is_said_first() {
+    let mut document = rounds(&STEADY);
+    document["results"][0]["valid"] = json!(false);
+    document["results"][0]["notes"] = json!(["the generator's p99 send lag was 3 ms"]);
+    let page = page_of(&[&document]);
+    let sentence = "INVALID: the generator&#x27;s p99 send lag was 3 ms.";
+    assert!(page.contains(&format!("<p class=\"verdict invalid\" role=\"alert\">{sentence}</p>")));
+    assert!(!page.contains("<p class=\"verdict\">"), "nothing is stated beside it");
+}
+
+#[test]
+fn no_difference_is_called_so() {
+    let mut document = sample::compare();
+    document["results"][1]["throughput_ratio"] =
+        json!({ "median": 1.02, "low": 0.97, "high": 1.06 });
+    let page = page_of(&[&document]);
+    assert!(page.contains("No server differs from epoll for certain."));
+}
+
+#[test]
+fn connection_churn_shows_accept_latency_against_load() {
+    let rows = [500.0, 1_000.0].map(|rate| {
+        let mut row = sample::row("epoll", "churn");
+        row["request_rate"] = json!(rate);
+        row["achieved_rate"] = json!(rate);
+        row["transactions"] = json!(4);
+        row["accept_us"] = json!({ "p1": 10.0, "p25": 20.0, "p50": 30.0, "p75": 40.0,
+                                   "p99": 50.0, "p999": 60.0, "max": 70.0 });
+        row["service_us"] = row["accept_us"].clone();
+        row
+    });
+    let page = page_of(&[&sample::document("churn", "Churn", "epoll", rows.to_vec())]);
+    for told in [
+        "Accept latency",
+        "1,000 connections/s",
+        "connections served per second",
+        "id=\"e1-load\"",
+        "median 30 µs",
+    ] {
+        assert!(page.contains(told), "no `{told}`");
+    }
+}
+
+#[test]
+fn files_of_one_experiment_share_a_section_and_others_do_not() {
+    let (before, after) = (times(1.0), times(1.5));
+    let overlay = page_of(&[&before, &after]);
+    assert_eq!(overlay.matches("<section class=\"experiment\"").count(), 1);
+    assert_eq!(overlay.matches("data-switch=").count(), 2, "one series for each file");
+    let apart = page_of(&[&before, &sample::compare()]);
+    assert_eq!(apart.matches("<section class=\"experiment\"").count(), 2);
+}
+
+#[test]
+fn what_is_no_result_file_is_refused_with_the_reason() {
+    let mut version = sample::open();
+    version["version"] = json!(99);
+    let mut negative = times(1.0);
+    negative["results"][0]["achieved_rate"] = json!(-1.0);
+    let mut histogram = times(1.0);
+    histogram["results"][0]["histograms"]["service"] = json!("AAAA");
+    let whole = sample::compare().to_string();
+    let cases = [
+        (version.to_string(), "version 99"),
+        (negative.to_string(), "achieved_rate"),
+        (histogram.to_string(), "histogram"),
+        (whole[..whole.len() / 2].to_owned(), "cut off"),
+        ("{}".to_owned(), "does not say"),
+        (json!({ "format": "other", "version": 1 }).to_string(), "does not say"),
+        (sample::document("none", "", "epoll", vec![]).to_string(), "no results"),
+        ("\u{0}".to_owned(), "damaged"),
+    ];
+    for (content, reason) in cases {
+        let file = Scratch::with(content);
+        let output = run(&["report", "-o", "-", file.path()]);
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains(reason), "no `{reason}` in: {message}");
+        assert!(stdout(&output).is_empty());
+    }
+    for (path, reason) in [("/nonexistent.json", "check the name"), ("/", "cannot read")] {
+        let output = run(&["report", path]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(reason), "{}", stderr(&output));
+    }
+    let file = Scratch::with(times(1.0).to_string());
+    let output = run(&["report", file.path(), "-o", "/nonexistent/page.html"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("choose a file"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_regression_ends_with_one_and_a_gain_with_zero() {
+    let (status, text) = {
+        let output = diff(&times(1.0), &times(1.2), &[]);
+        (output.status.code(), stdout(&output))
+    };
+    assert_eq!(status, Some(1), "{text}");
+    assert!(
+        text.contains("p99") && text.contains("REGRESSION") && text.contains("+20 %"),
+        "{text}"
+    );
+    assert!(text.contains("1 regressions beyond 5 %"), "{text}");
+    for (old, new, more) in [
+        (times(1.0), times(0.8), &[][..]),
+        (times(1.0), times(1.0), &[]),
+        (times(1.0), times(1.03), &[]),
+        (times(1.0), times(1.2), &["--threshold", "30%"]),
+    ] {
+        let output = diff(&old, &new, more);
+        assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+    }
+}
+
+#[test]
+fn scatter_is_no_regression() {
+    let output = diff(&rounds(&[50.0, 80.0, 100.0, 120.0, 200.0]), &times(1.2), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+    let single = diff(&rounds(&[100.0]), &rounds(&[300.0]), &[]);
+    assert_eq!(single.status.code(), Some(0), "{}", stdout(&single));
+    assert!(stdout(&single).contains("no interval"), "{}", stdout(&single));
+}
+
+#[test]
+fn what_cannot_be_compared_ends_with_two_and_is_named() {
+    let mut invalid = times(1.0);
+    invalid["results"][0]["valid"] = json!(false);
+    invalid["results"][0]["notes"] = json!(["the generator was starved"]);
+    let mut elsewhere = times(1.0);
+    elsewhere["results"][0]["connections"] = json!(2_000);
+    elsewhere["environment"]["kernel"] = json!("7.0.0");
+    let mut bare = times(1.0);
+    bare["results"][0]["service_us"] = Value::Null;
+    for (old, new, reasons) in [
+        (times(1.0), invalid.clone(), &["not valid in NEW: the generator was starved"][..]),
+        (invalid, times(1.0), &["not valid in OLD"]),
+        (times(1.0), elsewhere, &["missing from NEW", "another kernel", "7.0.0", "1 rows of NEW"]),
+        (times(1.0), bare, &["NEW has no p50, p99"]),
+    ] {
+        let output = diff(&old, &new, &[]);
+        let text = stdout(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        for reason in reasons {
+            assert!(text.contains(reason), "no `{reason}` in: {text}");
+        }
+    }
+}
+
+#[test]
+fn changes_are_told_in_json_too() {
+    let output = diff(&times(1.0), &times(1.2), &["--json", "-"]);
+    let told: Value = serde_json::from_str(&stdout(&output)).expect("JSON only");
+    assert_eq!((&told["format"], &told["outcome"]), (&json!("iobench-diff"), &json!("regression")));
+    let changes = told["results"][0]["changes"].as_array().unwrap();
+    let p99 = changes.iter().find(|change| change["figure"] == "p99").unwrap();
+    assert_eq!(p99["finding"], "regression");
+    let ratio = p99["interval"]["median"].as_f64().unwrap();
+    assert!((ratio - 1.2).abs() < 1e-9, "{p99}");
+}
+
+#[test]
+fn files_of_compare_are_judged_by_their_ratios() {
+    let (old, mut new) = (sample::compare(), sample::compare());
+    assert_eq!(diff(&old, &new, &[]).status.code(), Some(0));
+    new["results"][1]["throughput_ratio"] = json!({ "median": 1.1, "low": 1.08, "high": 1.12 });
+    let output = diff(&old, &new, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+}
