@@ -65,8 +65,8 @@ fn six_hosts_work_together() {
     assert!(table.contains("1 MiB to and from rank 0 arrived whole at 6 of 6 ranks"), "{table}");
 }
 
-/// The paper's set-up. Six hosts on a few CPUs disturb one another, so rows may come out invalid, in
-/// words; what every client did must arrive whole all the same.
+/// The paper's set-up. Six hosts on a few CPUs disturb one another, so rows may come out invalid,
+/// in words; what every client did must arrive whole all the same.
 #[test]
 fn five_clients_load_one_server() {
     if !possible("five_clients_load_one_server") {

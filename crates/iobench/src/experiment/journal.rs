@@ -218,7 +218,9 @@ mod tests {
         Key { round: 0, point, server: 1 }
     }
 
-    fn open(result: &Path, seed: u64, free: bool) -> Result<(Journal, Vec<(Key, u32)>, u64)> {
+    type Opened = (Journal, Vec<(Key, u32)>, u64);
+
+    fn open(result: &Path, seed: u64, free: bool) -> Result<Opened> {
         let mut identity = identity(seed);
         let (journal, entries) = Journal::open(result, &mut identity, free)?;
         Ok((journal, entries, identity.seed))
