@@ -15,7 +15,9 @@ use crate::server::running::Running;
 use crate::server::shared::Counters;
 use crate::sys::affinity::{thread_id, wake_promptly};
 use crate::sys::clock::now_ns;
-use crate::sys::procstat::{CpuReader, CpuTicks, TICK_NS, ThreadReader, ThreadTimes};
+use crate::sys::procstat::{
+    CpuReader, CpuTicks, TICK_NS, ThreadReader, ThreadTimes, softirq_threads,
+};
 use crate::sys::signals::Signals;
 use crate::sys::socket::RawAddress;
 
@@ -57,6 +59,8 @@ struct Border {
     client: Vec<ThreadTimes>,
     /// CPU time of this very thread and of the network's relay, ours as well.
     coordinator_ns: u64,
+    /// CPU time of the kernel's threads that finish the network's work for both sides.
+    softirq_ns: u64,
     /// Unless nobody counts them.
     system_calls: Option<u64>,
 }
@@ -70,6 +74,7 @@ pub(crate) struct SlotRunner<'a> {
     cpus: CpuReader,
     client_side: Side,
     coordinator: ThreadReader,
+    softirq: Vec<ThreadReader>,
     /// The path between clients and servers, unless it is the loopback device, and its relay.
     path: Option<(&'a Network, ThreadReader)>,
     connections: usize,
@@ -93,6 +98,7 @@ impl<'a> SlotRunner<'a> {
             cpus: CpuReader::new(&cell.placement.cpus())?,
             client_side: Side::new(own, &clients.thread_ids())?,
             coordinator: ThreadReader::new(own, thread_id())?,
+            softirq: softirq_threads(&cell.placement.cpus()),
             path: shape.network.zip(relay.transpose()?),
             connections: shape.connections,
             exchange: cell.exchange,
@@ -164,6 +170,7 @@ impl<'a> SlotRunner<'a> {
         self.client_side.read(&mut border.client);
         border.ticks = self.cpus.read();
         let relay_ns = self.path.as_ref().map_or(0, |(_, relay)| relay.read().run_ns);
+        border.softirq_ns = self.softirq.iter().map(|thread| thread.read().run_ns).sum();
         border.coordinator_ns = self.coordinator.read().run_ns + relay_ns;
         border
     }
@@ -232,9 +239,10 @@ impl<'a> SlotRunner<'a> {
         self.placement.is_shared() || self.path.is_some()
     }
 
-    /// A thread that owns its CPU waited for it.
+    /// A thread that owns its CPU waited for it, and not for the kernel's work on its own packets.
     fn was_delayed(&self, from: &Border, to: &Border) -> bool {
-        let limit_ns = self.slicing.length_ns / DELAY_PART;
+        let softirq_ns = to.softirq_ns.saturating_sub(from.softirq_ns);
+        let limit_ns = self.slicing.length_ns / DELAY_PART + softirq_ns;
         let delayed = |from: &[ThreadTimes], to: &[ThreadTimes]| {
             from.iter()
                 .zip(to)
@@ -251,7 +259,8 @@ impl<'a> SlotRunner<'a> {
         ours.add(first, last);
         let ours_ns = ours.server_ns
             + ours.client_ns
-            + last.coordinator_ns.saturating_sub(first.coordinator_ns);
+            + last.coordinator_ns.saturating_sub(first.coordinator_ns)
+            + last.softirq_ns.saturating_sub(first.softirq_ns);
         let busy_ns = last.ticks.busy.saturating_sub(first.ticks.busy) * TICK_NS;
         let wall_ns = last.at_ns.saturating_sub(first.at_ns) * self.placement.cpus().len() as u64;
         // Each CPU's count may be off by a tick at either end.

@@ -91,6 +91,21 @@ impl ThreadReader {
     }
 }
 
+/// The kernel's own threads that finish the network's work (ksoftirqd) on some CPUs when it is too
+/// much for the interrupts; none where /proc hides them.
+pub(crate) fn softirq_threads(cpus: &[usize]) -> Vec<ThreadReader> {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let names: Vec<String> = cpus.iter().map(|cpu| format!("ksoftirqd/{cpu}")).collect();
+    processes
+        .filter_map(|process| process.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|process| {
+            let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
+            name.is_ok_and(|name| names.iter().any(|known| known == name.trim_end()))
+        })
+        .filter_map(|process| ThreadReader::new(process, i32::try_from(process).ok()?).ok())
+        .collect()
+}
+
 fn parse_schedstat(text: &[u8]) -> ThreadTimes {
     let text = std::str::from_utf8(text).unwrap_or("");
     let mut fields = text.split_whitespace().map(|field| field.parse().unwrap_or(0));

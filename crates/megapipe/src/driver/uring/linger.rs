@@ -14,7 +14,7 @@
 const WINDOW_NS: u64 = 10_000_000;
 const LOOK: u32 = 16;
 /// The part of its CPU that a busy thread uses.
-const BUSY: f64 = 0.2;
+const BUSY: f64 = 0.35;
 /// The most to ask for: the report's batching threshold (section 3.4.3); and the least that is
 /// worth the kernel's timer.
 const MOST: u32 = 32;
