@@ -8,7 +8,12 @@ use crate::cpuset::CpuSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tracing::{debug, info, warn};
+
+/// Time that the last to leave gives to handshakes that are half done. On a busy machine the
+/// kernel answers even its own packets late, by a thread that waits for its turn.
+const HALF_DONE: Duration = Duration::from_millis(50);
 
 /// A listener with its siblings and members.
 ///
@@ -170,8 +175,12 @@ impl Group {
                 warn!(%error, "queues are closed while connections may still arrive in them");
             }
             socket::await_grace_period();
+            std::thread::sleep(HALF_DONE);
         }
         for share in &self.shares {
+            if let Err(error) = socket::deafen(share.queue.descriptor.as_fd()) {
+                warn!(%error, "a connection that begins while a queue is closed may be reset");
+            }
             empty(share.queue.descriptor.as_fd(), &mut orphans);
             socket::stop(share.queue.descriptor.as_fd());
         }

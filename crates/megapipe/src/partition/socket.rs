@@ -215,9 +215,25 @@ pub(super) fn await_grace_period() {
     let _ = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
 }
 
+/// Drops every further packet for the socket. A socket that stops leaves its group before it leaves
+/// the table of listeners; a SYN that finds it in between would be answered, and reset a moment
+/// later. A SYN that is dropped comes again after a second and finds another socket.
+pub(super) fn deafen(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let mut nothing =
+        [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+    let program = libc::sock_fprog { len: 1, filter: nothing.as_mut_ptr() };
+    let bytes = std::mem::size_of_val(&program) as libc::socklen_t;
+    let (fd, pointer) = (socket.as_raw_fd(), (&raw const program).cast());
+    // SAFETY: `program` describes an array that the kernel only reads, during the call.
+    check(unsafe { libc::setsockopt(fd, SOL_SOCKET, libc::SO_ATTACH_FILTER, pointer, bytes) })
+        .map(|_| ())
+}
+
 /// Stops listening, at once even if other descriptors of the socket or requests on it exist, which
 /// close(2) would wait for. Resets what is in the queue.
 pub(super) fn stop(socket: BorrowedFd<'_>) {
+    // Where that fails, what the kernel does in the next microseconds is left to chance.
+    let _ = deafen(socket);
     // SAFETY: the call takes no pointers. It cannot fail on a socket that listens.
     let _ = unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
