@@ -88,6 +88,10 @@ pub(crate) struct Row {
     /// Busy parts of the sides' CPUs, 0 to 1.
     pub(crate) server_busy: Option<f64>,
     pub(crate) client_busy: Option<f64>,
+    /// Closed loops: the side that limited the throughput: client, server, both, neither, shared
+    /// (both sides use the same CPUs) or unknown.
+    #[serde(default)]
+    pub(crate) bound: Option<String>,
     /// Against the baseline at the same point, each with its interval.
     pub(crate) throughput_ratio: Option<Interval>,
     pub(crate) cpu_ratio: Option<Interval>,

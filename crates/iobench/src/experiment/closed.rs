@@ -200,6 +200,7 @@ fn convert(row: report::Row, point: &Point, rounds: &Rounds, failures: &[String]
         system_calls: row.system_calls,
         server_busy: row.server_busy,
         client_busy: row.client_busy,
+        bound: Some(row.bound.name().to_owned()),
         throughput_ratio: row.throughput_ratio,
         cpu_ratio: row.cpu_ratio,
         p50_ratio: row.p50_ratio,

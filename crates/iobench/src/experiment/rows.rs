@@ -64,6 +64,7 @@ impl Evidence<'_> {
             system_calls: middle(|round| round.server.system_calls),
             server_busy: middle(|round| round.server.busy),
             client_busy: None,
+            bound: None,
             throughput_ratio: self.ratio(achieved),
             cpu_ratio: self.ratio(cpu),
             p50_ratio: self.ratio(|round| round.service_us().map(|service| service.p50)),

@@ -67,25 +67,17 @@ fn heading_of(row: &Row) -> String {
     text
 }
 
+/// What a block's last columns are: for a closed loop there is no send lag, but a limit.
 fn columns(kind: Kind) -> String {
-    let lag = if kind == Kind::Closed { ["", ""] } else { ["lag p50", "p99"] };
-    format!(
-        "{:18} {:>8} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>7} {:>7}  {:19} {:19}",
-        "server",
-        "k/s",
-        "p1",
-        "p25",
-        "p50",
-        "p75",
-        "p99",
-        "CPU",
-        lag[0],
-        lag[1],
-        "p50 ratio",
-        "CPU ratio"
+    let (lag, ratio) = match kind {
+        Kind::Closed => (["bound", ""], "throughput ratio"),
+        _ => (["lag p50", "p99"], "p50 ratio"),
+    };
+    laid_out(
+        ["server", "k/s", "p1", "p25", "p50", "p75", "p99", "CPU", lag[0], lag[1]],
+        ratio,
+        "CPU ratio",
     )
-    .trim_end()
-    .to_owned()
 }
 
 fn line(row: &Row) -> String {
@@ -94,23 +86,36 @@ fn line(row: &Row) -> String {
     };
     let service = row.service_us;
     let rate = row.achieved_rate.map(|rate| rate / 1e3);
-    format!(
-        "{:18} {:>8} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>7} {:>7}  {:19} {:19}",
-        row.server,
-        figure(rate, 2),
-        figure(at(service, |p| p.p1), 0),
-        figure(at(service, |p| p.p25), 0),
-        figure(at(service, |p| p.p50), 0),
-        figure(at(service, |p| p.p75), 0),
-        figure(at(service, |p| p.p99), 0),
-        figure(row.server_cpu_us, 2),
-        figure(at(row.send_lag_us, |p| p.p50), 1),
-        figure(at(row.send_lag_us, |p| p.p99), 1),
-        ratio(if row.kind == Kind::Closed { row.throughput_ratio } else { row.p50_ratio }),
-        ratio(row.cpu_ratio)
-    )
-    .trim_end()
-    .to_owned()
+    let lag = match &row.bound {
+        Some(bound) => [bound.clone(), String::new()],
+        None => {
+            [figure(at(row.send_lag_us, |p| p.p50), 1), figure(at(row.send_lag_us, |p| p.p99), 1)]
+        }
+    };
+    let cells = [
+        row.server.as_str(),
+        &figure(rate, 2),
+        &figure(at(service, |p| p.p1), 0),
+        &figure(at(service, |p| p.p25), 0),
+        &figure(at(service, |p| p.p50), 0),
+        &figure(at(service, |p| p.p75), 0),
+        &figure(at(service, |p| p.p99), 0),
+        &figure(row.server_cpu_us, 2),
+        &lag[0],
+        &lag[1],
+    ];
+    let first = if row.kind == Kind::Closed { row.throughput_ratio } else { row.p50_ratio };
+    laid_out(cells, &ratio(first), &ratio(row.cpu_ratio))
+}
+
+/// A line of the table: the server's name, nine figures, two ratios.
+fn laid_out(cells: [&str; 10], first: &str, second: &str) -> String {
+    let mut text = format!("{:18} {:>8}", cells[0], cells[1]);
+    for cell in &cells[2..] {
+        let _ = write!(text, " {cell:>7}");
+    }
+    let _ = write!(text, "  {first:19} {second:19}");
+    text.trim_end().to_owned()
 }
 
 fn figure(value: Option<f64>, decimals: usize) -> String {

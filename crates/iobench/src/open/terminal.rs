@@ -1,6 +1,6 @@
 //! A run in the terminal: phase and time left, offered and achieved rate, bars for the
 //! percentiles, and the send lag, which turns red when it is too long. Where the output is not a
-//! terminal there are plain lines, one for each phase and one every few seconds.
+//! terminal there are plain lines, one when the measurement begins and one every few seconds.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _, stderr};
@@ -29,7 +29,7 @@ pub(crate) struct Terminal {
 impl Terminal {
     pub(crate) fn new(label: String, tolerance: Tolerance) -> Terminal {
         let live = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        Terminal { label, tolerance, live, phase: None, shown_ns: 0 }
+        Terminal { label, tolerance, live, phase: None, shown_ns: now_ns() }
     }
 
     /// A line that stays (without a terminal) or is overwritten by the next (with one).
@@ -44,13 +44,15 @@ impl Terminal {
         let _ = out.flush();
     }
 
+    /// Without a terminal a line tells when the measurement begins, and then one now and again.
     fn is_due(&mut self, phase: Phase) -> bool {
         let now_ns = now_ns();
-        let due = self.live || self.phase != Some(phase);
-        let due = due || now_ns - self.shown_ns > PLAIN_INTERVAL_NS;
+        let begins = phase == Phase::Measure && self.phase != Some(phase);
+        let due = self.live || begins || now_ns - self.shown_ns > PLAIN_INTERVAL_NS;
         if due {
-            (self.phase, self.shown_ns) = (Some(phase), now_ns);
+            self.shown_ns = now_ns;
         }
+        self.phase = Some(phase);
         due
     }
 }

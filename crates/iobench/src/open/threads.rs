@@ -366,6 +366,7 @@ impl Summary<'_> {
             sum
         };
         let send_lag = merged(|books| &books.send.lag);
+        let transmit = merged(|books| &books.send.transmit);
         let mut accounts = Accounts::default();
         let (mut answers, mut hurried, mut unasked) = (0, 0, 0);
         for books in books {
@@ -380,6 +381,7 @@ impl Summary<'_> {
         let starved = self.starved();
         let mut reasons = plan.tolerance.judge(&Evidence {
             lag: Percentiles::of(&send_lag),
+            transmit: Percentiles::of(&transmit),
             accounts,
             hurried,
             starved,
@@ -404,7 +406,7 @@ impl Summary<'_> {
         };
         OpenOutcome {
             service,
-            transmit: merged(|books| &books.send.transmit),
+            transmit,
             accept,
             send_lag,
             accounts,

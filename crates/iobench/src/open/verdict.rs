@@ -38,6 +38,8 @@ impl Default for Tolerance {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Evidence {
     pub(crate) lag: Option<Percentiles>,
+    /// From the actual send time to the kernel's timestamp, of a sample.
+    pub(crate) transmit: Option<Percentiles>,
     pub(crate) accounts: Accounts,
     pub(crate) hurried: u64,
     /// Part of the generator's CPU time that its threads did not get, 0 to 1.
@@ -63,6 +65,14 @@ impl Tolerance {
                 time(lag.p99),
                 time(self.lag_p50_us),
                 time(self.lag_p99_us)
+            ));
+        }
+        if let Some(transmit) = evidence.transmit.filter(|t| t.p50 > self.lag_p50_us) {
+            reasons.push(format!(
+                "the kernel was late: half of the sampled requests left {} or more after they were \
+                 sent (at most {})",
+                time(transmit.p50),
+                time(self.lag_p50_us)
             ));
         }
         let part = |count: u64| count as f64 / evidence.accounts.scheduled.max(1) as f64;
@@ -130,6 +140,7 @@ mod tests {
         let accounts = Accounts { scheduled: 10_000, answered: 10_000, ..Accounts::default() };
         Evidence {
             lag: Some(lag),
+            transmit: Some(lag),
             accounts,
             hurried: 100,
             starved: 0.01,
@@ -157,6 +168,8 @@ mod tests {
         assert!(late.contains("late") && late.contains("3 ms"), "{late}");
         let late = judged(|e| e.lag.as_mut().unwrap().p50 = 51.0);
         assert!(late.contains("51 us"), "{late}");
+        let late = judged(|e| e.transmit.as_mut().unwrap().p50 = 80.0);
+        assert!(late.contains("the kernel was late") && late.contains("80 us"), "{late}");
         assert!(judged(|e| e.hurried = 6_000).contains("saturated: 60 %"));
         assert!(judged(|e| e.starved = 0.5).contains("starved: other work took 50 %"));
         assert!(judged(|e| e.accounts.lost = 11).contains("11 lost"));

@@ -193,6 +193,8 @@ struct CompareRow {
     cpu_ratio: Option<Interval>,
     server_busy: Option<f64>,
     client_busy: Option<f64>,
+    #[serde(default)]
+    bound: Option<String>,
     valid: bool,
     notes: Vec<String>,
     pairs: usize,
@@ -256,6 +258,7 @@ impl CompareRow {
             system_calls: self.system_calls,
             server_busy: self.server_busy,
             client_busy: self.client_busy,
+            bound: self.bound,
             throughput_ratio: self.throughput_ratio,
             cpu_ratio: self.cpu_ratio,
             p50_ratio: None,
