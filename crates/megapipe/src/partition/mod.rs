@@ -24,8 +24,9 @@
 //! Only when the last member leaves are the queues emptied and closed; the original keeps
 //! listening. A handshake that is half done then (its SYN answered, its ACK on the way, or held
 //! back by TCP_DEFER_ACCEPT), and still is 50 ms later, is reset, unless the sysctl
-//! net.ipv4.tcp_migrate_req is 1. So is, during a SYN flood, a handshake by SYN cookie that is half done when the sharing begins
-//! or ends, because the kernel notes the flood in another place then.
+//! net.ipv4.tcp_migrate_req is 1. So is, during a SYN flood, a handshake by SYN cookie that is
+//! half done when the sharing begins or ends, because the kernel notes the flood in another place
+//! then.
 //!
 //! While sockets come and go, the old program and the new number of sockets may not fit for some
 //! microseconds; the kernel then spreads by hash, and a connection may land in another queue of
