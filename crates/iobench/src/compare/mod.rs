@@ -94,6 +94,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     for (cell, outcomes) in run.plan.cells.iter().zip(&run.outcomes) {
         rows.extend(report::rows(cell, connections, &labels, baseline, outcomes, seed)?);
     }
+    rows.iter_mut().for_each(report::note_sharing);
     let network = network.as_ref().map(PathReport::of).transpose()?;
     output::print(&format!("{}\n", environment.describe()));
     if let Some(network) = &network {

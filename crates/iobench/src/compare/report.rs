@@ -150,13 +150,12 @@ pub(crate) fn rows(
             row.valid = false;
         }
     }
-    // Last, because the reasons against a row come first.
-    rows.iter_mut().for_each(note_sharing);
     Ok(rows)
 }
 
-/// Where CPUs are shared no side is the limit by itself, so the shares are told instead.
-fn note_sharing(row: &mut Row) {
+/// Where CPUs are shared no side is the limit by itself, so the shares are told instead; after the
+/// reasons against a row, if there are any.
+pub(crate) fn note_sharing(row: &mut Row) {
     if let (Bound::Shared, Some(server), Some(client)) =
         (row.bound, row.server_busy, row.client_busy)
     {

@@ -38,11 +38,13 @@ fn transactions(count: u32) -> String {
     if count == 0 { "persist".to_owned() } else { count.to_string() }
 }
 
-fn figure(value: Option<f64>, decimals: usize) -> String {
+/// A figure, or a dash for none.
+pub(crate) fn figure(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-fn ratio(interval: Option<Interval>) -> String {
+/// A ratio with its interval, or a dash for none.
+pub(crate) fn ratio(interval: Option<Interval>) -> String {
     match interval {
         None => "-".to_owned(),
         Some(Interval::ONE) => "1".to_owned(),

@@ -94,6 +94,7 @@ struct Assignment {
     servers: Vec<Subject>,
     baseline: usize,
     points: Vec<Point>,
+    mpi: bool,
 }
 
 impl Assignment {
@@ -121,7 +122,8 @@ impl Assignment {
         let servers = subjects(&experiment)?;
         let baseline = baseline_of(&servers, experiment.baseline.as_deref())?;
         let points = points::expand(&experiment, &allowed_cpus()?)?;
-        Ok(Assignment { experiment, scale, text, servers, baseline, points })
+        let mpi = arguments.mpi;
+        Ok(Assignment { experiment, scale, text, servers, baseline, points, mpi })
     }
 
     /// What would be run.
@@ -173,7 +175,7 @@ impl Assignment {
             kernel: environment.kernel.clone(),
             scale: self.scale.name().to_owned(),
             file: self.text.clone(),
-            options: format!("{} {:?}", self.experiment.rounds, self.servers),
+            options: format!("{} {:?} {}", self.experiment.rounds, self.servers, self.mpi),
             seed: environment.seed,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::compare::stats::Interval;
+use crate::compare::table::{figure, ratio};
 use crate::figures::Percentiles;
 use crate::results::{Document, Kind, Row};
 
@@ -48,10 +48,10 @@ fn heading_of(row: &Row) -> String {
     let mut text = match (row.kind, row.request_rate) {
         (Kind::Open, Some(rate)) => format!("{} connections, {rate} requests/s", row.connections),
         (Kind::Churn, Some(rate)) => {
-            format!("{rate} connections/s, {} requests each", row.transactions)
+            format!("{rate} connections/s, {} each", requests(row.transactions))
         }
         _ if row.transactions == 0 => format!("{} persistent connections", row.connections),
-        _ => format!("{} connections, {} transactions each", row.connections, row.transactions),
+        _ => format!("{} connections, {} each", row.connections, requests(row.transactions)),
     };
     let _ = write!(
         text,
@@ -65,6 +65,10 @@ fn heading_of(row: &Row) -> String {
         let _ = write!(text, ", {network}");
     }
     text
+}
+
+fn requests(count: u32) -> String {
+    format!("{count} request{}", if count == 1 { "" } else { "s" })
 }
 
 /// What a block's last columns are: for a closed loop there is no send lag, but a limit.
@@ -116,18 +120,6 @@ fn laid_out(cells: [&str; 10], first: &str, second: &str) -> String {
     }
     let _ = write!(text, "  {first:19} {second:19}");
     text.trim_end().to_owned()
-}
-
-fn figure(value: Option<f64>, decimals: usize) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
-}
-
-fn ratio(interval: Option<Interval>) -> String {
-    match interval {
-        None => "-".to_owned(),
-        Some(Interval::ONE) => "1".to_owned(),
-        Some(Interval { median, low, high }) => format!("{median:.2} [{low:.2}, {high:.2}]"),
-    }
 }
 
 /// The row's verdict and the numbers of its notes.

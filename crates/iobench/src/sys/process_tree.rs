@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::sys::cpuclock;
 use crate::sys::procstat::TICK_NS;
 
 /// More than any server starts; a bound, because the list comes from outside.
@@ -28,24 +29,10 @@ pub(crate) fn cpu_time_ns(process: u32) -> u64 {
     let mut total_ns = 0;
     for _ in 0..MOST_PROCESSES {
         let Some(process) = waiting.pop() else { break };
-        total_ns += running_ns(process).unwrap_or(0) + reaped_ns(process).unwrap_or(0);
+        total_ns += cpuclock::process_ns(process).unwrap_or(0) + reaped_ns(process).unwrap_or(0);
         list_children(process, &mut waiting);
     }
     total_ns
-}
-
-/// What all threads of a process have used, ended ones included.
-fn running_ns(process: u32) -> Option<u64> {
-    let process = libc::pid_t::try_from(process).ok()?;
-    let mut clock: libc::clockid_t = 0;
-    // SAFETY: `clock` is valid for writes.
-    if unsafe { libc::clock_getcpuclockid(process, &mut clock) } != 0 {
-        return None;
-    }
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for the answer; a stale clock only yields an errno.
-    let read = unsafe { libc::clock_gettime(clock, &mut time) };
-    (read == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// What the children that a process has waited for have used, their own such children included.
