@@ -114,8 +114,9 @@ fn the_limit_is_the_busy_side() {
     assert_eq!(Bound::of(0.96, 0.96), Bound::Both);
     assert_eq!(Bound::of(0.5, 0.5), Bound::Neither);
     let outcomes = [steady(1.0, 1.0)];
-    let shared = rows(&cell(vec![0]), 256, &["epoll"], 0, &outcomes, 1).unwrap();
+    let mut shared = rows(&cell(vec![0]), 256, &["epoll"], 0, &outcomes, 1).unwrap();
     assert_eq!((shared[0].bound, shared[0].valid), (Bound::Shared, true));
+    note_sharing(&mut shared[0]);
     assert!(shared[0].notes[0].contains("97 %"), "{:?}", shared[0].notes);
 }
 
