@@ -29,10 +29,14 @@ Examples:
   iobench compare                        all servers, one core and all cores, about a minute or two
   iobench compare --quick --json q.json  a first look within 60 seconds
   iobench compare --servers epoll,epoll-partitioned --transactions all --cores 2 --rounds 10
+  iobench run experiments/table3.toml --quick --json t.json   six architectures in an open loop
+  iobench report t.json                  one offline page of it
   iobench serve --server epoll           an echo server on 127.0.0.1:7000 until Ctrl-C
   iobench load --connect 127.0.0.1:7000 --duration 5s
+  iobench load --server poll --rate 8000 --connections 2000
 
-Exit status: 0 if all results are valid, 2 if one is not, 1 after an error, 130 after Ctrl-C.";
+Exit status: 0 if all results are valid, 2 if one is not, 1 after an error or for a regression, 130
+after Ctrl-C.";
 
 const COMPARE_EXAMPLES: &str = "\
 Examples:
@@ -42,7 +46,7 @@ Examples:
   iobench compare --network delay=10ms,jitter=2ms,loss=0.01,rate=100Mbit --duration 2s
   iobench compare --transactions 10 --request-bytes 64 --response-bytes 64,1024,16384,65536
   iobench compare --peer 'tokio=iobench-peers tokio --bind 127.0.0.1:{port} --cpus {cpus}'
-  iobench compare --self-test --quick    what no difference looks like; status 2 if one is claimed
+  iobench compare --self-test --quick    what no difference looks like; status 2 if it is too much
 
 A row is marked INVALID when connections failed, bytes were lost, or the machine was too busy for
 enough undisturbed slices; the reason stands below the table and in the JSON file.";

@@ -5,8 +5,10 @@ use serde::Serialize;
 use crate::compare::report::Row;
 use crate::compare::stats::Interval;
 
-/// One interval in so many misses the truth by chance: they are 95 % intervals.
-const CHANCE: usize = 20;
+/// A part of the intervals misses the truth by chance: they are 95 % intervals.
+const MISSES: f64 = 0.05;
+/// More of them than chance would bring in so small a part of all self-tests are a fault.
+const SURPRISE: f64 = 0.01;
 
 /// What can be learnt from rows that should all be equal to their baseline's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -18,7 +20,10 @@ pub(crate) struct SelfTest {
     pub(crate) intervals: usize,
     /// Intervals that exclude 1, and so claim a difference that does not exist.
     pub(crate) excluding_one: usize,
-    /// All rows are valid and have their intervals, and none of those excludes 1.
+    /// How many of them chance explains.
+    pub(crate) explained_by_chance: usize,
+    /// All rows are valid and have their intervals, and no more of those exclude 1 than chance
+    /// explains.
     pub(crate) trustworthy: bool,
 }
 
@@ -37,7 +42,10 @@ impl SelfTest {
             cpu_noise_percent: noise_percent(&cpu),
             intervals,
             excluding_one,
-            trustworthy: complete && excluding_one == 0 && rows.iter().all(|row| row.valid),
+            explained_by_chance: explained_by_chance(intervals),
+            trustworthy: complete
+                && excluding_one <= explained_by_chance(intervals)
+                && rows.iter().all(|row| row.valid),
         }
     }
 
@@ -52,14 +60,12 @@ impl SelfTest {
             bound(self.throughput_noise_percent),
             bound(self.cpu_noise_percent)
         );
-        if self.excluding_one > 0 {
+        if self.excluding_one > self.explained_by_chance {
             text.push_str(&format!(
                 "NOT TO BE TRUSTED: {} of {} intervals exclude 1 although both sides are the same; \
-                 about {} would by chance. The machine is not quiet enough now; repeat with more \
+                 chance explains {}. The machine is not quiet enough now; repeat with more \
                  --rounds or a longer --duration.\n",
-                self.excluding_one,
-                self.intervals,
-                self.intervals.div_ceil(CHANCE)
+                self.excluding_one, self.intervals, self.explained_by_chance
             ));
         } else if !self.trustworthy {
             text.push_str(
@@ -67,10 +73,29 @@ impl SelfTest {
                  machine.\n",
             );
         } else {
-            text.push_str(&format!("All {} intervals include 1.\n", self.intervals));
+            text.push_str(&format!(
+                "{} of {} intervals include 1; chance explains {} that do not.\n",
+                self.intervals - self.excluding_one,
+                self.intervals,
+                self.explained_by_chance
+            ));
         }
         text
     }
+}
+
+/// The least count that is exceeded by chance in fewer self-tests than would be surprising: the
+/// upper tail of the binomial distribution.
+fn explained_by_chance(intervals: usize) -> usize {
+    let mut exactly = (1.0 - MISSES).powi(intervals as i32);
+    let mut at_most = exactly;
+    let mut count = 0;
+    while 1.0 - at_most >= SURPRISE && count < intervals {
+        exactly *= (intervals - count) as f64 / (count + 1) as f64 * MISSES / (1.0 - MISSES);
+        at_most += exactly;
+        count += 1;
+    }
+    count
 }
 
 /// How far the intervals reach from 1, in percent of the smaller side, rounded up to tenths.
@@ -98,6 +123,14 @@ mod tests {
         assert!(outcome.trustworthy);
         let text = outcome.describe();
         assert!(text.contains("under 11.2 % in throughput and under 25 % in CPU"), "{text}");
+    }
+
+    #[test]
+    fn chance_explains_some_misses_among_many_intervals() {
+        // From tables of the binomial distribution with p = 0.05.
+        for (intervals, explained) in [(0, 0), (1, 1), (4, 2), (16, 3), (100, 11)] {
+            assert_eq!(explained_by_chance(intervals), explained, "{intervals}");
+        }
     }
 
     #[test]

@@ -37,7 +37,8 @@ impl Terminal {
         let mut out = stderr().lock();
         // A reader that has gone away is no error.
         let _ = if self.live {
-            write!(out, "\r\x1b[2K{} {text}", self.label)
+            // Without wrapping: a line that is too long loses its end, and not the next one its place.
+            write!(out, "\r\x1b[2K\x1b[?7l{} {text}\x1b[?7h", self.label)
         } else {
             writeln!(out, "iobench: {} {text}", self.label)
         };
@@ -82,22 +83,24 @@ impl Watcher for Terminal {
         }
         let lag_us = view.lag.quantile_us(0.99);
         let late = lag_us.is_some_and(|lag_us| lag_us > self.tolerance.lag_p99_us);
+        let shown = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), time);
+        let quantiles = [0.25, 0.5, 0.75, 0.99].map(|quantile| view.service.quantile_us(quantile));
+        let (red, plain) = if late && self.live { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
         let mut text = format!(
-            "{:7} {:>4.1} s left, {:>6.0}/s offered, {:>6.0}/s answered",
+            "{:7} {:>4.1} s left, {:>6.0}/s offered, {:>6.0}/s answered, \
+             {red}send lag p99 {}{}{plain}, p50 {}, p99 {}",
             view.phase.name(),
             view.left_ns as f64 / 1e9,
             view.offered_rate,
-            view.achieved_rate
+            view.achieved_rate,
+            shown(lag_us),
+            if late { " TOO LATE" } else { "" },
+            shown(quantiles[1]),
+            shown(quantiles[3])
         );
-        let shown = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), time);
-        let quantiles = [0.25, 0.5, 0.75, 0.99].map(|quantile| view.service.quantile_us(quantile));
         if self.live {
             let _ = write!(text, " {}", bar(quantiles));
         }
-        let _ = write!(text, " p50 {}, p99 {}", shown(quantiles[1]), shown(quantiles[3]));
-        let (red, plain) = if late && self.live { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
-        let mark = if late { " TOO LATE" } else { "" };
-        let _ = write!(text, ", {red}send lag p99 {}{mark}{plain}", shown(lag_us));
         self.show(&text);
     }
 }
