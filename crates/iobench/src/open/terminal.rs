@@ -37,7 +37,7 @@ impl Terminal {
         let mut out = stderr().lock();
         // A reader that has gone away is no error.
         let _ = if self.live {
-            // Without wrapping: a line that is too long loses its end, and not the next one its place.
+            // Without wrapping, or what is too long would stay when the next line comes.
             write!(out, "\r\x1b[2K\x1b[?7l{} {text}\x1b[?7h", self.label)
         } else {
             writeln!(out, "iobench: {} {text}", self.label)
