@@ -61,10 +61,10 @@ struct Report<'a> {
 /// Loads the server at the given rate; true if the run is valid.
 pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     let signals = Signals::block();
+    let limits = Limits::raise_for(arguments.connections)?;
+    limits.check_open_files(arguments.connections)?;
     let target = Target::reach(arguments, &signals)?;
     let plan = plan(arguments, rate, &target.client_cpus)?;
-    let limits = Limits::raise_for(plan.connections)?;
-    limits.check_open_files(plan.connections)?;
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
     let environment = Environment::gather(&limits, plan.seed)?;
     let route = Route::new(target.address, plan.connections)?;
