@@ -90,6 +90,18 @@ impl LogTap {
         }
     }
 
+    fn push_unanswered(
+        &mut self,
+        connection: usize,
+        intended_ns: u64,
+        actual_ns: u64,
+        outcome: Outcome,
+        phase: Phase,
+    ) {
+        let connection = connection as u32;
+        self.push(Entry { intended_ns, actual_ns, received_ns: 0, connection, outcome, phase });
+    }
+
     pub(crate) fn flush(&mut self) {
         if let Some(sink) = &self.sink {
             let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(LOG_CHUNK));
@@ -148,14 +160,7 @@ impl SendBook {
         if phase == Phase::Measure {
             self.refused += 1;
         }
-        self.log.push(Entry {
-            intended_ns,
-            actual_ns,
-            received_ns: 0,
-            connection: connection as u32,
-            outcome: Outcome::Refused,
-            phase,
-        });
+        self.log.push_unanswered(connection, intended_ns, actual_ns, Outcome::Refused, phase);
     }
 }
 
@@ -250,13 +255,7 @@ impl ReceiveBook {
             self.accounts.reset += u64::from(ended);
             self.accounts.lost += u64::from(!ended);
         }
-        self.log.push(Entry {
-            intended_ns,
-            actual_ns,
-            received_ns: 0,
-            connection: connection as u32,
-            outcome: if ended { Outcome::Reset } else { Outcome::Lost },
-            phase,
-        });
+        let outcome = if ended { Outcome::Reset } else { Outcome::Lost };
+        self.log.push_unanswered(connection, intended_ns, actual_ns, outcome, phase);
     }
 }

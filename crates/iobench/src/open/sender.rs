@@ -125,6 +125,8 @@ impl SendThread<'_> {
         let fd = self.connections[connection];
         let sampled = self.sampler.picks();
         let result = if sampled {
+            // A stamp that came too late for its own message must not count for this one.
+            while transmit::take(fd, &self.clock).is_some() {}
             transmit::send_stamped(fd, self.request)
         } else {
             socket::send(fd, self.request)
