@@ -346,8 +346,8 @@ fn one_direction_is_cancelled(driver: DriverChoice) {
     assert_eq!(rig.outstanding(), 1);
 }
 
-/// A connection that is received from in turns, with cancellations in between, as a server does that
-/// must not hold too many buffers.
+/// A connection that is received from in turns, with cancellations in between, as a server does
+/// that must not hold too many buffers.
 fn a_cancelled_receive_loses_nothing(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let pattern = Pattern::new(8);

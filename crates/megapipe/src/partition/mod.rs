@@ -34,10 +34,11 @@
 //!
 //! # Limits
 //!
-//! The members belong to one process; for several, see [`partition`]. The original stays the application's: it accepts the
-//! connections of the remaining CPUs from it, and may close it, but not shutdown(2) it, while there
-//! are members. Nor may anybody else add sockets to the group, which any process of the same user
-//! could by way of SO_REUSEPORT: the kernel does not tell the indices, so they are counted here.
+//! The members belong to one process; for several, see [`partition`]. The original stays the
+//! application's: it accepts the connections of the remaining CPUs from it, and may close it, but
+//! not shutdown(2) it, while there are members. Nor may anybody else add sockets to the group,
+//! which any process of the same user could by way of SO_REUSEPORT: the kernel does not tell the
+//! indices, so they are counted here.
 
 mod error;
 mod group;

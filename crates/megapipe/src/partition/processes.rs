@@ -16,15 +16,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// this should keep all of them open: then a worker that ends or crashes loses no connection, and
 /// the next one finds them waiting.
 ///
-/// To change the sets later, call it again with the sockets of the earlier calls, in the same order,
-/// as `known`: the first sets are theirs now, and only those beyond them get new sockets, which are
-/// returned. A set may be empty; its socket gets no new connections, but what waits in it must still
-/// be accepted by someone. Sockets cannot be taken out again without resetting what waits in them;
-/// closing all of them while connections arrive does that, too.
+/// To change the sets later, call it again with the sockets of the earlier calls, in the same
+/// order, as `known`: the first sets are theirs now, and only those beyond them get new sockets,
+/// which are returned. A set may be empty; its socket gets no new connections, but what waits in it
+/// must still be accepted by someone. Sockets cannot be taken out again without resetting what
+/// waits in them; closing all of them while connections arrive does that, too.
 ///
-/// Fails with [`ListenerError`] if sets overlap, if there are fewer sets than known sockets, or if the
-/// listener is no TCP socket that listens or shares its port in a way not known here. Then nothing has
-/// changed.
+/// Fails with [`ListenerError`] if sets overlap, if there are fewer sets than known sockets, or if
+/// the listener is no TCP socket that listens or shares its port in a way not known here. Then
+/// nothing has changed.
 ///
 /// ```
 /// use megapipe::{CpuSet, partition};
