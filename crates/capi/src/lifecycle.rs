@@ -3,7 +3,7 @@
 use crate::failure::{Failure, status, value};
 use crate::place::{HANDLES_MAX, destroy, occupy, on_channel};
 use crate::state::State;
-use crate::types::{MP_NEVER, mp_channel, mp_counters, mp_options};
+use crate::types::{MP_NEVER, mp_channel, mp_counters, mp_driver_choice, mp_options};
 use channel::{BufferClass, Channel, Config, DriverChoice, DriverKind};
 use libc::{c_char, c_int};
 use std::panic::catch_unwind;
@@ -50,10 +50,13 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
         return Err(Failure::invalid("mp_options.reserved must be zero: start from { 0 }"));
     }
     let or = |value: u32, default: u32| if value == 0 { default } else { value };
+    const AUTO: u32 = mp_driver_choice::MP_DRIVER_AUTO as u32;
+    const URING: u32 = mp_driver_choice::MP_DRIVER_URING as u32;
+    const EPOLL: u32 = mp_driver_choice::MP_DRIVER_EPOLL as u32;
     let driver = match options.driver {
-        0 => DriverChoice::Auto,
-        1 => DriverChoice::Uring,
-        2 => DriverChoice::Epoll,
+        AUTO => DriverChoice::Auto,
+        URING => DriverChoice::Uring,
+        EPOLL => DriverChoice::Epoll,
         _ => return Err(Failure::invalid("mp_options.driver must be one of MP_DRIVER_...")),
     };
     let defaults = Config { max_handles: HANDLES_MAX, ..Config::default() };

@@ -158,7 +158,7 @@ fn number_of(channel: *const mp_channel) -> Result<usize, Failure> {
     }
     let offset = (channel as usize).wrapping_sub(TABLE.as_ptr() as usize);
     let number = offset / size_of::<Place>();
-    if number >= PLACES || offset % size_of::<Place>() != 0 {
+    if number >= PLACES || !offset.is_multiple_of(size_of::<Place>()) {
         return Err(Failure::NO_CHANNEL);
     }
     match TABLE[number].owner.load(Ordering::Acquire) {
