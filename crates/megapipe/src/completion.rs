@@ -4,6 +4,7 @@ use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
 use crate::driver::{DATAGRAM_PAYLOAD, NAME_BYTES};
 use crate::pool::Lease;
+use crate::raw::Transferred;
 use crate::source::Socket;
 use std::io;
 use std::ops::Deref;
@@ -68,6 +69,12 @@ pub enum Event {
     Timer(io::Result<u64>),
     /// Another thread woke the channel, that many times since it was last reported.
     Wake(io::Result<u64>),
+    /// Events of poll(2) (`libc::POLLIN`, …) that are there.
+    Poll(io::Result<u32>),
+    /// The address of the other side.
+    PeerAddress(io::Result<Address>),
+    /// A transfer from or to the application's own memory is done.
+    Transfer(Transferred),
     /// The handle is closed. It was unregistered when the close was asked for.
     Close(io::Result<()>),
 }
