@@ -25,6 +25,7 @@ static struct megapipe_connection *attach(struct megapipe_worker *worker, conn *
     connection->kind = is_stream(c) ? MEGAPIPE_STREAM : MEGAPIPE_READINESS;
     connection->worker = worker;
     connection->c = c;
+    STAILQ_INIT(&connection->unsent);
     connection->fd = c->sfd;
     connection->handle = mp_register(worker->channel, c->sfd, connection, NULL);
     if (connection->handle == -1) {
@@ -143,9 +144,16 @@ int megapipe_event_del(struct event *event) {
         mp_flush(connection->worker->channel);
     if (!connection->nonblocking) {
         const int flags = fcntl(connection->fd, F_GETFL);
-        connection->nonblocking = flags != -1 && fcntl(connection->fd, F_SETFL, flags | O_NONBLOCK) == 0;
+        connection->nonblocking =
+            flags != -1 && fcntl(connection->fd, F_SETFL, flags | O_NONBLOCK) == 0;
     }
     return 0;
+}
+
+void megapipe_free(struct megapipe_connection *connection) {
+    megapipe_unsent_free(connection);
+    free(connection->backlog);
+    free(connection);
 }
 
 /* Ends a connection that has nothing left to send. */
@@ -153,7 +161,7 @@ void megapipe_finish(struct megapipe_connection *connection) {
     struct megapipe_worker *worker = connection->worker;
     if (worker->channel == NULL) {
         close(connection->fd);
-        free(connection);
+        megapipe_free(connection);
     } else if (mp_close(connection->handle) == -1) {
         megapipe_complain("cannot close a connection");
     }
@@ -169,8 +177,6 @@ void megapipe_close(conn *c) {
     connection->c = NULL;
     connection->added = false;
     unschedule(connection);
-    free(connection->backlog);
-    connection->backlog = NULL;
     connection->leased_bytes = 0;
     if (connection->writes == 0 || connection->worker->channel == NULL) {
         megapipe_finish(connection);

@@ -30,6 +30,8 @@
 /* How long a connection that memcached has closed may still take its last answers. */
 #define MEGAPIPE_LAST_WORDS_SECONDS 10
 
+struct megapipe_piece;
+
 /* Every cookie begins with its kind. */
 enum megapipe_kind { MEGAPIPE_NOTIFY, MEGAPIPE_LISTENER, MEGAPIPE_STREAM, MEGAPIPE_READINESS };
 
@@ -55,10 +57,11 @@ struct megapipe_connection {
     size_t backlog_start, backlog_end, backlog_size;
     /* Writing. */
     int send_error;
-    unsigned writes;        /* requests in flight */
-    size_t unsent_bytes;    /* of copied ones */
-    size_t borrowed_bytes;  /* of the one that sends from memcached's memory; 0: none */
-    bool borrowed_sent;     /* and it has completed */
+    unsigned writes;       /* requests in flight */
+    STAILQ_HEAD(, megapipe_piece) unsent; /* of which these are copies, in their order */
+    size_t unsent_bytes;
+    size_t borrowed_bytes; /* of the one that sends from memcached's memory; 0: none */
+    bool borrowed_sent;    /* and it has completed */
     /* Readiness, for UDP and TLS. */
     bool polling;
     unsigned poll_events;
@@ -93,9 +96,16 @@ struct megapipe_worker {
     unsigned ready_count;
     struct megapipe_connections closing;
     time_t closing_checked_at;
-    struct megapipe_piece *pieces; /* free ones, the warmest first */
+    SLIST_HEAD(, megapipe_piece) pieces; /* free ones, the warmest first */
     unsigned pieces_free;
+    /* Written by the worker alone, read by any thread's `stats megapipe`. */
+    atomic_ulong accepted, sent_copied, sent_in_place;
 };
+
+static inline void megapipe_count(atomic_ulong *count) {
+    const unsigned long value = atomic_load_explicit(count, memory_order_relaxed);
+    atomic_store_explicit(count, value + 1, memory_order_relaxed);
+}
 
 /* NULL for a base of libevent's. */
 struct megapipe_worker *megapipe_worker_of(const struct event_base *base);
@@ -119,6 +129,7 @@ void megapipe_run_ready(struct megapipe_worker *worker);
 void megapipe_readiness(struct megapipe_connection *connection, const struct mp_event *event);
 void megapipe_drive(struct megapipe_connection *connection, short which);
 void megapipe_finish(struct megapipe_connection *connection);
+void megapipe_free(struct megapipe_connection *connection);
 void megapipe_reap(struct megapipe_worker *worker, time_t now);
 
 /* megapipe_stream.c */
@@ -126,6 +137,7 @@ int megapipe_receive(struct megapipe_connection *connection);
 void megapipe_received(struct megapipe_connection *connection, const struct mp_event *event);
 void megapipe_wrote(struct megapipe_connection *connection, const struct mp_event *event);
 bool megapipe_pending(const struct megapipe_connection *connection);
+void megapipe_unsent_free(struct megapipe_connection *connection);
 void megapipe_pieces_free(struct megapipe_worker *worker);
 
 #endif

@@ -133,6 +133,7 @@ void megapipe_listeners_sync(struct megapipe_worker *worker) {
 /* As memcached's main thread does it, without the queue to another thread. */
 static void welcome(struct megapipe_share *share, int fd) {
     LIBEVENT_THREAD *thread = share->worker->thread;
+    megapipe_count(&share->worker->accepted);
     if (settings.maxconns_fast && fd >= settings.maxconns - 1) {
         static const char full[] = "ERROR Too many open connections\r\n";
         STATS_LOCK();

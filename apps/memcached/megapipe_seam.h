@@ -8,7 +8,7 @@
 #define MEGAPIPE_SEAM_H
 
 #include <event.h>
-#include <stdbool.h>
+#include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
@@ -46,5 +46,10 @@ void megapipe_close(struct conn *c);
 
 /* Leaves a listening TCP socket to the workers, each of which accepts on its CPUs. */
 void megapipe_listen(struct conn *c);
+
+/* The figures of `stats megapipe`; the function is memcached's ADD_STAT. */
+void megapipe_stats(void (*add_stats)(const char *key, const uint16_t key_bytes, const char *value,
+                                      const uint32_t value_bytes, const void *cookie),
+                    void *c);
 
 #endif

@@ -8,7 +8,10 @@
 
 /* A copied message on its way, or a free one in the worker's list. */
 struct megapipe_piece {
-    struct megapipe_piece *next;
+    union {
+        STAILQ_ENTRY(megapipe_piece) unsent_link;
+        SLIST_ENTRY(megapipe_piece) free_link;
+    };
     size_t bytes;
     char data[];
 };
@@ -18,13 +21,13 @@ struct megapipe_piece {
 #define PIECES_KEPT 256
 
 static struct megapipe_piece *piece_new(struct megapipe_worker *worker, size_t bytes) {
-    struct megapipe_piece *piece = worker->pieces;
+    struct megapipe_piece *piece = SLIST_FIRST(&worker->pieces);
     if (bytes > PIECE_BYTES || piece == NULL) {
         piece = malloc(sizeof(*piece) + (bytes > PIECE_BYTES ? bytes : PIECE_BYTES));
         if (piece == NULL)
             return NULL;
     } else {
-        worker->pieces = piece->next;
+        SLIST_REMOVE_HEAD(&worker->pieces, free_link);
         worker->pieces_free--;
     }
     piece->bytes = bytes;
@@ -36,15 +39,23 @@ static void piece_free(struct megapipe_worker *worker, struct megapipe_piece *pi
         free(piece);
         return;
     }
-    piece->next = worker->pieces;
-    worker->pieces = piece;
+    SLIST_INSERT_HEAD(&worker->pieces, piece, free_link);
     worker->pieces_free++;
 }
 
+/* Of a connection that ends before they are sent. */
+void megapipe_unsent_free(struct megapipe_connection *connection) {
+    struct megapipe_piece *piece;
+    while ((piece = STAILQ_FIRST(&connection->unsent)) != NULL) {
+        STAILQ_REMOVE_HEAD(&connection->unsent, unsent_link);
+        piece_free(connection->worker, piece);
+    }
+}
+
 void megapipe_pieces_free(struct megapipe_worker *worker) {
-    while (worker->pieces != NULL) {
-        struct megapipe_piece *piece = worker->pieces;
-        worker->pieces = piece->next;
+    while (!SLIST_EMPTY(&worker->pieces)) {
+        struct megapipe_piece *piece = SLIST_FIRST(&worker->pieces);
+        SLIST_REMOVE_HEAD(&worker->pieces, free_link);
         free(piece);
     }
 }
@@ -192,7 +203,9 @@ static ssize_t send_copy(struct megapipe_connection *connection, const struct ms
         piece_free(connection->worker, piece);
         return -1;
     }
+    megapipe_count(&connection->worker->sent_copied);
     connection->writes++;
+    STAILQ_INSERT_TAIL(&connection->unsent, piece, unsent_link);
     connection->unsent_bytes += bytes;
     return bytes;
 }
@@ -202,6 +215,7 @@ static ssize_t send_borrowed(struct megapipe_connection *connection, const struc
                              size_t bytes) {
     if (mp_writev(connection->handle, message->msg_iov, message->msg_iovlen) == -1)
         return -1;
+    megapipe_count(&connection->worker->sent_in_place);
     connection->writes++;
     connection->borrowed_bytes = bytes;
     connection->borrowed_sent = false;
@@ -238,9 +252,9 @@ void megapipe_wrote(struct megapipe_connection *connection, const struct mp_even
     struct megapipe_worker *worker = connection->worker;
     connection->writes--;
     if (event->cmd == MP_WRITE) {
-        char *data = event->data;
-        struct megapipe_piece *piece =
-            (struct megapipe_piece *)(void *)(data - offsetof(struct megapipe_piece, data));
+        /* They complete in the order in which they were filed. */
+        struct megapipe_piece *piece = STAILQ_FIRST(&connection->unsent);
+        STAILQ_REMOVE_HEAD(&connection->unsent, unsent_link);
         connection->unsent_bytes -= piece->bytes;
         piece_free(worker, piece);
     } else {

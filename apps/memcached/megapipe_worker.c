@@ -16,6 +16,9 @@ void megapipe_complain(const char *what) {
 static struct megapipe_worker **workers;
 static int workers_count;
 
+/* What the first worker's channel runs on, for the statistics. */
+static char driver[32] = "none";
+
 struct event_base *megapipe_worker_new(void *worker_thread, int notify_fd, megapipe_notified call) {
     struct megapipe_worker *worker = calloc(1, sizeof(*worker));
     struct megapipe_worker **longer = realloc(workers, (workers_count + 1) * sizeof(*workers));
@@ -32,6 +35,7 @@ struct event_base *megapipe_worker_new(void *worker_thread, int notify_fd, megap
     worker->notify_handle = -1;
     TAILQ_INIT(&worker->ready);
     TAILQ_INIT(&worker->closing);
+    SLIST_INIT(&worker->pieces);
     for (int i = 0; i < MEGAPIPE_LISTENERS_MAX; i++) {
         worker->shares[i].kind = MEGAPIPE_LISTENER;
         worker->shares[i].worker = worker;
@@ -75,9 +79,12 @@ static void open_channel(struct megapipe_worker *worker) {
         megapipe_complain("cannot watch a worker's wake-up descriptor");
         exit(EXIT_FAILURE);
     }
-    if (settings.verbose > 0 && worker->index == 0) {
+    if (worker->index != 0)
+        return;
+    snprintf(driver, sizeof(driver), "%s", mp_driver(worker->channel));
+    if (settings.verbose > 0) {
         const char *reason = mp_driver_reason(worker->channel);
-        fprintf(stderr, "megapipe %s, driver %s: %s\n", mp_version(), mp_driver(worker->channel),
+        fprintf(stderr, "megapipe %s, driver %s: %s\n", mp_version(), driver,
                 reason != NULL ? reason : "as asked for");
     }
 }
@@ -107,7 +114,7 @@ static void handle_stream(struct megapipe_worker *worker, const struct mp_event 
         megapipe_readiness(connection, event);
         break;
     case MP_CLOSE:
-        free(connection);
+        megapipe_free(connection);
         break;
     default:
         break;
@@ -145,6 +152,7 @@ static time_t seconds(void) {
 void megapipe_worker_run(struct event_base *base) {
     struct megapipe_worker *worker = megapipe_worker_of(base);
     struct mp_event events[MEGAPIPE_BATCH];
+    open_channel(worker);
     while (!worker->stop) {
         if (megapipe_listeners_changed(worker))
             megapipe_listeners_sync(worker);
@@ -178,4 +186,21 @@ void megapipe_worker_free(struct event_base *base) {
         megapipe_finish(connection);
     }
     megapipe_pieces_free(worker);
+}
+
+static unsigned long count_of(atomic_ulong *count) {
+    return atomic_load_explicit(count, memory_order_relaxed);
+}
+
+void megapipe_stats(ADD_STAT add_stats, void *c) {
+    APPEND_STAT("driver", "%s", driver);
+    for (int i = 0; i < workers_count; i++) {
+        struct megapipe_worker *worker = workers[i];
+        char key_str[STAT_KEY_LEN];
+        char val_str[STAT_VAL_LEN];
+        int klen = 0, vlen = 0;
+        APPEND_NUM_STAT(i, "accepted", "%lu", count_of(&worker->accepted));
+        APPEND_NUM_STAT(i, "sent_copied", "%lu", count_of(&worker->sent_copied));
+        APPEND_NUM_STAT(i, "sent_in_place", "%lu", count_of(&worker->sent_in_place));
+    }
 }
