@@ -21,6 +21,19 @@ pub struct Handle {
     pub(crate) channel: u32,
 }
 
+impl Handle {
+    /// The place of the handle in its channel: below
+    /// [`Config::max_handles`](crate::Config::max_handles), and taken again once the handle is gone.
+    pub fn index(self) -> u32 {
+        self.index
+    }
+
+    /// Tells the handle from others that have had its place: counts from 1 for each place.
+    pub fn generation(self) -> u32 {
+        self.generation
+    }
+}
+
 /// One completed request, or one of the results of a repeating one.
 #[derive(Debug)]
 pub struct Completion {

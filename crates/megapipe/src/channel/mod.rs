@@ -188,6 +188,12 @@ impl<C> Channel<C> {
         self.cookies.get_mut(handle.index as usize)?.as_mut()
     }
 
+    /// The handle with this index and generation, for bindings to languages that keep numbers. What
+    /// names no member is refused by every call, as a stale handle is.
+    pub fn handle(&self, index: u32, generation: u32) -> Handle {
+        self.engine.handle(crate::slab::Key { index, generation })
+    }
+
     /// What a handle is.
     pub fn kind(&self, handle: Handle) -> Result<Kind> {
         Ok(self.engine.member(self.engine.key(handle)?)?.kind)

@@ -110,7 +110,8 @@ fn lines(anchor: &str, text: &str, count: usize, new: &str) -> Result<String, St
         return Err(format!("there are no {count} lines from `{anchor}` on"));
     }
     let new = Some(new).filter(|new| !new.is_empty());
-    let kept = lines[..start].iter().copied().chain(new).chain(lines[start + count..].iter().copied());
+    let kept =
+        lines[..start].iter().copied().chain(new).chain(lines[start + count..].iter().copied());
     Ok(kept.map(|line| format!("{line}\n")).collect())
 }
 

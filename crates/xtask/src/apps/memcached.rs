@@ -160,7 +160,6 @@ impl Build {
 fn flags() -> Result<String, String> {
     let mut command = Command::new("dpkg-buildflags");
     command.env("DEB_BUILD_MAINT_OPTIONS", "hardening=+all").arg("--export=cmdline");
-    // The flags would name the current directory.
     let output = command.current_dir("/").stdin(Stdio::null()).output();
     let output = output.map_err(|error| {
         format!("dpkg-buildflags cannot be run: {error}; install dpkg-dev (cargo xtask setup)")
