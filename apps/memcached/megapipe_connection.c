@@ -111,7 +111,7 @@ int megapipe_event_add(struct event *event, const struct timeval *timeout) {
         megapipe_listener_event(event, (event->ev_events & EV_READ) != 0);
         return event_add(event, timeout);
     }
-    conn *c = event->ev_arg;
+    conn *c = event_get_callback_arg(event);
     struct megapipe_connection *connection = c->channel != NULL ? c->channel : attach(worker, c);
     if (connection == NULL)
         return -1;
@@ -129,7 +129,7 @@ int megapipe_event_add(struct event *event, const struct timeval *timeout) {
 int megapipe_event_del(struct event *event) {
     if (megapipe_worker_of(event->ev_base) == NULL)
         return event_del(event);
-    conn *c = event->ev_arg;
+    conn *c = event_get_callback_arg(event);
     struct megapipe_connection *connection = c->channel;
     /* The channel of a worker that has stopped is gone with all its requests. */
     if (connection == NULL || connection->worker->channel == NULL)

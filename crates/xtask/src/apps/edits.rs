@@ -30,8 +30,6 @@ pub(crate) struct Edit {
 pub(crate) enum Change {
     /// The anchor gives way to this, wherever it is.
     Replace(&'static str),
-    /// These lines come before the anchor's line.
-    Before(&'static str),
     /// These lines come behind the anchor's line.
     After(&'static str),
     /// So many lines from the anchor's line on give way to these.
@@ -90,17 +88,18 @@ fn one(edit: &Edit, text: &str) -> Result<String, String> {
     }
     match edit.change {
         Change::Replace(new) => Ok(text.replace(edit.anchor, new)),
-        Change::Before(new) => Ok(around(edit.anchor, text, |line| format!("{new}\n{line}\n"))),
-        Change::After(new) => Ok(around(edit.anchor, text, |line| format!("{line}\n{new}\n"))),
+        Change::After(new) => Ok(behind(edit.anchor, text, new)),
         Change::Lines(count, new) => lines(edit.anchor, text, count, new),
     }
 }
 
-/// Each line as it is, and those with the anchor as `change` makes them.
-fn around(anchor: &str, text: &str, change: impl Fn(&str) -> String) -> String {
-    text.lines()
-        .map(|line| if line.contains(anchor) { change(line) } else { format!("{line}\n") })
-        .collect()
+/// Each line as it is, and `new` behind those with the anchor.
+fn behind(anchor: &str, text: &str, new: &str) -> String {
+    let with = |line: &str| match line.contains(anchor) {
+        true => format!("{line}\n{new}\n"),
+        false => format!("{line}\n"),
+    };
+    text.lines().map(with).collect()
 }
 
 fn lines(anchor: &str, text: &str, count: usize, new: &str) -> Result<String, String> {
