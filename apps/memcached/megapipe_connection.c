@@ -138,8 +138,10 @@ int megapipe_event_del(struct event *event) {
     unschedule(connection);
     if (connection->kind == MEGAPIPE_READINESS && connection->polling)
         return mp_cancel(connection->handle, 0);
-    /* A side thread may be about to use the descriptor, behind what is filed here, and expects it
+    /* A side thread is about to write to the descriptor, behind what is filed here, and expects it
      * never to block. */
+    if (c->state != conn_watch)
+        return 0;
     if (connection->writes != 0)
         mp_flush(connection->worker->channel);
     if (!connection->nonblocking) {

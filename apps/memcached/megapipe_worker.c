@@ -203,4 +203,5 @@ void megapipe_stats(ADD_STAT add_stats, void *c) {
         APPEND_NUM_STAT(i, "sent_copied", "%lu", count_of(&worker->sent_copied));
         APPEND_NUM_STAT(i, "sent_in_place", "%lu", count_of(&worker->sent_in_place));
     }
+    add_stats(NULL, 0, NULL, 0, c); /* the end of the list */
 }
