@@ -48,6 +48,7 @@ typedef struct ngx_mp_received_s {
 /* What the module knows of a connection; it outlives nginx's until the last write has ended. */
 typedef struct ngx_mp_connection_s {
     ngx_connection_t *connection; /* NULL when nginx has closed it */
+    ngx_listening_t *listening;   /* of listeners: outlives nginx's connection */
     mp_handle handle;
     ngx_mp_kind_e kind;
 
@@ -150,6 +151,9 @@ void ngx_mp_close(ngx_connection_t *c);
 void ngx_mp_flushed(ngx_mp_connection_t *mc);
 ngx_int_t ngx_mp_upgrade(ngx_connection_t *c, ngx_mp_reason_e reason);
 ngx_uint_t ngx_mp_flushing(void);
+void ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_event_handler_pt handler,
+    ngx_msec_t timeout_ms);
+ngx_mp_connection_t *ngx_mp_of_timer(ngx_event_t *ev);
 
 /* readiness.c */
 ngx_int_t ngx_mp_watch(ngx_connection_t *c, ngx_event_t *ev);

@@ -5,11 +5,16 @@
 #include "ngx_megapipe.h"
 #include <netinet/tcp.h>
 
+/* How long the cancellation of a listener may take. */
+#define NGX_MP_STOP_TIMEOUT_MS 1000
+
 static ngx_mp_connection_t *ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd);
 static ngx_int_t ngx_mp_add_siblings(ngx_mp_connection_t *first);
 static ngx_int_t ngx_mp_accept(ngx_mp_connection_t *mc);
 static void ngx_mp_accept_again(ngx_event_t *ev);
 static void ngx_mp_accept_failed(ngx_mp_connection_t *mc, int error);
+static void ngx_mp_stop(ngx_mp_connection_t *mc);
+static void ngx_mp_stop_timed_out(ngx_event_t *ev);
 static void ngx_mp_stopped(ngx_mp_connection_t *mc);
 static void ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd);
 static ngx_int_t ngx_mp_set_up(ngx_connection_t *c, ngx_listening_t *ls);
@@ -55,6 +60,7 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
     if (mc == NULL) {
         return NULL;
     }
+    mc->listening = c->listening;
     mc->completion = ngx_mp_takes_completions(c->listening, &needs_descriptors);
     mc->lightweight = mc->completion && conf->lightweight && !needs_descriptors;
     if (mc->completion) {
@@ -152,9 +158,7 @@ ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
         if (flags == 0) {
             listener->next = NULL;
             listener->connection = listener->sibling ? listener->connection : NULL;
-            if (!listener->accepting) {
-                ngx_mp_stopped(listener);
-            }
+            ngx_mp_stop(listener);
         }
     }
     if (flags == 0 && mc != NULL) {
@@ -164,12 +168,32 @@ ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
     }
 }
 
+/* A worker without timers would end before the channel has delivered what it had accepted. */
+static void
+ngx_mp_stop(ngx_mp_connection_t *mc)
+{
+    if (!mc->accepting) {
+        ngx_mp_stopped(mc);
+        return;
+    }
+    ngx_mp_add_timer(mc, ngx_mp_stop_timed_out, NGX_MP_STOP_TIMEOUT_MS);
+}
+
+static void
+ngx_mp_stop_timed_out(ngx_event_t *ev)
+{
+    ngx_mp_stopped(ngx_mp_of_timer(ev));
+}
+
 /* A listener whose last completion has come, and whose socket nginx has given up. */
 static void
 ngx_mp_stopped(ngx_mp_connection_t *mc)
 {
     ngx_connection_t *c = mc->connection;
 
+    if (mc->flush_timer.timer_set) {
+        ngx_del_timer(&mc->flush_timer);
+    }
     mc->connection = NULL;
     ngx_mp_retire(mc);
     if (c != NULL) {
@@ -206,7 +230,7 @@ ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
     }
     if (mc->wanted) {
         (void) ngx_mp_accept(mc);
-    } else if (mc->connection == NULL || (mc->sibling && ngx_exiting)) {
+    } else if (mc->flush_timer.timer_set) {
         ngx_mp_stopped(mc);
     }
 }
@@ -237,16 +261,10 @@ ngx_mp_accept_failed(ngx_mp_connection_t *mc, int error)
 static void
 ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd)
 {
-    ngx_connection_t *lc = listener->connection, *c;
-    ngx_listening_t *ls;
+    ngx_listening_t *ls = listener->listening;
+    ngx_connection_t *c;
     ngx_mp_connection_t *mc;
 
-    if (lc == NULL) {
-        /* nginx has closed the listener; the descriptor's connection is the only one left. */
-        ngx_mp_close_socket(fd);
-        return;
-    }
-    ls = lc->listening;
 #if (NGX_STAT_STUB)
     (void) ngx_atomic_fetch_add(ngx_stat_accepted, 1);
 #endif

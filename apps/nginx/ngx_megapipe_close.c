@@ -24,6 +24,22 @@ ngx_mp_flushing(void)
     return ngx_mp_flushing_count;
 }
 
+void
+ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_event_handler_pt handler, ngx_msec_t timeout_ms)
+{
+    ngx_mp_no_connection.fd = (ngx_socket_t) -1;
+    mc->flush_timer.handler = handler;
+    mc->flush_timer.data = &ngx_mp_no_connection;
+    mc->flush_timer.log = ngx_cycle->log;
+    ngx_add_timer(&mc->flush_timer, timeout_ms);
+}
+
+ngx_mp_connection_t *
+ngx_mp_of_timer(ngx_event_t *ev)
+{
+    return (ngx_mp_connection_t *) ((u_char *) ev - offsetof(ngx_mp_connection_t, flush_timer));
+}
+
 /* nginx closes the connection: what is in flight is sent first, unless that takes too long. */
 void
 ngx_mp_close(ngx_connection_t *c)
@@ -52,11 +68,7 @@ ngx_mp_close(ngx_connection_t *c)
     } else if (mc->receiving) {
         (void) mp_cancel(mc->handle, MP_IN);
     }
-    ngx_mp_no_connection.fd = (ngx_socket_t) -1;
-    mc->flush_timer.handler = ngx_mp_flush_timed_out;
-    mc->flush_timer.data = &ngx_mp_no_connection;
-    mc->flush_timer.log = ngx_cycle->log;
-    ngx_add_timer(&mc->flush_timer, NGX_MP_FLUSH_TIMEOUT_MS);
+    ngx_mp_add_timer(mc, ngx_mp_flush_timed_out, NGX_MP_FLUSH_TIMEOUT_MS);
     ngx_mp_flushing_count++;
 }
 
@@ -77,9 +89,8 @@ ngx_mp_flushed(ngx_mp_connection_t *mc)
 static void
 ngx_mp_flush_timed_out(ngx_event_t *ev)
 {
-    ngx_mp_connection_t *mc;
+    ngx_mp_connection_t *mc = ngx_mp_of_timer(ev);
 
-    mc = (ngx_mp_connection_t *) ((u_char *) ev - offsetof(ngx_mp_connection_t, flush_timer));
     ngx_log_error(NGX_LOG_INFO, ev->log, NGX_ETIMEDOUT,
                   "megapipe: %uz bytes of a closed connection were not taken by the client",
                   mc->in_flight_bytes);
