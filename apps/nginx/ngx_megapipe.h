@@ -50,6 +50,7 @@ typedef struct ngx_mp_connection_s {
     ngx_connection_t *connection; /* NULL when nginx has closed it */
     ngx_listening_t *listening;   /* of listeners: outlives nginx's connection */
     mp_handle handle;
+    ngx_socket_t fd; /* of a channel connection that has one from the beginning, else -1 */
     ngx_mp_kind_e kind;
 
     ngx_mp_received_t *received;

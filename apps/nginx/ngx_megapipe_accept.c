@@ -283,6 +283,7 @@ ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd)
     mc = ngx_mp_new(c, NGX_MP_CHANNEL);
     if (mc == NULL || ngx_mp_register(mc, &ls->log) != NGX_OK) {
         ngx_mp_close_socket(fd);
+        c->read->index = NGX_INVALID_INDEX;
         c->shared = 1;
         ngx_mp_refuse(c);
         return;
@@ -291,6 +292,7 @@ ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd)
     if (mc->lightweight) {
         ngx_mp_counts.lightweight++;
     } else {
+        mc->fd = fd;
         ngx_mp_counts.descriptors++;
     }
     c->pool = ngx_create_pool(ls->pool_size, &ls->log);

@@ -49,8 +49,8 @@ ngx_mp_close(ngx_connection_t *c)
     c->read->active = 0;
     c->write->active = 0;
     c->read->index = NGX_INVALID_INDEX;
-    /* There is no descriptor for nginx to close. */
-    if (mc->lightweight) {
+    /* There is no descriptor for nginx to close, or none before the last write has ended. */
+    if (mc->lightweight || mc->fd != (ngx_socket_t) -1) {
         c->shared = 1;
     }
     mc->connection = NULL;

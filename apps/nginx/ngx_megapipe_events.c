@@ -118,7 +118,7 @@ ngx_mp_finish(ngx_cycle_t *cycle)
                   ngx_mp_counts.lightweight, ngx_mp_counts.descriptors, ngx_mp_counts.readiness,
                   ngx_mp_counts.upgrades[NGX_MP_LARGE], ngx_mp_counts.upgrades[NGX_MP_LINGER],
                   ngx_mp_counts.upgrades[NGX_MP_UNREAD], ngx_mp_counts.upgrades[NGX_MP_RESET],
-                  counters.completions, counters.enters);
+                  counters.completions, counters.system_calls);
     (void) mp_destroy(ngx_mp_channel);
     ngx_mp_channel = NULL;
     ngx_mp_notify_done();
@@ -141,6 +141,7 @@ ngx_mp_new(ngx_connection_t *c, ngx_mp_kind_e kind)
     }
     mc->connection = c;
     mc->handle = -1;
+    mc->fd = (ngx_socket_t) -1;
     mc->kind = kind;
     mc->received_end = &mc->received;
     mc->sending_end = &mc->sending;
@@ -165,6 +166,9 @@ ngx_mp_retire(ngx_mp_connection_t *mc)
 {
     if (mc->handle != -1 && mp_unregister(mc->handle) == -1) {
         ngx_mp_failed(ngx_cycle->log, NGX_LOG_ALERT, "mp_unregister()");
+    }
+    if (mc->fd != (ngx_socket_t) -1) {
+        (void) ngx_close_socket(mc->fd);
     }
     mc->handle = -1;
     mc->connection = NULL;
