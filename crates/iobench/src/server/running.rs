@@ -68,14 +68,6 @@ impl Running {
         }
     }
 
-    /// The process, of which the others that serve descend.
-    pub(crate) fn id(&self) -> u32 {
-        match self {
-            Running::Own { process, .. } => process.id(),
-            Running::External(process) => process.id(),
-        }
-    }
-
     pub(crate) fn address(&self) -> SocketAddr {
         match self {
             Running::Own { process, .. } => process.address(),
@@ -89,7 +81,8 @@ impl Running {
             Running::Own { process, .. } if process.works_in_its_threads() => {
                 Some(process.thread_ids())
             }
-            _ => None,
+            Running::Own { .. } => None,
+            Running::External(process) => process.thread_ids(),
         }
     }
 
