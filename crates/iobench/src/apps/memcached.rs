@@ -212,9 +212,9 @@ impl App for Memcached {
                 Ok(self.words(variant, port, cpus.len()))
             })?;
         let workers = threads_named(process.id(), WORKER_NAME);
-        // Other names mean another version; then only whole slots tell whether it was disturbed.
+        // The thread that accepts runs on the same CPUs, so workers wait for one of their own.
         if workers.len() == cpus.len() {
-            process.serves_in(workers);
+            process.serves_in(workers, false);
         }
         self.fill(process.address())?;
         Ok(Running::External(process))

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::apps::App;
+use crate::apps::generator::Protocol;
 use crate::apps::generator::content::{FileSet, Pattern, file_name};
 use crate::apps::generator::http::Http;
 use crate::apps::generator::loops::{Ending, Loops};
@@ -33,7 +34,7 @@ const SPECWEB_REQUESTS: [u32; 3] = [1, 6, 0];
 const WORKERS_NS: u64 = 10_000_000_000;
 /// nginx's own backlog; more connections at a time need a longer one.
 const USUAL_BACKLOG: usize = 511;
-/// A request of the generator, which is always as long as that for the first file.
+/// Listeners, channels between processes, and connections that are about to end.
 const SPARE_CONNECTIONS: usize = 64;
 
 /// How a worker hears of its connections.
@@ -175,7 +176,6 @@ impl App for Nginx {
             Requests::Fixed(1),
             self.seed,
         );
-        use crate::apps::generator::Protocol;
         Exchange {
             request_bytes: http.render(0).len(),
             response_bytes: self.files.mean_bytes().round() as usize,
@@ -202,7 +202,8 @@ impl App for Nginx {
         loop {
             let workers = process_tree::children(process.id());
             if workers.len() == cpus.len() {
-                process.serves_in(workers.into_iter().map(|worker| worker as i32).collect());
+                let threads = workers.into_iter().map(|worker| worker as i32).collect();
+                process.serves_in(threads, true);
                 return Ok(Running::External(process));
             }
             if now_ns() > deadline_ns || process.ended().is_some() {

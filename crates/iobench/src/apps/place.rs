@@ -8,9 +8,10 @@ use crate::apps::generator::content::unique;
 use crate::error::{Context, Error, Result};
 use crate::network::namespace;
 use crate::output;
-use crate::sys::socket::CongestionControl;
+use crate::sys::socket::{CongestionControl, default_congestion_control};
 
 const APPS_VARIABLE: &str = "MEGAPIPE_APPS";
+const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// How long a port of a connection that a client has ended stays unused. The clients end tens of
 /// thousands in a second, and with the usual second all ports would soon be waiting.
 const PORT_REST_MS: &str = "10";
@@ -27,14 +28,20 @@ pub(crate) fn isolate() -> Result<String> {
         );
         return Ok("the machine's own loopback device".to_owned());
     }
-    const REMEDY: &str = "mount /proc writable";
     if wanted.must_be_set {
-        let path = "/proc/sys/net/ipv4/tcp_congestion_control";
-        fs::write(path, &wanted.name).context(format!("write {path}"), REMEDY)?;
+        // Outside the machine's own network only what every user may choose can be the default.
+        let set = ["cubic", "reno"].iter().find(|name| fs::write(CONGESTION, name).is_ok());
+        set.ok_or_else(|| {
+            Error::setup(
+                format!("neither cubic nor reno can be written to {CONGESTION}"),
+                "mount /proc writable, or load the kernel's module tcp_cubic",
+            )
+        })?;
     }
     // Kernels before 6.14 do not have it, and rest ports for a second.
     let _ = fs::write("/proc/sys/net/ipv4/tcp_tw_reuse_delay", PORT_REST_MS);
-    Ok(format!("loopback in a network namespace of its own, {}", wanted.name))
+    let default = default_congestion_control();
+    Ok(format!("loopback in a network namespace of its own, congestion control {default}"))
 }
 
 /// A file that `cargo xtask` has built, in the directory that is known for it.

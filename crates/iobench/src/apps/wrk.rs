@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::compare::outcome::{Figures, SliceCounts, SlotOutcome};
 use crate::compare::plan::{Placement, SLICE_NS};
 use crate::error::{Context, Error, Result};
+use crate::figures::{self, new_times};
 use crate::load::external::External;
 use crate::server::running::Running;
 use crate::sys::clock::now_ns;
@@ -68,7 +69,9 @@ pub(crate) fn run(
     let used_ns = server.cpu_time_ns().saturating_sub(cpu_ns);
     let text = reader.join().unwrap_or_default();
     let drained = server.drain(signals)?;
-    let mut outcome = SlotOutcome::default();
+    // Its percentiles do not make a histogram, so there is none.
+    let latencies = figures::encode(&new_times())?;
+    let mut outcome = SlotOutcome { latencies, ..SlotOutcome::default() };
     let Some((printed, client_ns)) = parse(&text).zip(client_ns) else {
         outcome.problems.push("wrk did not end in time or told no figures".to_owned());
         return Ok((outcome, None));

@@ -157,7 +157,7 @@ impl<'a> SlotRunner<'a> {
                 }
             });
         }
-        let mut outcome = self.evaluate(start_ns, &borders, &tallies, server_side.is_some())?;
+        let mut outcome = self.evaluate(start_ns, &borders, &tallies, server)?;
         let stalled = tallies.iter().map(|tally| tally.stalled).sum();
         // Retransmissions take long; and in a disturbed slot it is more likely that somebody else
         // had the CPU.
@@ -179,7 +179,12 @@ impl<'a> SlotRunner<'a> {
         let mut border = Border { at_ns: now_ns(), ..Border::default() };
         border.system_calls = server.counters().map(|counters| counters.system_calls);
         match server_side {
-            Some(side) => side.read(&mut border.server),
+            Some(side) => {
+                side.read(&mut border.server);
+                if !server.has_cpus_to_itself() {
+                    border.server.iter_mut().for_each(|thread| thread.delay_ns = 0);
+                }
+            }
             // Threads that come and go with connections wait for each other, so their delays would
             // tell nothing about others; they count as one for each CPU.
             None => {
@@ -203,7 +208,7 @@ impl<'a> SlotRunner<'a> {
         start_ns: u64,
         borders: &[Border],
         tallies: &[Tally],
-        knows_threads: bool,
+        server: &Running,
     ) -> Result<SlotOutcome> {
         let mut outcome = SlotOutcome::default();
         let mut latencies = new_times();
@@ -211,8 +216,8 @@ impl<'a> SlotRunner<'a> {
             outcome.faults.add(&tally.faults);
         }
         let shared = self.shares_cpus();
-        // Without known threads only the whole slot tells whether others were there.
-        let looks_at_slot = shared || !knows_threads;
+        // Where threads wait for each other only the whole slot tells whether others were there.
+        let looks_at_slot = shared || !server.has_cpus_to_itself();
         let foreign = looks_at_slot && self.used_by_others(borders);
         let (mut sums, mut all) = (Sums::default(), Sums::default());
         for (index, pair) in borders.windows(2).enumerate() {
@@ -250,7 +255,8 @@ impl<'a> SlotRunner<'a> {
             }
         }
         outcome.latencies = figures::encode(&latencies)?;
-        outcome.thread_busy = if knows_threads { thread_busy(borders) } else { Vec::new() };
+        outcome.thread_busy =
+            if server.thread_ids().is_some() { thread_busy(borders) } else { Vec::new() };
         Ok(outcome)
     }
 

@@ -39,6 +39,8 @@ pub(crate) struct ExternalProcess {
     output: OutputTail,
     /// The threads that serve, of whatever process, if whoever started it knows them.
     thread_ids: Option<Vec<i32>>,
+    /// Whether each of them has its CPU to itself, or other threads of the server run there, too.
+    has_cpus_to_itself: bool,
 }
 
 /// What a foreign server is called and how it takes its end.
@@ -77,8 +79,14 @@ impl ExternalProcess {
         )?;
         let child = spawn(foreign, &words, launch, writing)?;
         let address = SocketAddr::new(launch.address, port);
-        let mut process =
-            ExternalProcess { name: name.to_owned(), child, address, output, thread_ids: None };
+        let mut process = ExternalProcess {
+            name: name.to_owned(),
+            child,
+            address,
+            output,
+            thread_ids: None,
+            has_cpus_to_itself: false,
+        };
         process.wait_until_ready(namespace, &words, signals)?;
         Ok(process)
     }
@@ -136,9 +144,14 @@ impl ExternalProcess {
         self.address
     }
 
-    /// Says which threads serve, each with a CPU of its own.
-    pub(crate) fn serves_in(&mut self, thread_ids: Vec<i32>) {
+    /// Says which threads serve, and whether each has a CPU that no other thread of the server uses.
+    pub(crate) fn serves_in(&mut self, thread_ids: Vec<i32>, has_cpus_to_itself: bool) {
         self.thread_ids = Some(thread_ids);
+        self.has_cpus_to_itself = has_cpus_to_itself;
+    }
+
+    pub(crate) fn has_cpus_to_itself(&self) -> bool {
+        self.has_cpus_to_itself
     }
 
     pub(crate) fn thread_ids(&self) -> Option<&[i32]> {

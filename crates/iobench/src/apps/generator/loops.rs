@@ -387,3 +387,7 @@ fn failure(errno: i32) -> Failure {
     };
     Failure::Fault(fault, errno)
 }
+
+#[cfg(test)]
+#[path = "loops_tests.rs"]
+mod tests;
