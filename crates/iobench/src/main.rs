@@ -1,10 +1,11 @@
 //! The referee for network I/O architectures: it runs servers and clients of its own, compares
 //! them in interleaved slots, and says how sure it is.
 //!
-//! `cli` is the command line; `compare`, `serve`, `load`, `doctor` and `hosts` are the commands.
+//! `cli` is the command line; `compare`, `apps`, `serve`, `load`, `doctor` and `hosts` are the commands.
 //! `server` holds the servers behind one trait and the process around them, `client` the load,
 //! `hosts` what several machines need to work together, `sys` the raw calls.
 
+mod apps;
 mod cli;
 mod client;
 mod compare;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     };
     let outcome = match &cli.command {
         Command::Compare(arguments) => compare::run(arguments),
+        Command::Apps(arguments) => apps::run(arguments),
         Command::Run(arguments) => experiment::run(arguments),
         Command::Serve(arguments) => serve::run(arguments).map(|()| true),
         Command::Load(arguments) => match arguments.open.rate {

@@ -31,11 +31,14 @@ const FILES: [(&str, &str); 3] = [
     ("report.html", "The page that report writes unless told otherwise."),
 ];
 
-const ENVIRONMENT: [(&str, &str); 1] = [(
-    "MEGAPIPE_DRIVER",
-    "Decides for the megapipe server which driver its channels use, uring or epoll; without it \
-     the channel tries.",
-)];
+const ENVIRONMENT: [(&str, &str); 2] = [
+    (
+        "MEGAPIPE_DRIVER",
+        "Decides for the megapipe server which driver its channels use, uring or epoll; without it \
+         the channel tries.",
+    ),
+    ("MEGAPIPE_APPS", "Where apps looks for the adapted programs, instead of beside iobench."),
+];
 
 /// Prints the completion script.
 pub(crate) fn completions(arguments: &CompletionsArgs) {
@@ -59,8 +62,11 @@ pub(crate) fn run(arguments: &ManArgs) -> Result<()> {
 fn write_all(command: &Command, directory: &Path) -> Result<()> {
     const REMEDY: &str = "choose a directory that can be written";
     fs::create_dir_all(directory).context(format!("make {}", directory.display()), REMEDY)?;
-    let pages = command.get_subcommands().filter(|page| !page.is_hide_set());
-    for page in std::iter::once(command).chain(pages) {
+    // Commands with commands of their own are one level deep.
+    let pages = command
+        .get_subcommands()
+        .flat_map(|page| std::iter::once(page).chain(page.get_subcommands()));
+    for page in std::iter::once(command).chain(pages.filter(|page| !page.is_hide_set())) {
         let name = page.get_display_name().unwrap_or(NAME);
         let path = directory.join(format!("{name}.1"));
         fs::write(&path, rendered(page)?).context(format!("write {}", path.display()), REMEDY)?;

@@ -1,5 +1,6 @@
 //! The command line.
 
+pub(crate) mod apps;
 pub(crate) mod hosts;
 pub(crate) mod open;
 pub(crate) mod run;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cli::apps::AppsArgs;
 use crate::cli::hosts::HostsArgs;
 use crate::cli::open::OpenArgs;
 use crate::cli::run::RunArgs;
@@ -83,6 +85,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Compare servers under a closed loop of small transactions, interleaved, with intervals.
     Compare(CompareArgs),
+    /// Compare real programs with their versions on the channel, under their own protocols.
+    Apps(AppsArgs),
     /// Run an experiment from a file, such as those in experiments/.
     Run(RunArgs),
     /// Run one of the servers alone, until Ctrl-C.

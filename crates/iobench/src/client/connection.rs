@@ -8,6 +8,7 @@
 
 use std::os::fd::{IntoRawFd, RawFd};
 
+use crate::client::ClosedLoops;
 use crate::client::message::Message;
 use crate::client::slices::{Fault, Slicing, Tally};
 use crate::error::Result;
@@ -89,7 +90,7 @@ pub(crate) struct Connections {
     /// Tells this thread's messages from those of others.
     salt: u64,
     warm: usize,
-    pub(crate) tally: Tally,
+    tally: Tally,
 }
 
 impl Connections {
@@ -113,72 +114,6 @@ impl Connections {
             tally: Tally::new(workload.slicing),
             workload,
         })
-    }
-
-    /// Prepares a new slot against a server.
-    pub(crate) fn reset(&mut self, address: RawAddress) {
-        self.close_all();
-        self.address = address;
-        self.warm = 0;
-        self.failed.clear();
-        self.tally = Tally::new(self.workload.slicing);
-        for connection in &mut self.connections {
-            connection.warm = false;
-        }
-    }
-
-    /// Connections that have completed a transaction in this slot.
-    pub(crate) fn warm(&self) -> usize {
-        self.warm
-    }
-
-    pub(crate) fn open_all(&mut self) {
-        for index in 0..self.connections.len() {
-            self.open(index, now_ns());
-        }
-    }
-
-    /// Closes every connection by RST.
-    pub(crate) fn close_all(&mut self) {
-        for index in 0..self.connections.len() {
-            self.close(index);
-        }
-    }
-
-    /// Starts the first slice at `start_ns`.
-    pub(crate) fn begin_measuring(&mut self, start_ns: u64) {
-        self.tally.begin(start_ns);
-        for connection in &mut self.connections {
-            connection.heard_from = false;
-        }
-    }
-
-    /// Counts the connections that were open but received nothing while it was measured.
-    pub(crate) fn count_stalled(&mut self) {
-        let silent = |c: &&Connection| c.fd >= 0 && !c.heard_from;
-        self.tally.stalled = self.connections.iter().filter(silent).count() as u64;
-    }
-
-    /// Waits for events and retries; returns how many events there are to be handled with
-    /// [`Connections::handle`].
-    pub(crate) fn wait(&mut self, timeout_ms: i32) -> usize {
-        self.epoll.wait(&mut self.events, timeout_ms)
-    }
-
-    /// Handles the events of the last wait.
-    pub(crate) fn handle(&mut self, count: usize, now_ns: u64) {
-        for position in 0..count {
-            let event = self.events[position];
-            let ended = event.events & ENDED as u32 != 0;
-            self.advance(event.u64 as usize, ended);
-        }
-        if !self.failed.is_empty() && now_ns >= self.retry_at_ns {
-            for _ in 0..self.failed.len() {
-                let index = self.failed.remove(0);
-                self.open(index, now_ns);
-            }
-            self.retry_at_ns = now_ns + RETRY_NS;
-        }
     }
 
     /// Does whatever a connection's socket allows, until its next wait.
@@ -390,6 +325,71 @@ impl Connections {
             unsafe { libc::close(connection.fd) };
             connection.fd = -1;
         }
+    }
+}
+
+impl ClosedLoops for Connections {
+    fn reset(&mut self, address: RawAddress) {
+        self.close_all();
+        self.address = address;
+        self.warm = 0;
+        self.failed.clear();
+        self.tally = Tally::new(self.workload.slicing);
+        for connection in &mut self.connections {
+            connection.warm = false;
+        }
+    }
+
+    fn warm(&self) -> usize {
+        self.warm
+    }
+
+    fn open_all(&mut self) {
+        for index in 0..self.connections.len() {
+            self.open(index, now_ns());
+        }
+    }
+
+    /// Closes every connection by RST.
+    fn close_all(&mut self) {
+        for index in 0..self.connections.len() {
+            self.close(index);
+        }
+    }
+
+    fn begin_measuring(&mut self, start_ns: u64) {
+        self.tally.begin(start_ns);
+        for connection in &mut self.connections {
+            connection.heard_from = false;
+        }
+    }
+
+    fn count_stalled(&mut self) {
+        let silent = |c: &&Connection| c.fd >= 0 && !c.heard_from;
+        self.tally.stalled = self.connections.iter().filter(silent).count() as u64;
+    }
+
+    fn wait(&mut self, timeout_ms: i32) -> usize {
+        self.epoll.wait(&mut self.events, timeout_ms)
+    }
+
+    fn handle(&mut self, count: usize, now_ns: u64) {
+        for position in 0..count {
+            let event = self.events[position];
+            let ended = event.events & ENDED as u32 != 0;
+            self.advance(event.u64 as usize, ended);
+        }
+        if !self.failed.is_empty() && now_ns >= self.retry_at_ns {
+            for _ in 0..self.failed.len() {
+                let index = self.failed.remove(0);
+                self.open(index, now_ns);
+            }
+            self.retry_at_ns = now_ns + RETRY_NS;
+        }
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.tally
     }
 }
 

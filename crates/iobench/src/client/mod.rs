@@ -38,6 +38,25 @@ struct Control {
 #[repr(align(128))]
 struct Warm(AtomicUsize);
 
+/// What a client thread drives: connections in closed loops, and the books about them.
+pub(crate) trait ClosedLoops {
+    /// Prepares a new slot against a server.
+    fn reset(&mut self, address: RawAddress);
+    fn open_all(&mut self);
+    fn close_all(&mut self);
+    /// Connections that have completed a transaction in this slot.
+    fn warm(&self) -> usize;
+    /// Starts the first slice at `start_ns`.
+    fn begin_measuring(&mut self, start_ns: u64);
+    /// Counts the connections that were open but received nothing while it was measured.
+    fn count_stalled(&mut self);
+    /// Waits for events; returns how many there are to be handled.
+    fn wait(&mut self, timeout_ms: i32) -> usize;
+    /// Handles the events of the last wait.
+    fn handle(&mut self, count: usize, now_ns: u64);
+    fn tally(&self) -> &Tally;
+}
+
 struct ClientThread {
     orders: Option<Sender<RawAddress>>,
     tallies: Receiver<Tally>,
@@ -56,6 +75,21 @@ pub(crate) struct ClientGroup {
 impl ClientGroup {
     /// Starts one thread on each CPU, with the connections divided among them.
     pub(crate) fn start(cpus: &[usize], connections: usize, workload: &Workload) -> Result<Self> {
+        let workload = workload.clone();
+        Self::start_with(cpus, connections, move |index, share| {
+            let nowhere = RawAddress::new(([127, 0, 0, 1], 0).into());
+            let salt = (index as u64 + 1) << 56;
+            Connections::new(workload.clone(), share, salt, nowhere)
+        })
+    }
+
+    /// The same with loops of any kind, which each thread makes for its number and its share of the
+    /// connections.
+    pub(crate) fn start_with<L: ClosedLoops>(
+        cpus: &[usize],
+        connections: usize,
+        make: impl Fn(usize, usize) -> Result<L> + Clone + Send + 'static,
+    ) -> Result<Self> {
         let control = Arc::new(Control {
             measure_from_ns: AtomicU64::new(UNDECIDED),
             stop: AtomicBool::new(false),
@@ -63,12 +97,18 @@ impl ClientGroup {
         let mut group = ClientGroup { threads: Vec::new(), control, connections };
         for (index, &cpu) in cpus.iter().enumerate() {
             let share = connections / cpus.len() + usize::from(index < connections % cpus.len());
-            group.spawn(index, cpu, share, workload.clone())?;
+            group.spawn(index, cpu, share, make.clone())?;
         }
         Ok(group)
     }
 
-    fn spawn(&mut self, index: usize, cpu: usize, share: usize, workload: Workload) -> Result<()> {
+    fn spawn<L: ClosedLoops>(
+        &mut self,
+        index: usize,
+        cpu: usize,
+        share: usize,
+        make: impl Fn(usize, usize) -> Result<L> + Send + 'static,
+    ) -> Result<()> {
         let (orders, incoming) = channel();
         let (outgoing, tallies) = channel();
         let (started, starting) = channel();
@@ -77,10 +117,7 @@ impl ClientGroup {
         let handle = thread::Builder::new()
             .name(format!("client-{index}"))
             .spawn(move || {
-                let nowhere = RawAddress::new(([127, 0, 0, 1], 0).into());
-                let salt = (index as u64 + 1) << 56;
-                let prepared = affinity::pin_to(cpu)
-                    .and_then(|()| Connections::new(workload, share, salt, nowhere));
+                let prepared = affinity::pin_to(cpu).and_then(|()| make(index, share));
                 let mut connections = match prepared {
                     Ok(connections) => connections,
                     Err(error) => return drop(started.send(Err(error))),
@@ -90,7 +127,7 @@ impl ClientGroup {
                     connections.reset(address);
                     run_slot(&mut connections, &control, &thread_warm);
                     // The copy is made after the measurement; the next slot starts afresh anyway.
-                    if outgoing.send(connections.tally.clone()).is_err() {
+                    if outgoing.send(connections.tally().clone()).is_err() {
                         return;
                     }
                 }
@@ -159,8 +196,8 @@ impl Drop for ClientGroup {
 }
 
 /// From the first connect to the last close.
-fn run_slot(connections: &mut Connections, control: &Control, warm: &Warm) {
-    let total_ns = connections.tally.total_ns();
+fn run_slot(connections: &mut impl ClosedLoops, control: &Control, warm: &Warm) {
+    let total_ns = connections.tally().total_ns();
     let (mut start_ns, mut end_ns) = (UNDECIDED, UNDECIDED);
     connections.open_all();
     loop {

@@ -132,6 +132,8 @@ pub(crate) struct Tally {
     pub(crate) connections: u64,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
+    /// The first answer that was wrong, in words, where the client can tell more than that.
+    pub(crate) complaint: Option<String>,
     slicing: Slicing,
     start_ns: u64,
     current: usize,
@@ -149,6 +151,7 @@ impl Tally {
             connections: 0,
             bytes_sent: 0,
             bytes_received: 0,
+            complaint: None,
             slicing,
             start_ns: u64::MAX,
             current: 0,

@@ -130,6 +130,9 @@ pub(crate) struct SlotOutcome {
     pub(crate) latencies: String,
     pub(crate) faults: FaultCounts,
     pub(crate) accounts: Accounts,
+    /// The busy part of each serving thread's time, 0 to 1, where the threads are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) thread_busy: Vec<f64>,
     /// Reasons to distrust the slot as a whole.
     pub(crate) problems: Vec<String>,
 }

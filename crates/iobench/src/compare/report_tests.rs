@@ -27,6 +27,7 @@ fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
         latencies: figures::encode(&latencies).unwrap(),
         faults: FaultCounts::default(),
         accounts: Accounts { client_transactions: 10, ..Accounts::default() },
+        thread_busy: Vec::new(),
         problems: Vec::new(),
     }
 }

@@ -42,11 +42,8 @@ pub(crate) fn measure_round(
     round: usize,
     subjects: &mut [&mut Running],
     signals: &Signals,
-    mut before_slot: impl FnMut(usize),
+    before_slot: impl FnMut(usize),
 ) -> Result<Vec<Vec<SlotOutcome>>> {
-    if shape.baseline >= subjects.len() {
-        return Err(Error::setup("the baseline is not measured", "report this as a bug"));
-    }
     let workload = Workload {
         transactions: cell.transactions,
         exchange: cell.exchange,
@@ -54,7 +51,35 @@ pub(crate) fn measure_round(
         slicing: shape.slicing,
     };
     let clients = ClientGroup::start(&cell.placement.client_cpus, shape.connections, &workload)?;
-    let mut runner = SlotRunner::new(&clients, signals, cell, shape)?;
+    let runner = SlotRunner::new(&clients, signals, cell, shape)?;
+    interleave(runner, shape, round, subjects, before_slot)
+}
+
+/// The same with clients that check every answer for themselves, so that the sizes of requests and
+/// answers need not be the same for all.
+pub(crate) fn measure_round_with(
+    clients: &ClientGroup,
+    cell: &Cell,
+    shape: &RoundShape<'_>,
+    round: usize,
+    subjects: &mut [&mut Running],
+    signals: &Signals,
+    before_slot: impl FnMut(usize),
+) -> Result<Vec<Vec<SlotOutcome>>> {
+    let runner = SlotRunner::new(clients, signals, cell, shape)?.without_books();
+    interleave(runner, shape, round, subjects, before_slot)
+}
+
+fn interleave(
+    mut runner: SlotRunner<'_>,
+    shape: &RoundShape<'_>,
+    round: usize,
+    subjects: &mut [&mut Running],
+    mut before_slot: impl FnMut(usize),
+) -> Result<Vec<Vec<SlotOutcome>>> {
+    if shape.baseline >= subjects.len() {
+        return Err(Error::setup("the baseline is not measured", "report this as a bug"));
+    }
     let mut outcomes = vec![Vec::with_capacity(shape.passes); subjects.len()];
     for pass in 0..shape.passes {
         for subject in slot_order(subjects.len(), shape.baseline, round, pass) {

@@ -45,6 +45,12 @@ impl Side {
         Ok(Side { readers: readers.collect::<Result<_>>()? })
     }
 
+    /// Threads that may belong to several processes; the kernel finds each by its number alone.
+    fn of_any_process(threads: &[i32]) -> Result<Side> {
+        let readers = threads.iter().map(|&thread| ThreadReader::new(thread as u32, thread));
+        Ok(Side { readers: readers.collect::<Result<_>>()? })
+    }
+
     fn read(&self, into: &mut Vec<ThreadTimes>) {
         into.extend(self.readers.iter().map(ThreadReader::read));
     }
@@ -56,6 +62,8 @@ struct Border {
     at_ns: u64,
     ticks: CpuTicks,
     server: Vec<ThreadTimes>,
+    /// CPU time of the whole server, which may have helpers beside the threads that serve.
+    server_ns: u64,
     client: Vec<ThreadTimes>,
     /// CPU time of this very thread and of the network's relay, ours as well.
     coordinator_ns: u64,
@@ -78,7 +86,8 @@ pub(crate) struct SlotRunner<'a> {
     /// The path between clients and servers, unless it is the loopback device, and its relay.
     path: Option<(&'a Network, ThreadReader)>,
     connections: usize,
-    exchange: Exchange,
+    /// What the books have to balance by, unless requests differ.
+    exchange: Option<Exchange>,
 }
 
 impl<'a> SlotRunner<'a> {
@@ -101,8 +110,13 @@ impl<'a> SlotRunner<'a> {
             softirq: softirq_threads(&cell.placement.cpus()),
             path: shape.network.zip(relay.transpose()?),
             connections: shape.connections,
-            exchange: cell.exchange,
+            exchange: Some(cell.exchange),
         })
+    }
+
+    /// For clients that check every answer for themselves, whose requests may differ.
+    pub(crate) fn without_books(self) -> Self {
+        SlotRunner { exchange: None, ..self }
     }
 
     /// Loads the server for one slot.
@@ -116,7 +130,7 @@ impl<'a> SlotRunner<'a> {
             network.lossless_from(u64::MAX);
         }
         let threads = server.thread_ids();
-        let server_side = threads.map(|threads| Side::new(server.id(), threads)).transpose()?;
+        let server_side = threads.map(Side::of_any_process).transpose()?;
         self.clients.begin_slot(RawAddress::new(server.address()));
         warm_up_within(self.clients, self.signals, patience_ns(network))?;
         let prompt = wake_promptly();
@@ -143,7 +157,7 @@ impl<'a> SlotRunner<'a> {
                 }
             });
         }
-        let mut outcome = self.evaluate(start_ns, &borders, &tallies, server_side.is_some())?;
+        let mut outcome = self.evaluate(start_ns, &borders, &tallies, server)?;
         let stalled = tallies.iter().map(|tally| tally.stalled).sum();
         // Retransmissions take long; and in a disturbed slot it is more likely that somebody else
         // had the CPU.
@@ -153,9 +167,10 @@ impl<'a> SlotRunner<'a> {
         }
         let counted = before.zip(server.counters()).map(|(before, after)| after.since(&before));
         outcome.accounts = accounts(&tallies, counted.as_ref());
-        if outcome.faults.total() == 0 {
-            problems.extend(outcome.accounts.imbalances(self.exchange, self.connections));
+        if let Some(exchange) = self.exchange.filter(|_| outcome.faults.total() == 0) {
+            problems.extend(outcome.accounts.imbalances(exchange, self.connections));
         }
+        problems.extend(tallies.iter().find_map(|tally| tally.complaint.clone()));
         outcome.problems = problems;
         Ok(outcome)
     }
@@ -164,9 +179,22 @@ impl<'a> SlotRunner<'a> {
         let mut border = Border { at_ns: now_ns(), ..Border::default() };
         border.system_calls = server.counters().map(|counters| counters.system_calls);
         match server_side {
-            Some(side) => side.read(&mut border.server),
-            None => border.server = whole_server(server, self.placement.server_cpus.len()),
+            Some(side) => {
+                side.read(&mut border.server);
+                if !server.has_cpus_to_itself() {
+                    border.server.iter_mut().for_each(|thread| thread.delay_ns = 0);
+                }
+            }
+            // Threads that come and go with connections wait for each other, so their delays would
+            // tell nothing about others; they count as one for each CPU.
+            None => {
+                border.server = vec![ThreadTimes::default(); self.placement.server_cpus.len()];
+            }
         }
+        border.server_ns = match (server, server_side) {
+            (Running::Own { .. }, Some(_)) => border.server.iter().map(|t| t.run_ns).sum(),
+            _ => server.cpu_time_ns(),
+        };
         self.client_side.read(&mut border.client);
         border.ticks = self.cpus.read();
         let relay_ns = self.path.as_ref().map_or(0, |(_, relay)| relay.read().run_ns);
@@ -180,7 +208,7 @@ impl<'a> SlotRunner<'a> {
         start_ns: u64,
         borders: &[Border],
         tallies: &[Tally],
-        knows_threads: bool,
+        server: &Running,
     ) -> Result<SlotOutcome> {
         let mut outcome = SlotOutcome::default();
         let mut latencies = new_times();
@@ -188,8 +216,8 @@ impl<'a> SlotRunner<'a> {
             outcome.faults.add(&tally.faults);
         }
         let shared = self.shares_cpus();
-        // Without known threads only the whole slot tells whether others were there.
-        let looks_at_slot = shared || !knows_threads;
+        // Where threads wait for each other only the whole slot tells whether others were there.
+        let looks_at_slot = shared || !server.has_cpus_to_itself();
         let foreign = looks_at_slot && self.used_by_others(borders);
         let (mut sums, mut all) = (Sums::default(), Sums::default());
         for (index, pair) in borders.windows(2).enumerate() {
@@ -227,6 +255,8 @@ impl<'a> SlotRunner<'a> {
             }
         }
         outcome.latencies = figures::encode(&latencies)?;
+        outcome.thread_busy =
+            if server.thread_ids().is_some() { thread_busy(borders) } else { Vec::new() };
         Ok(outcome)
     }
 
@@ -269,16 +299,6 @@ impl<'a> SlotRunner<'a> {
     }
 }
 
-/// The times of a server whose threads are not known or come and go with its connections, as if it
-/// had one for each CPU. In truth they wait for each other, so delays tell nothing about others.
-fn whole_server(server: &Running, cpus: usize) -> Vec<ThreadTimes> {
-    let mut times = vec![ThreadTimes::default(); cpus];
-    if let Some(first) = times.first_mut() {
-        first.run_ns = server.cpu_time_ns();
-    }
-    times
-}
-
 /// Waits for the least warm-up and until every connection has completed a transaction, or none has
 /// for a while: what stalls beyond that is found out by measuring.
 pub(crate) fn warm_up(clients: &ClientGroup, signals: &Signals) -> Result<()> {
@@ -305,6 +325,14 @@ fn warm_up_within(clients: &ClientGroup, signals: &Signals, patience_ns: u64) ->
         }
     }
     Ok(())
+}
+
+/// The busy part of each thread's time over the whole slot.
+fn thread_busy(borders: &[Border]) -> Vec<f64> {
+    let (Some(first), Some(last)) = (borders.first(), borders.last()) else { return Vec::new() };
+    let wall_ns = last.at_ns.saturating_sub(first.at_ns).max(1) as f64;
+    let threads = first.server.iter().zip(&last.server);
+    threads.map(|(from, to)| to.run_ns.saturating_sub(from.run_ns) as f64 / wall_ns).collect()
 }
 
 /// Fewer clean slices say nothing about a slot.
@@ -355,7 +383,7 @@ impl Sums {
             from.iter().zip(to).map(|(from, to)| to.run_ns.saturating_sub(from.run_ns)).sum()
         };
         self.wall_ns += to.at_ns.saturating_sub(from.at_ns);
-        self.server_ns += run(&from.server, &to.server);
+        self.server_ns += to.server_ns.saturating_sub(from.server_ns);
         self.client_ns += run(&from.client, &to.client);
         self.server_threads = to.server.len();
         self.client_threads = to.client.len();
@@ -410,6 +438,7 @@ mod tests {
         let border = |at_ns, run_ns, system_calls| Border {
             at_ns,
             server: vec![ThreadTimes { run_ns, delay_ns: 0 }],
+            server_ns: run_ns,
             client: vec![ThreadTimes { run_ns: 0, delay_ns: 0 }; 2],
             system_calls: Some(system_calls),
             ..Border::default()

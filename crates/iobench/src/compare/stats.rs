@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 const RESAMPLES: usize = 2_000;
 
 /// A small generator with a known seed (SplitMix64), so that a report can be recomputed.
+#[derive(Debug, Clone)]
 pub(crate) struct SplitMix64(u64);
 
 impl SplitMix64 {

@@ -147,7 +147,7 @@ impl<'a> ClosedCampaign<'a> {
         compared
             .into_iter()
             .zip(&slots)
-            .map(|(row, rounds)| convert(row, point, rounds, &failures))
+            .map(|(row, rounds)| convert(row, point.work.to_string(), rounds, &failures))
             .collect()
     }
 }
@@ -172,7 +172,12 @@ fn launch(subject: &Subject, point: &Point) -> Launch {
 }
 
 /// From a row of `compare` to one of the result file.
-fn convert(row: report::Row, point: &Point, rounds: &Rounds, failures: &[String]) -> Result<Row> {
+pub(crate) fn convert(
+    row: report::Row,
+    work: String,
+    rounds: &Rounds,
+    failures: &[String],
+) -> Result<Row> {
     let times = latencies(rounds)?;
     let service = if times.is_empty() { None } else { Some(encode(&times)?) };
     let figures: Result<Vec<RoundFigures>> =
@@ -189,7 +194,7 @@ fn convert(row: report::Row, point: &Point, rounds: &Rounds, failures: &[String]
         cores: row.cores,
         server_cpus: row.server_cpus,
         client_cpus: row.client_cpus,
-        work: point.work.to_string(),
+        work,
         network: None,
         service_us: row.latency_us,
         send_lag_us: None,

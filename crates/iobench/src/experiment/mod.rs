@@ -11,6 +11,8 @@ mod points;
 mod rows;
 mod table;
 
+pub(crate) use self::closed::convert;
+
 use std::net::IpAddr;
 
 use crate::cli::run::RunArgs;

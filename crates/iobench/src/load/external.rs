@@ -65,9 +65,16 @@ impl External {
         seconds: u64,
         cpus: &[usize],
     ) -> Result<External> {
-        let words = template.words(address, seconds);
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+        External::start_words(&template.words(address, seconds), cpus, Stdio::null())
+    }
+
+    /// The same with the words as they are, and what is printed on stdout going somewhere.
+    pub(crate) fn start_words(words: &[String], cpus: &[usize], stdout: Stdio) -> Result<External> {
+        let (program, arguments) = words
+            .split_first()
+            .ok_or_else(|| Error::setup("there is no command", "name a program"))?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(stdout).process_group(0);
         let set = affinity::set_of(cpus);
         let parent = std::process::id();
         let prepare = move || {

@@ -2,7 +2,7 @@
 //! one of ours in a process and on a CPU of its own, and there beside another client if wanted.
 
 mod beside;
-mod external;
+pub(crate) mod external;
 pub(crate) mod target;
 
 use serde::Serialize;

@@ -11,7 +11,7 @@
 
 pub(crate) mod conditions;
 mod link;
-mod namespace;
+pub(crate) mod namespace;
 mod relay;
 pub(crate) mod verdict;
 

@@ -55,6 +55,23 @@ impl HostSettings {
     }
 }
 
+/// Moves the calling thread, and all that it starts from then on, into a namespace in which there
+/// is nothing but the loopback device; false if that is not permitted.
+pub(crate) fn isolate() -> Result<bool> {
+    let settings = HostSettings::read();
+    // SAFETY: unshare takes a plain number.
+    match check(unsafe { libc::unshare(libc::CLONE_NEWNET) }) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
+        other => other.context("make a network namespace", SUPPORT)?,
+    };
+    settings.write()?;
+    let socket = new_tcp(libc::AF_INET).context("open a socket", "raise `ulimit -n`")?;
+    let mut request = interface("lo");
+    request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+    call(socket.as_raw_fd(), libc::SIOCSIFFLAGS, request, "switch the loopback device on")?;
+    Ok(true)
+}
+
 /// One end of the path.
 pub(super) struct Endpoint {
     pub(super) namespace: Arc<OwnedFd>,

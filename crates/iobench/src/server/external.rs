@@ -37,27 +37,56 @@ pub(crate) struct ExternalProcess {
     child: Child,
     address: SocketAddr,
     output: OutputTail,
+    /// The threads that serve, of whatever process, if whoever started it knows them.
+    thread_ids: Option<Vec<i32>>,
+    /// Whether each of them has its CPU to itself, or other threads of the server run there, too.
+    has_cpus_to_itself: bool,
+}
+
+/// What a foreign server is called and how it takes its end.
+pub(crate) struct Foreign<'a> {
+    pub(crate) name: &'a str,
+    /// What it gets when we die. A server whose children have to be told needs a chance to.
+    pub(crate) orphan_signal: libc::c_int,
 }
 
 impl ExternalProcess {
     /// Starts the command in a process group of its own, on the CPUs of `launch`, and waits until
     /// its port accepts a connection. It dies with the calling thread.
     pub(crate) fn start(peer: &Peer, launch: &Launch, signals: &Signals) -> Result<Self> {
+        let foreign = Foreign { name: peer.name(), orphan_signal: libc::SIGKILL };
+        Self::start_command(&foreign, launch, signals, |port| peer.command(launch, port))
+    }
+
+    /// The same with a command that is made for the free port that was found.
+    pub(crate) fn start_command(
+        foreign: &Foreign<'_>,
+        launch: &Launch,
+        signals: &Signals,
+        command: impl FnOnce(u16) -> Result<Vec<String>>,
+    ) -> Result<Self> {
         process_tree::check_supported()?;
-        let name = peer.name();
+        let name = foreign.name;
         let namespace = launch.namespace.as_deref();
         let port = inside(namespace, || free_port(launch.address)).context(
             format!("find a free port at {} for `{name}`", launch.address),
             "give the machine that address, or end what holds its ports",
         )?;
-        let words = peer.command(launch, port)?;
+        let words = command(port)?;
         let (output, writing) = OutputTail::start().context(
             format!("listen to what `{name}` prints"),
             "raise `ulimit -n` or `ulimit -u`",
         )?;
-        let child = spawn(name, &words, launch, writing)?;
+        let child = spawn(foreign, &words, launch, writing)?;
         let address = SocketAddr::new(launch.address, port);
-        let mut process = ExternalProcess { name: name.to_owned(), child, address, output };
+        let mut process = ExternalProcess {
+            name: name.to_owned(),
+            child,
+            address,
+            output,
+            thread_ids: None,
+            has_cpus_to_itself: false,
+        };
         process.wait_until_ready(namespace, &words, signals)?;
         Ok(process)
     }
@@ -113,6 +142,25 @@ impl ExternalProcess {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Says which threads serve, and whether each has a CPU that no other thread of the server uses.
+    pub(crate) fn serves_in(&mut self, thread_ids: Vec<i32>, has_cpus_to_itself: bool) {
+        self.thread_ids = Some(thread_ids);
+        self.has_cpus_to_itself = has_cpus_to_itself;
+    }
+
+    pub(crate) fn has_cpus_to_itself(&self) -> bool {
+        self.has_cpus_to_itself
+    }
+
+    pub(crate) fn thread_ids(&self) -> Option<&[i32]> {
+        self.thread_ids.as_deref()
+    }
+
+    /// The last lines that it printed.
+    pub(crate) fn describe_output(&self) -> String {
+        self.output.describe()
     }
 
     /// Of the process and its descendants, in nanoseconds.
@@ -177,8 +225,14 @@ impl Drop for ExternalProcess {
 }
 
 /// Starts the process with everything set that it inherits.
-fn spawn(name: &str, words: &[String], launch: &Launch, writing: io::PipeWriter) -> Result<Child> {
+fn spawn(
+    foreign: &Foreign<'_>,
+    words: &[String],
+    launch: &Launch,
+    writing: io::PipeWriter,
+) -> Result<Child> {
     const REMEDY: &str = "see `ulimit -u` and `ulimit -n`";
+    let Foreign { name, orphan_signal } = *foreign;
     let starting = || format!("start the server `{name}`");
     let (program, arguments) = words
         .split_first()
@@ -197,6 +251,7 @@ fn spawn(name: &str, words: &[String], launch: &Launch, writing: io::PipeWriter)
     unsafe {
         command.pre_exec(move || {
             prepare_child(parent, &[], namespace)?;
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, orphan_signal))?;
             // Ours are blocked, and it would inherit that and never hear of its end.
             unblock_all();
             restrict_to(&cpus)

@@ -68,14 +68,6 @@ impl Running {
         }
     }
 
-    /// The process, of which the others that serve descend.
-    pub(crate) fn id(&self) -> u32 {
-        match self {
-            Running::Own { process, .. } => process.id(),
-            Running::External(process) => process.id(),
-        }
-    }
-
     pub(crate) fn address(&self) -> SocketAddr {
         match self {
             Running::Own { process, .. } => process.address(),
@@ -83,13 +75,22 @@ impl Running {
         }
     }
 
-    /// The threads that do all of the serving, each with a CPU of its own, if there are such.
+    /// The threads that serve, as far as they are known and stay the same.
     pub(crate) fn thread_ids(&self) -> Option<&[i32]> {
         match self {
             Running::Own { process, .. } if process.works_in_its_threads() => {
                 Some(process.thread_ids())
             }
-            _ => None,
+            Running::Own { .. } => None,
+            Running::External(process) => process.thread_ids(),
+        }
+    }
+
+    /// Whether each of these threads has a CPU to itself, so that waiting for it tells of others.
+    pub(crate) fn has_cpus_to_itself(&self) -> bool {
+        match self {
+            Running::Own { process, .. } => process.works_in_its_threads(),
+            Running::External(process) => process.has_cpus_to_itself(),
         }
     }
 

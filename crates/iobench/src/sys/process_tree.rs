@@ -49,6 +49,15 @@ fn parse_reaped_ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
+/// The living children of a process, in the order in which they were started, as far as the kernel
+/// has not reused a number.
+pub(crate) fn children(process: u32) -> Vec<u32> {
+    let mut children = Vec::new();
+    list_children(process, &mut children);
+    children.sort_unstable();
+    children
+}
+
 /// Every thread has children of its own.
 fn list_children(process: u32, into: &mut Vec<u32>) {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return };

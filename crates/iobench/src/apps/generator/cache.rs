@@ -1,0 +1,287 @@
+//! memcached's ASCII protocol from the client's side: gets and sets of values that follow from
+//! their keys.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use crate::apps::generator::Protocol;
+use crate::apps::generator::answer::{Answer, Complaint, Fed, shown};
+use crate::apps::generator::content::Pattern;
+use crate::apps::generator::mix::Requests;
+use crate::compare::stats::SplitMix64;
+
+const LINE_END: &[u8] = b"\r\n";
+const AFTER_VALUE: &[u8] = b"\r\nEND\r\n";
+/// What precedes the number in a key.
+const KEY_PREFIX: &str = "iobench-";
+/// Keys and values as in the report, section 5.2.
+pub(crate) const KEY_BYTES: usize = 64;
+pub(crate) const VALUE_BYTES: usize = 1_024;
+
+/// One operation on a key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Operation {
+    pub(crate) key: u32,
+    pub(crate) sets: bool,
+}
+
+/// How keys are used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Usage {
+    pub(crate) keys: u32,
+    /// Gets for every `sets`.
+    pub(crate) gets: u32,
+    pub(crate) sets: u32,
+}
+
+/// Gets and sets in a ratio, of keys drawn evenly.
+pub(crate) struct Cache {
+    usage: Usage,
+    pattern: Arc<Pattern>,
+    requests: Requests,
+    random: SplitMix64,
+    seed: u64,
+    request: Vec<u8>,
+}
+
+impl Cache {
+    pub(crate) fn new(usage: Usage, pattern: Arc<Pattern>, requests: Requests, seed: u64) -> Cache {
+        let random = SplitMix64::new(seed);
+        Cache { usage, pattern, requests, random, seed, request: Vec::with_capacity(2_048) }
+    }
+
+    fn value(&self, key: u32) -> &[u8] {
+        &self.pattern.piece(key, 0)[..VALUE_BYTES]
+    }
+}
+
+impl Protocol for Cache {
+    type Request = Operation;
+
+    fn restart(&mut self) {
+        self.random = SplitMix64::new(self.seed);
+    }
+
+    fn connection_requests(&mut self) -> u32 {
+        self.requests.draw(&mut self.random)
+    }
+
+    fn next_request(&mut self) -> Operation {
+        let Usage { keys, gets, sets } = self.usage;
+        let key = self.random.below(keys as usize) as u32;
+        Operation { key, sets: self.random.below((gets + sets) as usize) >= gets as usize }
+    }
+
+    fn render(&mut self, Operation { key, sets }: Operation) -> &[u8] {
+        self.request.clear();
+        let digits = KEY_BYTES - KEY_PREFIX.len();
+        // Writing to memory cannot fail.
+        let _ = if sets {
+            write!(self.request, "set {KEY_PREFIX}{key:0digits$} 0 0 {VALUE_BYTES}\r\n")
+        } else {
+            write!(self.request, "get {KEY_PREFIX}{key:0digits$}\r\n")
+        };
+        if sets {
+            self.request.extend_from_slice(&self.pattern.piece(key, 0)[..VALUE_BYTES]);
+            self.request.extend_from_slice(LINE_END);
+        }
+        &self.request
+    }
+
+    fn feed(
+        &self,
+        answer: &mut Answer,
+        Operation { key, sets }: Operation,
+        bytes: &[u8],
+    ) -> Result<Fed, Complaint> {
+        let mut begun = 0;
+        if !answer.is_in_body() {
+            let Some((line, taken)) = answer.head(bytes, LINE_END)? else {
+                return Ok(Fed { used: bytes.len(), complete: false });
+            };
+            begun = taken;
+            if sets {
+                return match line {
+                    b"STORED" => Ok(Fed { used: begun, complete: true }),
+                    other => Err(Complaint(format!("{} to the set of key {key}", shown(other)))),
+                };
+            }
+            check_value_line(line, key)?;
+            answer.begin_body();
+        }
+        let length = (VALUE_BYTES + AFTER_VALUE.len()) as u64;
+        let expected = |at: u64| match (at as usize).checked_sub(VALUE_BYTES) {
+            None => &self.value(key)[at as usize..],
+            Some(behind) => &AFTER_VALUE[behind..],
+        };
+        match answer.body(&bytes[begun..], length, expected) {
+            Ok(Fed { used, complete }) => Ok(Fed { used: begun + used, complete }),
+            Err(Complaint(what)) => Err(Complaint(format!("the value of key {key} has {what}"))),
+        }
+    }
+}
+
+/// `VALUE KEY FLAGS BYTES`, where only one line is right.
+fn check_value_line(line: &[u8], key: u32) -> Result<(), Complaint> {
+    if line == b"END" {
+        return Err(Complaint(format!("a miss of key {key}")));
+    }
+    let mut words = line.split(|&byte| byte == b' ');
+    let is_right = words.next() == Some(b"VALUE")
+        && words.next().is_some_and(|word| number_of_key(word) == Some(key))
+        && words.next() == Some(b"0")
+        && words.next() == Some(b"1024")
+        && words.next().is_none();
+    if is_right {
+        return Ok(());
+    }
+    Err(Complaint(format!("{} to the get of key {key}", shown(line))))
+}
+
+fn number_of_key(word: &[u8]) -> Option<u32> {
+    let digits = word.strip_prefix(KEY_PREFIX.as_bytes()).filter(|_| word.len() == KEY_BYTES)?;
+    digits.iter().try_fold(0_u32, |number, digit| {
+        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_add(u32::from(digit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cache() -> Cache {
+        let usage = Usage { keys: 1_000, gets: 9, sets: 1 };
+        Cache::new(usage, Arc::new(Pattern::new()), Requests::Fixed(1), 5)
+    }
+
+    const GET: Operation = Operation { key: 7, sets: false };
+    const SET: Operation = Operation { key: 7, sets: true };
+
+    /// What a server that holds all values answers.
+    fn response(cache: &Cache, operation: Operation) -> Vec<u8> {
+        if operation.sets {
+            return b"STORED\r\n".to_vec();
+        }
+        let mut bytes = format!("VALUE iobench-{:056} 0 1024\r\n", operation.key).into_bytes();
+        bytes.extend(cache.value(operation.key));
+        bytes.extend(AFTER_VALUE);
+        bytes
+    }
+
+    fn feed_all(
+        cache: &Cache,
+        operations: &[Operation],
+        pieces: &[&[u8]],
+    ) -> Result<usize, Complaint> {
+        let (mut answer, mut done) = (Answer::default(), 0);
+        for piece in pieces {
+            let mut rest = *piece;
+            while !rest.is_empty() {
+                let fed = cache.feed(&mut answer, operations[done], rest)?;
+                rest = &rest[fed.used..];
+                if fed.complete {
+                    answer.reset();
+                    done += 1;
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    #[test]
+    fn requests_have_keys_of_64_and_values_of_1024_bytes() {
+        let mut cache = cache();
+        let get = cache.render(GET).to_vec();
+        assert_eq!(get.len(), "get ".len() + 64 + 2);
+        let set = cache.render(SET).to_vec();
+        assert_eq!(set.len(), "set ".len() + 64 + " 0 0 1024\r\n".len() + 1_024 + 2);
+        assert_eq!(set[4..68], get[4..68]);
+        assert!(set.ends_with(b"\r\n"));
+    }
+
+    #[test]
+    fn one_in_ten_is_a_set_and_the_sequence_repeats() {
+        let mut cache = cache();
+        let draw = |cache: &mut Cache| -> Vec<Operation> {
+            (0..20_000).map(|_| cache.next_request()).collect()
+        };
+        let first = draw(&mut cache);
+        let sets = first.iter().filter(|operation| operation.sets).count();
+        assert!((1_800..2_200).contains(&sets), "{sets}");
+        assert!(first.iter().all(|operation| operation.key < 1_000));
+        cache.restart();
+        assert_eq!(draw(&mut cache), first);
+    }
+
+    #[test]
+    fn answers_may_be_split_at_every_byte() {
+        let cache = cache();
+        for operation in [GET, SET] {
+            let bytes = response(&cache, operation);
+            for cut in 0..=bytes.len() {
+                let pieces = [&bytes[..cut], &bytes[cut..]];
+                assert_eq!(feed_all(&cache, &[operation], &pieces), Ok(1), "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_answers_are_noticed() {
+        let cache = cache();
+        let complaint = |operation, bytes: &[u8]| {
+            feed_all(&cache, &[operation, operation], &[bytes]).unwrap_err().0
+        };
+        assert!(complaint(GET, b"END\r\n").contains("a miss of key 7"));
+        assert!(complaint(GET, b"SERVER_ERROR out of memory\r\n").contains("SERVER_ERROR"));
+        assert!(complaint(SET, b"NOT_STORED\r\n").contains("NOT_STORED"));
+        let other = response(&cache, Operation { key: 8, sets: false });
+        assert!(complaint(GET, &other).contains("get of key 7"));
+        let mut short = response(&cache, GET);
+        short.truncate(short.len() - AFTER_VALUE.len() - 1);
+        short.extend(AFTER_VALUE);
+        assert!(complaint(GET, &short).contains("other content"));
+        let mut flipped = response(&cache, GET);
+        flipped[200] ^= 1;
+        assert!(complaint(GET, &flipped).contains("the value of key 7"));
+    }
+
+    #[test]
+    fn only_whole_keys_are_numbers() {
+        assert_eq!(number_of_key(format!("iobench-{:056}", 42).as_bytes()), Some(42));
+        assert_eq!(number_of_key(b"iobench-42"), None);
+        assert_eq!(number_of_key(format!("iobench-{:9>56}", 42).as_bytes()), None);
+        assert_eq!(number_of_key(format!("iobench-{:x>56}", 42).as_bytes()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn answers_in_a_row_survive_any_split(
+            operations in prop::collection::vec((0_u32..1_000, any::<bool>()), 1..6),
+            mut cuts in prop::collection::vec(0_usize..10_000, 0..10),
+        ) {
+            let cache = cache();
+            let operations: Vec<Operation> =
+                operations.into_iter().map(|(key, sets)| Operation { key, sets }).collect();
+            let stream: Vec<u8> =
+                operations.iter().flat_map(|&operation| response(&cache, operation)).collect();
+            cuts.iter_mut().for_each(|cut| *cut %= stream.len() + 1);
+            cuts.extend([0, stream.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<_> = cuts.windows(2).map(|cut| &stream[cut[0]..cut[1]]).collect();
+            prop_assert_eq!(feed_all(&cache, &operations, &pieces), Ok(operations.len()));
+        }
+
+        #[test]
+        fn no_bytes_upset_the_parser(
+            bytes in prop::collection::vec(any::<u8>(), 0..300), sets: bool
+        ) {
+            let operation = Operation { key: 7, sets };
+            if let Ok(fed) = cache().feed(&mut Answer::default(), operation, &bytes) {
+                prop_assert!(fed.used <= bytes.len());
+            }
+        }
+    }
+}

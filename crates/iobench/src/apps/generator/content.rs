@@ -1,0 +1,151 @@
+//! Content that is a function of its number, so that mixed-up answers are noticed without a copy of
+//! the files in memory.
+
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::compare::stats::SplitMix64;
+use crate::error::{Context, Result};
+
+/// A prime, so that a file's pieces never fall on the same beginning as a multiple of a page.
+const PERIOD_BYTES: usize = 65_521;
+/// Tells the contents of neighbouring numbers apart; no divisor of the period.
+const STRIDE_BYTES: usize = 7_919;
+/// Beyond what the files need, so that others on the same tmpfs are not left with nothing.
+const SPARE_BYTES: u64 = 64 << 20;
+
+/// A fixed stretch of noise that every content is cut from.
+#[derive(Debug)]
+pub(crate) struct Pattern {
+    /// Twice the period, so that every piece up to a period is contiguous.
+    bytes: Vec<u8>,
+}
+
+impl Pattern {
+    pub(crate) fn new() -> Pattern {
+        let mut random = SplitMix64::new(0x6d65_6761_7069_7065);
+        let mut bytes: Vec<u8> =
+            (0..PERIOD_BYTES.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
+        bytes.truncate(PERIOD_BYTES);
+        bytes.extend_from_within(..);
+        Pattern { bytes }
+    }
+
+    /// A piece of a content from a position on, as long as it can be had at once.
+    pub(crate) fn piece(&self, number: u32, at: u64) -> &[u8] {
+        let period = PERIOD_BYTES as u64;
+        let start = (u64::from(number) % period * STRIDE_BYTES as u64 + at % period) % period;
+        &self.bytes[start as usize..start as usize + PERIOD_BYTES]
+    }
+}
+
+/// A directory of files, each with the content of its number; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct FileSet {
+    root: PathBuf,
+    pub(crate) sizes: Vec<u64>,
+    /// Whether the files lie in memory, or on whatever disk the temporary directory is on.
+    pub(crate) in_memory: bool,
+}
+
+impl FileSet {
+    /// Writes the files to tmpfs if it has the room, else to the temporary directory.
+    pub(crate) fn write(sizes: Vec<u64>, pattern: &Pattern) -> Result<FileSet> {
+        const REMEDY: &str = "free some space, or set TMPDIR to a directory that has it";
+        let total: u64 = sizes.iter().sum();
+        let memory = Path::new("/dev/shm");
+        let in_memory = room_bytes(memory).is_some_and(|room| room > total + SPARE_BYTES);
+        let parent = if in_memory { memory.to_owned() } else { std::env::temp_dir() };
+        let root = parent.join(format!("iobench-files-{}", unique()));
+        let action = format!("write {} files into {}", sizes.len(), root.display());
+        fs::create_dir(&root).context(action.clone(), REMEDY)?;
+        let files = FileSet { root, sizes, in_memory };
+        files.fill(pattern).context(action, REMEDY)?;
+        Ok(files)
+    }
+
+    fn fill(&self, pattern: &Pattern) -> std::io::Result<()> {
+        for (number, &size) in (0_u32..).zip(&self.sizes) {
+            let path = self.root.join(file_name(number));
+            let mut file = BufWriter::new(fs::File::create(path)?);
+            let mut at = 0;
+            while at < size {
+                let piece = pattern.piece(number, at);
+                let count = piece.len().min((size - at) as usize);
+                file.write_all(&piece[..count])?;
+                at += count as u64;
+            }
+            file.flush()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn mean_bytes(&self) -> f64 {
+        self.sizes.iter().sum::<u64>() as f64 / self.sizes.len().max(1) as f64
+    }
+}
+
+impl Drop for FileSet {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// The name of a file, always of the same length, as requests are.
+pub(crate) fn file_name(number: u32) -> String {
+    format!("{number:05}.html")
+}
+
+/// Distinguishes the directories of runs at the same time, and of tests in one process.
+pub(crate) fn unique() -> String {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// What a file system can still take.
+fn room_bytes(path: &Path) -> Option<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: statvfs is plain data for which all zeros is valid.
+    let mut answer: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends in a zero byte and `answer` is valid for writes.
+    let result = unsafe { libc::statvfs(path.as_ptr(), &mut answer) };
+    (result == 0).then(|| answer.f_bavail.saturating_mul(answer.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_begin_differently_and_repeat_by_their_period() {
+        let pattern = Pattern::new();
+        let mut beginnings: Vec<&[u8]> =
+            (0..5_000).map(|number| &pattern.piece(number, 0)[..16]).collect();
+        beginnings.sort_unstable();
+        beginnings.dedup();
+        assert_eq!(beginnings.len(), 5_000);
+        assert_eq!(pattern.piece(3, 0), pattern.piece(3, PERIOD_BYTES as u64));
+        assert_eq!(pattern.piece(3, 1)[..9], pattern.piece(3, 0)[1..10]);
+    }
+
+    #[test]
+    fn files_have_their_sizes_and_contents_and_vanish() {
+        let pattern = Pattern::new();
+        let files = FileSet::write(vec![0, 1, 200_000], &pattern).unwrap();
+        let root = files.root().to_owned();
+        let read = |number| fs::read(root.join(file_name(number))).unwrap();
+        assert_eq!((read(0).len(), read(1).len()), (0, 1));
+        let large = read(2);
+        assert_eq!(large.len(), 200_000);
+        assert_eq!(large[150_000..150_100], pattern.piece(2, 150_000)[..100]);
+        drop(files);
+        assert!(!root.exists());
+    }
+}

@@ -1,0 +1,262 @@
+//! What clients ask for: sizes of files, and requests per connection.
+//!
+//! The mixes stand in for the traces of the report: a set of files is built that has the extremes,
+//! the mean and the shares that were published, and all files are asked for equally often.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::compare::stats::SplitMix64;
+
+/// Files of the SPECweb-like set.
+const SPECWEB_FILES: usize = 1_000;
+const SPECWEB_BYTES: Spread = Spread { low: 30.0, high: 5_670.0, mean: 704.0 };
+const SPECWEB_REQUESTS: u32 = 6;
+/// Files of the Yahoo-like set: a body up to 60 KiB and a tail above, with half of the bytes each.
+const YAHOO_BODY_FILES: usize = 1_950;
+const YAHOO_BODY_BYTES: Spread = Spread { low: 1.0, high: 61_440.0, mean: 6_564.0 };
+const YAHOO_TAIL_FILES: usize = 50;
+/// The trace goes up to 253 MiB; one such answer would be all that a slot has time for, so the tail
+/// ends at 4 MiB.
+const YAHOO_TAIL_BYTES: Spread = Spread { low: 61_441.0, high: 4_194_304.0, mean: 256_000.0 };
+const YAHOO_REQUESTS_MOST: u32 = 1_597;
+const YAHOO_REQUESTS_MEAN: f64 = 2.3;
+/// Files of one size, so many that not all of them are in the nearest cache.
+const FIXED_FILES: usize = 100;
+const MOST_FIXED_BYTES: u64 = 16 << 20;
+/// Steps of a bisection; doubles have no more digits.
+const BISECTIONS: usize = 80;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mix {
+    Specweb,
+    /// With sizes divided by this.
+    Yahoo {
+        divisor: u64,
+    },
+    Fixed {
+        bytes: u64,
+    },
+}
+
+impl FromStr for Mix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mix, String> {
+        match text {
+            "specweb" => Ok(Mix::Specweb),
+            "yahoo" => Ok(Mix::Yahoo { divisor: 1 }),
+            "yahoo/2" => Ok(Mix::Yahoo { divisor: 2 }),
+            _ => {
+                let bytes = text.strip_prefix("fixed:").and_then(|bytes| bytes.parse().ok());
+                match bytes {
+                    Some(bytes) if bytes <= MOST_FIXED_BYTES => Ok(Mix::Fixed { bytes }),
+                    _ => Err(format!(
+                        "a mix is specweb, yahoo, yahoo/2 or fixed:BYTES with at most \
+                         {MOST_FIXED_BYTES} bytes"
+                    )),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mix::Specweb => to.write_str("specweb"),
+            Mix::Yahoo { divisor: 1 } => to.write_str("yahoo"),
+            Mix::Yahoo { divisor } => write!(to, "yahoo/{divisor}"),
+            Mix::Fixed { bytes } => write!(to, "fixed:{bytes}"),
+        }
+    }
+}
+
+impl Mix {
+    /// The sizes of its files, by their numbers.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        match *self {
+            Mix::Specweb => SPECWEB_BYTES.sizes(SPECWEB_FILES),
+            Mix::Yahoo { divisor } => {
+                let mut sizes = YAHOO_BODY_BYTES.sizes(YAHOO_BODY_FILES);
+                sizes.extend(YAHOO_TAIL_BYTES.sizes(YAHOO_TAIL_FILES));
+                sizes.iter_mut().for_each(|size| *size = size.div_ceil(divisor));
+                sizes
+            }
+            Mix::Fixed { bytes } => vec![bytes; FIXED_FILES],
+        }
+    }
+
+    /// How many requests its connections make, unless it is asked for otherwise.
+    pub(crate) fn requests(&self) -> Requests {
+        match self {
+            Mix::Specweb => Requests::Fixed(SPECWEB_REQUESTS),
+            Mix::Yahoo { .. } => Requests::zipf(YAHOO_REQUESTS_MOST, YAHOO_REQUESTS_MEAN),
+            Mix::Fixed { .. } => Requests::Fixed(1),
+        }
+    }
+}
+
+/// A family of sizes: low × (high ÷ low)^(q^shape) at the quantile q, with the shape that gives the
+/// mean.
+struct Spread {
+    low: f64,
+    high: f64,
+    mean: f64,
+}
+
+impl Spread {
+    fn sizes(&self, count: usize) -> Vec<u64> {
+        let of_shape = |shape: f64| {
+            let last = count.saturating_sub(1).max(1) as f64;
+            (0..count).map(move |index| {
+                let quantile = index as f64 / last;
+                self.low * (self.high / self.low).powf(quantile.powf(shape))
+            })
+        };
+        let mean = |shape| of_shape(shape).sum::<f64>() / count as f64;
+        // The larger the shape, the more sizes are near the lower end.
+        let shape = bisect(1e-3, 1e3, |shape| mean(shape) > self.mean);
+        of_shape(shape).map(|size| size.round() as u64).collect()
+    }
+}
+
+/// Where a falling function comes down to its target, of which `above` knows the side.
+fn bisect(mut low: f64, mut high: f64, above: impl Fn(f64) -> bool) -> f64 {
+    for _ in 0..BISECTIONS {
+        let middle = (low + high) / 2.0;
+        if above(middle) { low = middle } else { high = middle }
+    }
+    (low + high) / 2.0
+}
+
+/// Requests per connection.
+#[derive(Debug, Clone)]
+pub(crate) enum Requests {
+    /// 0: connections persist.
+    Fixed(u32),
+    /// Each entry is the probability of at most as many requests as its place, counted from one.
+    Drawn { at_most: Vec<f64>, mean: f64 },
+}
+
+impl Requests {
+    /// Falling with a power of the count that gives the mean.
+    fn zipf(most: u32, mean: f64) -> Requests {
+        let weights = |power: f64| {
+            (1..=most).map(move |count| (f64::from(count), f64::from(count).powf(-power)))
+        };
+        let mean_of = |power: f64| {
+            let (sum, total) = weights(power).fold((0.0, 0.0), |(sum, total), (count, weight)| {
+                (sum + count * weight, total + weight)
+            });
+            sum / total
+        };
+        let power = bisect(0.5, 10.0, |power| mean_of(power) > mean);
+        let total: f64 = weights(power).map(|(_, weight)| weight).sum();
+        let mut sum = 0.0;
+        let at_most = weights(power)
+            .map(|(_, weight)| {
+                sum += weight / total;
+                sum
+            })
+            .collect();
+        Requests::Drawn { at_most, mean }
+    }
+
+    /// The requests of one connection.
+    pub(crate) fn draw(&self, random: &mut SplitMix64) -> u32 {
+        match self {
+            Requests::Fixed(count) => *count,
+            Requests::Drawn { at_most, .. } => {
+                // 53 bits fill a double's fraction.
+                let chance = (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
+                let place = at_most.partition_point(|&sum| sum <= chance);
+                place.min(at_most.len() - 1) as u32 + 1
+            }
+        }
+    }
+
+    /// For a column of whole numbers.
+    pub(crate) fn rounded(&self) -> u32 {
+        match self {
+            Requests::Fixed(count) => *count,
+            Requests::Drawn { mean, .. } => mean.round() as u32,
+        }
+    }
+}
+
+impl fmt::Display for Requests {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Requests::Fixed(0) => to.write_str("persistent connections"),
+            Requests::Fixed(1) => to.write_str("1 request per connection"),
+            Requests::Fixed(count) => write!(to, "{count} requests per connection"),
+            Requests::Drawn { at_most, mean } => {
+                write!(to, "1 to {} requests per connection, {mean} on average", at_most.len())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mean(sizes: &[u64]) -> f64 {
+        sizes.iter().sum::<u64>() as f64 / sizes.len() as f64
+    }
+
+    fn extremes(sizes: &[u64]) -> (u64, u64) {
+        (*sizes.iter().min().unwrap(), *sizes.iter().max().unwrap())
+    }
+
+    #[test]
+    fn the_specweb_set_has_the_published_sizes() {
+        let sizes = Mix::Specweb.sizes();
+        assert_eq!(extremes(&sizes), (30, 5_670));
+        assert!((mean(&sizes) - 704.0).abs() < 1.0, "{}", mean(&sizes));
+        assert_eq!(Mix::Specweb.requests().rounded(), 6);
+        let half = sizes.iter().filter(|&&size| size < 704).count();
+        assert!((600..800).contains(&half), "{half}");
+    }
+
+    #[test]
+    fn the_yahoo_set_has_its_mean_and_half_of_its_bytes_above_60_kib() {
+        for (divisor, largest) in [(1, 4_194_304), (2, 2_097_152)] {
+            let sizes = Mix::Yahoo { divisor }.sizes();
+            assert_eq!(extremes(&sizes), (1, largest));
+            let expected = 12_800.0 / divisor as f64;
+            assert!((mean(&sizes) - expected).abs() < expected / 100.0, "{}", mean(&sizes));
+            let above = sizes.iter().filter(|&&size| size > 61_440 / divisor).sum::<u64>() as f64;
+            let share = above / sizes.iter().sum::<u64>() as f64;
+            assert!((0.45..0.55).contains(&share), "{share}");
+        }
+    }
+
+    #[test]
+    fn yahoo_connections_are_short_with_a_long_tail() {
+        let requests = Mix::Yahoo { divisor: 1 }.requests();
+        let mut random = SplitMix64::new(42);
+        let draws: Vec<u32> = (0..1_000_000).map(|_| requests.draw(&mut random)).collect();
+        let mean = draws.iter().map(|&count| f64::from(count)).sum::<f64>() / draws.len() as f64;
+        assert!((mean - 2.3).abs() < 0.1, "{mean}");
+        let short = draws.iter().filter(|&&count| count <= 10).count() as f64 / draws.len() as f64;
+        assert!((0.975..0.985).contains(&short), "{short}");
+        assert_eq!(draws.iter().min(), Some(&1));
+        let longest = *draws.iter().max().unwrap();
+        assert!((1_000..=1_597).contains(&longest), "{longest}");
+        assert!(requests.to_string().contains("1 to 1597"), "{requests}");
+    }
+
+    #[test]
+    fn mixes_are_named_as_they_are_written() {
+        for name in ["specweb", "yahoo", "yahoo/2", "fixed:0", "fixed:1000"] {
+            assert_eq!(name.parse::<Mix>().unwrap().to_string(), name);
+        }
+        for wrong in ["", "yahoo/3", "fixed", "fixed:", "fixed:-1", "fixed:16777217"] {
+            assert!(wrong.parse::<Mix>().is_err(), "{wrong}");
+        }
+        assert!(Mix::Fixed { bytes: 9 }.sizes().iter().all(|&size| size == 9));
+    }
+}

@@ -1,0 +1,267 @@
+//! memcached as it is distributed, and on the channel.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::apps::App;
+use crate::apps::generator::Protocol;
+use crate::apps::generator::answer::{Answer, Complaint};
+use crate::apps::generator::cache::{Cache, KEY_BYTES, Operation, Usage, VALUE_BYTES};
+use crate::apps::generator::content::Pattern;
+use crate::apps::generator::loops::{Ending, Loops};
+use crate::apps::generator::mix::Requests;
+use crate::apps::place::{built, is_root};
+use crate::cli::apps::MemcachedArgs;
+use crate::client::ClientGroup;
+use crate::client::slices::Slicing;
+use crate::compare::plan::Placement;
+use crate::error::{Context, Error, Result};
+use crate::exchange::Exchange;
+use crate::server::external::{ExternalProcess, Foreign};
+use crate::server::process::Launch;
+use crate::server::running::Running;
+use crate::sys::signals::Signals;
+
+const REMEDY: &str =
+    "build both with `cargo xtask memcached`, or name one with --stock or --adapted";
+const USUAL_STOCK: &str = "memcached/stock/memcached";
+const USUAL_ADAPTED: &str = "memcached/megapipe/memcached";
+const LABELS: [&str; 2] = ["stock", "megapipe"];
+/// Values are stored so many at a time.
+const STORED_AT_ONCE: u32 = 64;
+/// Nothing that a server answers while it is filled takes longer.
+const FILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// What an item takes beside key and value, and what slabs leave unused, generously.
+const ITEM_OVERHEAD_BYTES: u64 = 400;
+const USUAL_REQUESTS: [u32; 4] = [1, 8, 128, 0];
+const QUICK_REQUESTS: [u32; 2] = [1, 0];
+/// The server's own connections, and those that are about to end.
+const SPARE_CONNECTIONS: usize = 64;
+/// The name of the threads that serve.
+const WORKER_NAME: &str = "mc-worker";
+
+pub(crate) struct Memcached {
+    programs: [PathBuf; 2],
+    versions: [String; 2],
+    usage: Usage,
+    memory_mb: u32,
+    connections: usize,
+    ending: Ending,
+    seed: u64,
+    pattern: Arc<Pattern>,
+}
+
+impl Memcached {
+    pub(crate) fn prepare(arguments: &MemcachedArgs) -> Result<Memcached> {
+        let stock = built(arguments.stock.as_deref(), USUAL_STOCK, REMEDY)?;
+        let adapted = built(arguments.adapted.as_deref(), USUAL_ADAPTED, REMEDY)?;
+        let (gets, sets) = arguments.ratio;
+        let item_bytes = (KEY_BYTES + VALUE_BYTES) as u64 + ITEM_OVERHEAD_BYTES;
+        let wanted_mb = (u64::from(arguments.keys) * item_bytes).div_ceil(1 << 20);
+        if wanted_mb > u64::from(arguments.memory_mb) {
+            return Err(Error::setup(
+                format!("{} keys do not fit into {} MB", arguments.keys, arguments.memory_mb),
+                format!("choose --memory-mb {wanted_mb} or fewer --keys"),
+            ));
+        }
+        Ok(Memcached {
+            versions: [version_of(&stock)?, version_of(&adapted)?],
+            programs: [stock, adapted],
+            usage: Usage { keys: arguments.keys, gets, sets },
+            memory_mb: arguments.memory_mb,
+            connections: arguments.shape.connections,
+            ending: arguments.shape.ending,
+            seed: arguments.shape.seed.unwrap_or(1),
+            pattern: Arc::new(Pattern::new()),
+        })
+    }
+
+    /// The requests per connection to measure.
+    pub(crate) fn requests(&self, arguments: &MemcachedArgs) -> Vec<Requests> {
+        let usual = if arguments.shape.quick { &QUICK_REQUESTS[..] } else { &USUAL_REQUESTS };
+        let counts = arguments.requests.as_deref().unwrap_or(usual);
+        counts.iter().map(|&count| Requests::Fixed(count)).collect()
+    }
+
+    fn words(&self, variant: usize, port: u16, threads: usize) -> Vec<String> {
+        let connections = (2 * self.connections + SPARE_CONNECTIONS).to_string();
+        let (port, threads, memory_mb) =
+            (port.to_string(), threads.to_string(), self.memory_mb.to_string());
+        let mut words: Vec<String> = vec![self.programs[variant].to_string_lossy().into_owned()];
+        let options = [
+            ["-l", "127.0.0.1"],
+            ["-p", &port],
+            ["-t", &threads],
+            ["-m", &memory_mb],
+            ["-c", &connections],
+            // The table is as large from the start as it would grow to.
+            ["-o", "hashpower=20"],
+        ];
+        words.extend(options.concat().into_iter().map(str::to_owned));
+        if is_root() {
+            words.extend(["-u", "root"].map(str::to_owned));
+        }
+        words
+    }
+
+    fn cache(&self, requests: Requests, seed: u64) -> Cache {
+        Cache::new(self.usage, Arc::clone(&self.pattern), requests, seed)
+    }
+
+    /// Stores every key, and believes in none that is not acknowledged.
+    fn fill(&self, address: SocketAddr) -> Result<()> {
+        const REMEDY: &str = "see whether the program serves memcached's ASCII protocol";
+        let mut cache = self.cache(Requests::Fixed(0), self.seed);
+        let mut stream = TcpStream::connect_timeout(&address, FILL_TIMEOUT)
+            .and_then(|stream| {
+                stream.set_read_timeout(Some(FILL_TIMEOUT))?;
+                stream.set_write_timeout(Some(FILL_TIMEOUT))?;
+                stream.set_nodelay(true)?;
+                Ok(stream)
+            })
+            .context(format!("connect to the memcached at {address}"), REMEDY)?;
+        let mut first = 0;
+        while first < self.usage.keys {
+            let last = self.usage.keys.min(first + STORED_AT_ONCE);
+            store(&mut stream, &mut cache, first..last).context("fill a memcached", REMEDY)?;
+            first = last;
+        }
+        Ok(())
+    }
+}
+
+/// Sends some sets in one go and reads their answers.
+fn store(
+    stream: &mut TcpStream,
+    cache: &mut Cache,
+    keys: std::ops::Range<u32>,
+) -> std::io::Result<()> {
+    let mut bytes = Vec::new();
+    for key in keys.clone() {
+        bytes.extend_from_slice(cache.render(Operation { key, sets: true }));
+    }
+    stream.write_all(&bytes)?;
+    let mut buffer = [0; 4096];
+    let (mut answer, mut waiting) = (Answer::default(), keys);
+    while !waiting.is_empty() {
+        let count = stream.read(&mut buffer)?;
+        if count == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut rest = &buffer[..count];
+        while !rest.is_empty() {
+            let operation = Operation { key: waiting.start, sets: true };
+            let fed = cache
+                .feed(&mut answer, operation, rest)
+                .map_err(|Complaint(what)| std::io::Error::other(what))?;
+            rest = &rest[fed.used..];
+            if fed.complete {
+                answer.reset();
+                waiting.start += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl App for Memcached {
+    fn name(&self) -> &'static str {
+        "memcached"
+    }
+
+    fn labels(&self) -> Vec<String> {
+        LABELS.map(str::to_owned).to_vec()
+    }
+
+    fn load(&self) -> String {
+        format!("get:set {}:{}", self.usage.gets, self.usage.sets)
+    }
+
+    fn settings(&self) -> String {
+        let [stock, adapted] = &self.versions;
+        format!(
+            "stock is {stock}, megapipe is {adapted}; -m {} -o hashpower=20\n{} keys of {KEY_BYTES} \
+             bytes, values of {VALUE_BYTES}, {}, every byte checked, misses are errors",
+            self.memory_mb,
+            self.usage.keys,
+            self.load()
+        )
+    }
+
+    fn exchange(&self) -> Exchange {
+        let mut cache = self.cache(Requests::Fixed(0), self.seed);
+        let mut length = |sets| cache.render(Operation { key: 0, sets }).len();
+        let (get, set) = (length(false), length(true));
+        // A value comes with its key and two lines around it.
+        let (value, stored) = (VALUE_BYTES + KEY_BYTES + 22, 8);
+        let Usage { gets, sets, .. } = self.usage;
+        let (gets, sets) = (gets as usize, sets as usize);
+        let mean = |of_get: usize, of_set: usize| (of_get * gets + of_set * sets) / (gets + sets);
+        Exchange { request_bytes: mean(get, set), response_bytes: mean(value, stored) }
+    }
+
+    fn start(&self, variant: usize, cpus: &[usize], signals: &Signals) -> Result<Running> {
+        let name = LABELS[variant];
+        let foreign = Foreign { name, orphan_signal: libc::SIGKILL };
+        let mut process =
+            ExternalProcess::start_command(&foreign, &Launch::echo(name, cpus), signals, |port| {
+                Ok(self.words(variant, port, cpus.len()))
+            })?;
+        let workers = threads_named(process.id(), WORKER_NAME);
+        // The thread that accepts runs on the same CPUs, so workers wait for one of their own.
+        if workers.len() == cpus.len() {
+            process.serves_in(workers, false);
+        }
+        self.fill(process.address())?;
+        Ok(Running::External(process))
+    }
+
+    fn clients(
+        &self,
+        placement: &Placement,
+        requests: &Requests,
+        slicing: Slicing,
+    ) -> Result<ClientGroup> {
+        let (usage, pattern) = (self.usage, Arc::clone(&self.pattern));
+        let (requests, ending, seed) = (requests.clone(), self.ending, self.seed);
+        let connections = self.connections;
+        ClientGroup::start_with(&placement.client_cpus, connections, move |index, share| {
+            let pattern = Arc::clone(&pattern);
+            let cache = Cache::new(usage, pattern, requests.clone(), seed + index as u64);
+            Loops::new(cache, share, ending, slicing)
+        })
+    }
+
+    fn foreign_path(&self) -> Option<String> {
+        None
+    }
+}
+
+/// The threads of a process that have a name.
+fn threads_named(process: u32, name: &str) -> Vec<i32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
+    let mut found: Vec<i32> = threads
+        .flatten()
+        .filter(|thread| {
+            let text = fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+            text.trim_end() == name
+        })
+        .filter_map(|thread| thread.file_name().to_str()?.parse().ok())
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+/// What the program calls itself.
+fn version_of(program: &Path) -> Result<String> {
+    let output = std::process::Command::new(program).arg("-V").output().context(
+        format!("start {}", program.display()),
+        "build it with `cargo xtask memcached`, or name a memcached that runs",
+    )?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+}

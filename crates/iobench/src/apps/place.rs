@@ -1,0 +1,119 @@
+//! Where the programs run and where they are found.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::apps::generator::content::unique;
+use crate::error::{Context, Error, Result};
+use crate::network::namespace;
+use crate::output;
+use crate::sys::socket::{CongestionControl, default_congestion_control};
+
+const APPS_VARIABLE: &str = "MEGAPIPE_APPS";
+const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+/// How long a port of a connection that a client has ended stays unused. The clients end tens of
+/// thousands in a second, and with the usual second all ports would soon be waiting.
+const PORT_REST_MS: &str = "10";
+
+/// Moves everything into a network of its own, if that is permitted: programs that take the
+/// system's congestion control then get one that does not pace, and nobody else's settings change.
+/// Tells what the network is, for the report.
+pub(crate) fn isolate() -> Result<String> {
+    let wanted = CongestionControl::pick();
+    if !namespace::isolate()? {
+        output::note(
+            "no permission for a network namespace: the servers use the system's congestion \
+             control, and ports that wait may run out; run as root for figures to be compared",
+        );
+        return Ok("the machine's own loopback device".to_owned());
+    }
+    if wanted.must_be_set {
+        // Outside the machine's own network only what every user may choose can be the default.
+        let set = ["cubic", "reno"].iter().find(|name| fs::write(CONGESTION, name).is_ok());
+        set.ok_or_else(|| {
+            Error::setup(
+                format!("neither cubic nor reno can be written to {CONGESTION}"),
+                "mount /proc writable, or load the kernel's module tcp_cubic",
+            )
+        })?;
+    }
+    // Kernels before 6.14 do not have it, and rest ports for a second.
+    let _ = fs::write("/proc/sys/net/ipv4/tcp_tw_reuse_delay", PORT_REST_MS);
+    let default = default_congestion_control();
+    Ok(format!("loopback in a network namespace of its own, congestion control {default}"))
+}
+
+/// A file that `cargo xtask` has built, in the directory that is known for it.
+pub(crate) fn built(chosen: Option<&Path>, usual: &str, remedy: &str) -> Result<PathBuf> {
+    let path = match (chosen, env::var_os(APPS_VARIABLE)) {
+        (Some(chosen), _) => chosen.to_owned(),
+        (None, Some(directory)) => Path::new(&directory).join(usual),
+        (None, None) => beside_us()?.join(usual),
+    };
+    // Programs are started with another working directory.
+    fs::canonicalize(&path).ok().filter(|path| path.is_file()).ok_or_else(|| {
+        Error::setup(format!("there is no file {}", path.display()), remedy.to_owned())
+    })
+}
+
+/// `apps` in the target directory, of which this program lies one level deeper.
+fn beside_us() -> Result<PathBuf> {
+    let program = env::current_exe().context("find this program's file", "mount /proc")?;
+    let target = program.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+    Ok(target.join("apps"))
+}
+
+/// A directory that is removed with everything in it when dropped.
+#[derive(Debug)]
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn make(purpose: &str) -> Result<Scratch> {
+        let path = env::temp_dir().join(format!("iobench-{purpose}-{}", unique()));
+        fs::create_dir(&path).context(
+            format!("make the directory {}", path.display()),
+            "free some space, or set TMPDIR to a directory that can be written",
+        )?;
+        Ok(Scratch(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether we are root, whom some programs refuse to run as unless told.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_not_built_come_with_the_command_that_builds_them() {
+        let absent = Path::new("/no/such/module.so");
+        let error = built(Some(absent), "x", "run `cargo xtask x`").unwrap_err().to_string();
+        assert!(error.contains("/no/such/module.so") && error.contains("cargo xtask x"), "{error}");
+        let program = env::current_exe().unwrap();
+        assert_eq!(built(Some(&program), "x", "").unwrap(), fs::canonicalize(program).unwrap());
+    }
+
+    #[test]
+    fn scratch_directories_vanish() {
+        let scratch = Scratch::make("test").unwrap();
+        let path = scratch.path().to_owned();
+        fs::write(path.join("file"), "x").unwrap();
+        drop(scratch);
+        assert!(!path.exists());
+    }
+}
