@@ -17,8 +17,10 @@ typedef struct {
 static ngx_mp_group_t *ngx_mp_find_group(ngx_socket_t fd);
 static ngx_mp_group_t *ngx_mp_new_group(ngx_socket_t fd, ngx_log_t *log);
 static void ngx_mp_drop_groups(ngx_cycle_t *cycle);
-static ngx_int_t ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_log_t *log);
-static void ngx_mp_masks(cpu_set_t *masks, ngx_uint_t workers);
+static ngx_int_t ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted,
+    ngx_cycle_t *cycle);
+static void ngx_mp_masks(cpu_set_t *masks, ngx_uint_t workers, ngx_cycle_t *cycle);
+static ngx_uint_t ngx_mp_is_bound(ngx_core_conf_t *ccf, ngx_uint_t worker, int cpu);
 
 static ngx_mp_group_t **ngx_mp_groups;
 static ngx_uint_t ngx_mp_group_count;
@@ -91,7 +93,7 @@ ngx_mp_partition(ngx_cycle_t *cycle, ngx_uint_t wanted)
         if (wanted == 0 && ngx_mp_find_group(ls[i].fd) == NULL) {
             continue;
         }
-        if (ngx_mp_partition_one(&ls[i], ngx_max(wanted, 1), cycle->log) != NGX_OK) {
+        if (ngx_mp_partition_one(&ls[i], ngx_max(wanted, 1), cycle) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -124,9 +126,10 @@ ngx_mp_drop_groups(ngx_cycle_t *cycle)
 }
 
 static ngx_int_t
-ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_log_t *log)
+ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_cycle_t *cycle)
 {
     ngx_mp_group_t *group = ngx_mp_find_group(ls->fd);
+    ngx_log_t *log = cycle->log;
     cpu_set_t *masks;
     ngx_uint_t count;
     int rc;
@@ -144,7 +147,7 @@ ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_log_t *log)
     if (masks == NULL) {
         return NGX_ERROR;
     }
-    ngx_mp_masks(masks, wanted);
+    ngx_mp_masks(masks, wanted, cycle);
     rc = mp_partition(ls->fd, masks, (int) count, group->siblings);
     ngx_free(masks);
     if (rc == -1) {
@@ -159,10 +162,10 @@ ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_log_t *log)
 
 /* Each CPU that the master may use goes to one of the workers that are bound to it, or to any. */
 static void
-ngx_mp_masks(cpu_set_t *masks, ngx_uint_t workers)
+ngx_mp_masks(cpu_set_t *masks, ngx_uint_t workers, ngx_cycle_t *cycle)
 {
+    ngx_core_conf_t *ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
     cpu_set_t allowed;
-    ngx_cpuset_t *bound;
     ngx_uint_t worker, tried, turn = 0;
     int cpu;
 
@@ -178,12 +181,35 @@ ngx_mp_masks(cpu_set_t *masks, ngx_uint_t workers)
         }
         for (tried = 0; tried < workers; tried++) {
             worker = (turn + tried) % workers;
-            bound = ngx_get_cpu_affinity(worker);
-            if (bound == NULL || CPU_ISSET(cpu, bound)) {
+            if (ngx_mp_is_bound(ccf, worker, cpu)) {
                 CPU_SET(cpu, &masks[worker]);
                 turn = worker + 1;
                 break;
             }
         }
     }
+}
+
+/* As worker_cpu_affinity says; `auto` gives each worker the next CPU of the last mask. */
+static ngx_uint_t
+ngx_mp_is_bound(ngx_core_conf_t *ccf, ngx_uint_t worker, int cpu)
+{
+    ngx_cpuset_t *last;
+    ngx_uint_t before = 0;
+    int other;
+
+    if (ccf->cpu_affinity == NULL) {
+        return 1;
+    }
+    last = &ccf->cpu_affinity[ccf->cpu_affinity_n - 1];
+    if (!ccf->cpu_affinity_auto) {
+        return CPU_ISSET(cpu, worker < ccf->cpu_affinity_n ? &ccf->cpu_affinity[worker] : last);
+    }
+    if (!CPU_ISSET(cpu, last)) {
+        return 0;
+    }
+    for (other = 0; other < cpu; other++) {
+        before += CPU_ISSET(other, last) != 0;
+    }
+    return worker % CPU_COUNT(last) == before;
 }
