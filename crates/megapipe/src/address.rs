@@ -134,10 +134,9 @@ impl RawAddress {
         }
     }
 
-    /// The bytes that are in use.
-    #[cfg(test)]
-    fn as_bytes(&self) -> &[u8] {
-        let bytes = (self.bytes as usize).min(mem::size_of_val(&self.storage));
+    /// The first bytes, at most so many.
+    pub(crate) fn as_bytes(&self, bytes: u32) -> &[u8] {
+        let bytes = (bytes as usize).min(mem::size_of_val(&self.storage));
         // SAFETY: the storage is plain initialised memory of at least that many bytes.
         unsafe { std::slice::from_raw_parts((&raw const self.storage).cast::<u8>(), bytes) }
     }
@@ -149,7 +148,7 @@ mod tests {
 
     fn round_trip(address: Address) {
         let raw = RawAddress::new(&address).unwrap();
-        assert_eq!(RawAddress::parse(raw.as_bytes()).unwrap(), address);
+        assert_eq!(RawAddress::parse(raw.as_bytes(raw.bytes)).unwrap(), address);
     }
 
     #[test]

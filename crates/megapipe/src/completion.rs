@@ -4,6 +4,7 @@ use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
 use crate::driver::{DATAGRAM_PAYLOAD, NAME_BYTES};
 use crate::pool::Lease;
+use crate::raw::Transferred;
 use crate::source::Socket;
 use std::io;
 use std::ops::Deref;
@@ -18,6 +19,19 @@ pub struct Handle {
     pub(crate) index: u32,
     pub(crate) generation: u32,
     pub(crate) channel: u32,
+}
+
+impl Handle {
+    /// The place of the handle in its channel: below
+    /// [`Config::max_handles`](crate::Config::max_handles), and taken again once the handle is gone.
+    pub fn index(self) -> u32 {
+        self.index
+    }
+
+    /// Tells the handle from others that have had its place: counts from 1 for each place.
+    pub fn generation(self) -> u32 {
+        self.generation
+    }
 }
 
 /// One completed request, or one of the results of a repeating one.
@@ -68,6 +82,12 @@ pub enum Event {
     Timer(io::Result<u64>),
     /// Another thread woke the channel, that many times since it was last reported.
     Wake(io::Result<u64>),
+    /// Events of poll(2) (`libc::POLLIN`, …) that are there.
+    Poll(io::Result<u32>),
+    /// The address of the other side.
+    PeerAddress(io::Result<Address>),
+    /// A transfer from or to the application's own memory is done.
+    Transfer(Transferred),
     /// The handle is closed. It was unregistered when the close was asked for.
     Close(io::Result<()>),
 }

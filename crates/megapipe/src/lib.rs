@@ -62,20 +62,22 @@ mod fork;
 mod partition;
 mod pool;
 pub mod probe;
+mod raw;
 mod slab;
 mod source;
 mod sys;
 
 pub use address::Address;
 pub use buffer::Buffer;
-pub use channel::{Accept, Channel, Rejected, Repeat, Unregistered};
+pub use channel::{Accept, Channel, Direction, Rejected, Repeat, Unregistered};
 pub use completion::{Accepted, Completion, Datagram, Event, Handle, SignalInfo};
 pub use config::{BufferClass, Config, DriverChoice, DriverKind, DriverReport, UnknownDriver};
 pub use counters::Counters;
 pub use cpuset::CpuSet;
 pub use error::{Error, Result};
-pub use partition::ListenerError;
+pub use partition::{ListenerError, partition};
 pub use pool::Lease;
+pub use raw::{RawCommand, Transfer, Transferred};
 pub use source::{Kind, Signals, Socket, Source, Timer, WakeSource, Waker, wake_pair};
 
 /// The examples of the README are compiled with the documentation tests.

@@ -63,7 +63,8 @@ impl Pool {
     pub(crate) fn lease(self: &Rc<Pool>, index: u16, bytes: usize) -> Lease {
         debug_assert!(bytes <= self.buffer_bytes);
         self.leased.set(self.leased.get() + 1);
-        Lease { pool: Some(Rc::clone(self)), index, start: 0, end: bytes as u32 }
+        let filled = bytes as u32;
+        Lease { pool: Some(Rc::clone(self)), index, start: 0, end: filled, filled }
     }
 }
 
@@ -80,12 +81,13 @@ pub struct Lease {
     index: u16,
     start: u32,
     end: u32,
+    filled: u32,
 }
 
 impl Lease {
     /// The lease that holds nothing.
     pub(crate) fn empty() -> Lease {
-        Lease { pool: None, index: 0, start: 0, end: 0 }
+        Lease { pool: None, index: 0, start: 0, end: 0, filled: 0 }
     }
 
     /// Drops the first `bytes` bytes from view (all of them if there are fewer), as after parsing
@@ -97,6 +99,11 @@ impl Lease {
     /// Keeps only the first `bytes` bytes in view.
     pub fn truncate(&mut self, bytes: usize) {
         self.end = self.start + bytes.min(self.len()) as u32;
+    }
+
+    /// Has all that arrived in view again, as after a write of a part was refused.
+    pub fn restore(&mut self) {
+        (self.start, self.end) = (0, self.filled);
     }
 }
 
@@ -172,6 +179,8 @@ mod tests {
         assert!(lease.is_empty());
         lease.truncate(99);
         assert!(lease.is_empty());
+        lease.restore();
+        assert_eq!(&*lease, b"0123456789");
     }
 
     #[test]

@@ -151,6 +151,9 @@ impl From<Socket> for Source {
     }
 }
 
+/// Lightweight sockets are numbered from here on.
+pub(crate) const FIRST_LIGHTWEIGHT: u32 = 1 << 30;
+
 /// A connection that an accept brought and that is not registered yet. Dropping it closes it.
 #[derive(Debug)]
 pub struct Socket(pub(crate) Endpoint);
@@ -159,6 +162,20 @@ impl Socket {
     /// Whether it is a lightweight socket, which only its channel can register.
     pub fn is_lightweight(&self) -> bool {
         matches!(self.0, Endpoint::Direct(_))
+    }
+
+    /// The number of a lightweight socket within its channel, from 2³⁰ on so that it is never taken
+    /// for a descriptor (report, section 4.1.1). It is free again once the socket is closed.
+    pub fn lightweight_number(&self) -> Option<u32> {
+        match &self.0 {
+            Endpoint::Direct(direct) => Some(FIRST_LIGHTWEIGHT + direct.index),
+            Endpoint::Descriptor(_) => None,
+        }
+    }
+
+    /// The number of a lightweight socket in its channel's own table; `None` for a descriptor.
+    pub fn lightweight_index(&self) -> Option<u32> {
+        if let Endpoint::Direct(direct) = &self.0 { Some(direct.index) } else { None }
     }
 
     /// The descriptor, to use without the channel; gives a lightweight socket back unchanged.

@@ -4,6 +4,7 @@
 //! It is the first thing compiled on a fresh machine, so it depends on the standard library alone,
 //! and its errors are plain sentences for the person at the terminal.
 
+mod apps;
 mod runner;
 mod setup;
 mod steps;
@@ -25,6 +26,9 @@ commands:
   setup     install what is missing: packages of the distribution, rustfmt, clippy
   sanitize  the tests of megapipe and iobench under AddressSanitizer
   loom      the loom_ tests of megapipe, over every interleaving
+  nginx     builds the event module for the installed nginx and serves a page with it;
+            options: --build (only build), --port PORT, --config FILE
+  source    fetches the source package of PACKAGE [UPSTREAM-VERSION] without installing it
   help      this text
 
 `test`, `sanitize` and `loom` end in the line `result: N passed, N failed, N skipped`.
@@ -54,6 +58,8 @@ fn main() -> ExitCode {
         }
         ["setup"] => verdict(setup::run(&root)),
         ["tidy"] => verdict(tidy::run(&root)),
+        ["nginx", words @ ..] => verdict(apps::nginx::run(&root, words)),
+        ["source", words @ ..] => verdict(apps::source::run(&root, words)),
         ["test"] => with_steps(&root, steps::full, runner::Skips::Forbidden),
         ["sanitize"] => with_steps(&root, steps::sanitize_only, runner::Skips::Allowed),
         ["loom"] => with_steps(&root, steps::loom_only, runner::Skips::Allowed),

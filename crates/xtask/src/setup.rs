@@ -71,6 +71,48 @@ const PACKAGES: &[Package] = &[
         why: "a test formats the manual pages",
         probe: Probe::Program("groff"),
     },
+    Package {
+        name: "dpkg-dev",
+        why: "the sources of nginx and memcached are unpacked with dpkg-source",
+        probe: Probe::Program("dpkg-source"),
+    },
+    Package { name: "make", why: "nginx is built with make", probe: Probe::Program("make") },
+    Package {
+        name: "nginx",
+        why: "the event module is built for it and tested with it",
+        probe: Probe::Program("nginx"),
+    },
+    Package {
+        name: "libpcre2-dev",
+        why: "nginx's modules are compiled against it",
+        probe: Probe::File("/usr/include/pcre2.h"),
+    },
+    Package {
+        name: "zlib1g-dev",
+        why: "nginx's modules are compiled against it",
+        probe: Probe::File("/usr/include/zlib.h"),
+    },
+    Package {
+        name: "libssl-dev",
+        why: "nginx's modules are compiled against it",
+        probe: Probe::File("/usr/include/openssl/ssl.h"),
+    },
+    Package { name: "curl", why: "tests talk to nginx with it", probe: Probe::Program("curl") },
+    Package {
+        name: "openssl",
+        why: "a test makes a certificate for nginx with it",
+        probe: Probe::Program("openssl"),
+    },
+    Package {
+        name: "wrk",
+        why: "a test loads nginx with it while it is reloaded",
+        probe: Probe::Program("wrk"),
+    },
+    Package {
+        name: "nghttp2-client",
+        why: "a test speaks HTTP/2 to nginx with h2load",
+        probe: Probe::Program("h2load"),
+    },
 ];
 
 /// A part of the Rust toolchain, and the cargo command that it brings.

@@ -2,9 +2,9 @@
 
 mod requests;
 
-pub use self::requests::{Accept, Rejected, Repeat};
+pub use self::requests::{Accept, Direction, Rejected, Repeat};
 
-use crate::address::{Address, RawAddress};
+use crate::address::Address;
 use crate::completion::{Completion, Handle};
 use crate::config::{Config, DriverReport};
 use crate::counters::Counters;
@@ -188,6 +188,12 @@ impl<C> Channel<C> {
         self.cookies.get_mut(handle.index as usize)?.as_mut()
     }
 
+    /// The handle with this index and generation, for bindings to languages that keep numbers. What
+    /// names no member is refused by every call, as a stale handle is.
+    pub fn handle(&self, index: u32, generation: u32) -> Handle {
+        self.engine.handle(crate::slab::Key { index, generation })
+    }
+
     /// What a handle is.
     pub fn kind(&self, handle: Handle) -> Result<Kind> {
         Ok(self.engine.member(self.engine.key(handle)?)?.kind)
@@ -293,28 +299,12 @@ impl<C> Channel<C> {
         self.set_socket_option(handle, libc::SOL_SOCKET, libc::SO_LINGER, &value)
     }
 
-    /// The address of the other side of a connection.
+    /// The address of the other side of a connection, now. For each connection of a busy server,
+    /// [`Channel::request_peer_address`] is cheaper.
     pub fn peer_address(&mut self, handle: Handle) -> Result<Address> {
-        // The kernel refuses (EINVAL) to fill more room than the address has bytes, and does not
-        // tell how many those are: the longest room that it fills is the address.
-        let mut room = [0; std::mem::size_of::<libc::sockaddr_storage>()];
-        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERNAME);
-        self.socket_option(handle, level, name, &mut room[..2])?;
-        let (mut fits, mut too_long) = match i32::from(u16::from_ne_bytes([room[0], room[1]])) {
-            libc::AF_INET => (std::mem::size_of::<libc::sockaddr_in>(), 0),
-            libc::AF_INET6 => (std::mem::size_of::<libc::sockaddr_in6>(), 0),
-            _ => (2, room.len()),
-        };
-        while fits + 1 < too_long {
-            let middle = (fits + too_long) / 2;
-            match self.socket_option(handle, level, name, &mut room[..middle]) {
-                Ok(_) => fits = middle,
-                Err(_) => too_long = middle,
-            }
-        }
-        self.socket_option(handle, level, name, &mut room[..fits])?;
-        let address = &room[..fits];
-        RawAddress::parse(address).map_err(Error::system("getpeername"))
+        let key = self.engine.key(handle)?;
+        let object = self.engine.member(key)?.object();
+        self.engine.peer_address(object).map_err(Error::system("getpeername"))
     }
 }
 

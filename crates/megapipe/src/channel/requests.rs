@@ -11,6 +11,7 @@ use crate::buffer::Buffer;
 use crate::completion::Handle;
 use crate::engine::{AcceptWish, Command, Lane, Message, Payload, Request, Vector};
 use crate::error::{Error, Result};
+use crate::raw::{RawCommand, Transfer};
 use crate::slab::Key;
 use crate::source::Kind;
 use std::fmt;
@@ -24,6 +25,15 @@ pub enum Repeat {
     /// A completion each time, until the end of the stream, an error, or [`Channel::cancel`].
     /// Cheaper than asking again each time.
     UntilCancelled,
+}
+
+/// One of the two ways of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Reads, receives and watches.
+    Inbound,
+    /// Connects, writes and disconnects.
+    Outbound,
 }
 
 /// What [`Channel::accept`] asks for.
@@ -88,6 +98,7 @@ impl<B> From<Rejected<B>> for Error {
 const STREAMS: &[Kind] = &[Kind::Stream, Kind::Pipe];
 const BYTES: &[Kind] = &[Kind::Stream, Kind::Pipe, Kind::Datagram, Kind::File];
 const SOCKETS: &[Kind] = &[Kind::Stream, Kind::Datagram];
+const POLLED: &[Kind] = &[Kind::Stream, Kind::Datagram, Kind::Listener, Kind::Pipe];
 const WATCHED: &[Kind] = &[Kind::Signal, Kind::Timer, Kind::Wake];
 
 impl<C> Channel<C> {
@@ -371,12 +382,105 @@ impl<C> Channel<C> {
         self.file(key, Request::new(command, Lane::None, Payload::None))
     }
 
+    /// Waits until a socket or pipe is ready for calls that the application makes itself:
+    /// [`Event::Poll`](crate::Event::Poll) with the events of poll(2) that are there, among those
+    /// asked for (`libc::POLLIN`, `POLLOUT`, `POLLRDHUP`, `POLLPRI`) and `POLLERR` and `POLLHUP`.
+    ///
+    /// With [`Repeat::UntilCancelled`] it completes with what is there at first and then at each
+    /// change for the better, as edge-triggered epoll(7) does; an event may be told twice. A handle
+    /// has one poll at a time, a second one begins when the first has ended. Registering has
+    /// made listeners (epoll driver) non-blocking and pipes non-blocking (epoll driver) or blocking
+    /// (io_uring driver).
+    pub fn poll(&mut self, handle: Handle, events: u32, repeat: Repeat) -> Result<()> {
+        let key = self.check(handle, "a poll", POLLED)?;
+        let allowed = libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP;
+        if events & !(allowed as u32 | (libc::POLLERR | libc::POLLHUP) as u32) != 0 {
+            return Err(Error::Invalid("a poll is for POLLIN, POLLOUT, POLLPRI and POLLRDHUP"));
+        }
+        let request = Request::new(Command::Poll { events }, Lane::Readiness, Payload::None);
+        self.file(key, request.repeating(repeat == Repeat::UntilCancelled))
+    }
+
+    /// Asks for the address of the other side of a connection:
+    /// [`Event::PeerAddress`](crate::Event::PeerAddress).
+    pub fn request_peer_address(&mut self, handle: Handle) -> Result<()> {
+        let key = self.check(handle, "a question for the peer's address", SOCKETS)?;
+        let payload = Payload::Address(Box::new(RawAddress::room()));
+        self.file(key, Request::new(Command::PeerAddress, Lane::None, payload))
+    }
+
+    /// Reads or writes memory that stays the application's:
+    /// [`Event::Transfer`](crate::Event::Transfer). Otherwise as [`Channel::read`],
+    /// [`Channel::write`] and their like.
+    ///
+    /// # Safety
+    ///
+    /// The memory that `transfer` describes (but not the array of a vectored one) must stay
+    /// valid until the request's completion or, if the handle is unregistered or closed before
+    /// that, until the channel has been dropped and has not warned of leaking; meanwhile nobody
+    /// else may write to it, nor read what is being read into.
+    pub unsafe fn transfer(&mut self, handle: Handle, transfer: Transfer<'_>) -> Result<()> {
+        let (command, lane, payload, offset) = match transfer {
+            Transfer::Read { address, bytes, offset } => {
+                let payload = Payload::Raw { address, bytes };
+                (RawCommand::Read, Lane::Inbound, payload, offset)
+            }
+            Transfer::Write { address, bytes, offset } => {
+                let payload = Payload::Raw { address: address.cast_mut(), bytes };
+                (RawCommand::Write, Lane::Outbound, payload, offset)
+            }
+            Transfer::ReadVectored(vector) => {
+                let payload = Payload::Vector(Vector::raw(vector.to_vec()));
+                (RawCommand::ReadVectored, Lane::Inbound, payload, None)
+            }
+            Transfer::WriteVectored(vector) => {
+                let payload = Payload::Vector(Vector::raw(vector.to_vec()));
+                (RawCommand::WriteVectored, Lane::Outbound, payload, None)
+            }
+        };
+        let key = match offset {
+            Some(offset) => self.check_offset(handle, "a transfer at an offset", offset)?,
+            None => self.check(handle, "a transfer", BYTES)?,
+        };
+        check_room(command, &payload)?;
+        let lane = if offset.is_some() { Lane::None } else { lane };
+        let request = Request::new(Command::Raw(command), lane, payload);
+        self.file(key, offset.into_iter().fold(request, Request::at))
+    }
+
+    /// Cancels the requests of one direction of a handle, as [`Channel::cancel`] does for all.
+    /// Connections of a listener, polls, and requests at an offset of a file belong to none.
+    pub fn cancel_direction(&mut self, handle: Handle, direction: Direction) -> Result<()> {
+        let key = self.engine.key(handle)?;
+        let lane = match direction {
+            Direction::Inbound => Lane::Inbound,
+            Direction::Outbound => Lane::Outbound,
+        };
+        self.engine.cancel_lane(key, lane)
+    }
+
     /// Cancels all requests of a handle. Each has its last completion still: with `ECANCELED`, or
     /// with its result if that was quicker. The handle stays registered.
     pub fn cancel(&mut self, handle: Handle) -> Result<()> {
         let key = self.engine.key(handle)?;
         self.engine.cancel(key)
     }
+}
+
+/// Refuses a transfer that could not be told from the end of the stream, or that is too long.
+fn check_room(command: RawCommand, payload: &Payload) -> Result<()> {
+    let bytes = match payload {
+        Payload::Vector(vector) if vector.rest().len() > MOST_VECTORS => {
+            return Err(TOO_MANY_VECTORS);
+        }
+        Payload::Vector(vector) => vector.bytes_left(),
+        Payload::Raw { bytes, .. } => *bytes,
+        _ => 0,
+    };
+    if bytes == 0 && !command.writes() {
+        return Err(Error::Invalid("there is no room to read into"));
+    }
+    Ok(())
 }
 
 /// `IOV_MAX`.

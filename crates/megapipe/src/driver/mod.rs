@@ -86,6 +86,16 @@ pub(crate) enum Operation {
     Sync {
         data_only: bool,
     },
+    /// An outcome with the poll(2) events that are there; with `repeat`, one at each edge.
+    Poll {
+        events: u32,
+        repeat: bool,
+    },
+    /// Fills exactly `bytes` bytes of the peer's address; `EINVAL` if it has fewer.
+    PeerName {
+        address: *mut u8,
+        bytes: u32,
+    },
 }
 
 /// What stands in front of a received datagram in its buffer: the name at offset 16, the payload at

@@ -24,32 +24,10 @@ impl Engine {
     /// Cancels all requests of a member; each completes with `ECANCELED` or its result.
     pub(crate) fn cancel(&mut self, key: Key) -> Result<(), Error> {
         self.member(key)?;
-        let Some(member) = self.members.get_mut(key) else { return Ok(()) };
+        let Some(member) = self.members.get(key) else { return Ok(()) };
         let (object, busy) = (member.object, member.in_flight > 0);
-        let mut waiting = Vec::new();
-        for queue in &mut member.queues {
-            let mut next = queue.first.take();
-            queue.last = None;
-            while let Some(id) = next {
-                let Some(request) = self.requests.get_mut(id) else { break };
-                next = request.next.take();
-                // It has left the lane: its end must not start the lane's next request.
-                request.lane = Lane::None;
-                waiting.push(id);
-            }
-            if let Queue { active: Some(id), .. } = *queue
-                && let Some(request) = self.requests.get_mut(id)
-            {
-                request.cancelled = true;
-                if !request.in_flight {
-                    waiting.push(id);
-                }
-            }
-        }
-        self.starved.retain(|id| !waiting.contains(id));
-        self.stalled.retain(|id| !waiting.contains(id));
-        for id in waiting {
-            self.ready.push_back(Outcome::plain(id.tag(), -libc::ECANCELED));
+        for lane in [Lane::Inbound, Lane::Outbound, Lane::Readiness] {
+            self.empty_lane(key, lane);
         }
         self.cancel_accepts(key);
         self.recall_write(key);
@@ -57,6 +35,51 @@ impl Engine {
             self.driver.cancel_all(object);
         }
         Ok(())
+    }
+
+    /// Cancels the requests of one lane of a member.
+    pub(crate) fn cancel_lane(&mut self, key: Key, lane: Lane) -> Result<(), Error> {
+        let object = self.member(key)?.object;
+        let active = self.empty_lane(key, lane);
+        if lane == Lane::Outbound {
+            self.recall_write(key);
+        } else if let Some(id) = active {
+            self.driver.cancel(id.tag(), object);
+        }
+        Ok(())
+    }
+
+    /// Ends what waits in a lane, and marks what the driver works on, which it gives, as cancelled.
+    fn empty_lane(&mut self, key: Key, lane: Lane) -> Option<Key> {
+        let member = self.members.get_mut(key)?;
+        let queue = &mut member.queues[lane as usize];
+        let mut waiting = Vec::new();
+        let mut active = None;
+        let mut next = queue.first.take();
+        queue.last = None;
+        while let Some(id) = next {
+            let Some(request) = self.requests.get_mut(id) else { break };
+            next = request.next.take();
+            // It has left the lane: its end must not start the lane's next request.
+            request.lane = Lane::None;
+            waiting.push(id);
+        }
+        if let Queue { active: Some(id), .. } = *queue
+            && let Some(request) = self.requests.get_mut(id)
+        {
+            request.cancelled = true;
+            if request.in_flight {
+                active = Some(id);
+            } else {
+                waiting.push(id);
+            }
+        }
+        self.starved.retain(|id| !waiting.contains(id));
+        self.stalled.retain(|id| !waiting.contains(id));
+        for id in waiting {
+            self.ready.push_back(Outcome::plain(id.tag(), -libc::ECANCELED));
+        }
+        active
     }
 
     /// Ends a membership. Nothing that is pending for the handle is delivered any more.
@@ -119,7 +142,7 @@ impl Engine {
     }
 
     /// Frees the requests of a former member that the driver does not have.
-    fn drop_waiting(&mut self, queues: &mut [Queue; 2]) {
+    fn drop_waiting(&mut self, queues: &mut [Queue]) {
         for queue in queues {
             let mut next = queue.first.take();
             while let Some(id) = next {

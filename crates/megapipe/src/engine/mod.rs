@@ -11,6 +11,7 @@ pub(crate) use self::listener::AcceptWish;
 pub(crate) use self::request::{Command, Lane, Message, Payload, Request, Vector};
 
 use self::listener::Listener;
+use crate::address::{Address, RawAddress};
 use crate::completion::{Completion, Handle};
 use crate::config::{Config, DriverReport};
 use crate::counters::Counters;
@@ -21,6 +22,7 @@ use crate::partition::Office;
 use crate::slab::{Key, Slab};
 use crate::source::{Kind, Source};
 use std::collections::VecDeque;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,7 +45,7 @@ struct Queue {
 pub(crate) struct Member {
     object: Object,
     pub(crate) kind: Kind,
-    queues: [Queue; 2],
+    queues: [Queue; 3],
     /// Requests that the driver has.
     in_flight: u32,
     /// Whether a connect is under way, which everything else waits for.
@@ -70,6 +72,10 @@ impl Member {
             streak: 0,
             listener: listener.map(Box::new),
         }
+    }
+
+    pub(crate) fn object(&self) -> Object {
+        self.object
     }
 
     fn shares_a_listener(&self) -> bool {
@@ -395,6 +401,33 @@ impl Engine {
     ) -> Result<usize, Error> {
         let object = self.member(key)?.object;
         self.driver.get_option(object, level, name, value).map_err(Error::system("getsockopt"))
+    }
+}
+
+impl Engine {
+    /// The address of the other side of a connection.
+    pub(crate) fn peer_address(&mut self, object: Object) -> io::Result<Address> {
+        // The kernel refuses (EINVAL) to fill more room than the address has bytes, and does not
+        // tell how many those are: the longest room that it fills is the address.
+        let mut room = [0; std::mem::size_of::<libc::sockaddr_storage>()];
+        let driver = &mut self.driver;
+        let mut ask =
+            |room: &mut [u8]| driver.get_option(object, libc::SOL_SOCKET, libc::SO_PEERNAME, room);
+        ask(&mut room[..2])?;
+        let (mut fits, mut too_long) = match i32::from(u16::from_ne_bytes([room[0], room[1]])) {
+            libc::AF_INET => (std::mem::size_of::<libc::sockaddr_in>(), 0),
+            libc::AF_INET6 => (std::mem::size_of::<libc::sockaddr_in6>(), 0),
+            _ => (2, room.len()),
+        };
+        while fits + 1 < too_long {
+            let middle = (fits + too_long) / 2;
+            match ask(&mut room[..middle]) {
+                Ok(_) => fits = middle,
+                Err(_) => too_long = middle,
+            }
+        }
+        ask(&mut room[..fits])?;
+        RawAddress::parse(&room[..fits])
     }
 }
 

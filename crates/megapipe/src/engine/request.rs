@@ -3,6 +3,7 @@
 use crate::address::RawAddress;
 use crate::buffer::Buffer;
 use crate::driver::{NO_OFFSET, Operation};
+use crate::raw::RawCommand;
 use crate::slab::Key;
 use crate::source::Kind;
 use std::mem;
@@ -24,6 +25,9 @@ pub(crate) enum Command {
     Disconnect { how: libc::c_int },
     Sync { data_only: bool },
     Watch,
+    Poll { events: u32 },
+    PeerAddress,
+    Raw(RawCommand),
     Close,
 }
 
@@ -34,6 +38,8 @@ pub(crate) enum Lane {
     Inbound,
     /// What goes out: connects, writes, shutdowns.
     Outbound,
+    /// Polls.
+    Readiness,
     /// At once, whatever else is under way: disk files at an offset, accepts, closes.
     None,
 }
@@ -49,6 +55,11 @@ pub(crate) enum Payload {
     Address(Box<RawAddress>),
     /// A signal's description or a counter.
     Words(Box<[u64; 16]>),
+    /// Memory of the application's own, which has promised to leave it alone.
+    Raw {
+        address: *mut u8,
+        bytes: usize,
+    },
 }
 
 /// The buffers of a vectored read or write and their description for the kernel.
@@ -91,6 +102,12 @@ impl Vector {
         });
         let vectors = vectors.collect();
         Box::new(Vector { reads: Vec::new(), writes, vectors, done: 0, header: empty_header() })
+    }
+
+    /// Vectors that describe memory of the application's own.
+    pub(crate) fn raw(vectors: Vec<libc::iovec>) -> Box<Vector> {
+        let (reads, writes) = (Vec::new(), Vec::new());
+        Box::new(Vector { reads, writes, vectors, done: 0, header: empty_header() })
     }
 
     /// The vectors that are still to be filled or written.
@@ -189,6 +206,19 @@ impl Request {
         self
     }
 
+    /// Whether it puts bytes out, all of which are to leave.
+    pub(crate) fn writes(&self) -> bool {
+        match self.command {
+            Command::Write | Command::WriteAt | Command::WriteVectored => true,
+            Command::Raw(command) => command.writes(),
+            _ => false,
+        }
+    }
+
+    fn is_vectored_write(&self) -> bool {
+        matches!(self.command, Command::WriteVectored | Command::Raw(RawCommand::WriteVectored))
+    }
+
     /// The position of the next byte in a file.
     fn position(&self) -> u64 {
         if self.offset == NO_OFFSET { NO_OFFSET } else { self.offset + self.progress as u64 }
@@ -198,7 +228,23 @@ impl Request {
     pub(crate) fn operation(&mut self, kind: Kind, large: bool) -> Operation {
         let offset = self.position();
         let repeat = self.repeat;
+        let writes = self.writes();
+        let vectored_write = self.is_vectored_write();
         match (&mut self.payload, self.command) {
+            (Payload::Raw { address, bytes }, _) => {
+                let done = self.progress.min(*bytes);
+                let (address, bytes) = (address.wrapping_add(done), clamp(*bytes - done));
+                if writes {
+                    Operation::Write { address, bytes, offset }
+                } else {
+                    Operation::Read { address, bytes, offset }
+                }
+            }
+            (Payload::Address(address), Command::PeerAddress) => {
+                let bytes = peer_address_bytes(address);
+                let address = (&raw mut address.storage).cast();
+                Operation::PeerName { address, bytes }
+            }
             (Payload::Bytes(bytes), _) => {
                 let room = bytes.spare_capacity_mut();
                 let (address, bytes) = (room.as_mut_ptr().cast(), clamp(room.len()));
@@ -213,14 +259,14 @@ impl Request {
                 let rest = &buffer[self.progress.min(buffer.len())..];
                 Operation::Write { address: rest.as_ptr(), bytes: clamp(rest.len()), offset }
             }
-            (Payload::Vector(vector), Command::WriteVectored) if kind == Kind::Stream => {
+            (Payload::Vector(vector), _) if vectored_write && kind == Kind::Stream => {
                 vector.header.msg_iov = vector.vectors[vector.done..].as_mut_ptr();
                 vector.header.msg_iovlen = vector.vectors.len() - vector.done;
                 Operation::SendTo { message: &raw const vector.header }
             }
-            (Payload::Vector(boxed), command) => {
+            (Payload::Vector(boxed), _) => {
                 let (vector, count) = (boxed.rest().as_ptr(), boxed.rest().len() as u32);
-                if command == Command::WriteVectored {
+                if vectored_write {
                     Operation::WriteVectored { vector, count, offset }
                 } else {
                     Operation::ReadVectored { vector, count, offset }
@@ -236,6 +282,7 @@ impl Request {
             (Payload::None, Command::ReceiveFrom) => Operation::ReceiveFrom { repeat },
             (Payload::None, Command::Disconnect { how }) => Operation::Shutdown { how },
             (Payload::None, Command::Sync { data_only }) => Operation::Sync { data_only },
+            (Payload::None, Command::Poll { events }) => Operation::Poll { events, repeat },
             (Payload::None, _) => Operation::Receive { large, repeat },
         }
     }
@@ -258,6 +305,7 @@ impl Request {
         }
         match &mut self.payload {
             Payload::Buffer(buffer) => self.progress < buffer.len(),
+            Payload::Raw { bytes, .. } => self.progress < *bytes,
             Payload::Vector(vector) => {
                 vector.advance(bytes);
                 vector.bytes_left() > 0
@@ -278,6 +326,16 @@ impl Request {
             _ => {}
         }
     }
+}
+
+/// How many bytes of a peer's address to ask for: the kernel gives no address to whom asks for more
+/// than it has. The family is among the first.
+pub(crate) fn peer_address_bytes(address: &RawAddress) -> u32 {
+    let bytes = match i32::from(address.storage.ss_family) {
+        libc::AF_INET6 => mem::size_of::<libc::sockaddr_in6>(),
+        _ => mem::size_of::<libc::sockaddr_in>(),
+    };
+    bytes as u32
 }
 
 /// One operation moves at most 2 GiB, as read(2) does; the rest follows.

@@ -1,10 +1,13 @@
 //! From a driver's outcome to the application's completion.
 
+use super::request::peer_address_bytes;
 use super::{Command, Engine, Lane, Payload, Request};
+use crate::address::RawAddress;
 use crate::buffer::Buffer;
 use crate::completion::{Completion, Datagram, Event, SignalInfo};
-use crate::driver::{Outcome, Output};
+use crate::driver::{NO_OFFSET, Outcome, Output};
 use crate::pool::Lease;
+use crate::raw::Transferred;
 use crate::slab::Key;
 use crate::source::Kind;
 use crate::sys::result_of;
@@ -42,6 +45,8 @@ impl Engine {
             Command::Accept => self.settle_accept(id, outcome),
             Command::Receive | Command::ReceiveFrom => self.settle_receive(id, outcome),
             Command::Watch => self.settle_watch(id, outcome.result),
+            Command::Poll { .. } => self.settle_poll(id, outcome),
+            Command::PeerAddress => self.settle_peer_address(id, outcome.result),
             _ => self.settle_once(id, outcome.result),
         }
     }
@@ -172,14 +177,48 @@ impl Engine {
         Some(self.completed(handle, more, event))
     }
 
+    fn settle_poll(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
+        let request = self.requests.get(id)?;
+        let result = request.result_to_tell(outcome.result);
+        let (handle, repeat) = (request.handle, request.repeat && !request.cancelled);
+        let more = outcome.more || (repeat && result >= 0);
+        if !more {
+            self.finish(id)?;
+        } else if !outcome.more {
+            // The kernel ends a poll of many edges when its completion queue has overflown.
+            self.restart(id);
+        }
+        let events = result_of(result).map(|events| events as u32);
+        Some(self.completed(handle, more, Event::Poll(events)))
+    }
+
+    fn settle_peer_address(&mut self, id: Key, result: i32) -> Option<Completion> {
+        let request = self.requests.get_mut(id)?;
+        let handle = request.handle;
+        let Payload::Address(address) = &mut request.payload else { return None };
+        let longer = result >= 0 && peer_address_bytes(address) > result as u32;
+        if longer {
+            self.restart(id);
+            return None;
+        }
+        let bytes = address.as_bytes(result.max(0) as u32);
+        let mut answer = result_of(result).and_then(|_| RawAddress::parse(bytes));
+        self.finish(id)?;
+        if answer.is_err() && result != -libc::ECANCELED {
+            // The way that knows every family and kernel.
+            let object = self.members.get(handle)?.object;
+            answer = self.peer_address(object);
+        }
+        Some(self.completed(handle, false, Event::PeerAddress(answer)))
+    }
+
     /// Everything that completes once.
     fn settle_once(&mut self, id: Key, result: i32) -> Option<Completion> {
         let request = self.requests.get_mut(id)?;
         let member = self.members.get_mut(request.handle)?;
         let (handle, cancelled) = (request.handle, request.cancelled);
         let result = request.result_to_tell(result);
-        let writes =
-            matches!(request.command, Command::Write | Command::WriteAt | Command::WriteVectored);
+        let writes = request.writes();
         if result == -libc::EINTR
             || (result == -libc::EAGAIN && request.command != Command::Connect)
         {
@@ -199,6 +238,7 @@ impl Engine {
         let request = self.finish(id)?;
         if request.command == Command::Connect {
             self.advance(handle, Lane::Inbound);
+            self.advance(handle, Lane::Readiness);
         }
         let event = event_of(request, result, writes);
         Some(self.completed(handle, false, event))
@@ -218,6 +258,14 @@ fn event_of(request: Request, result: i32, writes: bool) -> Event {
     let count =
         if writes && request.progress > 0 { Ok(request.progress) } else { result_of(result) };
     match (request.command, request.payload) {
+        (Command::Raw(command), payload) => {
+            let address = match payload {
+                Payload::Raw { address, .. } => address,
+                _ => std::ptr::null_mut(),
+            };
+            let offset = (request.offset != NO_OFFSET).then_some(request.offset);
+            Event::Transfer(Transferred { command, bytes: count, address, offset })
+        }
         (Command::Read, Payload::Bytes(bytes)) => Event::Read(count, bytes),
         (Command::ReadAt, Payload::Bytes(bytes)) => Event::ReadAt(count, bytes, request.offset),
         (Command::WriteAt, Payload::Buffer(buffer)) => {

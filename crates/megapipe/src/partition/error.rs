@@ -44,6 +44,17 @@ pub enum ListenerError {
          one that another process shares); if it is left over from a process that ended, clear it"
     )]
     AlreadyShared,
+    /// There are more sockets from earlier calls than sets.
+    #[error(
+        "{sets} sets of CPUs for {sockets} sockets: name a set for each, an empty one for those \
+         that shall get no more connections"
+    )]
+    FewerSets {
+        /// The sets.
+        sets: usize,
+        /// The sockets.
+        sockets: usize,
+    },
     /// The listener was made under another user id.
     #[error(
         "the listener belongs to the user {owner}, but this thread's sockets to {user}, and the \

@@ -34,16 +34,18 @@
 //!
 //! # Limits
 //!
-//! The members belong to one process. The original stays the application's: it accepts the
-//! connections of the remaining CPUs from it, and may close it, but not shutdown(2) it, while there
-//! are members. Nor may anybody else add sockets to the group, which any process of the same user
-//! could by way of SO_REUSEPORT: the kernel does not tell the indices, so they are counted here.
+//! The members belong to one process; for several, see [`partition`]. The original stays the
+//! application's: it accepts the connections of the remaining CPUs from it, and may close it, but
+//! not shutdown(2) it, while there are members. Nor may anybody else add sockets to the group,
+//! which any process of the same user could by way of SO_REUSEPORT: the kernel does not tell the
+//! indices, so they are counted here.
 
 mod error;
 mod group;
 mod membership;
 mod office;
 mod options;
+mod processes;
 mod program;
 mod socket;
 #[cfg(test)]
@@ -52,3 +54,4 @@ mod tests;
 pub use error::ListenerError;
 pub(crate) use membership::Membership;
 pub(crate) use office::{Mail, Office, Queue};
+pub use processes::partition;

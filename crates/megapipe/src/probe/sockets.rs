@@ -5,7 +5,7 @@ use super::ring::{GROUP, Scratch, owned, wait_readable};
 use super::{Failure, Feature, missing, obstacle, require};
 use crate::driver::uring::entries::get_option;
 use io_uring::types::{Fd, Fixed, IOU_PBUF_RING_INC, RecvMsgOut};
-use io_uring::{cqueue, opcode};
+use io_uring::{cqueue, opcode, squeue};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -233,7 +233,8 @@ fn get_peer_name(scratch: &mut Scratch) -> Result<(), Failure> {
     let empty: libc::sockaddr_in = unsafe { std::mem::zeroed() };
     let bytes = size_of_val(&empty);
     let name = scratch.place(empty);
-    let entry = get_option(direct, libc::SO_PEERNAME, name.cast(), bytes as u32);
+    let entry = get_option(Fd(direct.0 as i32), libc::SO_PEERNAME, name.cast(), bytes as u32)
+        .flags(squeue::Flags::FIXED_FILE);
     // SAFETY: the entry points to the scratch memory.
     let done = unsafe { scratch.run(entry, "getsockopt(SO_PEERNAME)") }?;
     // SAFETY: the argument is still in place and nothing writes to it any more.

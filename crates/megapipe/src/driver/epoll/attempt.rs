@@ -64,8 +64,10 @@ pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mu
             let shut = calls.once(|| unsafe { libc::shutdown(fd, how) as isize });
             Step::Ended(shut.map_or_else(|errno| -errno, |_| 0))
         }
-        // Only disk files have it, and those never come here.
-        Operation::Sync { .. } => Step::Ended(-libc::EINVAL),
+        // Disk files and polls never come here.
+        Operation::Sync { .. } | Operation::Poll { .. } | Operation::PeerName { .. } => {
+            Step::Ended(-libc::EINVAL)
+        }
     }
 }
 

@@ -56,6 +56,25 @@ impl Calls {
         }
     }
 
+    /// The events of poll(2) that are there now.
+    pub(super) fn poll(&self, fd: RawFd, events: i16) -> u32 {
+        let mut asked = libc::pollfd { fd, events, revents: 0 };
+        // SAFETY: `asked` is one valid entry and outlives the call, which does not wait.
+        let found = self.retried(|| unsafe { libc::poll(&mut asked, 1, 0) as isize });
+        if found.is_ok() { u32::from(asked.revents as u16) } else { 0 }
+    }
+
+    /// Fills exactly so many bytes of the peer's address; gives their number or `-errno`.
+    pub(super) fn peer_name(&self, fd: RawFd, address: *mut u8, bytes: u32) -> i32 {
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERNAME);
+        let mut room = bytes as libc::socklen_t;
+        let got = self.once(|| {
+            // SAFETY: `bytes` bytes at `address` are writable, see the type.
+            unsafe { libc::getsockopt(fd, level, name, address.cast(), &mut room) as isize }
+        });
+        got.map_or_else(|errno| -errno, |_| room as i32)
+    }
+
     pub(super) fn receive(&self, fd: RawFd, address: *mut u8, bytes: usize) -> Result<usize, i32> {
         let bytes = bytes.min(TRANSFER_MAX);
         // SAFETY: `bytes` bytes at `address` are writable, see the type.
@@ -130,10 +149,7 @@ impl Calls {
 
     /// Whether there is something to read or accept.
     pub(super) fn is_readable(&self, fd: RawFd) -> bool {
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: `poll` is valid for the call, and there is one of it.
-        let ready = self.retried(|| unsafe { libc::poll(&mut poll, 1, 0) as isize });
-        ready == Ok(1)
+        self.poll(fd, libc::POLLIN) != 0
     }
 
     pub(super) fn flags(&self, fd: RawFd) -> Result<libc::c_int, i32> {

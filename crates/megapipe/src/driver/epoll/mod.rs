@@ -34,6 +34,7 @@ mod connect;
 mod file;
 mod nonblocking;
 mod objects;
+mod poll;
 mod poller;
 #[cfg(test)]
 mod tests;
@@ -48,7 +49,7 @@ use crate::source::{Endpoint, Kind};
 use crate::sys::check;
 use blocking::Helpers;
 use calls::Calls;
-use objects::{Direction, Entry, Objects, Task};
+use objects::{Direction, Entry, Objects, Poll, Task};
 use poller::Poller;
 use std::collections::VecDeque;
 use std::io;
@@ -121,6 +122,9 @@ impl EpollDriver {
     fn cancel_where(&mut self, object: Object, wanted: impl Fn(u64) -> bool) {
         let Some(entry) = self.objects.get_mut(object) else { return };
         let kind = entry.kind;
+        if let Some(poll) = entry.poll.take_if(|poll| wanted(poll.tag)) {
+            self.outcomes.push_back(Outcome::plain(poll.tag, -libc::ECANCELED));
+        }
         for direction in [Direction::Inbound, Direction::Outbound] {
             if let Some(task) = entry.side(direction).task.take_if(|task| wanted(task.tag)) {
                 let result = task.result_after(libc::ECANCELED);
@@ -188,6 +192,18 @@ impl Driver for EpollDriver {
         }
         if entry.kind == Kind::File {
             return self.submit_file(tag, object, operation);
+        }
+        match operation {
+            Operation::Poll { events, repeat } => {
+                self.poll(object, Poll { tag, events, repeat });
+                return Ok(());
+            }
+            Operation::PeerName { address, bytes } => {
+                let result = self.calls.peer_name(entry.fd(), address, bytes);
+                self.outcomes.push_back(Outcome::plain(tag, result));
+                return Ok(());
+            }
+            _ => {}
         }
         let direction = Direction::of(&operation);
         let registered = entry.registered;

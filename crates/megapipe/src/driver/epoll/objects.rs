@@ -22,13 +22,15 @@ impl Direction {
             | Operation::Read { .. }
             | Operation::ReadVectored { .. }
             | Operation::Receive { .. }
-            | Operation::ReceiveFrom { .. } => Direction::Inbound,
+            | Operation::ReceiveFrom { .. }
+            | Operation::Poll { .. } => Direction::Inbound,
             Operation::Connect { .. }
             | Operation::Write { .. }
             | Operation::WriteVectored { .. }
             | Operation::SendTo { .. }
             | Operation::Shutdown { .. }
-            | Operation::Sync { .. } => Direction::Outbound,
+            | Operation::Sync { .. }
+            | Operation::PeerName { .. } => Direction::Outbound,
         }
     }
 }
@@ -96,6 +98,14 @@ enum ShortReads {
     MeanNothing,
 }
 
+/// A poll under way, beside the operations of both directions.
+#[derive(Clone, Copy)]
+pub(super) struct Poll {
+    pub(super) tag: u64,
+    pub(super) events: u32,
+    pub(super) repeat: bool,
+}
+
 /// An endpoint.
 pub(super) struct Entry {
     pub(super) descriptor: OwnedFd,
@@ -109,6 +119,7 @@ pub(super) struct Entry {
     short_reads: ShortReads,
     inbound: Side,
     outbound: Side,
+    pub(super) poll: Option<Poll>,
     /// The duplicate that helper threads work on, so that a descriptor that is given back or
     /// closed, and its number reused, is never the one they read from.
     shared: Option<Arc<OwnedFd>>,
@@ -139,6 +150,7 @@ impl Entry {
             short_reads: ShortReads::Unseen,
             inbound: Side::new(),
             outbound: Side::new(),
+            poll: None,
             shared: None,
         })
     }
@@ -215,11 +227,12 @@ impl Entry {
         match *operation {
             Operation::Accept { .. } if self.kind != Kind::Listener => Some(libc::EINVAL),
             Operation::Sync { .. } if !file => Some(libc::EINVAL),
-            Operation::Receive { .. } if file => Some(libc::EINVAL),
+            Operation::Receive { .. } | Operation::Poll { .. } if file => Some(libc::EINVAL),
             Operation::Connect { .. }
             | Operation::ReceiveFrom { .. }
             | Operation::SendTo { .. }
             | Operation::Shutdown { .. }
+            | Operation::PeerName { .. }
                 if !self.is_socket() =>
             {
                 Some(libc::ENOTSOCK)

@@ -25,6 +25,11 @@ impl Readiness {
         self.bits & bits as u32 != 0
     }
 
+    /// The events, which epoll(7) and poll(2) number alike.
+    pub(super) fn bits(self) -> u32 {
+        self.bits
+    }
+
     pub(super) fn inbound(self) -> bool {
         self.has(libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLERR)
             || self.has(libc::EPOLLHUP)

@@ -195,6 +195,7 @@ impl EpollDriver {
             if event.is_unusual() {
                 entry.distrust_short_reads();
             }
+            self.tell_poll(object, event.bits());
             for (direction, ready) in
                 [(Direction::Inbound, event.inbound()), (Direction::Outbound, event.outbound())]
             {

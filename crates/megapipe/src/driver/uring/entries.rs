@@ -40,6 +40,7 @@ pub(super) fn is_prompt(operation: &Operation) -> bool {
             | Operation::WriteVectored { .. }
             | Operation::SendTo { .. }
             | Operation::Shutdown { .. }
+            | Operation::PeerName { .. }
     )
 }
 
@@ -106,6 +107,10 @@ pub(super) fn build(
             opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()
         }
         Operation::Sync { data_only: false } => opcode::Fsync::new(fd).build(),
+        Operation::Poll { events, repeat } => {
+            opcode::PollAdd::new(fd, events).multi(repeat).build()
+        }
+        Operation::PeerName { address, bytes } => get_option(fd, libc::SO_PEERNAME, address, bytes),
     }
 }
 
@@ -143,7 +148,7 @@ const _: () = assert!(std::mem::size_of::<squeue::Entry>() == 64);
 /// The kernel (Linux 6.7) knows it for level `SOL_SOCKET` only, and writes up to `bytes` bytes to
 /// `value`, which must stay in place until the completion.
 pub(crate) fn get_option(
-    socket: types::Fixed,
+    socket: types::Fd,
     name: i32,
     value: *mut u8,
     bytes: u32,

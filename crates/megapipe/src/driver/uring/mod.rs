@@ -14,7 +14,7 @@ use super::{DirectSocket, Driver, Full, INTERNAL_TAG, Object, Operation, Outcome
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::slab::Key;
-use crate::source::{Endpoint, Kind, Socket};
+use crate::source::{Endpoint, FIRST_LIGHTWEIGHT, Kind, Socket};
 use crate::sys::check;
 use io_uring::types::{CancelBuilder, Fd, Fixed};
 use io_uring::{cqueue, opcode, squeue};
@@ -25,8 +25,8 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Objects from here on are lightweight sockets, as in the report (section 4.1.1).
-pub(crate) const FIRST_DIRECT: u32 = 1 << 30;
+/// Objects from here on are lightweight sockets.
+pub(crate) const FIRST_DIRECT: u32 = FIRST_LIGHTWEIGHT;
 
 /// The tag of requests that the driver waits for itself.
 const SYNCHRONOUS_TAG: u64 = INTERNAL_TAG;

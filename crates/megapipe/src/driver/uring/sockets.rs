@@ -5,8 +5,8 @@ use super::{Target, UringDriver};
 use crate::driver::{Outcome, datagram};
 use crate::slab::Key;
 use crate::sys::{check, result_of};
-use io_uring::opcode;
-use io_uring::types::Fixed;
+use io_uring::types::{Fd, Fixed};
+use io_uring::{opcode, squeue};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -83,7 +83,8 @@ impl UringDriver {
 
     fn get_direct_option(&mut self, index: u32, name: i32, value: &mut [u8]) -> io::Result<usize> {
         let (address, bytes) = (value.as_mut_ptr(), value.len() as u32);
-        let entry = entries::get_option(Fixed(index), name, address, bytes);
+        let entry = entries::get_option(Fd(index as i32), name, address, bytes)
+            .flags(squeue::Flags::FIXED_FILE);
         // SAFETY: `value` outlives the call; the entry completes at once.
         result_of(unsafe { self.run(entry) }?)
     }

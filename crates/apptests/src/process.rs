@@ -1,0 +1,78 @@
+//! Processes that end with the test.
+
+use std::io;
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a process gets to end by itself before it is killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A process that is asked to end, and killed if it does not, when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+}
+
+impl Running {
+    /// Starts a program.
+    pub fn start(command: &mut Command) -> io::Result<Running> {
+        Ok(Running { child: command.spawn()? })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The process itself, for its pipes.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Sends a signal; an error if the process has ended.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        // SAFETY: kill takes numbers alone; the child is not waited for, so the id is its own.
+        match unsafe { libc::kill(self.child.id().cast_signed(), signal) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Waits until it ends; `TimedOut` if it does not in time.
+    pub fn wait(&mut self, patience: Duration) -> io::Result<ExitStatus> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() >= deadline {
+                let what = format!("process {} still runs after {patience:?}", self.child.id());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let ended = matches!(self.child.try_wait(), Ok(Some(_)));
+        if !ended && (self.signal(libc::SIGTERM).is_err() || self.wait(PATIENCE).is_err()) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Asks again and again until the answer is yes; whether it was in time.
+pub fn eventually(patience: Duration, mut ready: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + patience;
+    while !ready() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    true
+}

@@ -1,0 +1,650 @@
+/*
+ * megapipe.h - the channel of MegaPipe for C and C++: libmegapipe
+ *
+ * Made by `cargo xtask header`; change the comments in crates/capi/src instead.
+ *
+ * A thread creates a channel, registers sockets, pipes and files with it, files requests, and
+ * takes completions out of it. A request returns at once; what comes of it is told by an event
+ * with its command, from mp_dispatch() or mp_dispatch_batch(). The ping-pong server of the
+ * report's Listing 3.1 is examples/c/ping_pong.c.
+ *
+ * The report: Sangjin Han, A Programming Interface for Scalable Network Socket I/O,
+ * UCB/EECS-2016-125.
+ *
+ * Errors. A call that fails gives -1 (or NULL) and sets errno; mp_error() says in words what went
+ * wrong and what would help. Nothing was filed then. Besides what each call names:
+ *   EBADF            the handle or channel is unknown: ended, or (a handle) another thread's
+ *   EPERM            the channel is another thread's, or was created before a fork
+ *   EFAULT           a pointer is NULL that must not be
+ *   EAGAIN           a request: a queue is full; dispatch some events, then file it again
+ *   EOPNOTSUPP       a request: not for this kind of handle, such as an accept on a pipe
+ *   EDEADLK          called by a signal handler that interrupted a call on the same channel
+ *   ENOTRECOVERABLE  a defect of the library; the channel can only be destroyed
+ * A request that fails tells in mp_event.error; it has exactly one last event (without MP_MORE),
+ * unless its handle is unregistered or closed before.
+ *
+ * Memory of requests is the caller's, and the kernel's from the call to the last event: it must
+ * stay valid, and nobody else may change it. Buffers of mp_recv() are the channel's, and the
+ * caller's from the event to mp_release() or mp_write_buffer().
+ *
+ * Threads. A channel belongs to the thread that created it. Nothing may be called in signal
+ * handlers. After a fork the channel stays the parent's: create one in the child.
+ *
+ * Order. Requests of one direction of a handle are carried out in the order of filing, each begun
+ * when the one before has ended; both directions go on side by side. Accepts, polls and transfers
+ * at an offset have no order.
+ *
+ * Linux 6.1 or later with io_uring, else 4.14 or later with epoll: the same meaning, see
+ * enum mp_driver_choice.
+ */
+
+#ifndef MEGAPIPE_H
+#define MEGAPIPE_H
+
+#include <sched.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+/* No handle. */
+#define MP_NONE -1
+
+/* Lightweight sockets are numbered from 2^30 on, above all file descriptors. */
+#define MP_LWSOCKET_FIRST (1 << 30)
+
+/* In mp_event.flags: further completions of the same request follow. */
+#define MP_MORE 1
+
+/* For mp_recv() and mp_poll(): complete each time, until cancelled, the end or an error. */
+#define MP_REPEAT 1
+
+/* For mp_cancel(): reads and receives. */
+#define MP_IN 1
+
+/* For mp_cancel(): connects, writes and shutdowns. */
+#define MP_OUT 2
+
+/* For mp_options.linger_us: never linger. */
+#define MP_NEVER UINT32_MAX
+
+/* What was asked for, in mp_event.cmd. */
+typedef enum mp_command {
+    /* mp_accept() */
+    MP_ACCEPT = 1,
+    /* mp_connect() */
+    MP_CONNECT,
+    /* mp_read() */
+    MP_READ,
+    /* mp_write(), mp_write_buffer() */
+    MP_WRITE,
+    /* mp_readv() */
+    MP_READV,
+    /* mp_writev() */
+    MP_WRITEV,
+    /* mp_recv() */
+    MP_RECV,
+    /* mp_pread() */
+    MP_PREAD,
+    /* mp_pwrite() */
+    MP_PWRITE,
+    /* mp_disconnect(), mp_shutdown() */
+    MP_DISCONNECT,
+    /* mp_poll() */
+    MP_POLL,
+    /* mp_close() */
+    MP_CLOSE,
+} mp_command;
+
+/* What drives a channel. */
+typedef enum mp_driver_choice {
+    /*
+     * io_uring (Linux 6.1 or later), else epoll; or what the environment variable
+     * MEGAPIPE_DRIVER says (auto, uring or epoll).
+     */
+    MP_DRIVER_AUTO = 0,
+    /* io_uring, or no channel. */
+    MP_DRIVER_URING = 1,
+    /* epoll(7) and non-blocking calls (Linux 4.14 or later). */
+    MP_DRIVER_EPOLL = 2,
+} mp_driver_choice;
+
+/* A channel. It belongs to the thread that created it. */
+typedef struct mp_channel mp_channel;
+
+/*
+ * The settings of a channel, for mp_create(). 0 in a field stands for its default, so that
+ * { 0 } is a good start, and a program that was compiled with an older header keeps its meaning.
+ */
+typedef struct mp_options {
+    /* One of enum mp_driver_choice. */
+    uint32_t driver;
+    /*
+     * Requests that collect before they are handed to the kernel in one call: 1 to 1024,
+     * default 32 (report, section 3.4.3).
+     */
+    uint32_t batch;
+    /* Completions that one wait may bring: a power of two from 64 to 65536, default 4096. */
+    uint32_t completions;
+    /* Handles that may be registered at once: at most and by default 1048576. */
+    uint32_t max_handles;
+    /* Requests that may be outstanding at once; default 2097152. */
+    uint32_t max_requests;
+    /* Lightweight sockets that may exist at once; default 131072, cut to RLIMIT_NOFILE. */
+    uint32_t max_lwsockets;
+    /*
+     * The longest that a busy channel stays in the kernel for further completions, in
+     * microseconds: at most 1000000, default 200; MP_NEVER for never.
+     */
+    uint32_t linger_us;
+    /* Buffers of mp_recv() for small messages: a power of two from 2 to 32768, default 1024. */
+    uint32_t small_buffers;
+    /* Bytes in each of them: 256 to 16777216, default 4160. */
+    uint32_t small_buffer_bytes;
+    /* Buffers for streams that fill small ones: default 64, else as above. */
+    uint32_t large_buffers;
+    /* Bytes in each of them: default 66048. */
+    uint32_t large_buffer_bytes;
+    /*
+     * How often an idle channel takes connections from the queues of busy ones that share its
+     * listener, in microseconds; 0 for never.
+     */
+    uint32_t steal_interval_us;
+    /* Must be zero. */
+    uint32_t reserved[8];
+} mp_options;
+
+/*
+ * Counts since the channel was created, from mp_statistics(). They wrap at 2^64. Later versions
+ * add fields at the end.
+ */
+typedef struct mp_counters {
+    /* Requests that were filed. */
+    uint64_t requests;
+    /* Completions that mp_dispatch() delivered. */
+    uint64_t completions;
+    /* Operations handed to the driver, those that had to go on included. */
+    uint64_t operations;
+    /* System calls made for requests and completions. */
+    uint64_t system_calls;
+    /* Times the channel slept or looked for completions in the kernel. */
+    uint64_t waits;
+    /* Completions that those waits brought; divided by waits, the mean batch. */
+    uint64_t batched;
+    /* The most completions that one wait brought. */
+    uint64_t largest_batch;
+    /* Receives that had to wait because all buffers were in the caller's hands. */
+    uint64_t buffer_waits;
+    /* Times the kernel had to keep completions aside. */
+    uint64_t overflows;
+    /* Requests refused because a queue was full. */
+    uint64_t refused;
+    /* Completions dropped because their handle had been unregistered. */
+    uint64_t cancelled;
+    /* Connections taken from the queue of a busy channel. */
+    uint64_t stolen;
+    /* Accept queues taken over from channels that ended. */
+    uint64_t adopted;
+    /* Connections that were closed because no channel was left to take them. */
+    uint64_t orphaned;
+} mp_counters;
+
+/*
+ * A member of a channel, from mp_register(): 0 or more; -1 is none.
+ *
+ * It names its channel, too. After mp_unregister() or mp_close() every call with it fails with
+ * EBADF, also when its place is taken by another, and so does every call in another thread.
+ */
+typedef int64_t mp_handle;
+
+/* One completion (report, section 3.5), from mp_dispatch(). */
+typedef struct mp_event {
+    /* One of enum mp_command. */
+    uint32_t cmd;
+    /* MP_MORE or 0. */
+    uint32_t flags;
+    /* Whose request it was; -1 after mp_close(). */
+    mp_handle handle;
+    /* What was given to mp_register(). */
+    void *cookie;
+    /* 0, or the errno with which the request failed: then nothing below has a meaning. */
+    int32_t error;
+    /*
+     * MP_ACCEPT: the new connection, for mp_register(); a descriptor, which is the caller's, or
+     * the number of a lightweight socket. Else -1.
+     */
+    int32_t fd;
+    /* Bytes that were read, received or written; 0 of a read or receive is the end. */
+    size_t size;
+    /*
+     * MP_RECV: the bytes, in a buffer of the channel's, until mp_release() of it.
+     * MP_READ, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the request.
+     */
+    void *data;
+    /* MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. Else -1. */
+    int64_t buffer;
+    /* MP_ACCEPT: further connections that were waiting. */
+    uint32_t pending;
+    /* MP_POLL: the events of poll(2) that are there. */
+    uint32_t revents;
+    /* MP_PREAD, MP_PWRITE: the offset that was given with the request. */
+    uint64_t offset;
+} mp_event;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ * Creates a channel for the calling thread (report, Table 3.1).
+ *
+ * options may be NULL for the defaults; they are read during the call only. Where io_uring is
+ * barred or too old, MP_DRIVER_AUTO falls back to epoll, and mp_driver_reason() says why; it does
+ * not hide a lack of memory or descriptors.
+ *
+ * A thread that ends without mp_destroy() has its channels destroyed. After a fork the channel
+ * stays the parent's: calls in the child fail with EPERM; create one there.
+ *
+ * Returns the channel, or NULL and errno.
+ *
+ * Errors:
+ *   EINVAL  an option is out of range, or MEGAPIPE_DRIVER names no driver
+ *   EMFILE  2048 channels exist in the process, or there is no descriptor left
+ *   ENOMEM, EPERM, ENOSYS, ...  the kernel refuses the channel: mp_error() names the remedy
+ *
+ * options must be NULL or point to a whole struct.
+ */
+struct mp_channel *mp_create(const struct mp_options *options);
+
+/*
+ * Destroys a channel. What is pending is cancelled and never delivered.
+ *
+ * Lightweight sockets are closed, also those that were accepted and not registered. Descriptors
+ * stay open and are the caller's again. Buffers of mp_recv() become invalid. Memory of requests
+ * may be used again after the return. The shares of a listener go to the other channels that
+ * share it.
+ *
+ * Errors:
+ *   EDEADLK  called in a signal handler that interrupted a call on this channel
+ */
+int mp_destroy(struct mp_channel *channel);
+
+/* The driver of a channel: "uring" or "epoll"; NULL and errno if there is no such channel. */
+const char *mp_driver(struct mp_channel *channel);
+
+/* Why the channel has its driver, in words for a person. Valid until mp_destroy(). */
+const char *mp_driver_reason(struct mp_channel *channel);
+
+/*
+ * Copies what the channel has counted so far into *counters, whose size is bytes: say
+ * sizeof *counters. Fields that this version does not know are set to 0.
+ *
+ * counters must point to that many writable bytes.
+ */
+int mp_statistics(struct mp_channel *channel, struct mp_counters *counters, size_t bytes);
+
+/* The version of the library, such as "0.1.0". */
+const char *mp_version(void);
+
+/*
+ * Makes a descriptor or an accepted lightweight socket a member of a channel (report, Table 3.1).
+ *
+ * fd is a socket, pipe, FIFO, terminal, disk file, eventfd(2), timerfd_create(2) or signalfd(2);
+ * or what mp_event.fd of an MP_ACCEPT said. The cookie comes back with each of its events.
+ *
+ * A descriptor is lent to the channel until mp_unregister() or mp_destroy(); mp_close() closes
+ * it. Do not close it meanwhile. If registering fails it stays the caller's. While a pipe or
+ * terminal is registered, its O_NONBLOCK is set (epoll) or cleared (io_uring).
+ *
+ * cpu_mask, for a listening TCP socket: this channel gets an accept queue of its own for the
+ * connections whose handshake runs on those CPUs (report, section 3.4.1). Each thread
+ * registers the same listener with its CPUs in its own channel; connections of CPUs that nobody
+ * claims wait in the original, which one channel may register without mask. The original stays
+ * the caller's. NULL otherwise.
+ *
+ * Returns the handle, or -1 and errno.
+ *
+ * Errors:
+ *   EBADF       fd is not open, or no lightweight socket that waits to be registered here
+ *   EISDIR      fd is a directory
+ *   ENFILE      mp_options.max_handles are registered
+ *   EINVAL      cpu_mask is empty or names impossible CPUs, or the socket does not listen
+ *   EBUSY       other channels have claimed some of these CPUs
+ *   EADDRINUSE  SO_REUSEPORT is set already, by somebody else
+ *   EOPNOTSUPP  cpu_mask was given for something else than a TCP socket
+ *   EACCES      the listener was made under another user id
+ *
+ * cpu_mask must be NULL or point to a whole set.
+ */
+mp_handle mp_register(struct mp_channel *channel,
+                      int fd,
+                      void *cookie,
+                      const cpu_set_t *cpu_mask);
+
+/*
+ * Ends a membership (report, Table 3.1). Nothing that is pending for the handle is delivered any
+ * more, except what an mp_dispatch_batch() has delivered already.
+ *
+ * A descriptor stays open and is the caller's again. A lightweight socket is closed. Connections
+ * that a listener has accepted and not delivered are closed. Memory of its requests may be in
+ * the kernel's hands until mp_destroy(): cancel and await them first where it is to be used again.
+ */
+int mp_unregister(mp_handle handle);
+
+/*
+ * Ends a membership as mp_unregister() does, and closes the descriptor or lightweight socket: one
+ * MP_CLOSE, with the cookie and handle -1.
+ *
+ * Errors:
+ *   EAGAIN  mp_options.max_requests are outstanding: dispatch first
+ */
+int mp_close(mp_handle handle);
+
+/*
+ * The cookie of a handle; NULL and errno if it is not registered. errno is left as it is
+ * otherwise, as the cookie may be NULL, too.
+ */
+void *mp_cookie(mp_handle handle);
+
+/* Changes the cookie of a handle, also for requests that were filed before. */
+int mp_set_cookie(mp_handle handle, void *cookie);
+
+/*
+ * Accepts connections on a listener: one MP_ACCEPT for each (report, Table 3.1).
+ *
+ * count: how many; 0 for all until mp_cancel(). Counts of several calls add up. is_lwsocket: not
+ * 0 for lightweight sockets, which have no descriptor and belong to the channel (report, section
+ * 3.4.2); the epoll driver gives descriptors nevertheless, non-blocking ones.
+ *
+ * The event's fd is to be registered or, if it is a descriptor, may be used without the channel
+ * and then is the caller's to close. An error such as EMFILE ends the request; connections stay
+ * queued in the kernel. ECANCELED is the last completion after mp_cancel().
+ *
+ * Errors:
+ *   EBUSY   accepts of the other kind are outstanding: cancel them first
+ *   EINVAL  count is negative
+ */
+int mp_accept(mp_handle handle,
+              int count,
+              int is_lwsocket);
+
+/*
+ * Connects a socket: one MP_CONNECT. The address is copied. Requests that are filed meanwhile on
+ * the same handle wait for it.
+ *
+ * Errors:
+ *   EAFNOSUPPORT  the address is none of AF_INET, AF_INET6 and AF_UNIX
+ *   EINVAL        size does not suit the family
+ *
+ * address must point to that many bytes.
+ */
+int mp_connect(mp_handle handle,
+               const struct sockaddr *address,
+               socklen_t size);
+
+/*
+ * Reads at most size bytes: one MP_READ with what is there, 0 at the end (report, Table 3.1).
+ * From a file: at its position. For connections that are mostly idle mp_recv() needs less memory.
+ *
+ * Errors:
+ *   EINVAL  size is 0 or above SSIZE_MAX
+ *
+ * buffer must stay valid and untouched until the completion.
+ */
+int mp_read(mp_handle handle,
+            void *buffer,
+            size_t size);
+
+/*
+ * Writes all of size bytes: one MP_WRITE (report, Table 3.1). To a file: at its position. To a
+ * connected datagram socket: one datagram.
+ *
+ * The event's size is below the request's only if the peer failed on the way; the next write
+ * tells the error. A broken socket raises no SIGPIPE; a broken pipe does unless it is ignored.
+ *
+ * buffer must stay valid and unchanged until the completion.
+ */
+int mp_write(mp_handle handle, const void *buffer, size_t size);
+
+/*
+ * Reads from a disk file at an offset: one MP_PREAD, which repeats the offset, because many such
+ * requests of a handle may be under way, in no order. At most 2 GiB at a time.
+ *
+ * As for mp_read().
+ */
+int mp_pread(mp_handle handle,
+             void *buffer,
+             size_t size,
+             uint64_t offset);
+
+/*
+ * Writes all of size bytes to a disk file at an offset: one MP_PWRITE, as with mp_pread().
+ *
+ * As for mp_write().
+ */
+int mp_pwrite(mp_handle handle, const void *buffer, size_t size, uint64_t offset);
+
+/*
+ * Reads into several pieces of memory, filling one after the other: one MP_READV (report, Table
+ * 3.1). The array is copied, the memory it describes is not. count: 1 to 1024.
+ *
+ * Errors:
+ *   EINVAL  count is out of range, or there is no room to read into
+ *
+ * As for mp_read(), of each piece.
+ */
+int mp_readv(mp_handle handle, const struct iovec *vector, int count);
+
+/*
+ * Writes all of several pieces of memory, in order: one MP_WRITEV (report, Table 3.1). The array
+ * is copied, the memory it describes is not. count: 0 to 1024.
+ *
+ * Errors:
+ *   EINVAL  count is out of range
+ *
+ * As for mp_write(), of each piece.
+ */
+int mp_writev(mp_handle handle,
+              const struct iovec *vector,
+              int count);
+
+/*
+ * Receives from a stream or pipe into a buffer of the channel's: MP_RECV, with the bytes at the
+ * event's data until mp_release() of its buffer. size 0 is the end, which has no buffer.
+ *
+ * flags: 0 for one completion; MP_REPEAT for one each time, until the end, an error or
+ * mp_cancel(), which is cheaper than asking again. Idle connections hold no memory this way.
+ * While all buffers are in the caller's hands, receiving waits; nothing is lost.
+ *
+ * Errors:
+ *   EINVAL  flags are unknown
+ */
+int mp_recv(mp_handle handle, int flags);
+
+/*
+ * Writes bytes of a buffer that mp_recv() brought, and releases the buffer when they are sent:
+ * one MP_WRITE, whose data is NULL. How to send back what came without a copy and without
+ * keeping books. offset and size say which of the event's bytes. If it fails, the buffer is the
+ * caller's still.
+ *
+ * Errors:
+ *   EINVAL  the buffer is not in the caller's hands, or has fewer bytes
+ */
+int mp_write_buffer(mp_handle handle, int64_t buffer, size_t offset, size_t size);
+
+/*
+ * Waits until a socket or pipe is ready for calls that the caller makes itself: MP_POLL with
+ * revents.
+ *
+ * events: POLLIN, POLLOUT, POLLPRI and POLLRDHUP of poll(2); POLLERR and POLLHUP come in any
+ * case. flags: 0 for one completion; MP_REPEAT for what is there at first and then each change for
+ * the better, as edge-triggered epoll(7) does; an event may be told twice. A handle has one poll at
+ * a time; a second one begins when the first has ended.
+ *
+ * Errors:
+ *   EINVAL  events or flags are unknown
+ */
+int mp_poll(mp_handle handle,
+            uint32_t events,
+            int flags);
+
+/*
+ * Shuts a connection down in both directions, after the writes that were filed before: one
+ * MP_DISCONNECT (report, Table 3.1). The handle stays registered.
+ */
+int mp_disconnect(mp_handle handle);
+
+/*
+ * Shuts a connection down as shutdown(2) does, after the writes that were filed before: one
+ * MP_DISCONNECT. how: SHUT_RD, SHUT_WR or SHUT_RDWR.
+ *
+ * Errors:
+ *   EINVAL  how is none of these
+ */
+int mp_shutdown(mp_handle handle, int how);
+
+/*
+ * Cancels requests of a handle, which stays registered. Each has its last completion still: with
+ * ECANCELED, or with its result if that was quicker.
+ *
+ * what: MP_IN for reads and receives, MP_OUT for connects, writes and shutdowns, 0 for everything,
+ * accepts, polls and transfers at an offset included.
+ *
+ * Errors:
+ *   EINVAL  what is unknown
+ */
+int mp_cancel(mp_handle handle,
+              int what);
+
+/*
+ * Waits for the next completion (report, Table 3.1), and hands what was filed to the kernel first
+ * if none is there.
+ *
+ * timeout_ms: 0 to look without waiting, below 0 to wait for ever. Completions are fetched from
+ * the kernel in batches, whether they are taken one by one or by mp_dispatch_batch().
+ *
+ * Returns 1, or 0 if the time is up or a signal handler ran, or -1 and errno.
+ *
+ * event must point to a whole struct.
+ */
+int mp_dispatch(struct mp_channel *channel,
+                struct mp_event *event,
+                int timeout_ms);
+
+/*
+ * Waits as mp_dispatch() does, then takes all completions that are there, at most limit of them
+ * (report, section 3.5).
+ *
+ * Events in the array are not withdrawn when their handle is unregistered meanwhile: calls with
+ * it fail with EBADF, and buffers and connections in them are the caller's still.
+ *
+ * Returns how many, 0 as for mp_dispatch(), or -1 and errno.
+ *
+ * Errors:
+ *   EINVAL  limit is below 1
+ *
+ * events must point to limit structs.
+ */
+int mp_dispatch_batch(struct mp_channel *channel,
+                      struct mp_event *events,
+                      int limit,
+                      int timeout_ms);
+
+/*
+ * Hands what was filed to the kernel now. Never needed before mp_dispatch(); of use before other
+ * work that takes long.
+ */
+int mp_flush(struct mp_channel *channel);
+
+/*
+ * Returns a buffer of mp_recv() to the channel, whose bytes are then gone.
+ *
+ * Errors:
+ *   EINVAL  the buffer is not in the caller's hands (any more)
+ */
+int mp_release(struct mp_channel *channel, int64_t buffer);
+
+/*
+ * Another descriptor for the same socket or file: the way from a lightweight socket to a regular
+ * one. It is the caller's to close. The handle stays registered and works on.
+ *
+ * Returns the descriptor, or -1 and errno.
+ *
+ * Errors:
+ *   EMFILE, ENFILE  there is no descriptor left
+ */
+int mp_to_fd(mp_handle handle);
+
+/*
+ * Sets an option of a socket as setsockopt(2) does, also of a lightweight socket: those at the
+ * levels SOL_SOCKET and IPPROTO_TCP. At once, not in the order of requests.
+ *
+ * Errors:
+ *   EOPNOTSUPP, ENOPROTOOPT, EINVAL, ...  as setsockopt(2)
+ *
+ * option must point to that many bytes.
+ */
+int mp_sockopt(mp_handle handle, int level, int name, const void *option, socklen_t size);
+
+/*
+ * Reads an option of a socket as getsockopt(2) does; of a lightweight socket those at the level
+ * SOL_SOCKET. *size: before the call the room at option, after it the length of the value.
+ *
+ * Errors:
+ *   EOPNOTSUPP, ENOPROTOOPT, EINVAL, ...  as getsockopt(2)
+ *
+ * size must point to the number of writable bytes at option.
+ */
+int mp_sockopt_get(mp_handle handle, int level, int name, void *option, socklen_t *size);
+
+/*
+ * The address of the other side of a connection, as getpeername(2) gives it, also of a
+ * lightweight socket. *size: before the call the room at address, after it the size of the
+ * address, of which no more than the room was filled.
+ *
+ * Errors:
+ *   ENOTCONN      it is not connected
+ *   EAFNOSUPPORT  the address is none of AF_INET, AF_INET6 and AF_UNIX
+ *
+ * size must point to the number of writable bytes at address.
+ */
+int mp_peer_address(mp_handle handle, struct sockaddr *address, socklen_t *size);
+
+/*
+ * Makes accept queues of a listening TCP socket for processes that are about to be forked: one
+ * socket for each set of CPUs, which listens on the same address and gets the connections whose
+ * handshake runs on those CPUs (report, section 3.4.1). The listener keeps the other CPUs.
+ *
+ * fds[i] is -1 to have a socket made for masks[i], or one that an earlier call made: those come
+ * first, in the same order, with their new masks. Each process registers its own socket, as any
+ * listener. The parent keeps all of them open: then a worker that ends loses no connection. A
+ * mask may be empty; what waits in its socket must still be accepted by someone. Threads of one
+ * process need none of this: see mp_register().
+ *
+ * Errors:
+ *   EINVAL      a mask overlaps with another, count is not 1 to 1024, a known socket follows a
+ *               new one, or the socket does not listen
+ *   EADDRINUSE  SO_REUSEPORT is set already, by somebody else
+ *   EOPNOTSUPP  it is no TCP socket
+ *   EACCES      the listener was made under another user id
+ *
+ * masks and fds must point to count entries.
+ */
+int mp_partition(int listen_fd, const cpu_set_t *masks, int count, int *fds);
+
+/*
+ * This thread's last error in words: what went wrong, and what would help.
+ *
+ * The text is valid until the next call of mp_error() in the same thread, and stays the same
+ * while calls succeed. It is empty if no call has failed. errno is left as it is.
+ *
+ * Failures of requests are no errors of calls: they come as events, with their number in
+ * mp_event.error.
+ */
+const char *mp_error(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* MEGAPIPE_H */

@@ -1,0 +1,214 @@
+//! Completions on their way to C.
+
+use crate::failure::{Failure, errno_in, status, value};
+use crate::place::on_channel;
+use crate::state::State;
+use crate::types::{MP_LWSOCKET_FIRST, MP_MORE, MP_NONE, mp_channel, mp_command, mp_event};
+use channel::{Accepted, Buffer, Completion, Event, RawCommand, Transferred};
+use libc::c_int;
+use std::io;
+use std::os::fd::IntoRawFd;
+use std::ptr;
+use std::time::Duration;
+
+/// Completions that one call converts at most; more stay in the channel for the next.
+const BATCH_MAX: usize = 4096;
+
+fn duration_of(timeout_ms: c_int) -> Option<Duration> {
+    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
+}
+
+/// Waits for the next completion (report, Table 3.1), and hands what was filed to the kernel first
+/// if none is there.
+///
+/// timeout_ms: 0 to look without waiting, below 0 to wait for ever. Completions are fetched from
+/// the kernel in batches, whether they are taken one by one or by mp_dispatch_batch().
+///
+/// Returns 1, or 0 if the time is up or a signal handler ran, or -1 and errno.
+///
+/// # Safety
+///
+/// event must point to a whole struct.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_dispatch(
+    channel: *mut mp_channel,
+    event: *mut mp_event,
+    timeout_ms: c_int,
+) -> c_int {
+    let dispatched = on_channel(channel, |state| {
+        if event.is_null() {
+            return Err(Failure::NULL);
+        }
+        let Some(done) = state.channel.dispatch(duration_of(timeout_ms))? else { return Ok(0) };
+        // SAFETY: the caller vouches for the pointer.
+        unsafe { event.write(event_of(state, done)) };
+        Ok(1)
+    });
+    value(dispatched, -1)
+}
+
+/// Waits as mp_dispatch() does, then takes all completions that are there, at most limit of them
+/// (report, section 3.5).
+///
+/// Events in the array are not withdrawn when their handle is unregistered meanwhile: calls with
+/// it fail with EBADF, and buffers and connections in them are the caller's still.
+///
+/// Returns how many, 0 as for mp_dispatch(), or -1 and errno.
+///
+/// Errors:
+///   EINVAL  limit is below 1
+///
+/// # Safety
+///
+/// events must point to limit structs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_dispatch_batch(
+    channel: *mut mp_channel,
+    events: *mut mp_event,
+    limit: c_int,
+    timeout_ms: c_int,
+) -> c_int {
+    let dispatched = on_channel(channel, |state| {
+        if events.is_null() {
+            return Err(Failure::NULL);
+        }
+        let limit = usize::try_from(limit).unwrap_or(0).min(BATCH_MAX);
+        if limit == 0 {
+            return Err(Failure::invalid("limit must be at least 1"));
+        }
+        let mut batch = std::mem::take(&mut state.batch);
+        let count = state.channel.dispatch_batch(&mut batch, limit, duration_of(timeout_ms));
+        for (at, done) in batch.drain(..).enumerate() {
+            // SAFETY: the caller has room for `limit` events, and there are no more than that.
+            unsafe { events.add(at).write(event_of(state, done)) };
+        }
+        state.batch = batch;
+        Ok(count? as c_int)
+    });
+    value(dispatched, -1)
+}
+
+/// Hands what was filed to the kernel now. Never needed before mp_dispatch(); of use before other
+/// work that takes long.
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_flush(channel: *mut mp_channel) -> c_int {
+    status(on_channel(channel, |state| Ok(state.channel.flush()?)))
+}
+
+/// Returns a buffer of mp_recv() to the channel, whose bytes are then gone.
+///
+/// Errors:
+///   EINVAL  the buffer is not in the caller's hands (any more)
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_release(channel: *mut mp_channel, buffer: i64) -> c_int {
+    status(on_channel(channel, |state| state.leases.take(buffer).map(drop)))
+}
+
+fn event_of(state: &mut State, done: Completion) -> mp_event {
+    let mut event = mp_event {
+        cmd: 0,
+        flags: if done.more { MP_MORE } else { 0 },
+        handle: state.numbering.encode(done.handle),
+        cookie: state.channel.cookie(done.handle).map_or(ptr::null_mut(), |cookie| cookie.pointer),
+        error: 0,
+        fd: -1,
+        size: 0,
+        data: ptr::null_mut(),
+        buffer: -1,
+        pending: 0,
+        revents: 0,
+        offset: 0,
+    };
+    match done.event {
+        Event::Receive(received) => {
+            event.cmd = mp_command::MP_RECV as u32;
+            if let Some(mut lease) = event.keep(received)
+                && !lease.is_empty()
+            {
+                event.size = lease.len();
+                event.data = lease.as_mut_ptr().cast();
+                event.buffer = state.leases.keep(lease);
+            }
+        }
+        Event::Transfer(transferred) => event.transferred(transferred),
+        Event::Write(written, buffer) => {
+            event.cmd = mp_command::MP_WRITE as u32;
+            event.size = event.keep(written).unwrap_or(0);
+            if !matches!(buffer, Buffer::Lease(_)) {
+                event.data = buffer.as_ptr().cast_mut().cast();
+            }
+        }
+        Event::Accept(accepted) => {
+            event.cmd = mp_command::MP_ACCEPT as u32;
+            if let Some(accepted) = event.keep(accepted) {
+                event.accepted(state, accepted);
+            }
+        }
+        Event::Poll(revents) => {
+            event.cmd = mp_command::MP_POLL as u32;
+            event.revents = event.keep(revents).unwrap_or(0);
+        }
+        Event::Connect(result) => event.simple(mp_command::MP_CONNECT, result),
+        Event::Disconnect(result) => event.simple(mp_command::MP_DISCONNECT, result),
+        Event::Close(result) => {
+            event.simple(mp_command::MP_CLOSE, result);
+            event.handle = MP_NONE;
+            let closing = &mut state.closing;
+            if let Some(at) = closing.iter().position(|(handle, _)| *handle == done.handle)
+                && let Some((_, cookie)) = closing.remove(at)
+            {
+                event.cookie = cookie;
+            }
+        }
+        // Requests that C has no call for are never filed.
+        _ => event.error = libc::EPROTO,
+    }
+    event
+}
+
+impl mp_event {
+    /// The result, or its errno for the event.
+    fn keep<T>(&mut self, result: io::Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.error = errno_in(&error);
+                None
+            }
+        }
+    }
+
+    fn simple(&mut self, command: mp_command, result: io::Result<()>) {
+        self.cmd = command as u32;
+        self.keep(result);
+    }
+
+    fn transferred(&mut self, done: Transferred) {
+        let command = match (done.command, done.offset) {
+            (RawCommand::Read, None) => mp_command::MP_READ,
+            (RawCommand::Read, Some(_)) => mp_command::MP_PREAD,
+            (RawCommand::Write, None) => mp_command::MP_WRITE,
+            (RawCommand::Write, Some(_)) => mp_command::MP_PWRITE,
+            (RawCommand::ReadVectored, _) => mp_command::MP_READV,
+            (RawCommand::WriteVectored, _) => mp_command::MP_WRITEV,
+        };
+        self.cmd = command as u32;
+        self.size = self.keep(done.bytes).unwrap_or(0);
+        self.data = done.address.cast();
+        self.offset = done.offset.unwrap_or(0);
+    }
+
+    fn accepted(&mut self, state: &mut State, accepted: Accepted) {
+        self.pending = accepted.pending;
+        let lightweight = accepted.socket.lightweight_index();
+        match (accepted.socket.into_descriptor(), lightweight) {
+            (Ok(descriptor), _) => self.fd = descriptor.into_raw_fd(),
+            (Err(socket), Some(index)) => {
+                self.fd = MP_LWSOCKET_FIRST + index as i32;
+                state.keep_lwsocket(index, socket);
+            }
+            // A socket that is no descriptor is a lightweight one.
+            (Err(_), None) => self.error = libc::EPROTO,
+        }
+    }
+}

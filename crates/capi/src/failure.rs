@@ -1,0 +1,157 @@
+//! Errors for C: `errno`, and words on demand.
+
+use channel::{Error, ListenerError};
+use libc::c_int;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::io;
+use std::panic::catch_unwind;
+
+/// Why a call failed.
+pub(crate) enum Failure {
+    Channel(Error),
+    Own { errno: c_int, text: &'static str },
+}
+
+impl Failure {
+    pub(crate) const NULL: Failure =
+        Failure::own(libc::EFAULT, "a pointer is NULL that must not be");
+    pub(crate) const NO_CHANNEL: Failure = Failure::own(
+        libc::EBADF,
+        "there is no such channel (any more): use the pointer that mp_create gave, and not after \
+         mp_destroy",
+    );
+    pub(crate) const NO_HANDLE: Failure = Failure::own(
+        libc::EBADF,
+        "the handle is not registered with a channel of this thread (any more)",
+    );
+    pub(crate) const PANIC: Failure = Failure::own(
+        libc::ENOTRECOVERABLE,
+        "the call failed in the middle, which is a defect of megapipe: destroy the channel, and \
+         report what was printed on the standard error output",
+    );
+
+    pub(crate) const fn own(errno: c_int, text: &'static str) -> Failure {
+        Failure::Own { errno, text }
+    }
+
+    pub(crate) const fn invalid(text: &'static str) -> Failure {
+        Failure::own(libc::EINVAL, text)
+    }
+
+    fn errno(&self) -> c_int {
+        match self {
+            Failure::Channel(error) => errno_of(error),
+            Failure::Own { errno, .. } => *errno,
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Failure::Channel(error) => error.to_string(),
+            Failure::Own { text, .. } => (*text).to_owned(),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Channel(error)
+    }
+}
+
+/// The table in the header says the same.
+fn errno_of(error: &Error) -> c_int {
+    match error {
+        Error::Setup { source, .. } | Error::System { source, .. } => errno_in(source),
+        Error::UnknownHandle => libc::EBADF,
+        Error::WrongKind { .. } => libc::EOPNOTSUPP,
+        Error::TooManyRequests { .. } | Error::QueueFull => libc::EAGAIN,
+        Error::TooManyHandles { .. } => libc::ENFILE,
+        Error::MixedAccept => libc::EBUSY,
+        Error::Forked => libc::EPERM,
+        Error::Listener(error) => match error {
+            ListenerError::Overlap { .. } => libc::EBUSY,
+            ListenerError::NotTcp => libc::EOPNOTSUPP,
+            ListenerError::AlreadyShared => libc::EADDRINUSE,
+            ListenerError::OtherUser { .. } => libc::EACCES,
+            ListenerError::OtherNamespace => libc::EXDEV,
+            ListenerError::Setup { source, .. } => errno_in(source),
+            _ => libc::EINVAL,
+        },
+        _ => libc::EINVAL,
+    }
+}
+
+/// The number of the kernel; what has none comes from the standard library, which refuses only
+/// what the system cannot do.
+pub(crate) fn errno_in(error: &io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// The last failure of a thread, in words only once somebody asks.
+struct Last {
+    failure: Option<Failure>,
+    words: CString,
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+/// Ends a call that gives 0 or -1.
+#[inline]
+pub(crate) fn status(result: Result<(), Failure>) -> c_int {
+    value(result.map(|()| 0), -1)
+}
+
+/// Ends a call that gives a value, or a certain one if it fails.
+#[inline]
+pub(crate) fn value<T>(result: Result<T, Failure>, failed: T) -> T {
+    match result {
+        Ok(value) => value,
+        Err(failure) => {
+            note(failure);
+            failed
+        }
+    }
+}
+
+#[cold]
+fn note(failure: Failure) {
+    let errno = failure.errno();
+    // While the thread ends there is nobody left to ask for words.
+    let _ = LAST.try_with(|last| {
+        if let Ok(mut last) = last.try_borrow_mut() {
+            last.get_or_insert_with(|| Last { failure: None, words: CString::default() }).failure =
+                Some(failure);
+        }
+    });
+    // SAFETY: the C library gives each thread a place for its errno, always valid.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// This thread's last error in words: what went wrong, and what would help.
+///
+/// The text is valid until the next call of mp_error() in the same thread, and stays the same
+/// while calls succeed. It is empty if no call has failed. errno is left as it is.
+///
+/// Failures of requests are no errors of calls: they come as events, with their number in
+/// mp_event.error.
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_error() -> *const c_char {
+    let words = catch_unwind(|| {
+        LAST.try_with(|last| {
+            let mut last = last.try_borrow_mut().ok()?;
+            let last = last.as_mut()?;
+            if let Some(failure) = last.failure.take() {
+                let text = failure.describe().replace('\0', " ");
+                last.words = CString::new(text).unwrap_or_default();
+            }
+            Some(last.words.as_ptr())
+        })
+        .ok()
+        .flatten()
+    });
+    words.ok().flatten().unwrap_or(c"".as_ptr())
+}

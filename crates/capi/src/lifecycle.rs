@@ -1,0 +1,183 @@
+//! Channels from their creation to their end.
+
+use crate::failure::{Failure, status, value};
+use crate::place::{HANDLES_MAX, destroy, occupy, on_channel};
+use crate::state::State;
+use crate::types::{MP_NEVER, mp_channel, mp_counters, mp_driver_choice, mp_options};
+use channel::{BufferClass, Channel, Config, DriverChoice, DriverKind};
+use libc::{c_char, c_int};
+use std::panic::catch_unwind;
+use std::ptr;
+use std::time::Duration;
+
+/// Creates a channel for the calling thread (report, Table 3.1).
+///
+/// options may be NULL for the defaults; they are read during the call only. Where io_uring is
+/// barred or too old, MP_DRIVER_AUTO falls back to epoll, and mp_driver_reason() says why; it does
+/// not hide a lack of memory or descriptors.
+///
+/// A thread that ends without mp_destroy() has its channels destroyed. After a fork the channel
+/// stays the parent's: calls in the child fail with EPERM; create one there.
+///
+/// Returns the channel, or NULL and errno.
+///
+/// Errors:
+///   EINVAL  an option is out of range, or MEGAPIPE_DRIVER names no driver
+///   EMFILE  2048 channels exist in the process, or there is no descriptor left
+///   ENOMEM, EPERM, ENOSYS, ...  the kernel refuses the channel: mp_error() names the remedy
+///
+/// # Safety
+///
+/// options must be NULL or point to a whole struct.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_create(options: *const mp_options) -> *mut mp_channel {
+    let options = match options.is_null() {
+        true => None,
+        // SAFETY: the caller vouches for the pointer.
+        false => Some(unsafe { &*options }),
+    };
+    let created = catch_unwind(|| {
+        let config = options.map_or_else(|| Ok(Config::default()), config_of)?;
+        let max_members = config.max_handles;
+        let channel = Channel::with_config(config)?;
+        occupy(|numbering| State::new(channel, max_members, numbering))
+    });
+    value(created.unwrap_or(Err(Failure::PANIC)), ptr::null_mut())
+}
+
+fn config_of(options: &mp_options) -> Result<Config, Failure> {
+    if options.reserved != [0; 8] {
+        return Err(Failure::invalid("mp_options.reserved must be zero: start from { 0 }"));
+    }
+    let or = |value: u32, default: u32| if value == 0 { default } else { value };
+    const AUTO: u32 = mp_driver_choice::MP_DRIVER_AUTO as u32;
+    const URING: u32 = mp_driver_choice::MP_DRIVER_URING as u32;
+    const EPOLL: u32 = mp_driver_choice::MP_DRIVER_EPOLL as u32;
+    let driver = match options.driver {
+        AUTO => DriverChoice::Auto,
+        URING => DriverChoice::Uring,
+        EPOLL => DriverChoice::Epoll,
+        _ => return Err(Failure::invalid("mp_options.driver must be one of MP_DRIVER_...")),
+    };
+    let defaults = Config { max_handles: HANDLES_MAX, ..Config::default() };
+    let class = |count: u32, bytes: u32, default: BufferClass| {
+        let count = u16::try_from(or(count, default.count.into())).map_err(|_| {
+            Failure::invalid("a class has 2 to 32768 buffers: mp_options.small_, .large_buffers")
+        })?;
+        Ok::<_, Failure>(BufferClass { count, bytes: or(bytes, default.bytes) })
+    };
+    if options.max_handles > HANDLES_MAX {
+        return Err(Failure::invalid("mp_options.max_handles must be at most 1048576"));
+    }
+    Ok(Config {
+        driver,
+        batch: or(options.batch, defaults.batch),
+        completions: or(options.completions, defaults.completions),
+        max_handles: or(options.max_handles, defaults.max_handles),
+        max_requests: or(options.max_requests, defaults.max_requests),
+        max_lightweight: or(options.max_lwsockets, defaults.max_lightweight),
+        linger: match options.linger_us {
+            0 => defaults.linger,
+            MP_NEVER => Duration::ZERO,
+            linger_us => Duration::from_micros(linger_us.into()),
+        },
+        small_buffers: class(
+            options.small_buffers,
+            options.small_buffer_bytes,
+            defaults.small_buffers,
+        )?,
+        large_buffers: class(
+            options.large_buffers,
+            options.large_buffer_bytes,
+            defaults.large_buffers,
+        )?,
+        steal_interval: match options.steal_interval_us {
+            0 => None,
+            interval_us => Some(Duration::from_micros(interval_us.into())),
+        },
+    })
+}
+
+/// Destroys a channel. What is pending is cancelled and never delivered.
+///
+/// Lightweight sockets are closed, also those that were accepted and not registered. Descriptors
+/// stay open and are the caller's again. Buffers of mp_recv() become invalid. Memory of requests
+/// may be used again after the return. The shares of a listener go to the other channels that
+/// share it.
+///
+/// Errors:
+///   EDEADLK  called in a signal handler that interrupted a call on this channel
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_destroy(channel: *mut mp_channel) -> c_int {
+    status(destroy(channel))
+}
+
+/// The driver of a channel: "uring" or "epoll"; NULL and errno if there is no such channel.
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_driver(channel: *mut mp_channel) -> *const c_char {
+    let name = on_channel(channel, |state| {
+        Ok(match state.channel.driver().kind {
+            DriverKind::Uring => c"uring".as_ptr(),
+            DriverKind::Epoll => c"epoll".as_ptr(),
+        })
+    });
+    value(name, ptr::null())
+}
+
+/// Why the channel has its driver, in words for a person. Valid until mp_destroy().
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_driver_reason(channel: *mut mp_channel) -> *const c_char {
+    value(on_channel(channel, |state| Ok(state.driver_reason.as_ptr())), ptr::null())
+}
+
+/// Copies what the channel has counted so far into *counters, whose size is bytes: say
+/// sizeof *counters. Fields that this version does not know are set to 0.
+///
+/// # Safety
+///
+/// counters must point to that many writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_statistics(
+    channel: *mut mp_channel,
+    counters: *mut mp_counters,
+    bytes: usize,
+) -> c_int {
+    status(on_channel(channel, |state| {
+        if counters.is_null() {
+            return Err(Failure::NULL);
+        }
+        let counted = state.channel.counters();
+        let current = mp_counters {
+            requests: counted.requests,
+            completions: counted.completions,
+            operations: counted.operations,
+            system_calls: counted.system_calls,
+            waits: counted.waits,
+            batched: counted.batched,
+            largest_batch: counted.largest_batch,
+            buffer_waits: counted.buffer_waits,
+            overflows: counted.overflows,
+            refused: counted.refused,
+            cancelled: counted.cancelled,
+            stolen: counted.stolen,
+            adopted: counted.adopted,
+            orphaned: counted.orphaned,
+        };
+        if bytes > 1 << 16 {
+            return Err(Failure::invalid("bytes must be the size of the struct"));
+        }
+        let known = bytes.min(size_of::<mp_counters>());
+        // SAFETY: the caller has room for `bytes` bytes, of which `known` are ours to fill.
+        unsafe {
+            ptr::write_bytes(counters.cast::<u8>(), 0, bytes);
+            ptr::copy_nonoverlapping((&raw const current).cast(), counters.cast::<u8>(), known);
+        }
+        Ok(())
+    }))
+}
+
+/// The version of the library, such as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}

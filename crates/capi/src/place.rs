@@ -1,0 +1,261 @@
+//! Where the channels are: the way from a handle or a pointer of C's to its channel, which costs
+//! two loads and checks everything.
+//!
+//! Each channel has a place in a static table. `mp_channel *` points there and is never followed
+//! before it has been compared with the table, so a pointer to a destroyed channel does no harm;
+//! and the number of the place is part of every handle. Only the thread that a place belongs to
+//! goes on from it to the channel.
+
+use crate::failure::Failure;
+use crate::state::State;
+use crate::types::{mp_channel, mp_handle};
+use channel::Handle;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Channels that may exist at once in a process.
+pub(crate) const PLACES: usize = 1 << 11;
+/// Handles that one channel may have.
+pub(crate) const HANDLES_MAX: u32 = 1 << 20;
+
+const INDEX_SHIFT: u32 = 32;
+const PLACE_SHIFT: u32 = 52;
+
+/// The place of one channel.
+struct Place {
+    /// The number of the thread, 0 while the place is free.
+    owner: AtomicU64,
+    state: AtomicPtr<Guarded>,
+    /// What is added to the generations of the channel's handles: above all that earlier channels
+    /// of the place have used, so that their handles stay stale.
+    base: AtomicU32,
+}
+
+static TABLE: [Place; PLACES] = [const {
+    Place {
+        owner: AtomicU64::new(0),
+        state: AtomicPtr::new(ptr::null_mut()),
+        base: AtomicU32::new(0),
+    }
+}; PLACES];
+
+/// Where the search for a free place begins: as far as possible from the last one given back.
+static NEXT: Mutex<usize> = Mutex::new(0);
+
+static THREADS: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// A number that no later thread has, unlike the system's. 0 until the first channel.
+    static THREAD: Cell<u64> = const { Cell::new(0) };
+    static LEAVING: Leaving = const { Leaving };
+}
+
+/// What a call may find its channel in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    /// A call is under way, below us on the stack.
+    Inside,
+    /// A call has panicked.
+    Broken,
+}
+
+/// A channel with what keeps calls from meeting it in the middle of another.
+struct Guarded {
+    phase: Cell<Phase>,
+    state: State,
+}
+
+/// Destroys the channels that its thread leaves behind.
+struct Leaving;
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let me = THREAD.get();
+        for (number, place) in TABLE.iter().enumerate() {
+            if place.owner.load(Ordering::Relaxed) == me {
+                // A panic must not leave a thread's end; what it left undone is leaked.
+                let _ = catch_unwind(|| vacate(number));
+            }
+        }
+    }
+}
+
+/// The part of a handle that is its channel's own.
+#[derive(Clone, Copy)]
+pub(crate) struct Numbering {
+    place: usize,
+    base: u32,
+}
+
+impl Numbering {
+    pub(crate) fn encode(self, handle: Handle) -> mp_handle {
+        let (index, generation) = (handle.index(), handle.generation());
+        let generation = generation.wrapping_add(self.base);
+        (self.place as i64) << PLACE_SHIFT | i64::from(index) << INDEX_SHIFT | i64::from(generation)
+    }
+}
+
+/// The handle's number in its channel, which checks it.
+fn decode(handle: mp_handle, base: u32) -> (u32, u32) {
+    let index = (handle >> INDEX_SHIFT) as u32 & (HANDLES_MAX - 1);
+    (index, (handle as u32).wrapping_sub(base))
+}
+
+/// Puts a channel into a place of its own.
+pub(crate) fn occupy(make: impl FnOnce(Numbering) -> State) -> Result<*mut mp_channel, Failure> {
+    if THREAD.get() == 0 {
+        THREAD.set(THREADS.fetch_add(1, Ordering::Relaxed));
+    }
+    // Touched, so that it is dropped when the thread ends.
+    LEAVING.with(|_| ());
+    let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+    let free = |number: &usize| TABLE[*number].owner.load(Ordering::Relaxed) == 0;
+    let Some(number) = (0..PLACES).map(|step| (*next + step) % PLACES).find(free) else {
+        return Err(Failure::own(
+            libc::EMFILE,
+            "2048 channels exist in this process, the limit: destroy one, or use fewer threads",
+        ));
+    };
+    *next = (number + 1) % PLACES;
+    let place = &TABLE[number];
+    let numbering = Numbering { place: number, base: place.base.load(Ordering::Relaxed) };
+    let guarded = Box::new(Guarded { phase: Cell::new(Phase::Idle), state: make(numbering) });
+    place.state.store(Box::into_raw(guarded), Ordering::Relaxed);
+    place.owner.store(THREAD.get(), Ordering::Release);
+    Ok(ptr::from_ref(place).cast_mut().cast())
+}
+
+/// Destroys a channel and frees its place.
+fn vacate(number: usize) {
+    let place = &TABLE[number];
+    let guarded = place.state.swap(ptr::null_mut(), Ordering::Relaxed);
+    if guarded.is_null() {
+        return;
+    }
+    // SAFETY: the place belongs to this thread, and the box that `occupy` gave up is taken out of
+    // it exactly once.
+    let mut guarded = unsafe { Box::from_raw(guarded) };
+    place.base.fetch_add(guarded.state.most_generation().wrapping_add(1), Ordering::Relaxed);
+    if guarded.phase.get() == Phase::Broken {
+        // Nobody knows what a panic left half done: it must not run again.
+        std::mem::forget(guarded);
+    } else {
+        guarded.phase.set(Phase::Inside);
+        guarded.state.end();
+    }
+    let _next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+    place.owner.store(0, Ordering::Release);
+}
+
+/// The number of the place that a pointer of C's means.
+fn number_of(channel: *const mp_channel) -> Result<usize, Failure> {
+    if channel.is_null() {
+        return Err(Failure::NULL);
+    }
+    let offset = (channel as usize).wrapping_sub(TABLE.as_ptr() as usize);
+    let number = offset / size_of::<Place>();
+    if number >= PLACES || !offset.is_multiple_of(size_of::<Place>()) {
+        return Err(Failure::NO_CHANNEL);
+    }
+    match TABLE[number].owner.load(Ordering::Acquire) {
+        0 => Err(Failure::NO_CHANNEL),
+        owner if owner == THREAD.get() => Ok(number),
+        _ => Err(Failure::own(
+            libc::EPERM,
+            "the channel belongs to another thread: call it there, or create one for each thread",
+        )),
+    }
+}
+
+/// Runs a call on the channel that a pointer means.
+pub(crate) fn on_channel<T>(
+    channel: *const mp_channel,
+    body: impl FnOnce(&mut State) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    enter(number_of(channel)?, body)
+}
+
+/// Runs a call on the channel of a handle.
+#[inline]
+pub(crate) fn on_handle<T>(
+    handle: mp_handle,
+    body: impl FnOnce(&mut State, Handle) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    if handle < 0 {
+        return Err(Failure::NO_HANDLE);
+    }
+    let number = (handle >> PLACE_SHIFT) as usize;
+    let place = &TABLE[number];
+    // A free place's 0 is also the number of a thread that never had a channel.
+    let owner = place.owner.load(Ordering::Acquire);
+    if owner == 0 || owner != THREAD.get() {
+        return Err(Failure::NO_HANDLE);
+    }
+    let (index, generation) = decode(handle, place.base.load(Ordering::Relaxed));
+    enter(number, |state| {
+        let handle = state.channel.handle(index, generation);
+        body(state, handle)
+    })
+}
+
+/// Runs a call on the channel of a place of this thread.
+#[inline]
+fn enter<T>(
+    number: usize,
+    body: impl FnOnce(&mut State) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let guarded = TABLE[number].state.load(Ordering::Relaxed);
+    if guarded.is_null() {
+        return Err(Failure::NO_CHANNEL);
+    }
+    // SAFETY: the place belongs to this thread, which alone empties it, and not during a call, see
+    // below. The phase is in a cell of its own that no exclusive borrow covers.
+    let phase = unsafe { &(*guarded).phase };
+    match phase.replace(Phase::Inside) {
+        Phase::Idle => {}
+        Phase::Inside => {
+            return Err(Failure::own(
+                libc::EDEADLK,
+                "a call on this channel is under way already: do not call it in signal handlers",
+            ));
+        }
+        Phase::Broken => {
+            phase.set(Phase::Broken);
+            return Err(Failure::own(
+                libc::ENOTRECOVERABLE,
+                "an earlier call on this channel failed in the middle, which is a defect of \
+                 megapipe: destroy the channel, and report what was printed then",
+            ));
+        }
+    }
+    // SAFETY: the phase keeps all other calls out, so the borrow is exclusive.
+    let state = unsafe { &mut (*guarded).state };
+    match catch_unwind(AssertUnwindSafe(|| body(state))) {
+        Ok(result) => {
+            phase.set(Phase::Idle);
+            result
+        }
+        Err(_) => {
+            phase.set(Phase::Broken);
+            Err(Failure::PANIC)
+        }
+    }
+}
+
+/// Destroys the channel that a pointer means.
+pub(crate) fn destroy(channel: *mut mp_channel) -> Result<(), Failure> {
+    let number = number_of(channel)?;
+    let guarded = TABLE[number].state.load(Ordering::Relaxed);
+    // SAFETY: as in `enter`.
+    if !guarded.is_null() && unsafe { (*guarded).phase.get() } == Phase::Inside {
+        return Err(Failure::own(
+            libc::EDEADLK,
+            "a call on this channel is under way: do not destroy it in signal handlers",
+        ));
+    }
+    catch_unwind(|| vacate(number)).map_err(|_| Failure::PANIC)
+}

@@ -1,0 +1,354 @@
+//! Filing requests. What is common to them is said once, at the top of the header.
+
+use crate::address;
+use crate::failure::{Failure, status};
+use crate::place::on_handle;
+use crate::state::State;
+use crate::types::{MP_IN, MP_OUT, MP_REPEAT, mp_handle};
+use channel::{Accept, Direction, Handle, Repeat, Transfer};
+use libc::{c_int, c_void, iovec, sockaddr, socklen_t};
+use std::net::Shutdown;
+
+/// Accepts connections on a listener: one MP_ACCEPT for each (report, Table 3.1).
+///
+/// count: how many; 0 for all until mp_cancel(). Counts of several calls add up. is_lwsocket: not
+/// 0 for lightweight sockets, which have no descriptor and belong to the channel (report, section
+/// 3.4.2); the epoll driver gives descriptors nevertheless, non-blocking ones.
+///
+/// The event's fd is to be registered or, if it is a descriptor, may be used without the channel
+/// and then is the caller's to close. An error such as EMFILE ends the request; connections stay
+/// queued in the kernel. ECANCELED is the last completion after mp_cancel().
+///
+/// Errors:
+///   EBUSY   accepts of the other kind are outstanding: cancel them first
+///   EINVAL  count is negative
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_accept(handle: mp_handle, count: c_int, is_lwsocket: c_int) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        let kind = if is_lwsocket == 0 { Accept::descriptors() } else { Accept::lightweight() };
+        let accept = match u32::try_from(count) {
+            Ok(0) => kind,
+            Ok(count) => kind.count(count),
+            Err(_) => return Err(Failure::invalid("count must not be negative: 0 is for ever")),
+        };
+        Ok(state.channel.accept(handle, accept)?)
+    }))
+}
+
+/// Connects a socket: one MP_CONNECT. The address is copied. Requests that are filed meanwhile on
+/// the same handle wait for it.
+///
+/// Errors:
+///   EAFNOSUPPORT  the address is none of AF_INET, AF_INET6 and AF_UNIX
+///   EINVAL        size does not suit the family
+///
+/// # Safety
+///
+/// address must point to that many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_connect(
+    handle: mp_handle,
+    address: *const sockaddr,
+    size: socklen_t,
+) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        if address.is_null() {
+            return Err(Failure::NULL);
+        }
+        let bytes = (size as usize).min(size_of::<libc::sockaddr_storage>());
+        // SAFETY: the caller vouches for `size` bytes.
+        let raw = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes) };
+        Ok(state.channel.connect(handle, address::parse(raw)?)?)
+    }))
+}
+
+/// Files a transfer of the caller's memory.
+fn transfer(handle: mp_handle, transfer: Transfer<'_>) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        // SAFETY: whoever calls the C functions below has promised to leave the memory alone.
+        Ok(unsafe { state.channel.transfer(handle, transfer) }?)
+    }))
+}
+
+/// Refuses memory that cannot be what the caller means.
+fn check_memory(address: *const c_void, bytes: usize) -> Result<(), Failure> {
+    if address.is_null() && bytes > 0 {
+        return Err(Failure::NULL);
+    }
+    if bytes > isize::MAX as usize {
+        return Err(Failure::invalid("the size is negative or above SSIZE_MAX"));
+    }
+    Ok(())
+}
+
+fn read(handle: mp_handle, address: *mut c_void, bytes: usize, offset: Option<u64>) -> c_int {
+    match check_memory(address, bytes) {
+        Ok(()) => transfer(handle, Transfer::Read { address: address.cast(), bytes, offset }),
+        Err(failure) => status(Err(failure)),
+    }
+}
+
+fn write(handle: mp_handle, address: *const c_void, bytes: usize, offset: Option<u64>) -> c_int {
+    match check_memory(address, bytes) {
+        Ok(()) => transfer(handle, Transfer::Write { address: address.cast(), bytes, offset }),
+        Err(failure) => status(Err(failure)),
+    }
+}
+
+/// Reads at most size bytes: one MP_READ with what is there, 0 at the end (report, Table 3.1).
+/// From a file: at its position. For connections that are mostly idle mp_recv() needs less memory.
+///
+/// Errors:
+///   EINVAL  size is 0 or above SSIZE_MAX
+///
+/// # Safety
+///
+/// buffer must stay valid and untouched until the completion.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_read(handle: mp_handle, buffer: *mut c_void, size: usize) -> c_int {
+    read(handle, buffer, size, None)
+}
+
+/// Writes all of size bytes: one MP_WRITE (report, Table 3.1). To a file: at its position. To a
+/// connected datagram socket: one datagram.
+///
+/// The event's size is below the request's only if the peer failed on the way; the next write
+/// tells the error. A broken socket raises no SIGPIPE; a broken pipe does unless it is ignored.
+///
+/// # Safety
+///
+/// buffer must stay valid and unchanged until the completion.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_write(handle: mp_handle, buffer: *const c_void, size: usize) -> c_int {
+    write(handle, buffer, size, None)
+}
+
+/// Reads from a disk file at an offset: one MP_PREAD, which repeats the offset, because many such
+/// requests of a handle may be under way, in no order. At most 2 GiB at a time.
+///
+/// # Safety
+///
+/// As for mp_read().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_pread(
+    handle: mp_handle,
+    buffer: *mut c_void,
+    size: usize,
+    offset: u64,
+) -> c_int {
+    read(handle, buffer, size, Some(offset))
+}
+
+/// Writes all of size bytes to a disk file at an offset: one MP_PWRITE, as with mp_pread().
+///
+/// # Safety
+///
+/// As for mp_write().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_pwrite(
+    handle: mp_handle,
+    buffer: *const c_void,
+    size: usize,
+    offset: u64,
+) -> c_int {
+    write(handle, buffer, size, Some(offset))
+}
+
+/// The vector of a call.
+///
+/// # Safety
+///
+/// `vector` must be null or point to that many entries.
+unsafe fn vectors<'a>(vector: *const iovec, count: c_int) -> Result<&'a [iovec], Failure> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    if count > 1024 {
+        return Err(Failure::invalid("count must be 0 to 1024 (IOV_MAX)"));
+    }
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if vector.is_null() {
+        return Err(Failure::NULL);
+    }
+    // SAFETY: the caller vouches for the pointer.
+    let vectors = unsafe { std::slice::from_raw_parts(vector, count) };
+    let mut sum: usize = 0;
+    for vector in vectors {
+        check_memory(vector.iov_base, vector.iov_len)?;
+        sum = sum.saturating_add(vector.iov_len);
+    }
+    check_memory(std::ptr::dangling(), sum)?;
+    Ok(vectors)
+}
+
+/// Reads into several pieces of memory, filling one after the other: one MP_READV (report, Table
+/// 3.1). The array is copied, the memory it describes is not. count: 1 to 1024.
+///
+/// Errors:
+///   EINVAL  count is out of range, or there is no room to read into
+///
+/// # Safety
+///
+/// As for mp_read(), of each piece.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_readv(handle: mp_handle, vector: *const iovec, count: c_int) -> c_int {
+    // SAFETY: the caller vouches for it.
+    match unsafe { vectors(vector, count) } {
+        Ok(vectors) => transfer(handle, Transfer::ReadVectored(vectors)),
+        Err(failure) => status(Err(failure)),
+    }
+}
+
+/// Writes all of several pieces of memory, in order: one MP_WRITEV (report, Table 3.1). The array
+/// is copied, the memory it describes is not. count: 0 to 1024.
+///
+/// Errors:
+///   EINVAL  count is out of range
+///
+/// # Safety
+///
+/// As for mp_write(), of each piece.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_writev(handle: mp_handle, vector: *const iovec, count: c_int) -> c_int {
+    // SAFETY: the caller vouches for it.
+    match unsafe { vectors(vector, count) } {
+        Ok(vectors) => transfer(handle, Transfer::WriteVectored(vectors)),
+        Err(failure) => status(Err(failure)),
+    }
+}
+
+fn repeat_of(flags: c_int) -> Result<Repeat, Failure> {
+    match flags {
+        0 => Ok(Repeat::Once),
+        MP_REPEAT => Ok(Repeat::UntilCancelled),
+        _ => Err(Failure::invalid("flags must be 0 or MP_REPEAT")),
+    }
+}
+
+/// Receives from a stream or pipe into a buffer of the channel's: MP_RECV, with the bytes at the
+/// event's data until mp_release() of its buffer. size 0 is the end, which has no buffer.
+///
+/// flags: 0 for one completion; MP_REPEAT for one each time, until the end, an error or
+/// mp_cancel(), which is cheaper than asking again. Idle connections hold no memory this way.
+/// While all buffers are in the caller's hands, receiving waits; nothing is lost.
+///
+/// Errors:
+///   EINVAL  flags are unknown
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_recv(handle: mp_handle, flags: c_int) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        Ok(state.channel.receive(handle, repeat_of(flags)?)?)
+    }))
+}
+
+/// Writes bytes of a buffer that mp_recv() brought, and releases the buffer when they are sent:
+/// one MP_WRITE, whose data is NULL. How to send back what came without a copy and without
+/// keeping books. offset and size say which of the event's bytes. If it fails, the buffer is the
+/// caller's still.
+///
+/// Errors:
+///   EINVAL  the buffer is not in the caller's hands, or has fewer bytes
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_write_buffer(
+    handle: mp_handle,
+    buffer: i64,
+    offset: usize,
+    size: usize,
+) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        let lease = state.leases.take(buffer)?;
+        write_lease(state, handle, buffer, lease, offset, size)
+    }))
+}
+
+fn write_lease(
+    state: &mut State,
+    handle: Handle,
+    buffer: i64,
+    mut lease: channel::Lease,
+    offset: usize,
+    size: usize,
+) -> Result<(), Failure> {
+    if offset.checked_add(size).is_none_or(|end| end > lease.len()) {
+        state.leases.put_back(buffer, lease);
+        return Err(Failure::invalid("offset and size must lie within the event's size"));
+    }
+    lease.advance(offset);
+    lease.truncate(size);
+    state.channel.write(handle, lease).map_err(|rejected| {
+        if let channel::Buffer::Lease(mut lease) = rejected.buffer {
+            lease.restore();
+            state.leases.put_back(buffer, lease);
+        }
+        rejected.error.into()
+    })
+}
+
+/// Waits until a socket or pipe is ready for calls that the caller makes itself: MP_POLL with
+/// revents.
+///
+/// events: POLLIN, POLLOUT, POLLPRI and POLLRDHUP of poll(2); POLLERR and POLLHUP come in any
+/// case. flags: 0 for one completion; MP_REPEAT for what is there at first and then each change for
+/// the better, as edge-triggered epoll(7) does; an event may be told twice. A handle has one poll at
+/// a time; a second one begins when the first has ended.
+///
+/// Errors:
+///   EINVAL  events or flags are unknown
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_poll(handle: mp_handle, events: u32, flags: c_int) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        Ok(state.channel.poll(handle, events, repeat_of(flags)?)?)
+    }))
+}
+
+/// Shuts a connection down in both directions, after the writes that were filed before: one
+/// MP_DISCONNECT (report, Table 3.1). The handle stays registered.
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_disconnect(handle: mp_handle) -> c_int {
+    mp_shutdown(handle, libc::SHUT_RDWR)
+}
+
+/// Shuts a connection down as shutdown(2) does, after the writes that were filed before: one
+/// MP_DISCONNECT. how: SHUT_RD, SHUT_WR or SHUT_RDWR.
+///
+/// Errors:
+///   EINVAL  how is none of these
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_shutdown(handle: mp_handle, how: c_int) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        let how = match how {
+            libc::SHUT_RD => Shutdown::Read,
+            libc::SHUT_WR => Shutdown::Write,
+            libc::SHUT_RDWR => Shutdown::Both,
+            _ => return Err(Failure::invalid("how must be SHUT_RD, SHUT_WR or SHUT_RDWR")),
+        };
+        Ok(state.channel.disconnect(handle, how)?)
+    }))
+}
+
+/// Cancels requests of a handle, which stays registered. Each has its last completion still: with
+/// ECANCELED, or with its result if that was quicker.
+///
+/// what: MP_IN for reads and receives, MP_OUT for connects, writes and shutdowns, 0 for everything,
+/// accepts, polls and transfers at an offset included.
+///
+/// Errors:
+///   EINVAL  what is unknown
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_cancel(handle: mp_handle, what: c_int) -> c_int {
+    const BOTH: c_int = MP_IN | MP_OUT;
+    status(on_handle(handle, |state, handle| {
+        let channel = &mut state.channel;
+        match what {
+            0 => channel.cancel(handle)?,
+            MP_IN => channel.cancel_direction(handle, Direction::Inbound)?,
+            MP_OUT => channel.cancel_direction(handle, Direction::Outbound)?,
+            BOTH => {
+                channel.cancel_direction(handle, Direction::Inbound)?;
+                channel.cancel_direction(handle, Direction::Outbound)?;
+            }
+            _ => return Err(Failure::invalid("what must be made of MP_IN and MP_OUT, or 0")),
+        }
+        Ok(())
+    }))
+}

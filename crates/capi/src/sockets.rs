@@ -1,0 +1,192 @@
+//! What is done to sockets besides requests.
+
+use crate::address;
+use crate::failure::{Failure, errno_in, status, value};
+use crate::members::set_of;
+use crate::place::on_handle;
+use crate::types::mp_handle;
+use channel::CpuSet;
+use libc::{c_int, c_void, cpu_set_t, sockaddr, socklen_t};
+use std::io;
+use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
+
+/// Another descriptor for the same socket or file: the way from a lightweight socket to a regular
+/// one. It is the caller's to close. The handle stays registered and works on.
+///
+/// Returns the descriptor, or -1 and errno.
+///
+/// Errors:
+///   EMFILE, ENFILE  there is no descriptor left
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_to_fd(handle: mp_handle) -> c_int {
+    let descriptor =
+        on_handle(handle, |state, handle| Ok(state.channel.descriptor(handle)?.into_raw_fd()));
+    value(descriptor, -1)
+}
+
+/// The largest value of an option that anything needs.
+const OPTION_BYTES_MAX: usize = 1 << 16;
+
+/// Sets an option of a socket as setsockopt(2) does, also of a lightweight socket: those at the
+/// levels SOL_SOCKET and IPPROTO_TCP. At once, not in the order of requests.
+///
+/// Errors:
+///   EOPNOTSUPP, ENOPROTOOPT, EINVAL, ...  as setsockopt(2)
+///
+/// # Safety
+///
+/// option must point to that many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_sockopt(
+    handle: mp_handle,
+    level: c_int,
+    name: c_int,
+    option: *const c_void,
+    size: socklen_t,
+) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        if option.is_null() {
+            return Err(Failure::NULL);
+        }
+        if size as usize > OPTION_BYTES_MAX {
+            return Err(Failure::invalid("the value of an option has at most 65536 bytes"));
+        }
+        // SAFETY: the caller vouches for the bytes.
+        let option = unsafe { slice::from_raw_parts(option.cast::<u8>(), size as usize) };
+        Ok(state.channel.set_socket_option(handle, level, name, option)?)
+    }))
+}
+
+/// Reads an option of a socket as getsockopt(2) does; of a lightweight socket those at the level
+/// SOL_SOCKET. *size: before the call the room at option, after it the length of the value.
+///
+/// Errors:
+///   EOPNOTSUPP, ENOPROTOOPT, EINVAL, ...  as getsockopt(2)
+///
+/// # Safety
+///
+/// size must point to the number of writable bytes at option.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_sockopt_get(
+    handle: mp_handle,
+    level: c_int,
+    name: c_int,
+    option: *mut c_void,
+    size: *mut socklen_t,
+) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        if option.is_null() || size.is_null() {
+            return Err(Failure::NULL);
+        }
+        // SAFETY: the caller vouches for the pointer.
+        let room = unsafe { *size } as usize;
+        if room > OPTION_BYTES_MAX {
+            return Err(Failure::invalid("the value of an option has at most 65536 bytes"));
+        }
+        // SAFETY: the caller vouches for that many writable bytes.
+        let option = unsafe { slice::from_raw_parts_mut(option.cast::<u8>(), room) };
+        let bytes = state.channel.socket_option(handle, level, name, option)?;
+        // SAFETY: as above.
+        unsafe { *size = bytes as socklen_t };
+        Ok(())
+    }))
+}
+
+/// The address of the other side of a connection, as getpeername(2) gives it, also of a
+/// lightweight socket. *size: before the call the room at address, after it the size of the
+/// address, of which no more than the room was filled.
+///
+/// Errors:
+///   ENOTCONN      it is not connected
+///   EAFNOSUPPORT  the address is none of AF_INET, AF_INET6 and AF_UNIX
+///
+/// # Safety
+///
+/// size must point to the number of writable bytes at address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_peer_address(
+    handle: mp_handle,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        if address.is_null() || size.is_null() {
+            return Err(Failure::NULL);
+        }
+        let (raw, bytes) = address::form(&state.channel.peer_address(handle)?);
+        // SAFETY: the caller vouches for `*size` writable bytes, and no more of them are filled.
+        unsafe {
+            let room = (*size as usize).min(bytes);
+            raw.as_ptr().copy_to_nonoverlapping(address.cast(), room);
+            *size = bytes as socklen_t;
+        }
+        Ok(())
+    }))
+}
+
+/// Makes accept queues of a listening TCP socket for processes that are about to be forked: one
+/// socket for each set of CPUs, which listens on the same address and gets the connections whose
+/// handshake runs on those CPUs (report, section 3.4.1). The listener keeps the other CPUs.
+///
+/// fds[i] is -1 to have a socket made for masks[i], or one that an earlier call made: those come
+/// first, in the same order, with their new masks. Each process registers its own socket, as any
+/// listener. The parent keeps all of them open: then a worker that ends loses no connection. A
+/// mask may be empty; what waits in its socket must still be accepted by someone. Threads of one
+/// process need none of this: see mp_register().
+///
+/// Errors:
+///   EINVAL      a mask overlaps with another, count is not 1 to 1024, a known socket follows a
+///               new one, or the socket does not listen
+///   EADDRINUSE  SO_REUSEPORT is set already, by somebody else
+///   EOPNOTSUPP  it is no TCP socket
+///   EACCES      the listener was made under another user id
+///
+/// # Safety
+///
+/// masks and fds must point to count entries.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_partition(
+    listen_fd: c_int,
+    masks: *const cpu_set_t,
+    count: c_int,
+    fds: *mut c_int,
+) -> c_int {
+    if masks.is_null() || fds.is_null() {
+        return status(Err(Failure::NULL));
+    }
+    let count = match usize::try_from(count) {
+        Ok(count @ 1..=1024) => count,
+        _ => return status(Err(Failure::invalid("count must be 1 to 1024"))),
+    };
+    // SAFETY: the caller vouches for both arrays.
+    let (masks, fds) =
+        unsafe { (slice::from_raw_parts(masks, count), slice::from_raw_parts_mut(fds, count)) };
+    let made = catch_unwind(AssertUnwindSafe(|| partition(listen_fd, masks, fds)));
+    status(made.unwrap_or(Err(Failure::PANIC)))
+}
+
+fn partition(listen_fd: c_int, masks: &[cpu_set_t], fds: &mut [c_int]) -> Result<(), Failure> {
+    let known = fds.iter().take_while(|fd| **fd != -1).count();
+    if fds[known..].iter().any(|fd| *fd != -1) {
+        return Err(Failure::invalid("sockets of earlier calls come first, then -1 for new ones"));
+    }
+    for fd in fds[..known].iter().chain([&listen_fd]) {
+        // SAFETY: the call takes no pointers.
+        if unsafe { libc::fcntl(*fd, libc::F_GETFD) } < 0 {
+            let errno = errno_in(&io::Error::last_os_error());
+            return Err(Failure::own(errno, "a descriptor is not open"));
+        }
+    }
+    // SAFETY: all are open, and the caller lends them for the call.
+    let borrow = |fd: &c_int| unsafe { BorrowedFd::borrow_raw(*fd) };
+    let listener = borrow(&listen_fd);
+    let known_fds: Vec<BorrowedFd<'_>> = fds[..known].iter().map(borrow).collect();
+    let sets: Vec<CpuSet> = masks.iter().map(set_of).collect();
+    let made = channel::partition(listener, &sets, &known_fds).map_err(channel::Error::from)?;
+    for (fd, made) in fds[known..].iter_mut().zip(made) {
+        *fd = made.into_raw_fd();
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! What the header declares besides calls.
+
+#![allow(non_camel_case_types, reason = "the names are C's")]
+
+use libc::c_void;
+
+/// A channel. It belongs to the thread that created it.
+pub struct mp_channel(());
+
+/// A member of a channel, from mp_register(): 0 or more; -1 is none.
+///
+/// It names its channel, too. After mp_unregister() or mp_close() every call with it fails with
+/// EBADF, also when its place is taken by another, and so does every call in another thread.
+pub type mp_handle = i64;
+
+/// No handle.
+pub const MP_NONE: i64 = -1;
+
+/// Lightweight sockets are numbered from 2^30 on, above all file descriptors.
+pub const MP_LWSOCKET_FIRST: i32 = 1 << 30;
+
+/// In mp_event.flags: further completions of the same request follow.
+pub const MP_MORE: u32 = 1;
+
+/// For mp_recv() and mp_poll(): complete each time, until cancelled, the end or an error.
+pub const MP_REPEAT: i32 = 1;
+
+/// For mp_cancel(): reads and receives.
+pub const MP_IN: i32 = 1;
+/// For mp_cancel(): connects, writes and shutdowns.
+pub const MP_OUT: i32 = 2;
+
+/// For mp_options.linger_us: never linger.
+pub const MP_NEVER: u32 = u32::MAX;
+
+/// What drives a channel.
+#[repr(C)]
+pub enum mp_driver_choice {
+    /// io_uring (Linux 6.1 or later), else epoll; or what the environment variable
+    /// MEGAPIPE_DRIVER says (auto, uring or epoll).
+    MP_DRIVER_AUTO = 0,
+    /// io_uring, or no channel.
+    MP_DRIVER_URING = 1,
+    /// epoll(7) and non-blocking calls (Linux 4.14 or later).
+    MP_DRIVER_EPOLL = 2,
+}
+
+/// What was asked for, in mp_event.cmd.
+#[repr(C)]
+pub enum mp_command {
+    /// mp_accept()
+    MP_ACCEPT = 1,
+    /// mp_connect()
+    MP_CONNECT,
+    /// mp_read()
+    MP_READ,
+    /// mp_write(), mp_write_buffer()
+    MP_WRITE,
+    /// mp_readv()
+    MP_READV,
+    /// mp_writev()
+    MP_WRITEV,
+    /// mp_recv()
+    MP_RECV,
+    /// mp_pread()
+    MP_PREAD,
+    /// mp_pwrite()
+    MP_PWRITE,
+    /// mp_disconnect(), mp_shutdown()
+    MP_DISCONNECT,
+    /// mp_poll()
+    MP_POLL,
+    /// mp_close()
+    MP_CLOSE,
+}
+
+/// The settings of a channel, for mp_create(). 0 in a field stands for its default, so that
+/// { 0 } is a good start, and a program that was compiled with an older header keeps its meaning.
+#[repr(C)]
+pub struct mp_options {
+    /// One of enum mp_driver_choice.
+    pub driver: u32,
+    /// Requests that collect before they are handed to the kernel in one call: 1 to 1024,
+    /// default 32 (report, section 3.4.3).
+    pub batch: u32,
+    /// Completions that one wait may bring: a power of two from 64 to 65536, default 4096.
+    pub completions: u32,
+    /// Handles that may be registered at once: at most and by default 1048576.
+    pub max_handles: u32,
+    /// Requests that may be outstanding at once; default 2097152.
+    pub max_requests: u32,
+    /// Lightweight sockets that may exist at once; default 131072, cut to RLIMIT_NOFILE.
+    pub max_lwsockets: u32,
+    /// The longest that a busy channel stays in the kernel for further completions, in
+    /// microseconds: at most 1000000, default 200; MP_NEVER for never.
+    pub linger_us: u32,
+    /// Buffers of mp_recv() for small messages: a power of two from 2 to 32768, default 1024.
+    pub small_buffers: u32,
+    /// Bytes in each of them: 256 to 16777216, default 4160.
+    pub small_buffer_bytes: u32,
+    /// Buffers for streams that fill small ones: default 64, else as above.
+    pub large_buffers: u32,
+    /// Bytes in each of them: default 66048.
+    pub large_buffer_bytes: u32,
+    /// How often an idle channel takes connections from the queues of busy ones that share its
+    /// listener, in microseconds; 0 for never.
+    pub steal_interval_us: u32,
+    /// Must be zero.
+    pub reserved: [u32; 8],
+}
+
+/// One completion (report, section 3.5), from mp_dispatch().
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mp_event {
+    /// One of enum mp_command.
+    pub cmd: u32,
+    /// MP_MORE or 0.
+    pub flags: u32,
+    /// Whose request it was; -1 after mp_close().
+    pub handle: mp_handle,
+    /// What was given to mp_register().
+    pub cookie: *mut c_void,
+    /// 0, or the errno with which the request failed: then nothing below has a meaning.
+    pub error: i32,
+    /// MP_ACCEPT: the new connection, for mp_register(); a descriptor, which is the caller's, or
+    /// the number of a lightweight socket. Else -1.
+    pub fd: i32,
+    /// Bytes that were read, received or written; 0 of a read or receive is the end.
+    pub size: usize,
+    /// MP_RECV: the bytes, in a buffer of the channel's, until mp_release() of it.
+    /// MP_READ, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the request.
+    pub data: *mut c_void,
+    /// MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. Else -1.
+    pub buffer: i64,
+    /// MP_ACCEPT: further connections that were waiting.
+    pub pending: u32,
+    /// MP_POLL: the events of poll(2) that are there.
+    pub revents: u32,
+    /// MP_PREAD, MP_PWRITE: the offset that was given with the request.
+    pub offset: u64,
+}
+
+/// Counts since the channel was created, from mp_statistics(). They wrap at 2^64. Later versions
+/// add fields at the end.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mp_counters {
+    /// Requests that were filed.
+    pub requests: u64,
+    /// Completions that mp_dispatch() delivered.
+    pub completions: u64,
+    /// Operations handed to the driver, those that had to go on included.
+    pub operations: u64,
+    /// System calls made for requests and completions.
+    pub system_calls: u64,
+    /// Times the channel slept or looked for completions in the kernel.
+    pub waits: u64,
+    /// Completions that those waits brought; divided by waits, the mean batch.
+    pub batched: u64,
+    /// The most completions that one wait brought.
+    pub largest_batch: u64,
+    /// Receives that had to wait because all buffers were in the caller's hands.
+    pub buffer_waits: u64,
+    /// Times the kernel had to keep completions aside.
+    pub overflows: u64,
+    /// Requests refused because a queue was full.
+    pub refused: u64,
+    /// Completions dropped because their handle had been unregistered.
+    pub cancelled: u64,
+    /// Connections taken from the queue of a busy channel.
+    pub stolen: u64,
+    /// Accept queues taken over from channels that ended.
+    pub adopted: u64,
+    /// Connections that were closed because no channel was left to take them.
+    pub orphaned: u64,
+}

@@ -1,0 +1,45 @@
+//! Telling readiness itself.
+
+use super::EpollDriver;
+use super::objects::Poll;
+use crate::driver::{Object, Outcome};
+
+/// Events that poll(2) tells whether or not they were asked for.
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
+impl EpollDriver {
+    /// Begins a poll: tells what is there now, and leaves the rest to the edges. There is one poll
+    /// per endpoint at a time.
+    pub(super) fn poll(&mut self, object: Object, poll: Poll) {
+        let Some(entry) = self.objects.get_mut(object) else { return };
+        entry.poll = Some(poll);
+        if entry.registered {
+            let fd = entry.fd();
+            let events = self.calls.poll(fd, (poll.events & !ALWAYS) as i16);
+            return self.tell_poll(object, events);
+        }
+        // The state at the registration comes as a first edge.
+        match self.poller.add(&self.calls, entry.fd(), u64::from(object.0)) {
+            Ok(()) => entry.registered = true,
+            Err(errno) => {
+                entry.poll = None;
+                self.outcomes.push_back(Outcome::plain(poll.tag, -errno));
+            }
+        }
+    }
+
+    /// Tells the poll of an endpoint, if there is one, of events it asked for.
+    pub(super) fn tell_poll(&mut self, object: Object, events: u32) {
+        let Some(entry) = self.objects.get_mut(object) else { return };
+        let Some(poll) = entry.poll else { return };
+        let events = events & (poll.events | ALWAYS);
+        if events == 0 {
+            return;
+        }
+        if !poll.repeat {
+            entry.poll = None;
+        }
+        let outcome = Outcome::plain(poll.tag, events as i32);
+        self.outcomes.push_back(Outcome { more: poll.repeat, ..outcome });
+    }
+}

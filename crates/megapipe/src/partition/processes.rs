@@ -1,0 +1,167 @@
+//! One listening TCP socket for several processes.
+
+use super::error::ListenerError;
+use super::{program, socket};
+use crate::cpuset::CpuSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Makes accept queues of a listening TCP socket for processes that are about to be forked: for
+/// each set of CPUs one socket that listens on the same address and gets the connections whose
+/// handshake runs on those CPUs (report, section 3.4.1). The listener itself keeps the other CPUs.
+///
+/// Threads of one process need none of this: see
+/// [`Channel::register_listener`](crate::Channel::register_listener).
+///
+/// Each process registers its own socket with its channel, as any listener. The process that called
+/// this should keep all of them open: then a worker that ends or crashes loses no connection, and
+/// the next one finds them waiting.
+///
+/// To change the sets later, call it again with the sockets of the earlier calls, in the same
+/// order, as `known`: the first sets are theirs now, and only those beyond them get new sockets,
+/// which are returned. A set may be empty; its socket gets no new connections, but what waits in it
+/// must still be accepted by someone. Sockets cannot be taken out again without resetting what
+/// waits in them; closing all of them while connections arrive does that, too.
+///
+/// Fails with [`ListenerError`] if sets overlap, if there are fewer sets than known sockets, or if
+/// the listener is no TCP socket that listens or shares its port in a way not known here. Then
+/// nothing has changed.
+///
+/// ```
+/// use megapipe::{CpuSet, partition};
+/// use std::net::TcpListener;
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let queues = partition(&listener, &[CpuSet::one(0)], &[])?;
+/// // fork; the child registers queues[0], someone else the listener itself.
+/// # assert_eq!(queues.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn partition(
+    listener: impl AsFd,
+    cpus: &[CpuSet],
+    known: &[BorrowedFd<'_>],
+) -> Result<Vec<OwnedFd>, ListenerError> {
+    let listener = listener.as_fd();
+    socket::cookie(listener)?;
+    check_disjoint(cpus)?;
+    if cpus.len() < known.len() {
+        return Err(ListenerError::FewerSets { sets: cpus.len(), sockets: known.len() });
+    }
+    if known.is_empty() && socket::is_reuseport(listener)? {
+        return Err(ListenerError::AlreadyShared);
+    }
+    let steering = program::generate(cpus);
+    // From the first new socket on the kernel spreads connections, so nothing may fail later that
+    // could have been known before.
+    socket::rehearse(listener, &steering)?;
+    socket::set_reuseport(listener, true)?;
+    let result = grow(listener, cpus.len() - known.len(), &steering);
+    if result.is_err() && known.is_empty() {
+        // It was not set before; where this fails, the error that is on its way matters more.
+        let _ = socket::set_reuseport(listener, false);
+    }
+    result
+}
+
+fn grow(
+    listener: BorrowedFd<'_>,
+    count: usize,
+    steering: &[libc::sock_filter],
+) -> Result<Vec<OwnedFd>, ListenerError> {
+    let mut made: Vec<OwnedFd> = Vec::with_capacity(count);
+    let result = (0..count)
+        .try_for_each(|_| {
+            made.push(socket::sibling(listener)?);
+            Ok(())
+        })
+        .and_then(|()| socket::steer(listener, steering));
+    match result {
+        Ok(()) => Ok(made),
+        Err(error) => {
+            made.iter().for_each(|sibling| socket::stop(sibling.as_fd()));
+            Err(error)
+        }
+    }
+}
+
+fn check_disjoint(sets: &[CpuSet]) -> Result<(), ListenerError> {
+    let mut all = CpuSet::empty();
+    for set in sets {
+        let overlap = all.intersection(set);
+        if !overlap.is_empty() {
+            return Err(ListenerError::Overlap { cpus: overlap.into() });
+        }
+        all = all.union(set);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    /// Binds the calling thread to a CPU, and tells whether the machine let it.
+    fn stay_on(cpu: usize) -> bool {
+        // SAFETY: all-zero bytes are an empty `cpu_set_t`.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is valid for writing.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+        // SAFETY: `set` outlives the call.
+        unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) == 0 }
+    }
+
+    fn waiting(queue: &impl AsFd) -> u32 {
+        socket::queue_length(queue.as_fd()).unwrap()
+    }
+
+    fn known(queues: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+        queues.iter().map(AsFd::as_fd).collect()
+    }
+
+    #[test]
+    fn connections_wait_in_the_queue_of_their_cpu() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut queues = partition(&listener, &[CpuSet::one(0)], &[]).unwrap();
+        assert_eq!(queues.len(), 1);
+        let near = std::thread::spawn(move || {
+            assert!(stay_on(0), "CPU 0 must be usable");
+            TcpStream::connect(address).unwrap()
+        });
+        let mut near = near.join().unwrap();
+        assert_eq!((waiting(&queues[0]), waiting(&listener)), (1, 0));
+        // A second set takes over; the socket with the empty one still has what waits in it.
+        let sets = [CpuSet::empty(), CpuSet::one(0)];
+        queues.extend(partition(&listener, &sets, &known(&queues)).unwrap());
+        assert_eq!(queues.len(), 2);
+        let far = std::thread::spawn(move || {
+            assert!(stay_on(0), "CPU 0 must be usable");
+            TcpStream::connect(address).unwrap()
+        });
+        let _far = far.join().unwrap();
+        let lengths = [waiting(&queues[0]), waiting(&queues[1]), waiting(&listener)];
+        assert_eq!(lengths, [1, 1, 0]);
+        let mut accepted = TcpStream::from(socket::accept(queues[0].as_fd()).unwrap().unwrap());
+        near.write_all(b"x").unwrap();
+        let mut byte = [0];
+        accepted.read_exact(&mut byte).unwrap();
+        assert_eq!(&byte, b"x");
+    }
+
+    #[test]
+    fn a_refusal_changes_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let twice = [CpuSet::one(0), CpuSet::one(0)];
+        let refused = partition(&listener, &twice, &[]);
+        assert!(matches!(refused, Err(ListenerError::Overlap { .. })), "{refused:?}");
+        assert!(!socket::is_reuseport(listener.as_fd()).unwrap());
+        let queues = partition(&listener, &[CpuSet::one(0)], &[]).unwrap();
+        let again = partition(&listener, &[CpuSet::one(0)], &[]);
+        assert!(matches!(again, Err(ListenerError::AlreadyShared)), "{again:?}");
+        let fewer = partition(&listener, &[], &known(&queues));
+        assert!(matches!(fewer, Err(ListenerError::FewerSets { sets: 0, sockets: 1 })));
+        assert_ne!(queues[0].as_raw_fd(), listener.as_raw_fd());
+    }
+}

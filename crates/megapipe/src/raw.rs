@@ -1,0 +1,67 @@
+//! Requests on memory that stays the application's.
+
+use std::io;
+
+/// A transfer between a handle and memory that the application keeps, for
+/// [`Channel::transfer`](crate::Channel::transfer).
+///
+/// It is how the C library gives the channel the buffers of C programs. Rust programs have
+/// [`Channel::read`](crate::Channel::read) and [`Channel::write`](crate::Channel::write), which own
+/// what the kernel works on.
+#[derive(Clone, Copy, Debug)]
+pub enum Transfer<'a> {
+    /// Reads up to `bytes` bytes; at `offset` if there is one, which only disk files take.
+    Read {
+        /// Where to put them.
+        address: *mut u8,
+        /// At least 1.
+        bytes: usize,
+        /// Where in the file.
+        offset: Option<u64>,
+    },
+    /// Writes all of `bytes` bytes; at `offset` if there is one, which only disk files take.
+    Write {
+        /// Where they are.
+        address: *const u8,
+        /// May be 0.
+        bytes: usize,
+        /// Where in the file.
+        offset: Option<u64>,
+    },
+    /// Reads into several pieces, filling one after the other.
+    ReadVectored(&'a [libc::iovec]),
+    /// Writes all of several pieces.
+    WriteVectored(&'a [libc::iovec]),
+}
+
+/// What a completed [`Transfer`] was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawCommand {
+    /// A read, at an offset or not.
+    Read,
+    /// A write, at an offset or not.
+    Write,
+    /// A vectored read.
+    ReadVectored,
+    /// A vectored write.
+    WriteVectored,
+}
+
+impl RawCommand {
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, RawCommand::Write | RawCommand::WriteVectored)
+    }
+}
+
+/// What came of a [`Transfer`].
+#[derive(Debug)]
+pub struct Transferred {
+    /// What it was.
+    pub command: RawCommand,
+    /// The bytes moved; 0 for a read at the end.
+    pub bytes: io::Result<usize>,
+    /// The memory of a read or write; null for the vectored ones.
+    pub address: *mut u8,
+    /// The offset in the file, if there was one.
+    pub offset: Option<u64>,
+}

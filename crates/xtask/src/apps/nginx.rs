@@ -1,0 +1,266 @@
+//! nginx with the channel as its event module: builds `ngx_megapipe_module.so` against the source
+//! of the installed nginx, and starts a server with it.
+
+use std::env;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::source;
+use crate::{setup, steps};
+
+/// What the build makes.
+const MODULE: &str = "ngx_megapipe_module.so";
+
+const USAGE: &str = "usage: cargo xtask nginx [--build] [--port PORT] [--config FILE]";
+
+/// What the command line asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wish {
+    build_only: bool,
+    port: Option<u16>,
+    config: Option<PathBuf>,
+}
+
+/// `cargo xtask nginx`: sets the machine up, builds the module, and serves in the foreground.
+pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
+    let wish = wish(words)?;
+    setup::run(root)?;
+    let target = absolute_target(root)?;
+    let module = build(root, &target)?;
+    println!("nginx: {}", module.display());
+    if wish.build_only { Ok(()) } else { serve(&target, &module, &wish) }
+}
+
+fn wish(words: &[&str]) -> Result<Wish, String> {
+    let mut wish = Wish::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value; {USAGE}"));
+        match *word {
+            "--build" => wish.build_only = true,
+            "--port" => {
+                let port = value()?;
+                let parsed = port.parse().map_err(|_| format!("{port} is no port; {USAGE}"))?;
+                wish.port = Some(parsed);
+            }
+            "--config" => wish.config = Some(PathBuf::from(value()?)),
+            other => return Err(format!("cannot make sense of `{other}`; {USAGE}")),
+        }
+    }
+    Ok(wish)
+}
+
+/// cargo's target directory, made if need be.
+fn absolute_target(root: &Path) -> Result<PathBuf, String> {
+    let target = root.join(steps::target_dir());
+    let unusable = |error| format!("cannot use {}: {error}", target.display());
+    fs::create_dir_all(&target).map_err(unusable)?;
+    target.canonicalize().map_err(unusable)
+}
+
+/// Builds the module unless it is newer than all it is made from; gives its path.
+fn build(root: &Path, target: &Path) -> Result<PathBuf, String> {
+    let library = library(root, target)?;
+    let tree = source::fetch(target, "nginx", source::Version::Installed)?;
+    let ours = root.join("apps/nginx");
+    let built = target.join("apps/nginx");
+    let objects = built.join("objects");
+    fs::create_dir_all(&built).map_err(|error| format!("{}: {error}", built.display()))?;
+    let arguments = kept(&words(&configured()?));
+    let makefile = objects.join("Makefile");
+    // Another nginx, or another set of files, needs another Makefile.
+    let recipe = format!(
+        "{}\n{}\n{}\n{}",
+        tree.display(),
+        arguments.join(" "),
+        library.display(),
+        fs::read_to_string(ours.join("config")).map_err(|error| format!("config: {error}"))?
+    );
+    let recipe_path = built.join("recipe");
+    let same = fs::read_to_string(&recipe_path).is_ok_and(|before| before == recipe);
+    if !same || !makefile.is_file() {
+        let mut configure = Command::new("./configure");
+        configure.args(&arguments).arg(format!("--builddir={}", objects.display()));
+        configure.arg(format!("--add-dynamic-module={}", ours.display()));
+        configure.env("MEGAPIPE_LIBRARY", &library).current_dir(&tree);
+        configure.env("MEGAPIPE_INCLUDE", root.join("crates/capi/include"));
+        quietly(&mut configure, "nginx's configure")?;
+        fs::write(&recipe_path, recipe).map_err(|error| format!("recipe: {error}"))?;
+    }
+    let made = objects.join(MODULE);
+    // make does not know that the library is a part of the module.
+    if newer(&library, &made) {
+        let _ = fs::remove_file(&made);
+    }
+    let mut make = Command::new("make");
+    make.arg("-f").arg(&makefile).args(["modules", "-j2"]).current_dir(&tree);
+    quietly(&mut make, "make modules")?;
+    let module = built.join(MODULE);
+    // A server may have the old one mapped; it keeps what it has.
+    let fresh = built.join(format!("{MODULE}.new"));
+    fs::copy(&made, &fresh)
+        .and_then(|_| fs::rename(&fresh, &module))
+        .map_err(|error| format!("cannot place {}: {error}", module.display()))?;
+    Ok(module)
+}
+
+fn newer(one: &Path, other: &Path) -> bool {
+    let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified());
+    match (time(one), time(other)) {
+        (Ok(one), Ok(other)) => one > other,
+        _ => true,
+    }
+}
+
+/// The channel's C library, to be linked into the module, so that one file is all one installs.
+fn library(root: &Path, target: &Path) -> Result<PathBuf, String> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--release", "--locked", "--package", "megapipe-capi"]);
+    quietly(command.current_dir(root), "cargo build --package megapipe-capi")?;
+    let library = target.join("release/libmegapipe.a");
+    match library.is_file() {
+        true => Ok(library),
+        false => Err(format!("{} is not there after its build", library.display())),
+    }
+}
+
+/// What the installed nginx was configured with.
+fn configured() -> Result<String, String> {
+    let output = Command::new("nginx").arg("-V").stdin(Stdio::null()).output();
+    let output = output.map_err(|error| {
+        format!("nginx cannot be run: {error}; install the package nginx (cargo xtask setup)")
+    })?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    said.lines()
+        .find_map(|line| line.strip_prefix("configure arguments: "))
+        .map(String::from)
+        .ok_or_else(|| "nginx -V names no configure arguments; is this nginx?".to_string())
+}
+
+/// The words of a shell command with single quotes, as `nginx -V` prints them.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut quoted = false;
+    for character in line.chars() {
+        match character {
+            '\'' => quoted = !quoted,
+            ' ' if !quoted => {
+                words.extend(Some(std::mem::take(&mut word)).filter(|w| !w.is_empty()))
+            }
+            other => word.push(other),
+        }
+    }
+    words.extend(Some(word).filter(|word| !word.is_empty()));
+    words
+}
+
+/// The arguments without other dynamic modules, whose libraries the build would ask for; they do
+/// not change what a module sees of nginx.
+fn kept(words: &[String]) -> Vec<String> {
+    let is_dynamic = |word: &str| word.ends_with("=dynamic") || word.starts_with("--add-");
+    words.iter().filter(|word| !is_dynamic(word)).cloned().collect()
+}
+
+/// Runs a build step and shows its output only if it fails.
+fn quietly(command: &mut Command, name: &str) -> Result<(), String> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("cannot run {name}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let lines: Vec<&str> = said.lines().collect();
+    let end = lines[lines.len().saturating_sub(40)..].join("\n");
+    Err(format!("{name} ended with {}; the end of its output:\n{end}", output.status))
+}
+
+/// Starts nginx in place of this process, so that it gets the terminal's signals.
+fn serve(target: &Path, module: &Path, wish: &Wish) -> Result<(), String> {
+    let prefix = target.join("apps/nginx/run");
+    for below in ["html", "temp"] {
+        let directory = prefix.join(below);
+        fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+    }
+    let config = match &wish.config {
+        Some(config) => config.clone(),
+        None => sample(&prefix, module, wish.port)?,
+    };
+    let config = config.canonicalize().map_err(|error| format!("{}: {error}", config.display()))?;
+    let mut command = Command::new("nginx");
+    command.arg("-p").arg(&prefix).arg("-c").arg(&config).args(["-e", "stderr"]);
+    command.args(["-g", "daemon off;"]);
+    Err(format!("cannot start nginx: {}", command.exec()))
+}
+
+/// Writes a configuration that serves one page, and says where.
+fn sample(prefix: &Path, module: &Path, port: Option<u16>) -> Result<PathBuf, String> {
+    let port = match port {
+        Some(port) => port,
+        None => TcpListener::bind("127.0.0.1:0")
+            .and_then(|listener| listener.local_addr())
+            .map_err(|error| format!("no free port: {error}"))?
+            .port(),
+    };
+    let write = |name: &str, text: &str| {
+        let path = prefix.join(name);
+        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok::<PathBuf, String>(path)
+    };
+    write("html/index.html", "<!doctype html><title>It works</title><p>nginx on MegaPipe\n")?;
+    let config = write("nginx.conf", &sample_text(module, port))?;
+    println!("nginx: http://127.0.0.1:{port}/ (status: /status), Ctrl-C ends it");
+    println!("nginx: its configuration is {}", config.display());
+    Ok(config)
+}
+
+fn sample_text(module: &Path, port: u16) -> String {
+    format!(
+        "load_module {};\n\
+         worker_processes auto;\n\
+         pid nginx.pid;\n\
+         error_log stderr notice;\n\
+         events {{\n    use megapipe;\n    worker_connections 4096;\n}}\n\
+         http {{\n    access_log off;\n    sendfile on;\n    tcp_nopush on;\n\
+         \x20   client_body_temp_path temp/body;\n    proxy_temp_path temp/proxy;\n\
+         \x20   fastcgi_temp_path temp/fastcgi;\n    uwsgi_temp_path temp/uwsgi;\n\
+         \x20   scgi_temp_path temp/scgi;\n\
+         \x20   server {{\n        listen 127.0.0.1:{port};\n        root html;\n\
+         \x20       location = /status {{ stub_status; }}\n    }}\n}}\n",
+        module.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_read() {
+        assert_eq!(wish(&[]), Ok(Wish::default()));
+        let wish_of = wish(&["--build", "--port", "8080"]).unwrap();
+        assert_eq!(wish_of, Wish { build_only: true, port: Some(8080), config: None });
+        assert!(wish(&["--port"]).unwrap_err().contains("needs a value"));
+        assert!(wish(&["--port", "x"]).unwrap_err().contains("no port"));
+        assert!(wish(&["now"]).unwrap_err().contains("`now`"));
+    }
+
+    #[test]
+    fn quoted_arguments_stay_whole() {
+        let line = "--with-cc-opt='-g -O2' --with-compat --with-http_xslt_module=dynamic";
+        assert_eq!(words(line)[0], "--with-cc-opt=-g -O2");
+        assert_eq!(kept(&words(line)), ["--with-cc-opt=-g -O2", "--with-compat"]);
+    }
+
+    #[test]
+    fn the_sample_names_module_and_port() {
+        let text = sample_text(Path::new("/m.so"), 8080);
+        assert!(text.starts_with("load_module /m.so;\n"));
+        assert!(text.contains("use megapipe;") && text.contains("127.0.0.1:8080;"));
+    }
+}

@@ -1,0 +1,393 @@
+//! Fetches the source package of a program of the distribution, and changes nothing in the system.
+//!
+//! Most machines know where binary packages are and not where their sources are. So apt gets a
+//! private configuration: the machine's own entries turned into `deb-src`, and directories of its
+//! own for the lists and the cache. Signatures are checked with the machine's keys as ever.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::steps;
+
+/// Where apt looks for its sources.
+const MACHINE_APT: &str = "/etc/apt";
+
+/// Which version of a source package is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version<'a> {
+    /// That of the installed package; if the mirrors have dropped it, one with the same upstream
+    /// version, which differs by the distribution's patches at most.
+    Installed,
+    /// The newest with this upstream version.
+    Upstream(&'a str),
+}
+
+/// `cargo xtask source NAME [UPSTREAM]`: fetches and says where the sources are.
+pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
+    let (name, version) = match words {
+        [name] => (name, Version::Installed),
+        [name, upstream] => (name, Version::Upstream(upstream)),
+        _ => return Err("usage: cargo xtask source PACKAGE [UPSTREAM-VERSION]".to_string()),
+    };
+    let tree = fetch(&root.join(steps::target_dir()), name, version)?;
+    println!("source: {}", tree.display());
+    Ok(())
+}
+
+/// The unpacked sources of `name`, fetched unless they are there, below `target`.
+///
+/// An interrupted call leaves nothing that a later one would take for whole.
+pub(crate) fn fetch(target: &Path, name: &str, version: Version<'_>) -> Result<PathBuf, String> {
+    let (exact, upstream) = match version {
+        Version::Installed => {
+            let installed = installed(name)?;
+            (Some(installed.clone()), upstream_of(&installed).to_string())
+        }
+        Version::Upstream(upstream) => (None, upstream.to_string()),
+    };
+    let base = target.join("apps/src");
+    let label = exact.as_deref().unwrap_or(&upstream);
+    let tree = base.join(format!("{name}-{}", label.replace([':', '~', '/'], "_")));
+    let stamp = stamp_of(&tree);
+    if stamp.is_file() {
+        return Ok(tree);
+    }
+    needs("apt-get", "apt")?;
+    needs("dpkg-source", "dpkg-dev")?;
+    make_directory(&base)?;
+    let base = base.canonicalize().map_err(|error| format!("{}: {error}", base.display()))?;
+    let apt = Apt::new(&base.join("apt"), name)?;
+    println!("source: fetching {name} {label} from the distribution");
+    apt.update()?;
+    let offered = apt.offered(name)?;
+    let chosen = choose(&offered, exact.as_deref(), &upstream);
+    let downloads = base.join(format!("{name}-download"));
+    let description = chosen
+        .iter()
+        .find_map(|version| apt.download(name, version, &downloads).transpose())
+        .unwrap_or_else(|| Err(nothing_offered(name, label, &offered)))?;
+    unpack(&description, &tree)?;
+    let _ = fs::remove_dir_all(&downloads);
+    let note = description.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    fs::write(&stamp, note + "\n").map_err(|error| format!("{}: {error}", stamp.display()))?;
+    Ok(tree)
+}
+
+/// Beside the tree and not inside: unpacking wants the directory to be new.
+fn stamp_of(tree: &Path) -> PathBuf {
+    let mut name = tree.as_os_str().to_os_string();
+    name.push(".complete");
+    PathBuf::from(name)
+}
+
+fn needs(program: &str, package: &str) -> Result<(), String> {
+    let there = Command::new(program).arg("--version").stdout(Stdio::null()).status();
+    there.map(drop).map_err(|error| {
+        format!(
+            "{program} cannot be run: {error}; install the package {package} (cargo xtask setup)"
+        )
+    })
+}
+
+/// The version of the installed package.
+fn installed(name: &str) -> Result<String, String> {
+    let query = ["-W", "-f", "${db:Status-Status} ${Version}", name];
+    let output = Command::new("dpkg-query").args(query).stderr(Stdio::null()).output();
+    let output = output.map_err(|error| {
+        format!("dpkg-query cannot be run: {error}; source packages need Debian or a relative")
+    })?;
+    let answer = String::from_utf8_lossy(&output.stdout).into_owned();
+    match answer.strip_prefix("installed ") {
+        Some(version) if !version.is_empty() => Ok(version.trim().to_string()),
+        _ => Err(format!("the package {name} is not installed; run cargo xtask setup")),
+    }
+}
+
+/// Without the epoch and the distribution's revision.
+pub(crate) fn upstream_of(version: &str) -> &str {
+    let version = version.split_once(':').map_or(version, |(_, rest)| rest);
+    version.rsplit_once('-').map_or(version, |(upstream, _)| upstream)
+}
+
+/// The versions worth trying, best first: the exact one, then those of the same upstream version.
+fn choose<'a>(offered: &'a [String], exact: Option<&str>, upstream: &str) -> Vec<&'a str> {
+    let same = offered.iter().map(String::as_str).filter(|offer| upstream_of(offer) == upstream);
+    let mut chosen: Vec<&str> = same.collect();
+    // apt names them oldest first.
+    chosen.reverse();
+    chosen.sort_by_key(|offer| Some(*offer) != exact);
+    chosen
+}
+
+fn nothing_offered(name: &str, wanted: &str, offered: &[String]) -> String {
+    let offered = if offered.is_empty() { "none".to_string() } else { offered.join(", ") };
+    format!(
+        "no source of {name} {wanted} could be fetched (offered: {offered}); upgrade the package \
+         {name} with apt-get, so that it is a version that the mirror still has, or check the \
+         network"
+    )
+}
+
+/// apt with a private configuration.
+struct Apt {
+    options: Vec<OsString>,
+}
+
+impl Apt {
+    fn new(directory: &Path, name: &str) -> Result<Apt, String> {
+        let entries = source_entries(Path::new(MACHINE_APT), &origins(name))?;
+        let parts = directory.join("sources");
+        // What an earlier run derived may not be the machine's any more.
+        let _ = fs::remove_dir_all(&parts);
+        for below in ["sources", "lists/partial", "cache/archives/partial"] {
+            make_directory(&directory.join(below))?;
+        }
+        for (file, text) in entries {
+            let path = parts.join(file);
+            fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        let setting = |key: &str, value: &Path| {
+            let mut option = OsString::from(format!("{key}="));
+            option.push(value);
+            [OsString::from("-o"), option]
+        };
+        let mut options: Vec<OsString> = [
+            setting("Dir::Etc::SourceList", Path::new("/dev/null")),
+            setting("Dir::Etc::SourceParts", &parts),
+            setting("Dir::State::Lists", &directory.join("lists")),
+            setting("Dir::Cache", &directory.join("cache")),
+        ]
+        .concat();
+        // Its sandbox user may not write below a home directory.
+        options.extend(["-o".into(), "APT::Sandbox::User=root".into()]);
+        Ok(Apt { options })
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.args(&self.options).env("LC_ALL", "C").stdin(Stdio::null());
+        command
+    }
+
+    fn update(&self) -> Result<(), String> {
+        let mut command = self.command("apt-get");
+        let output = command.args(["-q", "-o", "Acquire::Retries=2", "update"]).output();
+        let output = output.map_err(|error| format!("cannot run apt-get: {error}"))?;
+        // With lists from an earlier run the sources may still be found.
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            println!("source: apt-get update ended with {}: {}", output.status, said.trim());
+        }
+        Ok(())
+    }
+
+    /// The versions that the lists know, oldest first.
+    fn offered(&self, name: &str) -> Result<Vec<String>, String> {
+        let mut command = self.command("apt-cache");
+        let output = command.args(["showsrc", "--only-source", name]).output();
+        let output = output.map_err(|error| format!("cannot run apt-cache: {error}"))?;
+        Ok(versions(&String::from_utf8_lossy(&output.stdout)))
+    }
+
+    /// The path of the `.dsc`, or nothing if the mirror has dropped this version.
+    fn download(
+        &self,
+        name: &str,
+        version: &str,
+        directory: &Path,
+    ) -> Result<Option<PathBuf>, String> {
+        let _ = fs::remove_dir_all(directory);
+        make_directory(directory)?;
+        let mut command = self.command("apt-get");
+        command.args(["-q", "source", "--download-only", "--only-source"]);
+        let output = command.arg(format!("{name}={version}")).current_dir(directory).output();
+        let output = output.map_err(|error| format!("cannot run apt-get: {error}"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            println!("source: {name} {version} cannot be fetched: {}", said.trim());
+            return Ok(None);
+        }
+        println!("source: {name} {version}");
+        let files = fs::read_dir(directory).map_err(|error| error.to_string())?;
+        Ok(files
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.extension().is_some_and(|extension| extension == "dsc")))
+    }
+}
+
+/// What `apt-cache showsrc` says after `Version:`, in its order.
+fn versions(records: &str) -> Vec<String> {
+    let values = records.lines().filter_map(|line| line.strip_prefix("Version: "));
+    values.map(|version| version.trim().to_string()).collect()
+}
+
+/// The addresses that the package comes from, so that foreign archives are left in peace; empty
+/// if apt does not know (its lists have been removed), which means all of them.
+fn origins(name: &str) -> Vec<String> {
+    let output = Command::new("apt-cache").args(["policy", name]).env("LC_ALL", "C").output();
+    output.map_or_else(|_| Vec::new(), |output| addresses(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The second word of lines such as `500 http://archive/debian bookworm/main amd64 Packages`.
+fn addresses(policy: &str) -> Vec<String> {
+    let lines = policy.lines().filter(|line| line.trim_end().ends_with(" Packages"));
+    lines.filter_map(|line| line.split_whitespace().nth(1)).map(String::from).collect()
+}
+
+/// The machine's entries for packages, turned into entries for sources: file names and texts.
+fn source_entries(apt: &Path, origins: &[String]) -> Result<Vec<(String, String)>, String> {
+    let mut paths = vec![apt.join("sources.list")];
+    if let Ok(parts) = fs::read_dir(apt.join("sources.list.d")) {
+        paths.extend(parts.flatten().map(|entry| entry.path()));
+    }
+    paths.sort();
+    let mut entries = Vec::new();
+    for path in paths {
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let derived = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("list") => lines_for_sources(&text, origins),
+            Some("sources") => stanzas_for_sources(&text, origins),
+            _ => continue,
+        };
+        if !derived.is_empty() {
+            entries.push((name, derived));
+        }
+    }
+    if entries.is_empty() {
+        return Err(format!(
+            "{} names no archive to take sources from; add the distribution's entry there",
+            apt.display()
+        ));
+    }
+    Ok(entries)
+}
+
+fn wanted(address: &str, origins: &[String]) -> bool {
+    let bare = |address: &str| address.trim_end_matches('/').to_string();
+    origins.is_empty() || origins.iter().any(|origin| bare(origin) == bare(address))
+}
+
+/// `deb [options] address suite components` in the format of one line each.
+fn lines_for_sources(text: &str, origins: &[String]) -> String {
+    let mut derived = String::new();
+    for line in text.lines() {
+        let Some(rest) = line.trim().strip_prefix("deb ") else { continue };
+        let rest = rest.trim_start();
+        let (options, place) = match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((options, place)) => (format!("[{options}] "), place.trim_start()),
+            None => (String::new(), rest),
+        };
+        if place.split_whitespace().next().is_some_and(|address| wanted(address, origins)) {
+            derived.push_str(&format!("deb-src {options}{place}\n"));
+        }
+    }
+    derived
+}
+
+/// Paragraphs of fields, as in `debian.sources`.
+fn stanzas_for_sources(text: &str, origins: &[String]) -> String {
+    let mut derived = String::new();
+    let is_blank = |line: &&str| line.trim().is_empty();
+    for stanza in text.lines().collect::<Vec<_>>().split(is_blank) {
+        let field = |name: &str| {
+            stanza.iter().find_map(|line| {
+                let (key, value) = line.split_once(':')?;
+                key.eq_ignore_ascii_case(name).then_some(value)
+            })
+        };
+        let words = |name: &str| field(name).unwrap_or_default().split_whitespace();
+        let off = words("Enabled").any(|word| word.eq_ignore_ascii_case("no"));
+        if off
+            || !words("Types").any(|kind| kind == "deb")
+            || !words("URIs").any(|address| wanted(address, origins))
+        {
+            continue;
+        }
+        for line in stanza.iter().filter(|line| !line.starts_with('#')) {
+            let is_types =
+                line.split_once(':').is_some_and(|(key, _)| key.eq_ignore_ascii_case("Types"));
+            derived.push_str(if is_types { "Types: deb-src" } else { line });
+            derived.push('\n');
+        }
+        derived.push('\n');
+    }
+    derived
+}
+
+fn unpack(description: &Path, tree: &Path) -> Result<(), String> {
+    let _ = fs::remove_dir_all(tree);
+    let mut command = Command::new("dpkg-source");
+    // Without a keyring of the developers; apt has checked the archive's signature already.
+    command.args(["--no-check", "-x"]).arg(description).arg(tree).stdin(Stdio::null());
+    let output = command.output().map_err(|error| format!("cannot run dpkg-source: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("dpkg-source cannot unpack {}: {}", description.display(), said.trim()))
+}
+
+fn make_directory(path: &Path) -> Result<(), String> {
+    fs::create_dir_all(path).map_err(|error| format!("cannot make {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_upstream_version_is_without_epoch_and_revision() {
+        assert_eq!(upstream_of("1.22.1-9+deb12u11"), "1.22.1");
+        assert_eq!(upstream_of("1:2.0-rc1-3"), "2.0-rc1");
+        assert_eq!(upstream_of("1.6.18"), "1.6.18");
+    }
+
+    #[test]
+    fn the_exact_version_comes_first_and_then_the_newest_of_the_same_upstream() {
+        let offered = ["1.22.0-1", "1.22.1-9", "1.22.1-10", "1.22.1-11"].map(String::from);
+        let chosen = choose(&offered, Some("1.22.1-10"), "1.22.1");
+        assert_eq!(chosen, ["1.22.1-10", "1.22.1-11", "1.22.1-9"]);
+        assert_eq!(choose(&offered, None, "1.22.1")[0], "1.22.1-11");
+        assert!(choose(&offered, None, "1.23.0").is_empty());
+    }
+
+    #[test]
+    fn one_line_entries_become_sources_with_their_options() {
+        let text = "# deb http://a x main\ndeb-src http://a x main\ndeb http://a/ x main\n\
+                    deb [signed-by=/k arch=amd64] http://b y z\n";
+        assert_eq!(
+            lines_for_sources(text, &[]),
+            "deb-src http://a/ x main\ndeb-src [signed-by=/k arch=amd64] http://b y z\n"
+        );
+        assert_eq!(lines_for_sources(text, &["http://a".into()]), "deb-src http://a/ x main\n");
+    }
+
+    #[test]
+    fn stanzas_become_sources_and_foreign_or_disabled_ones_are_left_out() {
+        let text = "Types: deb\n# why\nURIs: http://a\nSuites: x\nSigned-By: /k\n\n\
+                    Types: deb\nURIs: http://b\nSuites: y\n\n\
+                    Enabled: no\nTypes: deb\nURIs: http://a\n";
+        let derived = stanzas_for_sources(text, &["http://a/".into()]);
+        assert_eq!(derived, "Types: deb-src\nURIs: http://a\nSuites: x\nSigned-By: /k\n\n");
+        assert_eq!(stanzas_for_sources(text, &[]).matches("deb-src").count(), 2);
+    }
+
+    #[test]
+    fn apts_answers_are_read() {
+        let policy = "p:\n  Installed: 1\n *** 1 500\n        500 http://a x/main amd64 Packages\n";
+        assert_eq!(addresses(policy), ["http://a"]);
+        let records = "Package: p\nVersion: 1-1\n\nPackage: p\nVersion: 1-2\n";
+        assert_eq!(versions(records), ["1-1", "1-2"]);
+    }
+
+    #[test]
+    fn a_missing_package_is_named() {
+        let error = installed("no-such-package-anywhere").unwrap_err();
+        assert!(error.contains("no-such-package-anywhere is not installed"), "{error}");
+        assert!(nothing_offered("p", "1-1", &[]).contains("offered: none"));
+    }
+}
