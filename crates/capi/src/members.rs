@@ -25,6 +25,9 @@ use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 /// claims wait in the original, which one channel may register without mask. The original stays
 /// the caller's. NULL otherwise.
 ///
+/// A descriptor that MP_ACCEPT brought is taken for a stream without asking the kernel if it is
+/// registered before the next dispatch; do not close it and register its number in between.
+///
 /// Returns the handle, or -1 and errno.
 ///
 /// Errors:
@@ -103,8 +106,16 @@ fn register_descriptor(state: &mut State, fd: c_int, cookie: Cookie) -> Result<m
     if let Err(Error::Forked) = state.channel.kind(state.channel.handle(0, 0)) {
         return Err(Error::Forked.into());
     }
-    let handle = state.channel.register(source_of(fd)?, cookie)?;
+    let source = if state.was_accepted(fd) { stream_of(fd) } else { source_of(fd)? };
+    let handle = state.channel.register(source, cookie)?;
     Ok(state.enroll(handle, true))
+}
+
+/// Asking what it is takes three system calls, which a server would make for each connection.
+fn stream_of(fd: c_int) -> Source {
+    // SAFETY: the channel has accepted it and the caller has not closed it since, or gives another
+    // open one in its place. It is given back, not closed, when the handle or the channel ends.
+    unsafe { TcpStream::from_raw_fd(fd) }.into()
 }
 
 fn has_room(state: &State) -> Result<(), Failure> {

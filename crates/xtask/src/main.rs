@@ -28,6 +28,8 @@ commands:
   loom      the loom_ tests of megapipe, over every interleaving
   nginx     builds the event module for the installed nginx and serves a page with it;
             options: --build (only build), --port PORT, --config FILE
+  memcached builds the distribution's memcached twice, as it is and on the channel;
+            options: --diff (what changes), --test [FILE.t ...] (its test suite on both)
   source    fetches the source package of PACKAGE [UPSTREAM-VERSION] without installing it
   help      this text
 
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         ["setup"] => verdict(setup::run(&root)),
         ["tidy"] => verdict(tidy::run(&root)),
         ["nginx", words @ ..] => verdict(apps::nginx::run(&root, words)),
+        ["memcached", words @ ..] => verdict(apps::memcached::run(&root, words)),
         ["source", words @ ..] => verdict(apps::source::run(&root, words)),
         ["test"] => with_steps(&root, steps::full, runner::Skips::Forbidden),
         ["sanitize"] => with_steps(&root, steps::sanitize_only, runner::Skips::Allowed),

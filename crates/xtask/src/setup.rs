@@ -97,6 +97,21 @@ const PACKAGES: &[Package] = &[
         why: "nginx's modules are compiled against it",
         probe: Probe::File("/usr/include/openssl/ssl.h"),
     },
+    Package {
+        name: "libevent-dev",
+        why: "memcached is compiled against it",
+        probe: Probe::File("/usr/include/event.h"),
+    },
+    Package {
+        name: "libsasl2-dev",
+        why: "memcached is compiled against it",
+        probe: Probe::File("/usr/include/sasl/sasl.h"),
+    },
+    Package {
+        name: "perl",
+        why: "memcached's own tests are run with prove",
+        probe: Probe::Program("prove"),
+    },
     Package { name: "curl", why: "tests talk to nginx with it", probe: Probe::Program("curl") },
     Package {
         name: "openssl",

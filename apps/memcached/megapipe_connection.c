@@ -1,0 +1,213 @@
+/* Connections come into a worker's channel and leave it, and libevent's calls find their meaning
+ * there. */
+#include "megapipe_inside.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* Datagrams and TLS records are read by memcached itself; it wants to know when. */
+static bool is_stream(const conn *c) {
+#ifdef TLS
+    if (c->ssl != NULL)
+        return false;
+#endif
+    return !IS_UDP(c->transport);
+}
+
+static struct megapipe_connection *attach(struct megapipe_worker *worker, conn *c) {
+    struct megapipe_connection *connection = calloc(1, sizeof(*connection));
+    if (connection == NULL)
+        return NULL;
+    connection->kind = is_stream(c) ? MEGAPIPE_STREAM : MEGAPIPE_READINESS;
+    connection->worker = worker;
+    connection->c = c;
+    STAILQ_INIT(&connection->unsent);
+    connection->fd = c->sfd;
+    connection->handle = mp_register(worker->channel, c->sfd, connection, NULL);
+    if (connection->handle == -1) {
+        free(connection);
+        return NULL;
+    }
+    c->channel = connection;
+    return connection;
+}
+
+void megapipe_schedule(struct megapipe_connection *connection) {
+    if (connection->scheduled || !connection->added)
+        return;
+    connection->scheduled = true;
+    TAILQ_INSERT_TAIL(&connection->worker->ready, connection, ready_link);
+    connection->worker->ready_count++;
+}
+
+static void unschedule(struct megapipe_connection *connection) {
+    if (!connection->scheduled)
+        return;
+    connection->scheduled = false;
+    TAILQ_REMOVE(&connection->worker->ready, connection, ready_link);
+    connection->worker->ready_count--;
+}
+
+/* With nothing in flight no completion will report that it can write; it can, and hears so as
+ * long as it wants to know. memcached uses that to come back after others have had their turn. */
+static void schedule_writable(struct megapipe_connection *connection) {
+    if (connection->kind == MEGAPIPE_STREAM && connection->added && connection->writes == 0
+        && (connection->c->ev_flags & EV_WRITE) != 0)
+        megapipe_schedule(connection);
+}
+
+void megapipe_drive(struct megapipe_connection *connection, short which) {
+    conn *c = connection->c;
+    event_get_callback(&c->event)(c->sfd, which, c);
+    schedule_writable(connection);
+}
+
+/* Each connection that is ready now gets one turn; those that become ready meanwhile wait until
+ * the channel has been looked at, as they would with libevent. */
+void megapipe_run_ready(struct megapipe_worker *worker) {
+    for (unsigned turns = worker->ready_count; turns > 0; turns--) {
+        struct megapipe_connection *connection = TAILQ_FIRST(&worker->ready);
+        if (connection == NULL)
+            break;
+        unschedule(connection);
+        megapipe_drive(connection, connection->c->ev_flags & (EV_READ | EV_WRITE));
+    }
+}
+
+/* One poll at a time: its completion, or that of its cancellation, files the next. */
+static int poll_again(struct megapipe_connection *connection) {
+    const short flags = connection->c->ev_flags;
+    const unsigned events = (flags & EV_READ ? POLLIN : 0) | (flags & EV_WRITE ? POLLOUT : 0);
+    if (connection->polling) {
+        if (events == connection->poll_events)
+            return 0;
+        return mp_cancel(connection->handle, 0);
+    }
+    if (mp_poll(connection->handle, events, 0) == -1)
+        return -1;
+    connection->polling = true;
+    connection->poll_events = events;
+    return 0;
+}
+
+void megapipe_readiness(struct megapipe_connection *connection, const struct mp_event *event) {
+    connection->polling = false;
+    if (connection->c == NULL || !connection->added)
+        return;
+    if (event->error != ECANCELED) {
+        const short which = (event->revents & POLLOUT ? EV_WRITE : 0)
+                            | (event->revents & ~(unsigned)POLLOUT ? EV_READ : 0);
+        megapipe_drive(connection, which);
+    }
+    if (connection->c != NULL && connection->added && poll_again(connection) == -1)
+        megapipe_complain("cannot watch a connection");
+}
+
+int megapipe_event_base_set(struct event_base *base, struct event *event) {
+    if (megapipe_worker_of(base) == NULL)
+        return event_base_set(base, event);
+    event->ev_base = base;
+    return 0;
+}
+
+int megapipe_event_add(struct event *event, const struct timeval *timeout) {
+    struct megapipe_worker *worker = megapipe_worker_of(event->ev_base);
+    if (worker == NULL) {
+        megapipe_listener_event(event, (event->ev_events & EV_READ) != 0);
+        return event_add(event, timeout);
+    }
+    conn *c = event_get_callback_arg(event);
+    struct megapipe_connection *connection = c->channel != NULL ? c->channel : attach(worker, c);
+    if (connection == NULL)
+        return -1;
+    connection->added = true;
+    if (connection->kind == MEGAPIPE_READINESS)
+        return poll_again(connection);
+    if ((c->ev_flags & EV_READ) != 0 && megapipe_pending(connection))
+        megapipe_schedule(connection);
+    schedule_writable(connection);
+    return connection->receiving || connection->ended ? 0 : megapipe_receive(connection);
+}
+
+int megapipe_event_del(struct event *event) {
+    if (megapipe_worker_of(event->ev_base) == NULL)
+        return event_del(event);
+    conn *c = event_get_callback_arg(event);
+    struct megapipe_connection *connection = c->channel;
+    /* The channel of a worker that has stopped is gone with all its requests. */
+    if (connection == NULL || connection->worker->channel == NULL)
+        return 0;
+    connection->added = false;
+    unschedule(connection);
+    if (connection->kind == MEGAPIPE_READINESS && connection->polling)
+        return mp_cancel(connection->handle, 0);
+    /* A side thread is about to write to the descriptor, behind what is filed here, and expects it
+     * never to block. */
+    if (c->state != conn_watch)
+        return 0;
+    if (connection->writes != 0)
+        mp_flush(connection->worker->channel);
+    if (!connection->nonblocking) {
+        const int flags = fcntl(connection->fd, F_GETFL);
+        connection->nonblocking =
+            flags != -1 && fcntl(connection->fd, F_SETFL, flags | O_NONBLOCK) == 0;
+    }
+    return 0;
+}
+
+void megapipe_free(struct megapipe_connection *connection) {
+    megapipe_unsent_free(connection);
+    free(connection->backlog);
+    free(connection);
+}
+
+/* Ends a connection that has nothing left to send. */
+void megapipe_finish(struct megapipe_connection *connection) {
+    struct megapipe_worker *worker = connection->worker;
+    if (worker->channel == NULL) {
+        close(connection->fd);
+        megapipe_free(connection);
+    } else if (mp_close(connection->handle) == -1) {
+        megapipe_complain("cannot close a connection");
+    }
+}
+
+void megapipe_close(conn *c) {
+    struct megapipe_connection *connection = c->channel;
+    c->channel = NULL;
+    if (connection == NULL) {
+        close(c->sfd);
+        return;
+    }
+    connection->c = NULL;
+    connection->added = false;
+    unschedule(connection);
+    connection->leased_bytes = 0;
+    if (connection->writes == 0 || connection->worker->channel == NULL) {
+        megapipe_finish(connection);
+        return;
+    }
+    connection->closed_at_ms = 0;
+    TAILQ_INSERT_TAIL(&connection->worker->closing, connection, closing_link);
+}
+
+/* Closes connections whose peers do not take their last answers; looks once a second. */
+void megapipe_reap(struct megapipe_worker *worker) {
+    struct megapipe_connection *connection, *next;
+    const int64_t now_ms = megapipe_now_ms();
+    if (now_ms - worker->closing_checked_at_ms < 1000)
+        return;
+    worker->closing_checked_at_ms = now_ms;
+    TAILQ_FOREACH_SAFE(connection, &worker->closing, closing_link, next) {
+        if (connection->closed_at_ms == 0)
+            connection->closed_at_ms = now_ms;
+        if (now_ms - connection->closed_at_ms < MEGAPIPE_LAST_WORDS_MS)
+            continue;
+        TAILQ_REMOVE(&worker->closing, connection, closing_link);
+        megapipe_finish(connection);
+    }
+}

@@ -1,0 +1,150 @@
+/* What the files of the adaptation share, and memcached's own sources do not see. */
+#ifndef MEGAPIPE_INSIDE_H
+#define MEGAPIPE_INSIDE_H
+
+#include "memcached.h"
+#include "queue.h"
+
+#include <megapipe.h>
+#include <stdatomic.h>
+
+/* Completions taken at a time. */
+#define MEGAPIPE_BATCH 64
+
+/* Addresses that a server can listen on through the channel. */
+#define MEGAPIPE_LISTENERS_MAX 64
+
+/* A message up to this size is copied and thereby sent as far as memcached is concerned: running
+ * the state machine a second time costs more than the copy. */
+#ifndef MEGAPIPE_COPY_MAX_BYTES
+#define MEGAPIPE_COPY_MAX_BYTES (16 * 1024)
+#endif
+
+/* Copied bytes in flight for each connection; more wait for a completion. */
+#define MEGAPIPE_UNSENT_MAX_BYTES (2 * MEGAPIPE_COPY_MAX_BYTES)
+
+/* Received bytes that memcached has not asked for yet; above it receiving stops, and the peer's
+ * window closes. */
+#define MEGAPIPE_BACKLOG_MAX_BYTES (64 * 1024)
+
+/* How long a connection that memcached has closed may still take its last answers. */
+#define MEGAPIPE_LAST_WORDS_MS 10000
+
+struct megapipe_piece;
+
+/* How long a worker without free descriptors waits before it accepts again, as memcached does. */
+#define MEGAPIPE_RETRY_MS 10
+
+/* Every cookie begins with its kind. */
+enum megapipe_kind { MEGAPIPE_NOTIFY, MEGAPIPE_LISTENER, MEGAPIPE_STREAM, MEGAPIPE_READINESS };
+
+struct megapipe_worker;
+
+struct megapipe_connection {
+    enum megapipe_kind kind;
+    struct megapipe_worker *worker;
+    conn *c; /* NULL: memcached has closed it */
+    int fd;
+    mp_handle handle;
+    bool added;     /* memcached wants its events */
+    bool scheduled; /* in the worker's ready list */
+    bool receiving; /* a receive is filed */
+    bool stopping;  /* and it has been cancelled */
+    bool ended;     /* no more data will come: end of stream, or receive_error */
+    bool nonblocking;
+    int receive_error;
+    /* Bytes in a buffer of the channel, only while its completion is handled. */
+    const char *leased;
+    size_t leased_bytes;
+    char *backlog; /* received and not yet read; NULL if there is none */
+    size_t backlog_start, backlog_end, backlog_size;
+    /* Writing. */
+    int send_error;
+    unsigned writes;       /* requests in flight */
+    STAILQ_HEAD(, megapipe_piece) unsent; /* of which these are copies, in their order */
+    size_t unsent_bytes;
+    size_t borrowed_bytes; /* of the one that sends from memcached's memory; 0: none */
+    bool borrowed_sent;    /* and it has completed */
+    /* Readiness, for UDP and TLS. */
+    bool polling;
+    unsigned poll_events;
+    int64_t closed_at_ms;
+    TAILQ_ENTRY(megapipe_connection) ready_link;
+    TAILQ_ENTRY(megapipe_connection) closing_link;
+};
+
+TAILQ_HEAD(megapipe_connections, megapipe_connection);
+
+/* A worker's share of a listening socket. */
+struct megapipe_share {
+    enum megapipe_kind kind;
+    struct megapipe_worker *worker;
+    conn *listener; /* NULL: not seen yet */
+    mp_handle handle; /* -1: none */
+    bool accepting;
+};
+
+struct megapipe_worker {
+    LIBEVENT_THREAD *thread;
+    mp_channel *channel;
+    int index;
+    int notify_fd;
+    megapipe_notified notified;
+    enum megapipe_kind notify_kind;
+    mp_handle notify_handle;
+    bool stop;
+    unsigned listeners_seen; /* the generation of the listeners' table that it knows */
+    struct megapipe_share shares[MEGAPIPE_LISTENERS_MAX];
+    struct megapipe_connections ready;
+    unsigned ready_count;
+    struct megapipe_connections closing;
+    int64_t closing_checked_at_ms;
+    int64_t accept_again_at_ms; /* 0: nothing to do again */
+    SLIST_HEAD(, megapipe_piece) pieces; /* free ones, the warmest first */
+    unsigned pieces_free;
+    /* Written by the worker alone, read by any thread's `stats megapipe`. */
+    atomic_ulong accepted, sent_copied, sent_in_place;
+};
+
+static inline void megapipe_count(atomic_ulong *count) {
+    const unsigned long value = atomic_load_explicit(count, memory_order_relaxed);
+    atomic_store_explicit(count, value + 1, memory_order_relaxed);
+}
+
+/* NULL for a base of libevent's. */
+struct megapipe_worker *megapipe_worker_of(const struct event_base *base);
+
+/* How many workers there are, all made before the first one runs. */
+int megapipe_workers(void);
+void megapipe_notify_workers(void);
+
+/* Of a clock that never goes back, to a few milliseconds. */
+int64_t megapipe_now_ms(void);
+
+/* Says what failed, with the library's own words. */
+void megapipe_complain(const char *what);
+
+/* megapipe_listen.c */
+void megapipe_listeners_sync(struct megapipe_worker *worker);
+bool megapipe_listeners_changed(const struct megapipe_worker *worker);
+void megapipe_accepted(struct megapipe_share *share, const struct mp_event *event);
+void megapipe_listener_event(const struct event *event, bool accepting);
+
+/* megapipe_connection.c */
+void megapipe_schedule(struct megapipe_connection *connection);
+void megapipe_run_ready(struct megapipe_worker *worker);
+void megapipe_readiness(struct megapipe_connection *connection, const struct mp_event *event);
+void megapipe_drive(struct megapipe_connection *connection, short which);
+void megapipe_finish(struct megapipe_connection *connection);
+void megapipe_free(struct megapipe_connection *connection);
+void megapipe_reap(struct megapipe_worker *worker);
+
+/* megapipe_stream.c */
+int megapipe_receive(struct megapipe_connection *connection);
+void megapipe_received(struct megapipe_connection *connection, const struct mp_event *event);
+void megapipe_wrote(struct megapipe_connection *connection, const struct mp_event *event);
+bool megapipe_pending(const struct megapipe_connection *connection);
+void megapipe_unsent_free(struct megapipe_connection *connection);
+void megapipe_pieces_free(struct megapipe_worker *worker);
+
+#endif

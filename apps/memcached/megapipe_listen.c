@@ -1,0 +1,180 @@
+/* Listening sockets, of which every worker has a share. */
+#include "megapipe_inside.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* Written by the main thread before the count grows, and never changed afterwards, but for
+ * `accepting`. */
+static struct {
+    conn *c;
+    atomic_bool accepting;
+} listeners[MEGAPIPE_LISTENERS_MAX];
+static atomic_int listeners_count;
+static atomic_uint generation;
+
+/* Wakes the main thread, which alone may stop accepting everywhere. */
+static int exhausted_fd = -1;
+static struct event exhausted_event;
+
+static void announce(void) {
+    atomic_fetch_add(&generation, 1);
+    megapipe_notify_workers();
+}
+
+static void exhausted(evutil_socket_t fd, short which, void *argument) {
+    uint64_t count;
+    if (read(fd, &count, sizeof(count)) != sizeof(count))
+        return;
+    STATS_LOCK();
+    const bool accepting = stats_state.accepting_conns;
+    STATS_UNLOCK();
+    if (accepting)
+        accept_new_conns(false);
+}
+
+static void watch_exhaustion(struct event_base *base) {
+    exhausted_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (exhausted_fd == -1) {
+        perror("megapipe: no descriptor for the main thread's wake-up; raise -c");
+        exit(EXIT_FAILURE);
+    }
+    event_assign(&exhausted_event, base, exhausted_fd, EV_READ | EV_PERSIST, exhausted, NULL);
+    if (event_add(&exhausted_event, NULL) == -1) {
+        fprintf(stderr, "megapipe: libevent cannot watch the main thread's wake-up\n");
+        exit(EXIT_FAILURE);
+    }
+}
+
+/* The main thread goes on watching the socket itself: what had connected before the workers took
+ * their shares waits there. */
+void megapipe_listen(conn *c) {
+    const int index = atomic_load(&listeners_count);
+#ifdef TLS
+    if (c->ssl_enabled)
+        return;
+#endif
+    if (index == MEGAPIPE_LISTENERS_MAX) {
+        fprintf(stderr, "megapipe: the main thread accepts for all addresses after the first %d\n",
+                MEGAPIPE_LISTENERS_MAX);
+        return;
+    }
+    if (exhausted_fd == -1)
+        watch_exhaustion(event_get_base(&c->event));
+    listeners[index].c = c;
+    atomic_store(&listeners[index].accepting, true);
+    atomic_store(&listeners_count, index + 1);
+    announce();
+}
+
+/* memcached stops and resumes accepting through its events. */
+void megapipe_listener_event(const struct event *event, bool accepting) {
+    const int count = atomic_load(&listeners_count);
+    for (int i = 0; i < count; i++) {
+        if (&listeners[i].c->event == event && atomic_load(&listeners[i].accepting) != accepting) {
+            atomic_store(&listeners[i].accepting, accepting);
+            announce();
+        }
+    }
+}
+
+bool megapipe_listeners_changed(const struct megapipe_worker *worker) {
+    return atomic_load_explicit(&generation, memory_order_acquire) != worker->listeners_seen;
+}
+
+/* Every CPU belongs to one worker; with more workers than CPUs some have none. */
+static int cpus_of(const struct megapipe_worker *worker, cpu_set_t *cpus) {
+    const long present = sysconf(_SC_NPROCESSORS_CONF);
+    CPU_ZERO(cpus);
+    for (long cpu = worker->index; cpu < present && cpu < CPU_SETSIZE; cpu += megapipe_workers())
+        CPU_SET(cpu, cpus);
+    return CPU_COUNT(cpus);
+}
+
+static void join(struct megapipe_share *share, conn *listener) {
+    struct megapipe_worker *worker = share->worker;
+    cpu_set_t cpus;
+    if (cpus_of(worker, &cpus) == 0) {
+        if (settings.verbose > 0)
+            fprintf(stderr, "megapipe: worker %d accepts nothing: there are more workers than CPUs\n",
+                    worker->index);
+        return;
+    }
+    share->handle = mp_register(worker->channel, listener->sfd, share, &cpus);
+    if (share->handle == -1)
+        megapipe_complain("a worker has no share of a listening socket; the main thread accepts");
+}
+
+void megapipe_listeners_sync(struct megapipe_worker *worker) {
+    worker->listeners_seen = atomic_load(&generation);
+    const int count = atomic_load(&listeners_count);
+    for (int i = 0; i < count; i++) {
+        struct megapipe_share *share = &worker->shares[i];
+        const bool wanted = atomic_load(&listeners[i].accepting);
+        if (share->listener == NULL) {
+            share->listener = listeners[i].c;
+            join(share, listeners[i].c);
+        }
+        if (share->handle == -1 || share->accepting == wanted)
+            continue;
+        const int result = wanted ? mp_accept(share->handle, 0, 0) : mp_cancel(share->handle, 0);
+        if (result == -1)
+            megapipe_complain(wanted ? "cannot accept" : "cannot stop accepting");
+        else
+            share->accepting = wanted;
+    }
+}
+
+/* As memcached's main thread does it, without the queue to another thread. */
+static void welcome(struct megapipe_share *share, int fd) {
+    LIBEVENT_THREAD *thread = share->worker->thread;
+    megapipe_count(&share->worker->accepted);
+    if (settings.maxconns_fast && fd >= settings.maxconns - 1) {
+        static const char full[] = "ERROR Too many open connections\r\n";
+        STATS_LOCK();
+        stats.rejected_conns++;
+        STATS_UNLOCK();
+        if (send(fd, full, sizeof(full) - 1, MSG_DONTWAIT | MSG_NOSIGNAL) == -1 && settings.verbose)
+            perror("megapipe: cannot refuse a connection politely");
+        close(fd);
+        return;
+    }
+    conn *c = conn_new(fd, conn_new_cmd, EV_READ | EV_PERSIST, READ_BUFFER_CACHED,
+                       share->listener->transport, thread->base, NULL, share->listener->tag,
+                       share->listener->protocol);
+    if (c == NULL) {
+        close(fd);
+        return;
+    }
+    c->thread = thread;
+    conn_io_queue_setup(c);
+}
+
+/* Without maxconns_fast nobody is refused, and the main thread stops all accepting until a
+ * connection ends. With it there is a descriptor for each refusal, but the kernel may ask for the
+ * next one before the last has been closed. */
+static void out_of_descriptors(struct megapipe_worker *worker) {
+    const uint64_t one = 1;
+    if (settings.maxconns_fast)
+        worker->accept_again_at_ms = megapipe_now_ms() + MEGAPIPE_RETRY_MS;
+    else if (write(exhausted_fd, &one, sizeof(one)) != sizeof(one))
+        perror("megapipe: cannot wake the main thread");
+}
+
+void megapipe_accepted(struct megapipe_share *share, const struct mp_event *event) {
+    if (event->error == 0)
+        welcome(share, event->fd);
+    if ((event->flags & MP_MORE) != 0)
+        return;
+    /* The accepting has ended: on request, or by an error after which it can go on. */
+    share->accepting = false;
+    if (event->error == EMFILE || event->error == ENFILE)
+        out_of_descriptors(share->worker);
+    else
+        megapipe_listeners_sync(share->worker);
+}

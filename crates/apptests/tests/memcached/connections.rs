@@ -1,0 +1,230 @@
+//! Connections come, stay, break off and are refused.
+
+use crate::server::{Client, DRIVERS, PATIENCE, Server, pattern};
+use megapipe_apptests::eventually;
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::thread;
+
+/// Keeps the calling thread on one CPU; the handshake of its connections runs there.
+fn stay_on(cpu: usize) {
+    // SAFETY: all-zero bytes are an empty set, and the set outlives the call that reads it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+    }
+}
+
+fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: all-zero bytes are an empty set, which the call fills.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
+        set
+    };
+    // SAFETY: the numbers are below what the set has room for.
+    (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+}
+
+#[test]
+fn every_worker_accepts_for_its_cpus() {
+    const PER_CPU: usize = 100;
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "2", "-v"]);
+        let mut watcher = server.client();
+        watcher.set("key", b"value");
+        let cpus = allowed_cpus();
+        let kept: Vec<_> = cpus
+            .iter()
+            .map(|cpu| {
+                let (cpu, address) = (*cpu, server.address());
+                let serve = move || {
+                    stay_on(cpu);
+                    let clients = (0..PER_CPU).map(|_| {
+                        let mut client = Client::new(TcpStream::connect(address).unwrap());
+                        assert_eq!(client.get("key").as_deref(), Some(&b"value"[..]));
+                        client
+                    });
+                    clients.collect::<Vec<_>>()
+                };
+                thread::spawn(serve)
+            })
+            .collect();
+        let clients: Vec<_> = kept.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        let expected = (cpus.len() * PER_CPU + 1) as u64;
+        assert_eq!(watcher.number("", "curr_connections"), expected, "{driver}");
+        for worker in 0..2 {
+            let accepted = watcher.number("megapipe", &format!("{worker}:accepted"));
+            let its = cpus.iter().filter(|cpu| *cpu % 2 == worker).count() * PER_CPU;
+            assert!(accepted >= its as u64, "{driver}: worker {worker} accepted {accepted}");
+        }
+        drop(clients);
+        let gone = || watcher.number("", "curr_connections") == 1;
+        assert!(eventually(PATIENCE, gone), "{driver}: connections are left over");
+    }
+}
+
+#[test]
+fn connections_that_break_off_leave_nothing() {
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "2"]);
+        let mut watcher = server.client();
+        watcher.set("value", &pattern(2, 500_000));
+        let before = watcher.number("", "curr_connections");
+        for round in 0..40 {
+            let mut client = server.client();
+            match round % 4 {
+                0 => client.send(b"set half 0 0 100\r\nonly a part"),
+                1 => client.send("get value\r\n".repeat(50).as_bytes()),
+                2 => client.send(b"get val"),
+                _ => client.send(b"set half 0 0 900000\r\n"),
+            }
+            if round % 2 == 0 {
+                reset(client.stream());
+            }
+        }
+        let gone = || watcher.number("", "curr_connections") == before;
+        assert!(eventually(PATIENCE, gone), "{driver}: connections are left over");
+        assert_eq!(watcher.get("half"), None, "{driver}: a part was stored");
+        assert!(watcher.get("value") == Some(pattern(2, 500_000)), "{driver}");
+    }
+}
+
+/// Closing it will reset the connection.
+fn reset(stream: &TcpStream) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the value outlives the call, and its size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of_val(&linger) as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0);
+}
+
+#[test]
+fn what_was_asked_before_quitting_is_answered() {
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "1"]);
+        let mut client = server.client();
+        client.set("value", &pattern(4, 10_000));
+        client.send("get value\r\n".repeat(300).as_bytes());
+        client.send(b"quit\r\n");
+        for i in 0..300 {
+            assert!(client.answer("value") == Some(pattern(4, 10_000)), "{driver}: {i}");
+        }
+        assert!(client.rest().is_empty(), "{driver}");
+    }
+}
+
+#[test]
+fn a_client_that_has_said_everything_is_answered() {
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "1"]);
+        let mut client = server.client();
+        client.send(b"set key 0 0 5\r\nvalue\r\nget key\r\n");
+        client.stream().shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(client.rest(), b"STORED\r\nVALUE key 0 5\r\nvalue\r\nEND\r\n", "{driver}");
+    }
+}
+
+#[test]
+fn too_many_connections_are_told_so() {
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "2", "-c", "64"]);
+        let mut watcher = server.client();
+        let mut kept = Vec::new();
+        let mut refused = 0;
+        for _ in 0..100 {
+            let mut client = server.client();
+            match client.ask("version\r\n").as_str() {
+                "ERROR Too many open connections" => refused += 1,
+                version => {
+                    assert!(version.starts_with("VERSION "), "{driver}: {version}");
+                    kept.push(client);
+                }
+            }
+        }
+        assert!(refused > 0 && !kept.is_empty(), "{driver}: {refused} of 100 were refused");
+        assert_eq!(watcher.number("", "rejected_connections"), refused, "{driver}");
+        drop(kept);
+        let free = || server.client().ask("version\r\n").starts_with("VERSION ");
+        assert!(eventually(PATIENCE, free), "{driver}: nobody is accepted any more");
+    }
+}
+
+#[test]
+fn without_free_descriptors_connections_wait() {
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "2", "-c", "64", "-o", "no_maxconns_fast"]);
+        let mut watcher = server.client();
+        let clients: Vec<_> = (0..100).map(|_| server.client()).collect();
+        let full = || watcher.number("", "listen_disabled_num") > 0;
+        assert!(eventually(PATIENCE, full), "{driver}: accepting was never stopped");
+        let mut clients = clients.into_iter();
+        drop(clients.by_ref().take(85).collect::<Vec<_>>());
+        for mut client in clients {
+            assert!(client.ask("version\r\n").starts_with("VERSION "), "{driver}");
+        }
+    }
+}
+
+#[test]
+fn idle_connections_are_closed() {
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "2", "-o", "idle_timeout=1"]);
+        let mut client = server.client();
+        client.set("key", b"value");
+        assert_eq!(client.line(), "", "{driver}: nothing but the end");
+        assert!(server.client().number("", "idle_kicks") >= 1, "{driver}");
+    }
+}
+
+#[test]
+fn a_watcher_sees_the_log() {
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "2"]);
+        let mut watcher = server.client();
+        assert_eq!(watcher.ask("watch mutations\r\n"), "OK", "{driver}");
+        let mut client = server.client();
+        client.set("key", b"value");
+        let line = watcher.line();
+        assert!(line.contains("type=item_store key=key status=stored"), "{driver}: {line}");
+        let before = client.number("", "curr_connections");
+        drop(watcher);
+        let gone = || {
+            client.set("key", b"again");
+            client.number("", "curr_connections") == before - 1
+        };
+        assert!(eventually(PATIENCE, gone), "{driver}: the watcher is left over");
+    }
+}
+
+#[test]
+fn a_local_socket_works() {
+    for driver in DRIVERS {
+        let server = Server::start_local(driver);
+        let mut clients: Vec<_> = (0..20).map(|_| server.local_client()).collect();
+        for (i, client) in clients.iter_mut().enumerate() {
+            client.set(&format!("key{i}"), &pattern(i, 50_000));
+        }
+        for (seed, client) in clients.iter_mut().rev().enumerate() {
+            let key = format!("key{seed}");
+            assert!(client.get(&key) == Some(pattern(seed, 50_000)), "{driver}: {key}");
+        }
+    }
+}
+
+#[test]
+fn the_port_belongs_to_one_server() {
+    let server = Server::start("auto", &["-t", "2"]);
+    server.client().set("key", b"value");
+    let second = std::net::TcpListener::bind(server.address());
+    assert_eq!(second.unwrap_err().kind(), ErrorKind::AddrInUse);
+}

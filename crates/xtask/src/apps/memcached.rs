@@ -1,0 +1,206 @@
+//! memcached on the channel: builds the distribution's version twice, as it is and adapted, and
+//! compares what its own tests say of both.
+
+mod suite;
+mod table;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::{edits, source};
+use crate::{setup, steps};
+use table::{OURS, TABLE, VERSION};
+
+const USAGE: &str = "usage: cargo xtask memcached [--diff | --test [FILE.t ...]]";
+
+/// The Makefile's targets that its test suite needs beside the server.
+const TARGETS: &[&str] = &["memcached", "memcached-debug", "testapp", "sizes", "timedrun"];
+
+/// One of the two trees, configured and built alike.
+#[derive(Debug)]
+struct Tree {
+    path: PathBuf,
+    adapted: bool,
+}
+
+/// What is made of what, in absolute paths.
+#[derive(Debug)]
+struct Build {
+    original: PathBuf,
+    /// Our sources.
+    ours: PathBuf,
+    library: PathBuf,
+    include: PathBuf,
+    stock: Tree,
+    megapipe: Tree,
+}
+
+/// `cargo xtask memcached`: sets the machine up and builds both.
+pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
+    match words {
+        [] | ["--diff"] | ["--test", ..] => setup::run(root)?,
+        _ => return Err(format!("cannot make sense of `{}`; {USAGE}", words.join(" "))),
+    }
+    let build = Build::new(root)?;
+    if let ["--diff"] = words {
+        build.lay_out(&build.megapipe)?;
+        print!("{}", edits::diff(TABLE, &build.original, &build.megapipe.path)?);
+        println!("{}", build.account()?);
+        return Ok(());
+    }
+    build.make(&build.stock)?;
+    build.make(&build.megapipe)?;
+    println!("memcached: {}", build.account()?);
+    for tree in [&build.stock, &build.megapipe] {
+        println!("memcached: {}", tree.path.join("memcached").display());
+    }
+    match words {
+        ["--test", files @ ..] => suite::compare(&build.stock, &build.megapipe, &build, files),
+        _ => Ok(()),
+    }
+}
+
+impl Build {
+    fn new(root: &Path) -> Result<Build, String> {
+        let target = root.join(steps::target_dir());
+        let unusable = |error| format!("cannot use {}: {error}", target.display());
+        fs::create_dir_all(&target).map_err(unusable)?;
+        let target = target.canonicalize().map_err(unusable)?;
+        let library = library(root, &target)?;
+        let original = source::fetch(&target, "memcached", source::Version::Upstream(VERSION))?;
+        let base = target.join("apps/memcached");
+        Ok(Build {
+            original,
+            ours: root.join("apps/memcached"),
+            library,
+            include: root.join("crates/capi/include"),
+            stock: Tree { path: base.join("stock"), adapted: false },
+            megapipe: Tree { path: base.join("megapipe"), adapted: true },
+        })
+    }
+
+    /// A configured copy of the sources, adapted or not; what is as it should be stays.
+    fn lay_out(&self, tree: &Tree) -> Result<(), String> {
+        let recipe = format!("{}\n{}\n", self.original.display(), flags()?);
+        let stamp = tree.path.with_extension("recipe");
+        let same = fs::read_to_string(&stamp).is_ok_and(|before| before == recipe);
+        if !same || !tree.path.join("Makefile").is_file() {
+            let _ = fs::remove_file(&stamp);
+            let _ = fs::remove_dir_all(&tree.path);
+            make_directory(tree.path.parent().unwrap_or(&tree.path))?;
+            let mut copy = Command::new("cp");
+            copy.arg("-a").arg(&self.original).arg(&tree.path);
+            quietly(&mut copy, "cp")?;
+            let mut configure = Command::new("sh");
+            let script = format!("{} ./configure --enable-sasl --enable-tls", flags()?);
+            configure.args(["-c", &script]).current_dir(&tree.path);
+            quietly(&mut configure, "memcached's configure")?;
+            fs::write(&stamp, recipe).map_err(|error| format!("{}: {error}", stamp.display()))?;
+        }
+        if tree.adapted { self.adapt(tree) } else { Ok(()) }
+    }
+
+    fn adapt(&self, tree: &Tree) -> Result<(), String> {
+        edits::apply(TABLE, &self.original, &tree.path)?;
+        for name in OURS {
+            let (from, to) = (self.ours.join(name), tree.path.join(name));
+            let text = fs::read(&from).map_err(|error| format!("{}: {error}", from.display()))?;
+            // A file that has not changed keeps its time, so that make has nothing to do.
+            if fs::read(&to).is_ok_and(|before| before == text) {
+                continue;
+            }
+            fs::write(&to, text).map_err(|error| format!("{}: {error}", to.display()))?;
+        }
+        Ok(())
+    }
+
+    fn make(&self, tree: &Tree) -> Result<(), String> {
+        self.lay_out(tree)?;
+        let mut make = self.command(tree, "make");
+        make.arg("-j2").args(TARGETS);
+        quietly(&mut make, "make")
+    }
+
+    /// A program in a tree, with what our makefile wants to know.
+    fn command(&self, tree: &Tree, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("MEGAPIPE_LIBRARY", &self.library).env("MEGAPIPE_INCLUDE", &self.include);
+        command.current_dir(&tree.path).stdin(Stdio::null());
+        // Settings of the make that may have started us are none of memcached's.
+        command.env_remove("MAKEFLAGS").env_remove("MFLAGS");
+        command
+    }
+
+    /// How much of memcached is changed, and how much of ours stands beside it.
+    fn account(&self) -> Result<String, String> {
+        let diff = edits::diff(TABLE, &self.original, &self.megapipe.path)?;
+        let extent = edits::extent(&diff);
+        let mut lines = 0;
+        for name in OURS {
+            let path = self.ours.join(name);
+            let text = fs::read_to_string(&path);
+            lines += text.map_err(|e| format!("{}: {e}", path.display()))?.lines().count();
+        }
+        Ok(format!(
+            "{} files of memcached changed: {} lines removed, {} added; {} lines in {} files of \
+             ours beside them",
+            TABLE.len(),
+            extent.removed,
+            extent.added,
+            lines,
+            OURS.len()
+        ))
+    }
+}
+
+/// The distribution's compiler flags, as assignments for a shell; the same for both trees.
+fn flags() -> Result<String, String> {
+    let mut command = Command::new("dpkg-buildflags");
+    command.env("DEB_BUILD_MAINT_OPTIONS", "hardening=+all").arg("--export=cmdline");
+    let output = command.current_dir("/").stdin(Stdio::null()).output();
+    let output = output.map_err(|error| {
+        format!("dpkg-buildflags cannot be run: {error}; install dpkg-dev (cargo xtask setup)")
+    })?;
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_string();
+    let is_assignment = |name: &str| said.contains(name);
+    match is_assignment("CFLAGS=") && is_assignment("LDFLAGS=") {
+        true => Ok(said.replace("-ffile-prefix-map=/=. ", "")),
+        false => Err("dpkg-buildflags names no flags; reinstall the package dpkg-dev".to_string()),
+    }
+}
+
+/// The channel's C library, linked into the server so that one file is all one installs.
+fn library(root: &Path, target: &Path) -> Result<PathBuf, String> {
+    let cargo: OsString = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--release", "--locked", "--package", "megapipe-capi"]);
+    quietly(command.current_dir(root), "cargo build --package megapipe-capi")?;
+    let library = target.join("release/libmegapipe.a");
+    match library.is_file() {
+        true => Ok(library),
+        false => Err(format!("{} is not there after its build", library.display())),
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), String> {
+    fs::create_dir_all(path).map_err(|error| format!("cannot make {}: {error}", path.display()))
+}
+
+/// Runs a build step and shows its output only if it fails.
+fn quietly(command: &mut Command, name: &str) -> Result<(), String> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| {
+        format!("cannot run {name}: {error}; cargo xtask setup installs what is missing")
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let lines: Vec<&str> = said.lines().collect();
+    let end = lines[lines.len().saturating_sub(40)..].join("\n");
+    Err(format!("{name} ended with {}; the end of its output:\n{end}", output.status))
+}
