@@ -276,7 +276,8 @@ fn render(
          use {method};\n    worker_connections {connections};\n}}\n\
          http {{\n    types {{ text/html html; }}\n    access_log off;\n    \
          sendfile {sendfile};\n    tcp_nopush {nopush};\n    keepalive_requests 1000000000;\n\
-         {cache}    client_body_temp_path {directory}/body;\n    proxy_temp_path {directory}/proxy;\n    \
+         {cache}    client_body_temp_path {directory}/body;\n    \
+         proxy_temp_path {directory}/proxy;\n    \
          fastcgi_temp_path {directory}/fastcgi;\n    uwsgi_temp_path {directory}/uwsgi;\n    \
          scgi_temp_path {directory}/scgi;\n    server {{\n        \
          listen 127.0.0.1:{port}{backlog}{reuseport};\n        root {root};\n    }}\n}}\n",
