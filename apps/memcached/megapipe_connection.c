@@ -191,20 +191,21 @@ void megapipe_close(conn *c) {
         megapipe_finish(connection);
         return;
     }
-    connection->closed_at = 0;
+    connection->closed_at_ms = 0;
     TAILQ_INSERT_TAIL(&connection->worker->closing, connection, closing_link);
 }
 
-/* Closes connections whose peers do not take their last answers. */
-void megapipe_reap(struct megapipe_worker *worker, time_t now) {
+/* Closes connections whose peers do not take their last answers; looks once a second. */
+void megapipe_reap(struct megapipe_worker *worker) {
     struct megapipe_connection *connection, *next;
-    if (worker->closing_checked_at == now)
+    const int64_t now_ms = megapipe_now_ms();
+    if (now_ms - worker->closing_checked_at_ms < 1000)
         return;
-    worker->closing_checked_at = now;
+    worker->closing_checked_at_ms = now_ms;
     TAILQ_FOREACH_SAFE(connection, &worker->closing, closing_link, next) {
-        if (connection->closed_at == 0)
-            connection->closed_at = now;
-        if (now - connection->closed_at < MEGAPIPE_LAST_WORDS_SECONDS)
+        if (connection->closed_at_ms == 0)
+            connection->closed_at_ms = now_ms;
+        if (now_ms - connection->closed_at_ms < MEGAPIPE_LAST_WORDS_MS)
             continue;
         TAILQ_REMOVE(&worker->closing, connection, closing_link);
         megapipe_finish(connection);

@@ -28,9 +28,12 @@
 #define MEGAPIPE_BACKLOG_MAX_BYTES (64 * 1024)
 
 /* How long a connection that memcached has closed may still take its last answers. */
-#define MEGAPIPE_LAST_WORDS_SECONDS 10
+#define MEGAPIPE_LAST_WORDS_MS 10000
 
 struct megapipe_piece;
+
+/* How long a worker without free descriptors waits before it accepts again, as memcached does. */
+#define MEGAPIPE_RETRY_MS 10
 
 /* Every cookie begins with its kind. */
 enum megapipe_kind { MEGAPIPE_NOTIFY, MEGAPIPE_LISTENER, MEGAPIPE_STREAM, MEGAPIPE_READINESS };
@@ -65,7 +68,7 @@ struct megapipe_connection {
     /* Readiness, for UDP and TLS. */
     bool polling;
     unsigned poll_events;
-    time_t closed_at;
+    int64_t closed_at_ms;
     TAILQ_ENTRY(megapipe_connection) ready_link;
     TAILQ_ENTRY(megapipe_connection) closing_link;
 };
@@ -95,7 +98,8 @@ struct megapipe_worker {
     struct megapipe_connections ready;
     unsigned ready_count;
     struct megapipe_connections closing;
-    time_t closing_checked_at;
+    int64_t closing_checked_at_ms;
+    int64_t accept_again_at_ms; /* 0: nothing to do again */
     SLIST_HEAD(, megapipe_piece) pieces; /* free ones, the warmest first */
     unsigned pieces_free;
     /* Written by the worker alone, read by any thread's `stats megapipe`. */
@@ -114,6 +118,9 @@ struct megapipe_worker *megapipe_worker_of(const struct event_base *base);
 int megapipe_workers(void);
 void megapipe_notify_workers(void);
 
+/* Of a clock that never goes back, to a few milliseconds. */
+int64_t megapipe_now_ms(void);
+
 /* Says what failed, with the library's own words. */
 void megapipe_complain(const char *what);
 
@@ -130,7 +137,7 @@ void megapipe_readiness(struct megapipe_connection *connection, const struct mp_
 void megapipe_drive(struct megapipe_connection *connection, short which);
 void megapipe_finish(struct megapipe_connection *connection);
 void megapipe_free(struct megapipe_connection *connection);
-void megapipe_reap(struct megapipe_worker *worker, time_t now);
+void megapipe_reap(struct megapipe_worker *worker);
 
 /* megapipe_stream.c */
 int megapipe_receive(struct megapipe_connection *connection);

@@ -155,18 +155,26 @@ static void welcome(struct megapipe_share *share, int fd) {
     conn_io_queue_setup(c);
 }
 
-void megapipe_accepted(struct megapipe_share *share, const struct mp_event *event) {
+/* Without maxconns_fast nobody is refused, and the main thread stops all accepting until a
+ * connection ends. With it there is a descriptor for each refusal, but the kernel may ask for the
+ * next one before the last has been closed. */
+static void out_of_descriptors(struct megapipe_worker *worker) {
     const uint64_t one = 1;
+    if (settings.maxconns_fast)
+        worker->accept_again_at_ms = megapipe_now_ms() + MEGAPIPE_RETRY_MS;
+    else if (write(exhausted_fd, &one, sizeof(one)) != sizeof(one))
+        perror("megapipe: cannot wake the main thread");
+}
+
+void megapipe_accepted(struct megapipe_share *share, const struct mp_event *event) {
     if (event->error == 0)
         welcome(share, event->fd);
-    else if ((event->error == EMFILE || event->error == ENFILE)
-             && write(exhausted_fd, &one, sizeof(one)) != sizeof(one))
-        perror("megapipe: cannot wake the main thread");
     if ((event->flags & MP_MORE) != 0)
         return;
-    /* The accepting has ended: on request, or by an error after which it can go on. Without free
-     * descriptors it goes on when the main thread says so. */
+    /* The accepting has ended: on request, or by an error after which it can go on. */
     share->accepting = false;
-    if (event->error != EMFILE && event->error != ENFILE)
+    if (event->error == EMFILE || event->error == ENFILE)
+        out_of_descriptors(share->worker);
+    else
         megapipe_listeners_sync(share->worker);
 }

@@ -140,13 +140,25 @@ static void handle(struct megapipe_worker *worker, const struct mp_event *event)
 static int patience_ms(const struct megapipe_worker *worker) {
     if (!TAILQ_EMPTY(&worker->ready))
         return 0;
+    if (worker->accept_again_at_ms != 0)
+        return MEGAPIPE_RETRY_MS;
     return TAILQ_EMPTY(&worker->closing) ? -1 : 1000;
 }
 
-static time_t seconds(void) {
+int64_t megapipe_now_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return now.tv_sec;
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* What is done because time has passed, not because something has completed. */
+static void keep_house(struct megapipe_worker *worker) {
+    if (!TAILQ_EMPTY(&worker->closing))
+        megapipe_reap(worker);
+    if (worker->accept_again_at_ms != 0 && megapipe_now_ms() >= worker->accept_again_at_ms) {
+        worker->accept_again_at_ms = 0;
+        megapipe_listeners_sync(worker);
+    }
 }
 
 void megapipe_worker_run(struct event_base *base) {
@@ -165,8 +177,7 @@ void megapipe_worker_run(struct event_base *base) {
         for (int i = 0; i < taken; i++)
             handle(worker, &events[i]);
         megapipe_run_ready(worker);
-        if (!TAILQ_EMPTY(&worker->closing))
-            megapipe_reap(worker, seconds());
+        keep_house(worker);
     }
     if (mp_destroy(worker->channel) == -1)
         megapipe_complain("cannot end a worker's channel");

@@ -83,6 +83,10 @@ fn every_command_has_a_page() {
         assert!(page.contains(&format!(".TH iobench-{command} 1")), "{page}");
         assert!(page.contains("EXIT STATUS"), "{page}");
     }
+    for command in ["apps", "apps-nginx", "apps-memcached"] {
+        let page = fs::read_to_string(directory.join(format!("iobench-{command}.1"))).unwrap();
+        assert!(page.contains("apps"), "{page}");
+    }
     let main = fs::read_to_string(directory.join("iobench.1")).unwrap();
     assert_eq!(main, stdout(&run(&["man"])));
     fs::remove_dir_all(&directory).unwrap();

@@ -119,6 +119,11 @@ const PACKAGES: &[Package] = &[
         probe: Probe::Program("openssl"),
     },
     Package {
+        name: "memcached",
+        why: "a test loads it with iobench apps; its own service, if it is started, is left alone",
+        probe: Probe::Program("memcached"),
+    },
+    Package {
         name: "wrk",
         why: "a test loads nginx with it while it is reloaded",
         probe: Probe::Program("wrk"),

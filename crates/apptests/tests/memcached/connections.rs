@@ -54,21 +54,16 @@ fn every_worker_accepts_for_its_cpus() {
             .collect();
         let clients: Vec<_> = kept.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
         let expected = (cpus.len() * PER_CPU + 1) as u64;
-        assert_eq!(watcher.number("", "curr_connections"), expected + listeners(), "{driver}");
+        assert_eq!(watcher.number("", "curr_connections"), expected, "{driver}");
         for worker in 0..2 {
             let accepted = watcher.number("megapipe", &format!("{worker}:accepted"));
             let its = cpus.iter().filter(|cpu| *cpu % 2 == worker).count() * PER_CPU;
             assert!(accepted >= its as u64, "{driver}: worker {worker} accepted {accepted}");
         }
         drop(clients);
-        let gone = || watcher.number("", "curr_connections") == 1 + listeners();
+        let gone = || watcher.number("", "curr_connections") == 1;
         assert!(eventually(PATIENCE, gone), "{driver}: connections are left over");
     }
-}
-
-/// The listening socket counts as a connection.
-fn listeners() -> u64 {
-    1
 }
 
 #[test]
@@ -93,7 +88,7 @@ fn connections_that_break_off_leave_nothing() {
         let gone = || watcher.number("", "curr_connections") == before;
         assert!(eventually(PATIENCE, gone), "{driver}: connections are left over");
         assert_eq!(watcher.get("half"), None, "{driver}: a part was stored");
-        assert_eq!(watcher.get("value"), Some(pattern(2, 500_000)), "{driver}");
+        assert!(watcher.get("value") == Some(pattern(2, 500_000)), "{driver}");
     }
 }
 
@@ -122,7 +117,7 @@ fn what_was_asked_before_quitting_is_answered() {
         client.send("get value\r\n".repeat(300).as_bytes());
         client.send(b"quit\r\n");
         for i in 0..300 {
-            assert_eq!(client.answer("value"), Some(pattern(4, 10_000)), "{driver}: {i}");
+            assert!(client.answer("value") == Some(pattern(4, 10_000)), "{driver}: {i}");
         }
         assert!(client.rest().is_empty(), "{driver}");
     }
@@ -173,7 +168,7 @@ fn without_free_descriptors_connections_wait() {
         let full = || watcher.number("", "listen_disabled_num") > 0;
         assert!(eventually(PATIENCE, full), "{driver}: accepting was never stopped");
         let mut clients = clients.into_iter();
-        drop(clients.by_ref().take(60).collect::<Vec<_>>());
+        drop(clients.by_ref().take(85).collect::<Vec<_>>());
         for mut client in clients {
             assert!(client.ask("version\r\n").starts_with("VERSION "), "{driver}");
         }
@@ -186,11 +181,7 @@ fn idle_connections_are_closed() {
         let server = Server::start(driver, &["-t", "2", "-o", "idle_timeout=1"]);
         let mut client = server.client();
         client.set("key", b"value");
-        let gone = match client.line().as_str() {
-            "" => true,
-            other => panic!("{driver}: {other}"),
-        };
-        assert!(gone);
+        assert_eq!(client.line(), "", "{driver}: nothing but the end");
         assert!(server.client().number("", "idle_kicks") >= 1, "{driver}");
     }
 }
@@ -223,8 +214,9 @@ fn a_local_socket_works() {
         for (i, client) in clients.iter_mut().enumerate() {
             client.set(&format!("key{i}"), &pattern(i, 50_000));
         }
-        for (i, client) in clients.iter_mut().rev().enumerate() {
-            assert_eq!(client.get(&format!("key{i}")), Some(pattern(i, 50_000)), "{driver}");
+        for (seed, client) in clients.iter_mut().rev().enumerate() {
+            let key = format!("key{seed}");
+            assert!(client.get(&key) == Some(pattern(seed, 50_000)), "{driver}: {key}");
         }
     }
 }

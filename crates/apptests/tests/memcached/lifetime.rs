@@ -45,22 +45,3 @@ fn a_graceful_stop_ends_with_requests_under_way() {
         }
     }
 }
-
-#[test]
-fn values_outlive_a_restart_from_a_memory_file() {
-    let directory = tempfile::TempDir::new().unwrap();
-    let file = directory.path().join("memory");
-    let options = ["-t", "2", "-m", "64", "-e", file.to_str().unwrap()];
-    for driver in DRIVERS {
-        let mut server = Server::start(driver, &options);
-        server.client().set("key", &pattern(7, 5000));
-        server.process.signal(libc::SIGUSR1).unwrap();
-        assert!(server.process.wait(PATIENCE).unwrap().success(), "{driver}");
-        let server = Server::start(driver, &options);
-        assert_eq!(server.client().get("key"), Some(pattern(7, 5000)), "{driver}");
-        drop(server);
-        // A stop that is not graceful leaves nothing to start from.
-        let _ = std::fs::remove_file(&file);
-        let _ = std::fs::remove_file(file.with_extension("meta"));
-    }
-}

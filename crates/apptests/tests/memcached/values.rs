@@ -39,7 +39,7 @@ fn thousands_of_pipelined_gets_are_answered_in_order() {
         for i in 0..GETS {
             let key = i % KEYS;
             let value = client.answer(&format!("key{key}"));
-            assert_eq!(value.as_deref(), Some(&*pattern(key, 100 + key * 60)), "{driver}: {i}");
+            assert!(value == Some(pattern(key, 100 + key * 60)), "{driver}: {i}");
         }
         sender.join().unwrap();
         assert!(client.number("", "conn_yields") > 0, "{driver}: nobody else got a turn");
@@ -59,7 +59,7 @@ fn a_slow_reader_gets_everything_and_disturbs_nobody() {
         let mut other = server.client();
         for i in 0..100 {
             other.set("other", &pattern(i, 2000));
-            assert_eq!(other.get("other"), Some(pattern(i, 2000)), "{driver}");
+            assert!(other.get("other") == Some(pattern(i, 2000)), "{driver}");
         }
         for i in 0..GETS {
             assert!(slow.answer("value").is_some_and(|got| got == value), "{driver}: {i}");
@@ -81,7 +81,7 @@ fn a_value_may_come_in_pieces() {
         }
         client.send(b"\r\n");
         assert_eq!(client.line(), "STORED");
-        assert_eq!(other.get("pieces"), Some(value), "{driver}");
+        assert!(other.get("pieces") == Some(value), "{driver}");
     }
 }
 

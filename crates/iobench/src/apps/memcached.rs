@@ -14,7 +14,7 @@ use crate::apps::generator::cache::{Cache, KEY_BYTES, Operation, Usage, VALUE_BY
 use crate::apps::generator::content::Pattern;
 use crate::apps::generator::loops::{Ending, Loops};
 use crate::apps::generator::mix::Requests;
-use crate::apps::place::{built, is_root};
+use crate::apps::place::{built, is_root, room_for};
 use crate::cli::apps::MemcachedArgs;
 use crate::client::ClientGroup;
 use crate::client::slices::Slicing;
@@ -39,8 +39,6 @@ const FILL_TIMEOUT: Duration = Duration::from_secs(10);
 const ITEM_OVERHEAD_BYTES: u64 = 400;
 const USUAL_REQUESTS: [u32; 4] = [1, 8, 128, 0];
 const QUICK_REQUESTS: [u32; 2] = [1, 0];
-/// The server's own connections, and those that are about to end.
-const SPARE_CONNECTIONS: usize = 64;
 /// The name of the threads that serve.
 const WORKER_NAME: &str = "mc-worker";
 
@@ -88,7 +86,7 @@ impl Memcached {
     }
 
     fn words(&self, variant: usize, port: u16, threads: usize) -> Vec<String> {
-        let connections = (2 * self.connections + SPARE_CONNECTIONS).to_string();
+        let connections = room_for(self.connections).to_string();
         let (port, threads, memory_mb) =
             (port.to_string(), threads.to_string(), self.memory_mb.to_string());
         let mut words: Vec<String> = vec![self.programs[variant].to_string_lossy().into_owned()];
@@ -184,9 +182,10 @@ impl App for Memcached {
     fn settings(&self) -> String {
         let [stock, adapted] = &self.versions;
         format!(
-            "stock is {stock}, megapipe is {adapted}; -m {} -o hashpower=20\n{} keys of {KEY_BYTES} \
-             bytes, values of {VALUE_BYTES}, {}, every byte checked, misses are errors",
+            "stock is {stock}, megapipe is {adapted}; -m {} -c {} -o hashpower=20\n{} keys of \
+             {KEY_BYTES} bytes, values of {VALUE_BYTES}, {}, every byte checked, misses are errors",
             self.memory_mb,
+            room_for(self.connections),
             self.usage.keys,
             self.load()
         )

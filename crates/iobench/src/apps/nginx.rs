@@ -10,7 +10,7 @@ use crate::apps::generator::content::{FileSet, Pattern, file_name};
 use crate::apps::generator::http::Http;
 use crate::apps::generator::loops::{Ending, Loops};
 use crate::apps::generator::mix::{Mix, Requests};
-use crate::apps::place::{Scratch, built, is_root};
+use crate::apps::place::{Scratch, built, is_root, room_for};
 use crate::cli::apps::NginxArgs;
 use crate::client::ClientGroup;
 use crate::client::slices::Slicing;
@@ -25,8 +25,8 @@ use crate::sys::process_tree;
 use crate::sys::signals::Signals;
 
 const USUAL_MODULE: &str = "nginx/ngx_megapipe_module.so";
-const MODULE_REMEDY: &str = "build it with `cargo xtask nginx --build`, name it with --module, or leave it out with \
-     --module none";
+const MODULE_REMEDY: &str = "build it with `cargo xtask nginx --build`, name it with --module, or \
+                             leave it out with --module none";
 /// Requests per connection of the SPECweb-like mix unless asked for otherwise: the shortest
 /// connections, the mix's own, and the longest.
 const SPECWEB_REQUESTS: [u32; 3] = [1, 6, 0];
@@ -34,8 +34,6 @@ const SPECWEB_REQUESTS: [u32; 3] = [1, 6, 0];
 const WORKERS_NS: u64 = 10_000_000_000;
 /// nginx's own backlog; more connections at a time need a longer one.
 const USUAL_BACKLOG: usize = 511;
-/// Listeners, channels between processes, and connections that are about to end.
-const SPARE_CONNECTIONS: usize = 64;
 
 /// How a worker hears of its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -270,21 +268,22 @@ fn render(
     } else {
         ""
     };
-    // Connections that one side has ended linger for a moment beside the new ones.
-    let connections = 2 * settings.connections + SPARE_CONNECTIONS;
+    let connections = room_for(settings.connections);
     format!(
         "{load}{user}worker_processes {workers};\nworker_cpu_affinity {masks};\n\
-         worker_rlimit_nofile {files};\npid {directory}/{name}.pid;\nlock_file {directory}/{name}.lock;\n\
-         error_log stderr;\nevents {{\n    use {method};\n    worker_connections {connections};\n}}\n\
+         worker_rlimit_nofile {files};\npid {directory}/{name}.pid;\n\
+         lock_file {directory}/{name}.lock;\nerror_log stderr;\nevents {{\n    \
+         use {method};\n    worker_connections {connections};\n}}\n\
          http {{\n    types {{ text/html html; }}\n    access_log off;\n    \
-         sendfile {sendfile};\n    tcp_nopush {nopush};\n    keepalive_requests 1000000000;\n{cache}    \
-         client_body_temp_path {directory}/body;\n    proxy_temp_path {directory}/proxy;\n    \
+         sendfile {sendfile};\n    tcp_nopush {nopush};\n    keepalive_requests 1000000000;\n\
+         {cache}    client_body_temp_path {directory}/body;\n    \
+         proxy_temp_path {directory}/proxy;\n    \
          fastcgi_temp_path {directory}/fastcgi;\n    uwsgi_temp_path {directory}/uwsgi;\n    \
          scgi_temp_path {directory}/scgi;\n    server {{\n        \
          listen 127.0.0.1:{port}{backlog}{reuseport};\n        root {root};\n    }}\n}}\n",
         workers = cpus.len(),
         masks = masks.join(" "),
-        files = 2 * connections + SPARE_CONNECTIONS,
+        files = 2 * connections,
         sendfile = settings.sendfile,
         nopush = settings.nopush,
     )
@@ -343,7 +342,7 @@ mod tests {
         let many = Settings { connections: 1_000, open_file_cache: true, ..settings() };
         let text = render(Variant::Epoll, None, &many, Path::new("/scratch"), 8_000, &[1]);
         assert!(text.contains("listen 127.0.0.1:8000 backlog=1000;"), "{text}");
-        assert!(text.contains("worker_connections 2064;"), "{text}");
+        assert!(text.contains("worker_connections 8000;"), "{text}");
         assert!(text.contains("open_file_cache max"), "{text}");
     }
 }

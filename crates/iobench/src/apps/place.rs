@@ -11,6 +11,7 @@ use crate::output;
 use crate::sys::socket::{CongestionControl, default_congestion_control};
 
 const APPS_VARIABLE: &str = "MEGAPIPE_APPS";
+const LEAST_ROOM: usize = 4_096;
 const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// How long a port of a connection that a client has ended stays unused. The clients end tens of
 /// thousands in a second, and with the usual second all ports would soon be waiting.
@@ -87,6 +88,12 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// How many connections a server should have room for: a server that gets little CPU time closes
+/// late what its clients have ended, while they open new ones.
+pub(crate) fn room_for(connections: usize) -> usize {
+    (8 * connections).max(LEAST_ROOM)
 }
 
 /// Whether we are root, whom some programs refuse to run as unless told.

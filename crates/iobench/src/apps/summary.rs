@@ -37,6 +37,8 @@ impl<'a> Measured<'a> {
 struct Block<'a> {
     measured: &'a Measured<'a>,
     rows: Vec<Row>,
+    /// What no column says, by row.
+    told: Vec<Vec<String>>,
 }
 
 pub(crate) struct Summary<'a> {
@@ -44,8 +46,6 @@ pub(crate) struct Summary<'a> {
     shape: &'a LoadShape,
     baseline: String,
     blocks: Vec<Block<'a>>,
-    /// How the variants did against the other baselines.
-    comparisons: Vec<String>,
 }
 
 impl<'a> Summary<'a> {
@@ -59,7 +59,6 @@ impl<'a> Summary<'a> {
         let labels = app.labels();
         let names: Vec<&str> = labels.iter().map(String::as_str).collect();
         let mut blocks = Vec::new();
-        let mut comparisons = Vec::new();
         for cell in measured {
             let (station, outcomes) = (cell.station, &cell.outcomes);
             let rows_against = |baseline: usize| {
@@ -68,23 +67,21 @@ impl<'a> Summary<'a> {
             };
             let mut rows = rows_against(baseline)?;
             rows.iter_mut().for_each(report::note_sharing);
-            for (row, rounds) in rows.iter_mut().zip(outcomes) {
-                row.notes.extend(note_threads(rounds));
-            }
-            for (row, printed) in rows.iter_mut().zip(&cell.printed) {
-                row.notes.extend(note_wrk(printed));
-            }
+            let mut told: Vec<Vec<String>> = outcomes
+                .iter()
+                .zip(&cell.printed)
+                .map(|(rounds, printed)| {
+                    note_threads(rounds).into_iter().chain(note_wrk(printed)).collect()
+                })
+                .collect();
             // The last variant is ours; how it stands to every other one is always told.
             let ours = names.len() - 1;
             for other in (0..ours).filter(|&other| other != baseline && ours != baseline) {
-                let against = &rows_against(other)?[ours];
-                let sentence = compare(against, names[other]);
-                comparisons.push(format!("{}: {sentence}", describe(station)));
-                rows[ours].notes.push(sentence);
+                told[ours].push(compare(&rows_against(other)?[ours], names[other]));
             }
-            blocks.push(Block { measured: cell, rows });
+            blocks.push(Block { measured: cell, rows, told });
         }
-        Ok(Summary { app, shape, baseline: labels[baseline].clone(), blocks, comparisons })
+        Ok(Summary { app, shape, baseline: labels[baseline].clone(), blocks })
     }
 
     pub(crate) fn is_valid(&self) -> bool {
@@ -114,16 +111,12 @@ impl<'a> Summary<'a> {
         }
         text.push('\n');
         for block in &self.blocks {
-            for row in &block.rows {
-                let what = describe(block.measured.station);
-                for note in row.notes.iter().filter(|note| is_told(note)) {
-                    let _ = writeln!(text, "{what}, {}: {note}", row.server);
-                }
+            let what = describe(block.measured.station);
+            for (row, told) in block.rows.iter().zip(&block.told).filter(|(_, t)| !t.is_empty()) {
+                let _ = writeln!(text, "{what}, {}: {}", row.server, told.join("; "));
             }
         }
-        for sentence in &self.comparisons {
-            let _ = writeln!(text, "{sentence}");
-        }
+        text.push('\n');
         for sentence in table::summarise(&ours, &self.baseline) {
             let _ = writeln!(text, "{sentence}");
         }
@@ -140,9 +133,11 @@ impl<'a> Summary<'a> {
         let mut rows = Vec::new();
         for block in &self.blocks {
             let by_wrk = if block.measured.station.wrk_path.is_some() { " by wrk" } else { "" };
-            for (row, rounds) in block.rows.iter().zip(&block.measured.outcomes) {
-                let load = format!("{}{by_wrk}", self.app.load());
-                rows.push(convert(row.clone(), load, rounds, &[])?);
+            let parts = block.rows.iter().zip(&block.told).zip(&block.measured.outcomes);
+            for ((row, told), rounds) in parts {
+                let mut row = row.clone();
+                row.notes.extend(told.iter().cloned());
+                rows.push(convert(row, format!("{}{by_wrk}", self.app.load()), rounds, &[])?);
             }
         }
         let name = self.app.name();
@@ -170,14 +165,6 @@ fn describe(station: &Station) -> String {
     format!("{} core{plural}, {}{client}", station.cell.cores, station.requests)
 }
 
-const THREADS: &str = "its workers were busy";
-const WRK: &str = "wrk itself told";
-
-/// Notes that say something of a valid row that no column does.
-fn is_told(note: &str) -> bool {
-    note.starts_with(THREADS) || note.starts_with(WRK)
-}
-
 /// The busy part of each worker's time, in the median over slots.
 fn note_threads(rounds: &Rounds) -> Option<String> {
     let slots: Vec<&Vec<f64>> = rounds.iter().flatten().map(|slot| &slot.thread_busy).collect();
@@ -188,7 +175,7 @@ fn note_threads(rounds: &Rounds) -> Option<String> {
         })
         .map(|busy| format!("{:.0} %", busy * 100.0))
         .collect();
-    Some(format!("{THREADS} {}", busy.join(", ")))
+    Some(format!("its workers were busy {}", busy.join(", ")))
 }
 
 /// wrk tells percentiles only, which do not add up to a histogram.
@@ -196,14 +183,13 @@ fn note_wrk(printed: &[Printed]) -> Option<String> {
     let middle =
         |figure: fn(&Printed) -> f64| median(&printed.iter().map(figure).collect::<Vec<_>>());
     let (p50, p99) = middle(|p| p.p50_us).zip(middle(|p| p.p99_us))?;
-    Some(format!("{WRK} latencies of {p50:.0} us (p50) and {p99:.0} us (p99)"))
+    Some(format!("wrk itself told latencies of {p50:.0} us (p50) and {p99:.0} us (p99)"))
 }
 
 /// One variant against another than the baseline.
 fn compare(row: &Row, other: &str) -> String {
     format!(
-        "{} against {other}: throughput x{}, CPU per request x{}",
-        row.server,
+        "against {other}: throughput x{}, CPU per request x{}",
         ratio(row.throughput_ratio),
         ratio(row.cpu_ratio)
     )

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use crate::compare::outcome::{Figures, SliceCounts, SlotOutcome};
 use crate::compare::plan::{Placement, SLICE_NS};
+use crate::compare::slots::is_used_by_others;
 use crate::error::{Context, Error, Result};
 use crate::figures::{self, new_times};
 use crate::load::external::External;
 use crate::server::running::Running;
 use crate::sys::clock::now_ns;
-use crate::sys::procstat::{CpuReader, TICK_NS};
+use crate::sys::procstat::{CpuReader, CpuTicks, TICK_NS};
 use crate::sys::signals::Signals;
 
 /// wrk counts in whole seconds.
@@ -35,6 +36,17 @@ pub(crate) struct Printed {
     errors: u64,
 }
 
+/// One run, as seen from outside.
+struct Run {
+    text: String,
+    /// Nothing if wrk did not end in time.
+    client_ns: Option<u64>,
+    server_ns: u64,
+    wall_ns: u64,
+    before: CpuTicks,
+    after: CpuTicks,
+}
+
 /// Loads a server once with wrk.
 pub(crate) fn run(
     server: &mut Running,
@@ -43,68 +55,93 @@ pub(crate) fn run(
     path: &str,
     signals: &Signals,
 ) -> Result<(SlotOutcome, Option<Printed>)> {
-    let words: Vec<String> = [
-        "wrk".to_owned(),
-        format!("-t{}", placement.client_cpus.len()),
-        format!("-c{connections}"),
-        format!("-d{SECONDS}s"),
-        "--latency".to_owned(),
-        format!("http://{}{path}", server.address()),
-    ]
-    .to_vec();
-    let mut cpus = CpuReader::new(&placement.cpus())?;
-    let (mut reading, writing) = pipe().context("make a pipe", "raise `ulimit -n`")?;
-    let (begun_ns, ticks, cpu_ns) = (now_ns(), cpus.read(), server.cpu_time_ns());
-    let mut command = External::start_words(&words, &placement.client_cpus, Stdio::from(writing))?;
-    // Read aside, so that a program that prints more than expected does not wait for us.
-    let reader = thread::spawn(move || {
-        let mut text = String::new();
-        let _ = reading.by_ref().take(MOST_OUTPUT_BYTES).read_to_string(&mut text);
-        text
-    });
-    let limit = Duration::from_secs(SECONDS) + END_LIMIT;
-    let client_ns = command.wait(limit, signals)?.map(|ended| ended.cpu_ns);
-    drop(command);
-    let (wall_ns, after) = (now_ns() - begun_ns, cpus.read());
-    let used_ns = server.cpu_time_ns().saturating_sub(cpu_ns);
-    let text = reader.join().unwrap_or_default();
-    let drained = server.drain(signals)?;
+    let run = execute(server, placement, connections, path, signals)?;
     // Its percentiles do not make a histogram, so there is none.
     let latencies = figures::encode(&new_times())?;
     let mut outcome = SlotOutcome { latencies, ..SlotOutcome::default() };
-    let Some((printed, client_ns)) = parse(&text).zip(client_ns) else {
+    if !server.drain(signals)? {
+        outcome.problems.push("the server process ended".to_owned());
+    }
+    let Some((printed, client_ns)) = parse(&run.text).zip(run.client_ns) else {
         outcome.problems.push("wrk did not end in time or told no figures".to_owned());
         return Ok((outcome, None));
     };
     if printed.errors > 0 {
         outcome.problems.push(format!("wrk counted {} errors", printed.errors));
     }
-    if !drained {
-        outcome.problems.push("the server process ended".to_owned());
-    }
     if printed.requests == 0 {
         outcome.problems.push("wrk got no answer".to_owned());
         return Ok((outcome, None));
     }
+    judge(&mut outcome, &run, &printed, client_ns, placement);
+    Ok((outcome, Some(printed)))
+}
+
+/// Runs wrk and waits for its end.
+fn execute(
+    server: &Running,
+    placement: &Placement,
+    connections: usize,
+    path: &str,
+    signals: &Signals,
+) -> Result<Run> {
+    let words = [
+        "wrk".to_owned(),
+        format!("-t{}", placement.client_cpus.len()),
+        format!("-c{connections}"),
+        format!("-d{SECONDS}s"),
+        "--latency".to_owned(),
+        format!("http://{}{path}", server.address()),
+    ];
+    let mut cpus = CpuReader::new(&placement.cpus())?;
+    let (reading, writing) = pipe().context("make a pipe", "raise `ulimit -n`")?;
+    let (begun_ns, before, server_ns) = (now_ns(), cpus.read(), server.cpu_time_ns());
+    let mut command = External::start_words(&words, &placement.client_cpus, Stdio::from(writing))?;
+    // Read aside, so that a program that prints more than expected does not wait for us.
+    let reader = thread::spawn(move || {
+        let mut text = String::new();
+        let _ = reading.take(MOST_OUTPUT_BYTES).read_to_string(&mut text);
+        text
+    });
+    let limit = Duration::from_secs(SECONDS) + END_LIMIT;
+    let client_ns = command.wait(limit, signals)?.map(|ended| ended.cpu_ns);
+    let (wall_ns, after) = (now_ns() - begun_ns, cpus.read());
+    let server_ns = server.cpu_time_ns().saturating_sub(server_ns);
+    // One that goes on is killed by this, so that the reader comes to an end.
+    drop(command);
+    let text = reader.join().unwrap_or_default();
+    Ok(Run { text, client_ns, server_ns, wall_ns, before, after })
+}
+
+/// A run is all or nothing; it counts as much as the slices that its time would have had.
+fn judge(
+    outcome: &mut SlotOutcome,
+    run: &Run,
+    printed: &Printed,
+    client_ns: u64,
+    placement: &Placement,
+) {
+    let Run { server_ns, wall_ns, before, after, .. } = run;
     let busy = |ns: u64, cpus: usize| ns as f64 / (wall_ns * cpus.max(1) as u64) as f64;
     let figures = Figures {
         throughput: printed.rate,
-        server_cpu_us: used_ns as f64 / 1e3 / printed.requests as f64,
+        server_cpu_us: *server_ns as f64 / 1e3 / printed.requests as f64,
         system_calls: None,
-        server_busy: busy(used_ns, placement.server_cpus.len()),
+        server_busy: busy(*server_ns, placement.server_cpus.len()),
         client_busy: busy(client_ns, placement.client_cpus.len()),
     };
     outcome.rough = Some(figures);
-    // A run is all or nothing; it counts as much as the slices that its time would have had.
     let slices = (SECONDS * 1_000_000_000 / SLICE_NS) as u32;
-    let stolen_ns = after.steal.saturating_sub(ticks.steal) * TICK_NS;
+    let stolen_ns = after.steal.saturating_sub(before.steal) * TICK_NS;
+    let ours_ns = server_ns + client_ns;
     if stolen_ns > wall_ns / STOLEN_PART {
         outcome.slices = SliceCounts { stolen: slices, ..SliceCounts::default() };
+    } else if is_used_by_others(before, after, ours_ns, *wall_ns, placement.cpus().len()) {
+        outcome.slices = SliceCounts { delayed: slices, ..SliceCounts::default() };
     } else {
         outcome.slices = SliceCounts { clean: slices, ..SliceCounts::default() };
         outcome.figures = Some(figures);
     }
-    Ok((outcome, Some(printed)))
 }
 
 /// Refuses where wrk is not there.

@@ -16,11 +16,12 @@ Examples:
   iobench apps nginx --mix fixed:1024 --requests 1,inf --wrk --json nginx.json
   iobench apps nginx --module none       the distribution's nginx alone, with and without reuseport
 
-Mixes: specweb has 1,000 files of 30 to 5,670 bytes, 704 on average, and six requests per connection.
-yahoo has 2,000 files of 1 byte to 4 MiB, 12.5 KiB on average, with half of the bytes in files above
-60 KiB, and 1 to 1,597 requests per connection, 2.3 on average, 98 % of them ten or fewer; the trace
-that it follows goes up to 253 MiB. yahoo/2 halves the sizes. fixed:BYTES has 100 files of that size.
-All files of a mix are asked for equally often, and every byte of every answer is checked.";
+Mixes: specweb has 1,000 files of 30 to 5,670 bytes, 704 on average, and six requests per
+connection. yahoo has 2,000 files of 1 byte to 4 MiB, 12.5 KiB on average, with half of the bytes in
+files above 60 KiB, and 1 to 1,597 requests per connection, 2.3 on average, 98 % of them ten or
+fewer; the trace that it follows goes up to 253 MiB. yahoo/2 halves the sizes. fixed:BYTES has 100
+files of that size. All files of a mix are asked for equally often, and every byte of every answer
+is checked.";
 
 const MEMCACHED_EXAMPLES: &str = "\
 Examples:

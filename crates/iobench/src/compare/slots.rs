@@ -291,12 +291,23 @@ impl<'a> SlotRunner<'a> {
             + ours.client_ns
             + last.coordinator_ns.saturating_sub(first.coordinator_ns)
             + last.softirq_ns.saturating_sub(first.softirq_ns);
-        let busy_ns = last.ticks.busy.saturating_sub(first.ticks.busy) * TICK_NS;
-        let wall_ns = last.at_ns.saturating_sub(first.at_ns) * self.placement.cpus().len() as u64;
-        // Each CPU's count may be off by a tick at either end.
-        let slack_ns = wall_ns / FOREIGN_PART + self.placement.cpus().len() as u64 * TICK_NS;
-        busy_ns > ours_ns + slack_ns
+        let wall_ns = last.at_ns.saturating_sub(first.at_ns);
+        is_used_by_others(&first.ticks, &last.ticks, ours_ns, wall_ns, self.placement.cpus().len())
     }
+}
+
+/// Whether the CPUs were busy with much more than what is known to be ours.
+pub(crate) fn is_used_by_others(
+    from: &CpuTicks,
+    to: &CpuTicks,
+    ours_ns: u64,
+    wall_ns: u64,
+    cpus: usize,
+) -> bool {
+    let busy_ns = to.busy.saturating_sub(from.busy) * TICK_NS;
+    // Each CPU's count may be off by a tick at either end.
+    let slack_ns = wall_ns * cpus as u64 / FOREIGN_PART + cpus as u64 * TICK_NS;
+    busy_ns > ours_ns + slack_ns
 }
 
 /// Waits for the least warm-up and until every connection has completed a transaction, or none has
@@ -418,6 +429,16 @@ mod tests {
     #[test]
     fn half_of_the_slices_but_no_more_than_three_must_be_clean() {
         assert_eq!([1, 2, 3, 5, 10].map(least_clean), [1, 1, 2, 3, 3]);
+    }
+
+    #[test]
+    fn others_are_noticed_by_what_is_not_ours() {
+        let ticks = |busy| CpuTicks { busy, steal: 0 };
+        // Two CPUs for a second: a tenth of it and a tick for each CPU may be somebody else's.
+        let others =
+            |busy, ours_ns| is_used_by_others(&ticks(0), &ticks(busy), ours_ns, 1_000_000_000, 2);
+        assert!(!others(122, 1_000_000_000) && others(123, 1_000_000_000));
+        assert!(!others(0, 0));
     }
 
     #[test]

@@ -144,7 +144,8 @@ impl ExternalProcess {
         self.address
     }
 
-    /// Says which threads serve, and whether each has a CPU that no other thread of the server uses.
+    /// Says which threads serve, and whether each has a CPU that no other thread of the server
+    /// uses.
     pub(crate) fn serves_in(&mut self, thread_ids: Vec<i32>, has_cpus_to_itself: bool) {
         self.thread_ids = Some(thread_ids);
         self.has_cpus_to_itself = has_cpus_to_itself;

@@ -1,4 +1,5 @@
-//! An answer that comes in pieces: a head up to its terminator, then a body that is known in advance.
+//! An answer that comes in pieces: a head up to its terminator, then a body that is known in
+//! advance.
 
 /// Longest head that is waited for; longer ones are no answer of the servers under test.
 const MOST_HEAD_BYTES: usize = 8 * 1024;
