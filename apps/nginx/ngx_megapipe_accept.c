@@ -8,6 +8,19 @@
 /* How long the cancellation of a listener may take. */
 #define NGX_MP_STOP_TIMEOUT_MS 1000
 
+/* How often a worker looks whether a connection waits of which it was not told. */
+#define NGX_MP_LOOK_MS 1000
+
+/* How many connections are taken from a queue at once without the channel. */
+#define NGX_MP_TAKEN_MAX 64
+
+static void ngx_mp_take_waiting(ngx_mp_connection_t *mc);
+static void ngx_mp_look(ngx_event_t *ev);
+
+static ngx_queue_t ngx_mp_listeners;
+static ngx_event_t ngx_mp_look_timer;
+static ngx_connection_t ngx_mp_look_connection;
+
 static ngx_mp_connection_t *ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd);
 static ngx_int_t ngx_mp_add_siblings(ngx_mp_connection_t *first);
 static ngx_int_t ngx_mp_accept(ngx_mp_connection_t *mc);
@@ -74,7 +87,60 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
     if (fd != (ngx_socket_t) -1 && ngx_mp_register(mc, c->log) != NGX_OK) {
         return NULL;
     }
+    if (mc->completion && mc->handle != -1) {
+        if (ngx_mp_listeners.next == NULL) {
+            ngx_queue_init(&ngx_mp_listeners);
+        }
+        ngx_queue_insert_tail(&ngx_mp_listeners, &mc->queue);
+        ngx_mp_look(&ngx_mp_look_timer);
+    }
     return mc;
+}
+
+/*
+ * The kernel tells one of the rings that accept from a socket. If that one is being cancelled, or
+ * its process has been killed, nobody else is told, and the connection would wait for the next.
+ */
+static void
+ngx_mp_look(ngx_event_t *ev)
+{
+    ngx_queue_t *q;
+    ngx_mp_connection_t *mc;
+
+    for (q = ngx_queue_head(&ngx_mp_listeners);
+         ev->timedout && q != ngx_queue_sentinel(&ngx_mp_listeners); q = ngx_queue_next(q))
+    {
+        mc = ngx_queue_data(q, ngx_mp_connection_t, queue);
+        if (mc->wanted && mc->connection != NULL) {
+            ngx_mp_take_waiting(mc);
+        }
+    }
+    ev->timedout = 0;
+    if (!ev->timer_set && !ngx_exiting) {
+        ngx_mp_look_connection.fd = (ngx_socket_t) -1;
+        ev->handler = ngx_mp_look;
+        ev->data = &ngx_mp_look_connection;
+        ev->log = ngx_cycle->log;
+        ev->cancelable = 1;
+        ngx_add_timer(ev, NGX_MP_LOOK_MS);
+    }
+}
+
+/* Takes what waits in the queue without the channel. */
+static void
+ngx_mp_take_waiting(ngx_mp_connection_t *mc)
+{
+    ngx_socket_t fd = mc->fd != (ngx_socket_t) -1 ? mc->fd : mc->connection->fd;
+    ngx_uint_t taken;
+    int accepted;
+
+    for (taken = 0; taken < NGX_MP_TAKEN_MAX; taken++) {
+        accepted = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (accepted == -1) {
+            return;
+        }
+        ngx_mp_new_connection(mc, accepted);
+    }
 }
 
 /* The queues of a partitioned socket that belong to this worker. */
@@ -157,6 +223,10 @@ ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
         /* nginx deletes the event without a flag before it closes the socket for good. */
         if (flags == 0) {
             listener->next = NULL;
+            if (listener->completion && !listener->sibling) {
+                /* For a last look into the queue. */
+                listener->fd = fcntl(c->fd, F_DUPFD_CLOEXEC, 0);
+            }
             listener->connection = listener->sibling ? listener->connection : NULL;
             ngx_mp_stop(listener);
         }
@@ -193,6 +263,12 @@ ngx_mp_stopped(ngx_mp_connection_t *mc)
 
     if (mc->flush_timer.timer_set) {
         ngx_del_timer(&mc->flush_timer);
+    }
+    if (mc->completion && mc->handle != -1) {
+        ngx_queue_remove(&mc->queue);
+        if (mc->fd != (ngx_socket_t) -1 || c != NULL) {
+            ngx_mp_take_waiting(mc);
+        }
     }
     mc->connection = NULL;
     ngx_mp_retire(mc);

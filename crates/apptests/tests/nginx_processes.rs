@@ -161,9 +161,8 @@ fn other_ways_to_share_a_listener_work_too() {
 
 #[test]
 fn a_server_without_a_master_serves_and_reloads() {
-    let http = "} daemon off; master_process off; http {".to_string();
-    let setup = Setup { http, workers: 0, ..Setup::module() };
-    let setup = Setup { server: String::new(), ..setup };
+    let main = "master_process off;".to_string();
+    let setup = Setup { main, ..Setup::module() };
     let mut nginx = Nginx::start(&setup).unwrap();
     let first = answering(nginx.port());
     nginx.signal(libc::SIGHUP).unwrap();
