@@ -126,6 +126,7 @@ ngx_mp_of(ngx_connection_t *c)
 }
 
 /* accept.c */
+void ngx_mp_listen_init(void);
 ngx_int_t ngx_mp_listen(ngx_event_t *ev);
 void ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags);
 void ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
@@ -171,6 +172,7 @@ ngx_uint_t ngx_mp_may_linger(ngx_connection_t *c);
 
 /* partition.c */
 ngx_int_t ngx_mp_partition(ngx_cycle_t *cycle, ngx_uint_t wanted);
+ngx_uint_t ngx_mp_serves_original(ngx_socket_t fd);
 ngx_uint_t ngx_mp_siblings(ngx_socket_t fd, const int **siblings);
 
 #endif

@@ -46,8 +46,8 @@ ngx_mp_listen(ngx_event_t *ev)
 
     if (mc == NULL) {
         count = ngx_mp_siblings(c->listening->fd, &siblings);
-        /* What no queue claims comes to the original, which the first worker serves. */
-        mc = ngx_mp_new_listener(c, count == 0 || ngx_worker == 0 ? c->fd : (ngx_socket_t) -1);
+        mc = ngx_mp_new_listener(
+            c, ngx_mp_serves_original(c->listening->fd) ? c->fd : (ngx_socket_t) -1);
         if (mc == NULL || (count > 0 && ngx_mp_add_siblings(mc) != NGX_OK)) {
             return NGX_ERROR;
         }
@@ -124,6 +124,13 @@ ngx_mp_look(ngx_event_t *ev)
         ev->cancelable = 1;
         ngx_add_timer(ev, NGX_MP_LOOK_MS);
     }
+}
+
+/* nginx has just forgotten all timers, which it does for a configuration read without a master. */
+void
+ngx_mp_listen_init(void)
+{
+    ngx_mp_look_timer.timer_set = 0;
 }
 
 /* Takes what waits in the queue without the channel. */
@@ -220,8 +227,8 @@ ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
         if (listener->accepting) {
             (void) mp_cancel(listener->handle, 0);
         }
-        /* nginx deletes the event without a flag before it closes the socket for good. */
-        if (flags == 0) {
+        /* Else it is for good: nginx closes the socket, or has another connection for it. */
+        if (!(flags & NGX_DISABLE_EVENT)) {
             listener->next = NULL;
             if (listener->completion && !listener->sibling) {
                 /* For a last look into the queue. */
@@ -231,7 +238,7 @@ ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
             ngx_mp_stop(listener);
         }
     }
-    if (flags == 0 && mc != NULL) {
+    if (!(flags & NGX_DISABLE_EVENT) && mc != NULL) {
         ev->index = NGX_INVALID_INDEX;
         /* The descriptor is closed next; the cancellation must name it before. */
         (void) mp_flush(ngx_mp_channel);

@@ -179,7 +179,8 @@ fn text(setup: &Setup, directory: &Path, port: u16) -> io::Result<String> {
          pid nginx.pid;\nerror_log error.log info;\n\
          events {{ {method} worker_connections 4096; {events} }}\n\
          http {{\n{temporary} access_log off; sendfile on; tcp_nopush on; default_type text/plain;\n\
-         {http}\nserver {{ listen 127.0.0.1:{port}; root html; {WHO} {socket}\n{server}\n}}\n}}\n"
+         {http}\nserver {{ listen 127.0.0.1:{port}; root html;\n{WHO} {socket}\n{server}\n}}\n\
+         }}\n"
     );
     let config = config.replace("{port2}", &free_port()?.to_string());
     let config = config.replace("{port3}", &free_port()?.to_string());
