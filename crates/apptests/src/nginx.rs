@@ -1,5 +1,6 @@
 //! The distribution's nginx, with the event module or as it is.
 
+use crate::http::Client;
 use crate::process::{Running, eventually};
 use crate::{free_port, target_dir, xtask};
 use std::fs;
@@ -84,6 +85,8 @@ impl Nginx {
         if !alone && !eventually(PATIENCE, || nginx.workers().len() == workers) {
             return Err(io::Error::other(format!("workers are missing:\n{}", nginx.log())));
         }
+        // The master listens before a worker serves; what a test counts must not be growing still.
+        Client::connect(port)?.get("/who")?;
         Ok(nginx)
     }
 
@@ -179,7 +182,7 @@ fn text(setup: &Setup, directory: &Path, port: u16) -> io::Result<String> {
          pid nginx.pid;\nerror_log error.log info;\n\
          events {{ {method} worker_connections 4096; {events} }}\n\
          http {{\n{temporary} access_log off; sendfile on; tcp_nopush on; default_type text/plain;\n\
-         {http}\nserver {{ listen 127.0.0.1:{port}; root html;\n{WHO} {socket}\n{server}\n}}\n\
+         {http}\nserver {{ listen 127.0.0.1:{port} backlog=4096; root html;\n{WHO} {socket}\n{server}\n}}\n\
          }}\n"
     );
     let config = config.replace("{port2}", &free_port()?.to_string());
