@@ -48,7 +48,7 @@
 #include <sys/uio.h>
 
 /* No handle. */
-#define MP_NONE -1
+#define MP_NONE (-1)
 
 /* Lightweight sockets are numbered from 2^30 on, above all file descriptors. */
 #define MP_LWSOCKET_FIRST (1 << 30)

@@ -21,6 +21,8 @@ fn tidy(text: &str) -> String {
     let mut lines = text.lines().map(str::trim_end).peekable();
     while let Some(line) = lines.next() {
         if line.trim_start() != "/**" {
+            // What an expression could tear apart.
+            let line = &line.replace("#define MP_NONE -1", "#define MP_NONE (-1)");
             if !(line.is_empty() && out.last().is_some_and(String::is_empty)) {
                 out.push(line.to_owned());
             }
