@@ -181,8 +181,10 @@ fn text(setup: &Setup, directory: &Path, port: u16) -> io::Result<String> {
         "{load}\n{user}\n{main}\nworker_processes {workers};\nworker_rlimit_nofile 8192;\n\
          pid nginx.pid;\nerror_log error.log info;\n\
          events {{ {method} worker_connections 4096; {events} }}\n\
-         http {{\n{temporary} access_log off; sendfile on; tcp_nopush on; default_type text/plain;\n\
-         {http}\nserver {{ listen 127.0.0.1:{port} backlog=4096; root html;\n{WHO} {socket}\n{server}\n}}\n\
+         http {{\n{temporary} access_log off; sendfile on; tcp_nopush on;\n\
+         default_type text/plain;\n\
+         {http}\nserver {{\nlisten 127.0.0.1:{port} backlog=4096; root html;\n\
+         {WHO} {socket}\n{server}\n}}\n\
          }}\n"
     );
     let config = config.replace("{port2}", &free_port()?.to_string());
