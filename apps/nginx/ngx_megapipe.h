@@ -50,7 +50,7 @@ typedef struct ngx_mp_connection_s {
     ngx_connection_t *connection; /* NULL when nginx has closed it */
     ngx_listening_t *listening;   /* of listeners: outlives nginx's connection */
     mp_handle handle;
-    ngx_socket_t fd; /* of a channel connection that has one from the beginning, else -1 */
+    ngx_socket_t fd; /* what is closed with the record: a descriptor from the beginning, else -1 */
     ngx_mp_kind_e kind;
 
     ngx_mp_received_t *received;
@@ -66,6 +66,7 @@ typedef struct ngx_mp_connection_s {
     uint32_t unseen; /* edges that came while nginx did not ask for them */
     ngx_event_t flush_timer;
     struct ngx_mp_connection_s *next; /* free or retired ones; a listener's siblings */
+    ngx_queue_t queue;                /* of a listener by completions: among all of them */
 
     unsigned lightweight : 1;
     unsigned receiving : 1;
@@ -125,6 +126,7 @@ ngx_mp_of(ngx_connection_t *c)
 }
 
 /* accept.c */
+void ngx_mp_listen_init(void);
 ngx_int_t ngx_mp_listen(ngx_event_t *ev);
 void ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags);
 void ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
@@ -170,6 +172,7 @@ ngx_uint_t ngx_mp_may_linger(ngx_connection_t *c);
 
 /* partition.c */
 ngx_int_t ngx_mp_partition(ngx_cycle_t *cycle, ngx_uint_t wanted);
+ngx_uint_t ngx_mp_serves_original(ngx_socket_t fd);
 ngx_uint_t ngx_mp_siblings(ngx_socket_t fd, const int **siblings);
 
 #endif

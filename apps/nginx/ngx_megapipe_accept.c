@@ -8,6 +8,19 @@
 /* How long the cancellation of a listener may take. */
 #define NGX_MP_STOP_TIMEOUT_MS 1000
 
+/* How often a worker looks whether a connection waits of which it was not told. */
+#define NGX_MP_LOOK_MS 1000
+
+/* How many connections are taken from a queue at once without the channel. */
+#define NGX_MP_TAKEN_MAX 64
+
+static void ngx_mp_take_waiting(ngx_mp_connection_t *mc);
+static void ngx_mp_look(ngx_event_t *ev);
+
+static ngx_queue_t ngx_mp_listeners;
+static ngx_event_t ngx_mp_look_timer;
+static ngx_connection_t ngx_mp_look_connection;
+
 static ngx_mp_connection_t *ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd);
 static ngx_int_t ngx_mp_add_siblings(ngx_mp_connection_t *first);
 static ngx_int_t ngx_mp_accept(ngx_mp_connection_t *mc);
@@ -33,8 +46,8 @@ ngx_mp_listen(ngx_event_t *ev)
 
     if (mc == NULL) {
         count = ngx_mp_siblings(c->listening->fd, &siblings);
-        /* What no queue claims comes to the original, which the first worker serves. */
-        mc = ngx_mp_new_listener(c, count == 0 || ngx_worker == 0 ? c->fd : (ngx_socket_t) -1);
+        mc = ngx_mp_new_listener(
+            c, ngx_mp_serves_original(c->listening->fd) ? c->fd : (ngx_socket_t) -1);
         if (mc == NULL || (count > 0 && ngx_mp_add_siblings(mc) != NGX_OK)) {
             return NGX_ERROR;
         }
@@ -74,7 +87,67 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
     if (fd != (ngx_socket_t) -1 && ngx_mp_register(mc, c->log) != NGX_OK) {
         return NULL;
     }
+    if (mc->completion && mc->handle != -1) {
+        if (ngx_mp_listeners.next == NULL) {
+            ngx_queue_init(&ngx_mp_listeners);
+        }
+        ngx_queue_insert_tail(&ngx_mp_listeners, &mc->queue);
+        ngx_mp_look(&ngx_mp_look_timer);
+    }
     return mc;
+}
+
+/*
+ * The kernel tells one of the rings that accept from a socket. If that one is being cancelled, or
+ * its process has been killed, nobody else is told, and the connection would wait for the next.
+ */
+static void
+ngx_mp_look(ngx_event_t *ev)
+{
+    ngx_queue_t *q;
+    ngx_mp_connection_t *mc;
+
+    for (q = ngx_queue_head(&ngx_mp_listeners);
+         ev->timedout && q != ngx_queue_sentinel(&ngx_mp_listeners); q = ngx_queue_next(q))
+    {
+        mc = ngx_queue_data(q, ngx_mp_connection_t, queue);
+        if (mc->wanted && mc->connection != NULL) {
+            ngx_mp_take_waiting(mc);
+        }
+    }
+    ev->timedout = 0;
+    if (!ev->timer_set && !ngx_exiting) {
+        ngx_mp_look_connection.fd = (ngx_socket_t) -1;
+        ev->handler = ngx_mp_look;
+        ev->data = &ngx_mp_look_connection;
+        ev->log = ngx_cycle->log;
+        ev->cancelable = 1;
+        ngx_add_timer(ev, NGX_MP_LOOK_MS);
+    }
+}
+
+/* nginx has just forgotten all timers, which it does for a configuration read without a master. */
+void
+ngx_mp_listen_init(void)
+{
+    ngx_mp_look_timer.timer_set = 0;
+}
+
+/* Takes what waits in the queue without the channel. */
+static void
+ngx_mp_take_waiting(ngx_mp_connection_t *mc)
+{
+    ngx_socket_t fd = mc->fd != (ngx_socket_t) -1 ? mc->fd : mc->connection->fd;
+    ngx_uint_t taken;
+    int accepted;
+
+    for (taken = 0; taken < NGX_MP_TAKEN_MAX; taken++) {
+        accepted = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (accepted == -1) {
+            return;
+        }
+        ngx_mp_new_connection(mc, accepted);
+    }
 }
 
 /* The queues of a partitioned socket that belong to this worker. */
@@ -154,14 +227,18 @@ ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
         if (listener->accepting) {
             (void) mp_cancel(listener->handle, 0);
         }
-        /* nginx deletes the event without a flag before it closes the socket for good. */
-        if (flags == 0) {
+        /* Else it is for good: nginx closes the socket, or has another connection for it. */
+        if (!(flags & NGX_DISABLE_EVENT)) {
             listener->next = NULL;
+            if (listener->completion && !listener->sibling) {
+                /* For a last look into the queue. */
+                listener->fd = fcntl(c->fd, F_DUPFD_CLOEXEC, 0);
+            }
             listener->connection = listener->sibling ? listener->connection : NULL;
             ngx_mp_stop(listener);
         }
     }
-    if (flags == 0 && mc != NULL) {
+    if (!(flags & NGX_DISABLE_EVENT) && mc != NULL) {
         ev->index = NGX_INVALID_INDEX;
         /* The descriptor is closed next; the cancellation must name it before. */
         (void) mp_flush(ngx_mp_channel);
@@ -193,6 +270,12 @@ ngx_mp_stopped(ngx_mp_connection_t *mc)
 
     if (mc->flush_timer.timer_set) {
         ngx_del_timer(&mc->flush_timer);
+    }
+    if (mc->completion && mc->handle != -1) {
+        ngx_queue_remove(&mc->queue);
+        if (mc->fd != (ngx_socket_t) -1 || c != NULL) {
+            ngx_mp_take_waiting(mc);
+        }
     }
     mc->connection = NULL;
     ngx_mp_retire(mc);

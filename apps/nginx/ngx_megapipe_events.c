@@ -74,6 +74,7 @@ ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer)
         }
     }
 
+    ngx_mp_listen_init();
     ngx_io = ngx_os_io;
     ngx_event_actions = ngx_mp_actions;
     ngx_event_flags = NGX_USE_CLEAR_EVENT | NGX_USE_GREEDY_EVENT | NGX_USE_EPOLL_EVENT;

@@ -105,6 +105,8 @@ ngx_mp_init_module(ngx_cycle_t *cycle)
 {
     ngx_mp_conf_t *conf;
     ngx_core_conf_t *ccf;
+    ngx_event_conf_t *ecf;
+    ngx_uint_t apart;
 
     if (ngx_test_config) {
         return NGX_OK;
@@ -114,9 +116,10 @@ ngx_mp_init_module(ngx_cycle_t *cycle)
     }
     conf = ngx_event_get_conf(cycle->conf_ctx, ngx_megapipe_module);
     ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
-    return ngx_mp_partition(cycle, ccf->master && conf->partition && ccf->worker_processes > 1
-                                       ? (ngx_uint_t) ccf->worker_processes
-                                       : 0);
+    ecf = ngx_event_get_conf(cycle->conf_ctx, ngx_event_core_module);
+    /* The mutex lets one worker listen at a time, who must then see all connections. */
+    apart = ccf->master && conf->partition && !ecf->accept_mutex && ccf->worker_processes > 1;
+    return ngx_mp_partition(cycle, apart ? (ngx_uint_t) ccf->worker_processes : 0);
 }
 
 static void

@@ -11,6 +11,7 @@
 typedef struct {
     ngx_socket_t listener;
     ngx_uint_t count;
+    ngx_uint_t claimed; /* for so many of them there are CPUs; for none the listener has all */
     int siblings[NGX_MP_SIBLINGS_MAX];
 } ngx_mp_group_t;
 
@@ -36,6 +37,15 @@ ngx_mp_siblings(ngx_socket_t fd, const int **siblings)
     }
     *siblings = group->siblings;
     return group->count;
+}
+
+/* What no queue claims comes to the original: the first worker serves it, or all of them. */
+ngx_uint_t
+ngx_mp_serves_original(ngx_socket_t fd)
+{
+    ngx_mp_group_t *group = ngx_mp_find_group(fd);
+
+    return group == NULL || group->claimed == 0 || ngx_worker == 0;
 }
 
 static ngx_mp_group_t *
@@ -66,6 +76,7 @@ ngx_mp_new_group(ngx_socket_t fd, ngx_log_t *log)
     }
     group->listener = fd;
     group->count = 0;
+    group->claimed = 0;
     for (i = 0; i < NGX_MP_SIBLINGS_MAX; i++) {
         group->siblings[i] = -1;
     }
@@ -93,7 +104,7 @@ ngx_mp_partition(ngx_cycle_t *cycle, ngx_uint_t wanted)
         if (wanted == 0 && ngx_mp_find_group(ls[i].fd) == NULL) {
             continue;
         }
-        if (ngx_mp_partition_one(&ls[i], ngx_max(wanted, 1), cycle) != NGX_OK) {
+        if (ngx_mp_partition_one(&ls[i], wanted, cycle) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -143,11 +154,16 @@ ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_cycle_t *cycle)
     wanted = ngx_min(wanted, NGX_MP_SIBLINGS_MAX);
     /* Queues are never given up: a connection may be in them. */
     count = ngx_max(group->count, wanted);
+    if (count == 0) {
+        return NGX_OK;
+    }
     masks = ngx_calloc(count * sizeof(cpu_set_t), log);
     if (masks == NULL) {
         return NGX_ERROR;
     }
-    ngx_mp_masks(masks, wanted, cycle);
+    if (wanted > 0) {
+        ngx_mp_masks(masks, wanted, cycle);
+    }
     rc = mp_partition(ls->fd, masks, (int) count, group->siblings);
     ngx_free(masks);
     if (rc == -1) {
@@ -157,6 +173,7 @@ ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_cycle_t *cycle)
         return NGX_OK;
     }
     group->count = count;
+    group->claimed = wanted;
     return NGX_OK;
 }
 

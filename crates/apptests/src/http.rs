@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 /// How long the client waits for the next byte.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection to a server on this host.
 #[derive(Debug)]
@@ -68,12 +68,17 @@ impl Client {
         let mut response = Response { status, head, body: Vec::new() };
         let length = response.header("Content-Length").and_then(|text| text.parse().ok());
         let length: usize = length.ok_or_else(|| invalid("a response without a length"))?;
+        response.body = self.bytes(length)?;
+        Ok(response)
+    }
+
+    /// Reads so many bytes.
+    pub fn bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
         while self.ahead.len() < length {
             self.more()?;
         }
         let rest = self.ahead.split_off(length);
-        response.body = std::mem::replace(&mut self.ahead, rest);
-        Ok(response)
+        Ok(std::mem::replace(&mut self.ahead, rest))
     }
 
     /// Reads status line and headers, up to the empty line.

@@ -1,5 +1,6 @@
 //! The distribution's nginx, with the event module or as it is.
 
+use crate::http::Client;
 use crate::process::{Running, eventually};
 use crate::{free_port, target_dir, xtask};
 use std::fs;
@@ -20,7 +21,9 @@ pub struct Setup {
     pub module: bool,
     /// How many worker processes.
     pub workers: u32,
-    /// Further directives of the blocks.
+    /// Further directives outside all blocks.
+    pub main: String,
+    /// Further directives of `events`.
     pub events: String,
     /// Further directives of `http`, servers too.
     pub http: String,
@@ -31,8 +34,8 @@ pub struct Setup {
 impl Setup {
     /// One worker with the module.
     pub fn module() -> Setup {
-        let (events, http, server) = (String::new(), String::new(), String::new());
-        Setup { module: true, workers: 1, events, http, server }
+        let [main, events, http, server] = [const { String::new() }; 4];
+        Setup { module: true, workers: 1, main, events, http, server }
     }
 }
 
@@ -68,15 +71,22 @@ impl Nginx {
         command.arg("-e").arg(directory.path().join("error.log")).args(["-g", "daemon off;"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let running = Running::start(&mut command)?;
-        let nginx = Nginx { running, directory, port };
-        let up = || TcpStream::connect(("127.0.0.1", port)).is_ok();
-        if !eventually(PATIENCE, up) {
+        let mut nginx = Nginx { running, directory, port };
+        let mut up = false;
+        let mut decided = || {
+            up = TcpStream::connect(("127.0.0.1", port)).is_ok();
+            up || !matches!(nginx.running.child().try_wait(), Ok(None))
+        };
+        if !eventually(PATIENCE, &mut decided) || !up {
             return Err(io::Error::other(format!("nginx does not start:\n{}", nginx.log())));
         }
         let workers = setup.workers as usize;
-        if !eventually(PATIENCE, || nginx.workers().len() == workers) {
+        let alone = setup.main.contains("master_process off");
+        if !alone && !eventually(PATIENCE, || nginx.workers().len() == workers) {
             return Err(io::Error::other(format!("workers are missing:\n{}", nginx.log())));
         }
+        // The master listens before a worker serves; what a test counts must not be growing still.
+        Client::connect(port)?.get("/who")?;
         Ok(nginx)
     }
 
@@ -163,16 +173,19 @@ fn text(setup: &Setup, directory: &Path, port: u16) -> io::Result<String> {
     };
     // SAFETY: geteuid takes nothing and cannot fail.
     let user = if unsafe { libc::geteuid() } == 0 { "user root;" } else { "" };
-    let Setup { workers, events, http, server, .. } = setup;
+    let Setup { workers, main, events, http, server, .. } = setup;
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path {name}_temp;\n"))
         .concat();
     let config = format!(
-        "{load}\n{user}\nworker_processes {workers};\nworker_rlimit_nofile 8192;\n\
+        "{load}\n{user}\n{main}\nworker_processes {workers};\nworker_rlimit_nofile 8192;\n\
          pid nginx.pid;\nerror_log error.log info;\n\
          events {{ {method} worker_connections 4096; {events} }}\n\
-         http {{\n{temporary} access_log off; sendfile on; tcp_nopush on; default_type text/plain;\n\
-         {http}\nserver {{ listen 127.0.0.1:{port}; root html; {WHO} {socket}\n{server}\n}}\n}}\n"
+         http {{\n{temporary} access_log off; sendfile on; tcp_nopush on;\n\
+         default_type text/plain;\n\
+         {http}\nserver {{\nlisten 127.0.0.1:{port} backlog=4096; root html;\n\
+         {WHO} {socket}\n{server}\n}}\n\
+         }}\n"
     );
     let config = config.replace("{port2}", &free_port()?.to_string());
     let config = config.replace("{port3}", &free_port()?.to_string());

@@ -88,6 +88,23 @@ fn more_or_fewer_workers_after_a_reload_serve_all_queues() {
 }
 
 #[test]
+fn partitioning_can_be_switched_off_and_on_by_a_reload() {
+    let events = "megapipe_partition on;".to_string();
+    let nginx = Nginx::start(&Setup { events, ..two_workers() }).unwrap();
+    let path = nginx.directory().join("nginx.conf");
+    let text = std::fs::read_to_string(&path).unwrap();
+    for state in ["off", "on"] {
+        let changed = text.replace("megapipe_partition on", &format!("megapipe_partition {state}"));
+        std::fs::write(&path, changed).unwrap();
+        under_load(nginx.port(), || nginx.reload().unwrap());
+        for _ in 0..20 {
+            answering(nginx.port());
+        }
+    }
+    assert_eq!(nginx.complaints(), [""; 0]);
+}
+
+#[test]
 fn a_graceful_end_finishes_what_runs() {
     let server = "limit_rate 400k;".to_string();
     let mut nginx = Nginx::start(&Setup { server, ..Setup::module() }).unwrap();
@@ -161,9 +178,8 @@ fn other_ways_to_share_a_listener_work_too() {
 
 #[test]
 fn a_server_without_a_master_serves_and_reloads() {
-    let http = "} daemon off; master_process off; http {".to_string();
-    let setup = Setup { http, workers: 0, ..Setup::module() };
-    let setup = Setup { server: String::new(), ..setup };
+    let main = "master_process off;".to_string();
+    let setup = Setup { main, ..Setup::module() };
     let mut nginx = Nginx::start(&setup).unwrap();
     let first = answering(nginx.port());
     nginx.signal(libc::SIGHUP).unwrap();

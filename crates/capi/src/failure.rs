@@ -39,7 +39,7 @@ impl Failure {
         Failure::own(libc::EINVAL, text)
     }
 
-    fn errno(&self) -> c_int {
+    pub(crate) fn errno(&self) -> c_int {
         match self {
             Failure::Channel(error) => errno_of(error),
             Failure::Own { errno, .. } => *errno,

@@ -259,3 +259,57 @@ pub(crate) fn destroy(channel: *mut mp_channel) -> Result<(), Failure> {
     }
     catch_unwind(|| vacate(number)).map_err(|_| Failure::PANIC)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use channel::{Channel, Config, DriverChoice};
+
+    fn create() -> *mut mp_channel {
+        let config = Config { driver: DriverChoice::Epoll, ..Config::default() };
+        let channel = Channel::with_config(config).unwrap();
+        occupy(|numbering| State::new(channel, 8, numbering)).unwrap_or_else(|_| panic!("no place"))
+    }
+
+    fn errno<T>(result: Result<T, Failure>) -> i32 {
+        result.map_or_else(|failure| failure.errno(), |_| 0)
+    }
+
+    #[test]
+    fn a_panic_stays_inside_and_ends_the_channel_only() {
+        let (broken, whole) = (create(), create());
+        let panicked = on_channel(broken, |_| -> Result<(), Failure> { panic!("on purpose") });
+        assert_eq!(errno(panicked), libc::ENOTRECOVERABLE);
+        assert_eq!(errno(on_channel(broken, |_| Ok(()))), libc::ENOTRECOVERABLE);
+        assert_eq!(errno(on_channel(whole, |_| Ok(()))), 0);
+        assert_eq!(errno(destroy(broken)), 0);
+        assert_eq!(errno(on_channel(broken, |_| Ok(()))), libc::EBADF);
+        assert_eq!(errno(destroy(whole)), 0);
+    }
+
+    #[test]
+    fn a_call_within_a_call_is_refused_as_from_a_signal_handler() {
+        let channel = create();
+        let inner =
+            on_channel(channel, |_| Ok((errno(on_channel(channel, |_| Ok(()))), destroy(channel))));
+        let Ok((called, destroyed)) = inner else { panic!("the outer call must succeed") };
+        assert_eq!((called, errno(destroyed)), (libc::EDEADLK, libc::EDEADLK));
+        assert_eq!(errno(on_channel(channel, |_| Ok(()))), 0);
+        assert_eq!(errno(destroy(channel)), 0);
+    }
+
+    #[test]
+    fn handles_round_trip_and_are_never_negative() {
+        let channel = create();
+        let numbers = on_channel(channel, |state| {
+            let widest = state.channel.handle(HANDLES_MAX - 1, u32::MAX);
+            let numbering = Numbering { place: PLACES - 1, base: 7 };
+            Ok((numbering.encode(widest), decode(numbering.encode(widest), 7)))
+        });
+        let Ok((number, decoded)) = numbers else { panic!("the call must succeed") };
+        assert!(number >= 0);
+        assert_eq!(number >> PLACE_SHIFT, PLACES as i64 - 1);
+        assert_eq!(decoded, (HANDLES_MAX - 1, u32::MAX));
+        assert_eq!(errno(destroy(channel)), 0);
+    }
+}
