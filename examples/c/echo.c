@@ -32,16 +32,17 @@ static void fail(const char *what)
 /* Each CPU's connections belong to one thread, also those of CPUs without a thread. */
 static cpu_set_t share_of(int thread)
 {
+    int configured = (int)sysconf(_SC_NPROCESSORS_CONF);
     cpu_set_t mine;
 
     CPU_ZERO(&mine);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    for (int cpu = 0; cpu < configured && cpu < CPU_SETSIZE; cpu++) {
         int owner = cpu % threads;
 
         for (int other = 0; other < threads; other++)
             if (cpus[other] == cpu)
                 owner = other;
-        if (owner == thread && cpu < (int)sysconf(_SC_NPROCESSORS_CONF))
+        if (owner == thread)
             CPU_SET(cpu, &mine);
     }
     return mine;
