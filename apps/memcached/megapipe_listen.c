@@ -153,6 +153,8 @@ static void welcome(struct megapipe_share *share, int fd) {
     }
     c->thread = thread;
     conn_io_queue_setup(c);
+    /* A new connection's first turn only leads here; it would have to wait for a second one. */
+    c->state = conn_read;
 }
 
 /* Without maxconns_fast nobody is refused, and the main thread stops all accepting until a
