@@ -1,6 +1,8 @@
 //! What the tests of the real programs (`tests/`) share: building a program by the command that a
 //! person would use, running it, and ending it whatever happens.
 
+pub mod http;
+pub mod nginx;
 mod process;
 
 pub use process::{Running, eventually};

@@ -36,6 +36,8 @@ pub(super) struct Leg {
 /// What is particular to a member that listens.
 pub(super) struct Listener {
     pub(super) wanted: u32,
+    /// How many more a cancelled accept may still bring, until the last queue's has ended.
+    ending: u32,
     lightweight: bool,
     pub(super) legs: Vec<Leg>,
     /// Connections that came when none was wanted any more.
@@ -50,6 +52,7 @@ impl Listener {
     pub(super) fn alone(object: Object) -> Listener {
         Listener {
             wanted: 0,
+            ending: 0,
             lightweight: false,
             legs: vec![Leg { queue: OWN_QUEUE, object, request: None }],
             stash: VecDeque::new(),
@@ -175,7 +178,7 @@ impl Engine {
                 leg.request = None;
             }
         }
-        match outcome.output {
+        let completion = match outcome.output {
             Output::Socket { socket, queue_nonempty } => {
                 self.deliver(key, socket, queue_nonempty.then_some(queue))
             }
@@ -183,13 +186,26 @@ impl Engine {
                 let error = io::Error::from_raw_os_error(-outcome.result);
                 Some(self.completed(key, false, Event::Accept(Err(error))))
             }
-            _ => self.settle_accept_error(key, -outcome.result),
-        }
+            _ => {
+                self.tell_cancelled(key);
+                self.settle_accept_error(key, -outcome.result)
+            }
+        };
+        self.tell_cancelled(key);
+        completion
     }
 
     fn deliver(&mut self, key: Key, socket: Socket, nonempty: Option<u64>) -> Option<Completion> {
         let listener = self.listener(key)?;
         listener.undelivered = listener.undelivered.saturating_sub(1);
+        if listener.ending > 0 {
+            listener.ending -= u32::from(listener.ending != FOREVER);
+            let (more, lightweight) = (listener.ending > 0, listener.lightweight);
+            let pending = listener.undelivered + listener.stash.len() as u32;
+            let socket = if lightweight { Ok(socket) } else { self.regular(socket) };
+            let event = Event::Accept(socket.map(|socket| Accepted { socket, pending }));
+            return Some(self.completed(key, more, event));
+        }
         if listener.wanted == 0 {
             listener.stash.push_back(socket);
             return None;
@@ -275,10 +291,20 @@ impl Engine {
         if listener.wanted == 0 {
             return;
         }
-        listener.wanted = 0;
+        // What was accepted before the cancellation finds it is delivered: a server that stops
+        // serving its listener, which others go on to serve, must not lose a connection.
+        listener.ending = std::mem::take(&mut listener.wanted);
         self.disarm(key);
-        // Told at once: whether a queue's accept ends with an error or with a connection, which is
-        // put aside then, is left to chance.
+        self.tell_cancelled(key);
+    }
+
+    /// The last completion of a cancelled accept, when every queue's has ended.
+    fn tell_cancelled(&mut self, key: Key) {
+        let Some(listener) = self.listener(key) else { return };
+        if listener.ending == 0 || listener.legs.iter().any(|leg| leg.request.is_some()) {
+            return;
+        }
+        listener.ending = 0;
         let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(NO_QUEUE);
         request.handle = key;
         if let Ok(id) = self.requests.insert(request) {

@@ -231,7 +231,7 @@ fn origins(name: &str) -> Vec<String> {
     output.map_or_else(|_| Vec::new(), |output| addresses(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The second word of lines such as `500 http://deb.debian.org/debian bookworm/main amd64 Packages`.
+/// The second word of lines such as `500 http://archive/debian bookworm/main amd64 Packages`.
 fn addresses(policy: &str) -> Vec<String> {
     let lines = policy.lines().filter(|line| line.trim_end().ends_with(" Packages"));
     lines.filter_map(|line| line.split_whitespace().nth(1)).map(String::from).collect()

@@ -1,0 +1,178 @@
+/*
+ * An event module for nginx whose I/O goes through a MegaPipe channel.
+ *
+ * A worker has one channel. Plain TCP connections of HTTP servers are *channel connections*: they
+ * are accepted, received and sent as completions. Everything else (TLS, HTTP/2, upstreams, mail,
+ * stream, UDP) is a *readiness connection*: the channel tells when its descriptor is ready, and
+ * nginx's own functions do the I/O.
+ */
+#ifndef NGX_MEGAPIPE_H
+#define NGX_MEGAPIPE_H
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+#include <ngx_http.h>
+
+#include <megapipe.h>
+#include <poll.h>
+
+/* What a connection may have in flight to its client, as the room of a socket buffer. */
+#define NGX_MP_IN_FLIGHT_BYTES_MAX 65536
+#define NGX_MP_SMALL_BLOCK_BYTES 4096
+
+/* Received buffers that may wait unread before the connection stops receiving. */
+#define NGX_MP_WAITING_MAX 4
+
+/* How long what is in flight may take after nginx has closed the connection. */
+#define NGX_MP_FLUSH_TIMEOUT_MS 60000
+
+typedef enum { NGX_MP_LISTENER, NGX_MP_CHANNEL, NGX_MP_READINESS } ngx_mp_kind_e;
+
+/* Memory for sending, from two free lists. */
+typedef struct ngx_mp_block_s {
+    struct ngx_mp_block_s *next;
+    size_t room_bytes;
+    size_t used_bytes;
+    u_char data[];
+} ngx_mp_block_t;
+
+/* A buffer of the channel with data that nginx has not read yet. */
+typedef struct ngx_mp_received_s {
+    struct ngx_mp_received_s *next;
+    u_char *position;
+    u_char *last;
+    int64_t buffer;
+} ngx_mp_received_t;
+
+/* What the module knows of a connection; it outlives nginx's until the last write has ended. */
+typedef struct ngx_mp_connection_s {
+    ngx_connection_t *connection; /* NULL when nginx has closed it */
+    ngx_listening_t *listening;   /* of listeners: outlives nginx's connection */
+    mp_handle handle;
+    ngx_socket_t fd; /* what is closed with the record: a descriptor from the beginning, else -1 */
+    ngx_mp_kind_e kind;
+
+    ngx_mp_received_t *received;
+    ngx_mp_received_t **received_end;
+    ngx_uint_t received_count;
+    int receive_error;
+
+    ngx_mp_block_t *sending; /* in the order of filing, which is that of the completions */
+    ngx_mp_block_t **sending_end;
+    size_t in_flight_bytes;
+    int send_error;
+
+    uint32_t unseen; /* edges that came while nginx did not ask for them */
+    ngx_event_t flush_timer;
+    struct ngx_mp_connection_s *next; /* free or retired ones; a listener's siblings */
+    ngx_queue_t queue;                /* of a listener by completions: among all of them */
+
+    unsigned lightweight : 1;
+    unsigned receiving : 1;
+    unsigned ended : 1; /* the stream's end has been received */
+    unsigned polling : 1;
+    unsigned accepting : 1;
+    unsigned wanted : 1;
+    unsigned completion : 1; /* a listener whose connections become channel connections */
+    unsigned sibling : 1;
+} ngx_mp_connection_t;
+
+/* The directives of the events block. */
+typedef struct {
+    ngx_uint_t driver;
+    ngx_int_t batch;
+    ngx_int_t completions;
+    ngx_flag_t lightweight;
+    ngx_flag_t partition;
+} ngx_mp_conf_t;
+
+/* Why a connection needed a descriptor, for the counters. */
+typedef enum {
+    NGX_MP_LARGE,
+    NGX_MP_LINGER,
+    NGX_MP_UNREAD,
+    NGX_MP_RESET,
+    NGX_MP_REASONS
+} ngx_mp_reason_e;
+
+/* What a worker has done; written to the log when it ends. */
+typedef struct {
+    uint64_t lightweight;
+    uint64_t descriptors;
+    uint64_t readiness;
+    uint64_t upgrades[NGX_MP_REASONS];
+} ngx_mp_counts_t;
+
+extern ngx_module_t ngx_megapipe_module;
+extern mp_channel *ngx_mp_channel;
+extern ngx_mp_counts_t ngx_mp_counts;
+extern ngx_event_actions_t ngx_mp_actions;
+
+/* events.c */
+ngx_mp_connection_t *ngx_mp_new(ngx_connection_t *c, ngx_mp_kind_e kind);
+void ngx_mp_retire(ngx_mp_connection_t *mc);
+ngx_int_t ngx_mp_register(ngx_mp_connection_t *mc, ngx_log_t *log);
+void ngx_mp_deliver(ngx_event_t *ev, ngx_uint_t flags);
+void ngx_mp_failed(ngx_log_t *log, ngx_uint_t level, const char *what);
+void ngx_mp_finish(ngx_cycle_t *cycle);
+
+/* nginx leaves this field of an event to the event module. */
+static ngx_inline ngx_mp_connection_t *
+ngx_mp_of(ngx_connection_t *c)
+{
+    ngx_uint_t index = c->read->index;
+    return index == NGX_INVALID_INDEX ? NULL : (ngx_mp_connection_t *) index;
+}
+
+/* accept.c */
+void ngx_mp_listen_init(void);
+ngx_int_t ngx_mp_listen(ngx_event_t *ev);
+void ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags);
+void ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
+
+/* receive.c */
+ngx_int_t ngx_mp_start_receiving(ngx_mp_connection_t *mc);
+void ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
+void ngx_mp_drop_received(ngx_mp_connection_t *mc);
+ssize_t ngx_mp_recv(ngx_connection_t *c, u_char *buffer, size_t size);
+ssize_t ngx_mp_recv_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit);
+
+/* send.c */
+void ngx_mp_written(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
+ssize_t ngx_mp_send(ngx_connection_t *c, u_char *buffer, size_t size);
+ngx_chain_t *ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit);
+
+/* blocks.c */
+ngx_mp_block_t *ngx_mp_take_block(size_t bytes, ngx_log_t *log);
+void ngx_mp_give_block(ngx_mp_block_t *block);
+ngx_mp_received_t *ngx_mp_take_received(ngx_log_t *log);
+void ngx_mp_give_received(ngx_mp_received_t *received);
+
+/* close.c */
+void ngx_mp_close(ngx_connection_t *c);
+void ngx_mp_flushed(ngx_mp_connection_t *mc);
+ngx_int_t ngx_mp_upgrade(ngx_connection_t *c, ngx_mp_reason_e reason);
+ngx_uint_t ngx_mp_flushing(void);
+void ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_event_handler_pt handler,
+    ngx_msec_t timeout_ms);
+ngx_mp_connection_t *ngx_mp_of_timer(ngx_event_t *ev);
+
+/* readiness.c */
+ngx_int_t ngx_mp_watch(ngx_connection_t *c, ngx_event_t *ev);
+ngx_int_t ngx_mp_poll(ngx_mp_connection_t *mc, unsigned events);
+void ngx_mp_polled(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
+ngx_int_t ngx_mp_notify_init(ngx_log_t *log);
+ngx_int_t ngx_mp_notify(ngx_event_handler_pt handler);
+void ngx_mp_notify_done(void);
+
+/* http.c */
+ngx_uint_t ngx_mp_takes_completions(ngx_listening_t *ls, ngx_uint_t *needs_descriptors);
+ngx_uint_t ngx_mp_may_linger(ngx_connection_t *c);
+
+/* partition.c */
+ngx_int_t ngx_mp_partition(ngx_cycle_t *cycle, ngx_uint_t wanted);
+ngx_uint_t ngx_mp_serves_original(ngx_socket_t fd);
+ngx_uint_t ngx_mp_siblings(ngx_socket_t fd, const int **siblings);
+
+#endif

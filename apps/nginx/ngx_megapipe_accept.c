@@ -1,0 +1,501 @@
+/*
+ * Listening: by completions for HTTP servers, by polling for everything else. A worker listens on
+ * its own queues of a partitioned socket; each has a connection of nginx like a socket's own.
+ */
+#include "ngx_megapipe.h"
+#include <netinet/tcp.h>
+
+/* How long the cancellation of a listener may take. */
+#define NGX_MP_STOP_TIMEOUT_MS 1000
+
+/* How often a worker looks whether a connection waits of which it was not told. */
+#define NGX_MP_LOOK_MS 1000
+
+/* How many connections are taken from a queue at once without the channel. */
+#define NGX_MP_TAKEN_MAX 64
+
+static void ngx_mp_take_waiting(ngx_mp_connection_t *mc);
+static void ngx_mp_look(ngx_event_t *ev);
+
+static ngx_queue_t ngx_mp_listeners;
+static ngx_event_t ngx_mp_look_timer;
+static ngx_connection_t ngx_mp_look_connection;
+
+static ngx_mp_connection_t *ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd);
+static ngx_int_t ngx_mp_add_siblings(ngx_mp_connection_t *first);
+static ngx_int_t ngx_mp_accept(ngx_mp_connection_t *mc);
+static void ngx_mp_accept_again(ngx_event_t *ev);
+static void ngx_mp_accept_failed(ngx_mp_connection_t *mc, int error);
+static void ngx_mp_stop(ngx_mp_connection_t *mc);
+static void ngx_mp_stop_timed_out(ngx_event_t *ev);
+static void ngx_mp_stopped(ngx_mp_connection_t *mc);
+static void ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd);
+static ngx_int_t ngx_mp_set_up(ngx_connection_t *c, ngx_listening_t *ls);
+static ngx_int_t ngx_mp_address(ngx_connection_t *c, ngx_listening_t *ls);
+static void ngx_mp_refuse(ngx_connection_t *c);
+static void ngx_mp_close_socket(int fd);
+
+/* Begins to listen, on all queues that are this worker's. */
+ngx_int_t
+ngx_mp_listen(ngx_event_t *ev)
+{
+    ngx_connection_t *c = ev->data;
+    ngx_mp_connection_t *mc = ngx_mp_of(c), *listener;
+    const int *siblings;
+    ngx_uint_t count;
+
+    if (mc == NULL) {
+        count = ngx_mp_siblings(c->listening->fd, &siblings);
+        mc = ngx_mp_new_listener(
+            c, ngx_mp_serves_original(c->listening->fd) ? c->fd : (ngx_socket_t) -1);
+        if (mc == NULL || (count > 0 && ngx_mp_add_siblings(mc) != NGX_OK)) {
+            return NGX_ERROR;
+        }
+    }
+    ev->active = 1;
+    for (listener = mc; listener != NULL; listener = listener->next) {
+        listener->wanted = 1;
+        if (ngx_mp_accept(listener) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+    return NGX_OK;
+}
+
+static ngx_mp_connection_t *
+ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
+{
+    ngx_uint_t needs_descriptors = 0;
+    ngx_mp_conf_t *conf = ngx_event_get_conf(ngx_cycle->conf_ctx, ngx_megapipe_module);
+    ngx_mp_connection_t *mc = ngx_mp_new(c, NGX_MP_LISTENER);
+    int on = 1;
+
+    if (mc == NULL) {
+        return NULL;
+    }
+    mc->listening = c->listening;
+    mc->completion = ngx_mp_takes_completions(c->listening, &needs_descriptors);
+    mc->lightweight = mc->completion && conf->lightweight && !needs_descriptors;
+    if (mc->completion) {
+        c->read->handler = ngx_mp_accept_again;
+        /* Connections inherit it; for a lightweight one it would be a call each. */
+        if (setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == -1) {
+            ngx_log_error(NGX_LOG_WARN, c->log, ngx_socket_errno,
+                          "setsockopt(TCP_NODELAY) of %V failed", &c->listening->addr_text);
+        }
+    }
+    if (fd != (ngx_socket_t) -1 && ngx_mp_register(mc, c->log) != NGX_OK) {
+        return NULL;
+    }
+    if (mc->completion && mc->handle != -1) {
+        if (ngx_mp_listeners.next == NULL) {
+            ngx_queue_init(&ngx_mp_listeners);
+        }
+        ngx_queue_insert_tail(&ngx_mp_listeners, &mc->queue);
+        ngx_mp_look(&ngx_mp_look_timer);
+    }
+    return mc;
+}
+
+/*
+ * The kernel tells one of the rings that accept from a socket. If that one is being cancelled, or
+ * its process has been killed, nobody else is told, and the connection would wait for the next.
+ */
+static void
+ngx_mp_look(ngx_event_t *ev)
+{
+    ngx_queue_t *q;
+    ngx_mp_connection_t *mc;
+
+    for (q = ngx_queue_head(&ngx_mp_listeners);
+         ev->timedout && q != ngx_queue_sentinel(&ngx_mp_listeners); q = ngx_queue_next(q))
+    {
+        mc = ngx_queue_data(q, ngx_mp_connection_t, queue);
+        if (mc->wanted && mc->connection != NULL) {
+            ngx_mp_take_waiting(mc);
+        }
+    }
+    ev->timedout = 0;
+    if (!ev->timer_set && !ngx_exiting) {
+        ngx_mp_look_connection.fd = (ngx_socket_t) -1;
+        ev->handler = ngx_mp_look;
+        ev->data = &ngx_mp_look_connection;
+        ev->log = ngx_cycle->log;
+        ev->cancelable = 1;
+        ngx_add_timer(ev, NGX_MP_LOOK_MS);
+    }
+}
+
+/* nginx has just forgotten all timers, which it does for a configuration read without a master. */
+void
+ngx_mp_listen_init(void)
+{
+    ngx_mp_look_timer.timer_set = 0;
+}
+
+/* Takes what waits in the queue without the channel. */
+static void
+ngx_mp_take_waiting(ngx_mp_connection_t *mc)
+{
+    ngx_socket_t fd = mc->fd != (ngx_socket_t) -1 ? mc->fd : mc->connection->fd;
+    ngx_uint_t taken;
+    int accepted;
+
+    for (taken = 0; taken < NGX_MP_TAKEN_MAX; taken++) {
+        accepted = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (accepted == -1) {
+            return;
+        }
+        ngx_mp_new_connection(mc, accepted);
+    }
+}
+
+/* The queues of a partitioned socket that belong to this worker. */
+static ngx_int_t
+ngx_mp_add_siblings(ngx_mp_connection_t *first)
+{
+    ngx_connection_t *original = first->connection, *c;
+    ngx_core_conf_t *ccf;
+    ngx_mp_connection_t *mc;
+    const int *siblings;
+    ngx_uint_t i, count;
+
+    ccf = (ngx_core_conf_t *) ngx_get_conf(ngx_cycle->conf_ctx, ngx_core_module);
+    count = ngx_mp_siblings(original->listening->fd, &siblings);
+    for (i = 0; i < count; i++) {
+        if (i % ccf->worker_processes != ngx_worker) {
+            continue;
+        }
+        c = ngx_get_connection(siblings[i], original->log);
+        if (c == NULL) {
+            return NGX_ERROR;
+        }
+        c->type = original->type;
+        c->listening = original->listening;
+        c->read->log = original->log;
+        c->read->accept = 1;
+        c->read->deferred_accept = original->read->deferred_accept;
+        c->read->handler = original->read->handler;
+        c->read->active = 1;
+        mc = ngx_mp_new_listener(c, siblings[i]);
+        if (mc == NULL) {
+            return NGX_ERROR;
+        }
+        mc->sibling = 1;
+        mc->next = first->next;
+        first->next = mc;
+    }
+    return NGX_OK;
+}
+
+/* Files the request that a listener lacks. */
+static ngx_int_t
+ngx_mp_accept(ngx_mp_connection_t *mc)
+{
+    if (mc->handle == -1 || mc->accepting) {
+        return NGX_OK;
+    }
+    if (mc->completion ? mp_accept(mc->handle, 0, mc->lightweight) == -1
+                       : mp_poll(mc->handle, POLLIN, 0) == -1)
+    {
+        ngx_mp_failed(mc->connection->log, NGX_LOG_ALERT, "listening");
+        return NGX_ERROR;
+    }
+    mc->accepting = 1;
+    return NGX_OK;
+}
+
+/* After a pause. */
+static void
+ngx_mp_accept_again(ngx_event_t *ev)
+{
+    ev->timedout = 0;
+    (void) ngx_enable_accept_events((ngx_cycle_t *) ngx_cycle);
+}
+
+/* Ends listening; what the channel has accepted already is still served. */
+void
+ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
+{
+    ngx_connection_t *c = ev->data;
+    ngx_mp_connection_t *mc = ngx_mp_of(c), *listener, *next;
+
+    ev->active = 0;
+    for (listener = mc; listener != NULL; listener = next) {
+        next = listener->next;
+        listener->wanted = 0;
+        if (listener->accepting) {
+            (void) mp_cancel(listener->handle, 0);
+        }
+        /* Else it is for good: nginx closes the socket, or has another connection for it. */
+        if (!(flags & NGX_DISABLE_EVENT)) {
+            listener->next = NULL;
+            if (listener->completion && !listener->sibling) {
+                /* For a last look into the queue. */
+                listener->fd = fcntl(c->fd, F_DUPFD_CLOEXEC, 0);
+            }
+            listener->connection = listener->sibling ? listener->connection : NULL;
+            ngx_mp_stop(listener);
+        }
+    }
+    if (!(flags & NGX_DISABLE_EVENT) && mc != NULL) {
+        ev->index = NGX_INVALID_INDEX;
+        /* The descriptor is closed next; the cancellation must name it before. */
+        (void) mp_flush(ngx_mp_channel);
+    }
+}
+
+/* A worker without timers would end before the channel has delivered what it had accepted. */
+static void
+ngx_mp_stop(ngx_mp_connection_t *mc)
+{
+    if (!mc->accepting) {
+        ngx_mp_stopped(mc);
+        return;
+    }
+    ngx_mp_add_timer(mc, ngx_mp_stop_timed_out, NGX_MP_STOP_TIMEOUT_MS);
+}
+
+static void
+ngx_mp_stop_timed_out(ngx_event_t *ev)
+{
+    ngx_mp_stopped(ngx_mp_of_timer(ev));
+}
+
+/* A listener whose last completion has come, and whose socket nginx has given up. */
+static void
+ngx_mp_stopped(ngx_mp_connection_t *mc)
+{
+    ngx_connection_t *c = mc->connection;
+
+    if (mc->flush_timer.timer_set) {
+        ngx_del_timer(&mc->flush_timer);
+    }
+    if (mc->completion && mc->handle != -1) {
+        ngx_queue_remove(&mc->queue);
+        if (mc->fd != (ngx_socket_t) -1 || c != NULL) {
+            ngx_mp_take_waiting(mc);
+        }
+    }
+    mc->connection = NULL;
+    ngx_mp_retire(mc);
+    if (c != NULL) {
+        if (c->read->timer_set) {
+            ngx_del_timer(c->read);
+        }
+        c->read->index = NGX_INVALID_INDEX;
+        ngx_free_connection(c);
+        (void) ngx_close_socket(c->fd);
+        c->fd = (ngx_socket_t) -1;
+    }
+}
+
+/* A completion of a listener. */
+void
+ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
+{
+    if (!(done->flags & MP_MORE)) {
+        mc->accepting = 0;
+    }
+    if (done->cmd == MP_POLL) {
+        if (done->error == 0 && mc->wanted) {
+            mc->connection->read->ready = 1;
+            ngx_mp_deliver(mc->connection->read, flags);
+        }
+    } else if (done->error == 0) {
+        ngx_mp_new_connection(mc, done->fd);
+    } else if (done->error != ECANCELED && mc->wanted) {
+        ngx_mp_accept_failed(mc, done->error);
+    }
+
+    if (mc->accepting || mc->handle == -1) {
+        return;
+    }
+    if (mc->wanted) {
+        (void) ngx_mp_accept(mc);
+    } else if (mc->flush_timer.timer_set) {
+        ngx_mp_stopped(mc);
+    }
+}
+
+static void
+ngx_mp_accept_failed(ngx_mp_connection_t *mc, int error)
+{
+    ngx_connection_t *c = mc->connection->listening->connection;
+    ngx_event_conf_t *ecf = ngx_event_get_conf(ngx_cycle->conf_ctx, ngx_event_core_module);
+    ngx_uint_t level = NGX_LOG_ALERT;
+
+    if (error == ECONNABORTED) {
+        level = NGX_LOG_ERR;
+    } else if (error == EMFILE || error == ENFILE) {
+        level = NGX_LOG_CRIT;
+    }
+    ngx_log_error(level, c->log, error, "accept() through the channel failed");
+    if (error == ECONNABORTED) {
+        return;
+    }
+    /* Until others have closed something. */
+    ngx_mp_unlisten(c->read, NGX_DISABLE_EVENT);
+    if (!c->read->timer_set) {
+        ngx_add_timer(c->read, ecf->accept_mutex_delay);
+    }
+}
+
+static void
+ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd)
+{
+    ngx_listening_t *ls = listener->listening;
+    ngx_connection_t *c;
+    ngx_mp_connection_t *mc;
+
+#if (NGX_STAT_STUB)
+    (void) ngx_atomic_fetch_add(ngx_stat_accepted, 1);
+#endif
+    ngx_accept_disabled = ngx_cycle->connection_n / 8 - ngx_cycle->free_connection_n;
+
+    c = ngx_get_connection(fd, &ls->log);
+    if (c == NULL) {
+        ngx_mp_close_socket(fd);
+        return;
+    }
+    c->type = SOCK_STREAM;
+#if (NGX_STAT_STUB)
+    (void) ngx_atomic_fetch_add(ngx_stat_active, 1);
+#endif
+
+    mc = ngx_mp_new(c, NGX_MP_CHANNEL);
+    if (mc == NULL || ngx_mp_register(mc, &ls->log) != NGX_OK) {
+        ngx_mp_close_socket(fd);
+        c->read->index = NGX_INVALID_INDEX;
+        c->shared = 1;
+        ngx_mp_refuse(c);
+        return;
+    }
+    mc->lightweight = fd >= MP_LWSOCKET_FIRST;
+    if (mc->lightweight) {
+        ngx_mp_counts.lightweight++;
+    } else {
+        mc->fd = fd;
+        ngx_mp_counts.descriptors++;
+    }
+    c->pool = ngx_create_pool(ls->pool_size, &ls->log);
+    if (c->pool == NULL || ngx_mp_set_up(c, ls) != NGX_OK
+        || ngx_mp_start_receiving(mc) != NGX_OK)
+    {
+        ngx_mp_refuse(c);
+        return;
+    }
+    ls->handler(c);
+}
+
+/* What nginx wants to know of a new connection. */
+static ngx_int_t
+ngx_mp_set_up(ngx_connection_t *c, ngx_listening_t *ls)
+{
+    ngx_log_t *log = ngx_palloc(c->pool, sizeof(ngx_log_t));
+
+    if (log == NULL) {
+        return NGX_ERROR;
+    }
+    *log = ls->log;
+    c->recv = ngx_mp_recv;
+    c->send = ngx_mp_send;
+    c->recv_chain = ngx_mp_recv_chain;
+    c->send_chain = ngx_mp_send_chain;
+    c->log = log;
+    c->pool->log = log;
+    c->listening = ls;
+    c->local_sockaddr = ls->sockaddr;
+    c->local_socklen = ls->socklen;
+    c->read->log = log;
+    c->write->log = log;
+    c->read->active = 1;
+    c->write->active = 1;
+    c->write->ready = 1;
+    /* Inherited from the listener; header and file are one send, so there is nothing to cork. */
+    c->tcp_nodelay = NGX_TCP_NODELAY_SET;
+    c->tcp_nopush = NGX_TCP_NOPUSH_DISABLED;
+    c->sndlowat = 1;
+    c->number = ngx_atomic_fetch_add(ngx_connection_counter, 1);
+    c->start_time = ngx_current_msec;
+#if (NGX_STAT_STUB)
+    (void) ngx_atomic_fetch_add(ngx_stat_handled, 1);
+#endif
+    if (ngx_mp_address(c, ls) != NGX_OK) {
+        return NGX_ERROR;
+    }
+#if (NGX_DEBUG)
+    ngx_debug_accepted_connection(
+        (ngx_event_conf_t *) ngx_event_get_conf(ngx_cycle->conf_ctx, ngx_event_core_module), c);
+#endif
+    ngx_log_debug2(NGX_LOG_DEBUG_EVENT, log, 0, "*%uA megapipe: accept fd:%d", c->number, c->fd);
+    log->data = NULL;
+    log->handler = NULL;
+    return NGX_OK;
+}
+
+/* The client's address: one question, whose size the listener's family tells. */
+static ngx_int_t
+ngx_mp_address(ngx_connection_t *c, ngx_listening_t *ls)
+{
+    ngx_mp_connection_t *mc = ngx_mp_of(c);
+    socklen_t length = ls->sockaddr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                                           : sizeof(struct sockaddr_in);
+    int failed;
+
+    c->sockaddr = ngx_palloc(c->pool, length);
+    if (c->sockaddr == NULL) {
+        return NGX_ERROR;
+    }
+    failed = mc->lightweight
+                 ? mp_sockopt_get(mc->handle, SOL_SOCKET, SO_PEERNAME, c->sockaddr, &length)
+                 : getpeername(c->fd, c->sockaddr, &length);
+    if (failed) {
+        ngx_log_error(NGX_LOG_INFO, c->log, ngx_socket_errno,
+                      "the client of a new connection has gone");
+        return NGX_ERROR;
+    }
+    c->socklen = length;
+    if (!ls->addr_ntop) {
+        return NGX_OK;
+    }
+    c->addr_text.data = ngx_pnalloc(c->pool, ls->addr_text_max_len);
+    if (c->addr_text.data == NULL) {
+        return NGX_ERROR;
+    }
+    c->addr_text.len = ngx_sock_ntop(c->sockaddr, c->socklen, c->addr_text.data,
+                                     ls->addr_text_max_len, 0);
+    return c->addr_text.len == 0 ? NGX_ERROR : NGX_OK;
+}
+
+/* Ends a connection that no server has seen. */
+static void
+ngx_mp_refuse(ngx_connection_t *c)
+{
+    ngx_pool_t *pool = c->pool;
+
+    c->log = (ngx_log_t *) ngx_cycle->log;
+    ngx_close_connection(c);
+    if (pool != NULL) {
+        ngx_destroy_pool(pool);
+    }
+#if (NGX_STAT_STUB)
+    (void) ngx_atomic_fetch_add(ngx_stat_active, -1);
+#endif
+}
+
+/* Closes what was accepted and is registered nowhere. */
+static void
+ngx_mp_close_socket(int fd)
+{
+    mp_handle handle;
+
+    if (fd < MP_LWSOCKET_FIRST) {
+        (void) ngx_close_socket(fd);
+        return;
+    }
+    handle = mp_register(ngx_mp_channel, fd, NULL, NULL);
+    if (handle != -1) {
+        (void) mp_unregister(handle);
+    }
+}

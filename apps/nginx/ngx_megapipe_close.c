@@ -1,0 +1,126 @@
+/*
+ * The end of channel connections, and the way from a lightweight socket to a descriptor.
+ */
+#include "ngx_megapipe.h"
+
+static void ngx_mp_flush_timed_out(ngx_event_t *ev);
+
+static const char *ngx_mp_reasons[NGX_MP_REASONS] = {
+    "a large response is sent with sendfile",
+    "nginx lingers when it closes",
+    "the client sent more, or ended, during a request",
+    "the connection is reset after a time-out",
+};
+
+/* How many connections nginx has closed that still have writes in flight. */
+static ngx_uint_t ngx_mp_flushing_count;
+
+/* Timers are logged with the descriptor of the connection behind them; these have none. */
+static ngx_connection_t ngx_mp_no_connection;
+
+ngx_uint_t
+ngx_mp_flushing(void)
+{
+    return ngx_mp_flushing_count;
+}
+
+void
+ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_event_handler_pt handler, ngx_msec_t timeout_ms)
+{
+    ngx_mp_no_connection.fd = (ngx_socket_t) -1;
+    mc->flush_timer.handler = handler;
+    mc->flush_timer.data = &ngx_mp_no_connection;
+    mc->flush_timer.log = ngx_cycle->log;
+    ngx_add_timer(&mc->flush_timer, timeout_ms);
+}
+
+ngx_mp_connection_t *
+ngx_mp_of_timer(ngx_event_t *ev)
+{
+    return (ngx_mp_connection_t *) ((u_char *) ev - offsetof(ngx_mp_connection_t, flush_timer));
+}
+
+/* nginx closes the connection: what is in flight is sent first, unless that takes too long. */
+void
+ngx_mp_close(ngx_connection_t *c)
+{
+    ngx_mp_connection_t *mc = ngx_mp_of(c);
+
+    c->read->active = 0;
+    c->write->active = 0;
+    c->read->index = NGX_INVALID_INDEX;
+    /* There is no descriptor for nginx to close, or none before the last write has ended. */
+    if (mc->lightweight || mc->fd != (ngx_socket_t) -1) {
+        c->shared = 1;
+    }
+    mc->connection = NULL;
+
+    if (mc->kind == NGX_MP_CHANNEL) {
+        ngx_mp_drop_received(mc);
+    }
+    if (mc->sending == NULL) {
+        ngx_mp_retire(mc);
+        return;
+    }
+    /* After an error, or a time-out that is to reset, nobody waits for the rest. */
+    if (mc->send_error || mc->receive_error || c->timedout) {
+        (void) mp_cancel(mc->handle, 0);
+    } else if (mc->receiving) {
+        (void) mp_cancel(mc->handle, MP_IN);
+    }
+    ngx_mp_add_timer(mc, ngx_mp_flush_timed_out, NGX_MP_FLUSH_TIMEOUT_MS);
+    ngx_mp_flushing_count++;
+}
+
+/* A write of a closed connection has ended; its memory was the kernel's until now. */
+void
+ngx_mp_flushed(ngx_mp_connection_t *mc)
+{
+    if (mc->handle == -1 || mc->sending != NULL) {
+        return;
+    }
+    if (mc->flush_timer.timer_set) {
+        ngx_del_timer(&mc->flush_timer);
+    }
+    ngx_mp_flushing_count--;
+    ngx_mp_retire(mc);
+}
+
+static void
+ngx_mp_flush_timed_out(ngx_event_t *ev)
+{
+    ngx_mp_connection_t *mc = ngx_mp_of_timer(ev);
+
+    ngx_log_error(NGX_LOG_INFO, ev->log, NGX_ETIMEDOUT,
+                  "megapipe: %uz bytes of a closed connection were not taken by the client",
+                  mc->in_flight_bytes);
+    (void) mp_cancel(mc->handle, 0);
+}
+
+/* Gives the connection a descriptor, which nginx then uses and closes; the I/O can go on. */
+ngx_int_t
+ngx_mp_upgrade(ngx_connection_t *c, ngx_mp_reason_e reason)
+{
+    ngx_mp_connection_t *mc = ngx_mp_of(c);
+    int fd;
+
+    if (mc == NULL || !mc->lightweight) {
+        return NGX_OK;
+    }
+    fd = mp_to_fd(mc->handle);
+    if (fd == -1) {
+        ngx_mp_failed(c->log, NGX_LOG_ALERT, "mp_to_fd()");
+        return NGX_ERROR;
+    }
+    if (ngx_nonblocking(fd) == -1) {
+        ngx_log_error(NGX_LOG_ALERT, c->log, ngx_socket_errno, ngx_nonblocking_n " failed");
+        (void) ngx_close_socket(fd);
+        return NGX_ERROR;
+    }
+    ngx_log_error(NGX_LOG_INFO, c->log, 0, "megapipe: descriptor %d for a lightweight socket: %s",
+                  fd, ngx_mp_reasons[reason]);
+    ngx_mp_counts.upgrades[reason]++;
+    mc->lightweight = 0;
+    c->fd = fd;
+    return NGX_OK;
+}

@@ -1,0 +1,327 @@
+/*
+ * nginx's event actions over a channel.
+ */
+#include "ngx_megapipe.h"
+
+/* How many completions one turn of nginx's loop takes; its timers come after them. */
+#define NGX_MP_EVENTS 512
+
+/* How long a worker that ends waits for writes that nginx believes sent. */
+#define NGX_MP_FINISH_TIMEOUT_MS 1000
+
+static ngx_int_t ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer);
+static void ngx_mp_done(ngx_cycle_t *cycle);
+static ngx_int_t ngx_mp_add_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags);
+static ngx_int_t ngx_mp_del_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags);
+static ngx_int_t ngx_mp_add_connection(ngx_connection_t *c);
+static ngx_int_t ngx_mp_del_connection(ngx_connection_t *c, ngx_uint_t flags);
+static ngx_int_t ngx_mp_process_events(ngx_cycle_t *cycle, ngx_msec_t timer, ngx_uint_t flags);
+static void ngx_mp_completion(struct mp_event *done, ngx_uint_t flags);
+static void ngx_mp_stale(struct mp_event *done);
+
+mp_channel *ngx_mp_channel;
+ngx_mp_counts_t ngx_mp_counts;
+
+static struct mp_event ngx_mp_batch[NGX_MP_EVENTS];
+static ngx_mp_connection_t *ngx_mp_free;
+static ngx_mp_connection_t *ngx_mp_retired;
+
+ngx_event_actions_t ngx_mp_actions = {
+    ngx_mp_add_event,
+    ngx_mp_del_event,
+    ngx_mp_add_event,
+    ngx_mp_del_event,
+    ngx_mp_add_connection,
+    ngx_mp_del_connection,
+    ngx_mp_notify,
+    ngx_mp_process_events,
+    ngx_mp_init,
+    ngx_mp_done,
+};
+
+void
+ngx_mp_failed(ngx_log_t *log, ngx_uint_t level, const char *what)
+{
+    ngx_err_t error = ngx_errno;
+
+    ngx_log_error(level, log, error, "megapipe: %s failed: %s", what, mp_error());
+}
+
+static ngx_int_t
+ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer)
+{
+    ngx_mp_conf_t *conf = ngx_event_get_conf(cycle->conf_ctx, ngx_megapipe_module);
+    struct mp_options options;
+
+    /* Without a master process the channel stays when the configuration is read again. */
+    if (ngx_mp_channel == NULL) {
+        ngx_memzero(&options, sizeof(options));
+        options.driver = (uint32_t) conf->driver;
+        options.batch = (uint32_t) conf->batch;
+        options.completions = (uint32_t) conf->completions;
+        /* Closed connections whose last bytes are under way count, too. */
+        options.max_handles = (uint32_t) cycle->connection_n * 2 + 64;
+        options.max_lwsockets = (uint32_t) cycle->connection_n + 64;
+        ngx_mp_channel = mp_create(&options);
+        if (ngx_mp_channel == NULL) {
+            ngx_mp_failed(cycle->log, NGX_LOG_EMERG, "mp_create()");
+            return NGX_ERROR;
+        }
+        ngx_log_error(NGX_LOG_NOTICE, cycle->log, 0, "megapipe: driver %s: %s",
+                      mp_driver(ngx_mp_channel), mp_driver_reason(ngx_mp_channel));
+        if (ngx_mp_notify_init(cycle->log) != NGX_OK) {
+            ngx_mp_actions.notify = NULL;
+        }
+    }
+
+    ngx_mp_listen_init();
+    ngx_io = ngx_os_io;
+    ngx_event_actions = ngx_mp_actions;
+    ngx_event_flags = NGX_USE_CLEAR_EVENT | NGX_USE_GREEDY_EVENT | NGX_USE_EPOLL_EVENT;
+#if (NGX_HAVE_EPOLLRDHUP)
+    ngx_use_epoll_rdhup = 1;
+#endif
+#if (NGX_HAVE_FILE_AIO)
+    ngx_file_aio = 0;
+#endif
+    return NGX_OK;
+}
+
+static void
+ngx_mp_done(ngx_cycle_t *cycle)
+{
+    ngx_mp_finish(cycle);
+}
+
+/* Sends what nginx believes sent, and gives the channel up. */
+void
+ngx_mp_finish(ngx_cycle_t *cycle)
+{
+    ngx_msec_t end;
+    struct mp_counters counters;
+
+    if (ngx_mp_channel == NULL) {
+        return;
+    }
+    ngx_time_update();
+    end = ngx_current_msec + NGX_MP_FINISH_TIMEOUT_MS;
+    (void) mp_flush(ngx_mp_channel);
+    while (ngx_mp_flushing() > 0 && ngx_current_msec < end) {
+        (void) ngx_mp_process_events(cycle, end - ngx_current_msec, NGX_UPDATE_TIME);
+    }
+
+    ngx_memzero(&counters, sizeof(counters));
+    (void) mp_statistics(ngx_mp_channel, &counters, sizeof(counters));
+    ngx_log_error(NGX_LOG_NOTICE, cycle->log, 0,
+                  "megapipe: connections: %uL lightweight, %uL with descriptors, %uL polled; "
+                  "descriptors made for: %uL large, %uL lingering, %uL unread, %uL reset; "
+                  "%uL completions in %uL system calls",
+                  ngx_mp_counts.lightweight, ngx_mp_counts.descriptors, ngx_mp_counts.readiness,
+                  ngx_mp_counts.upgrades[NGX_MP_LARGE], ngx_mp_counts.upgrades[NGX_MP_LINGER],
+                  ngx_mp_counts.upgrades[NGX_MP_UNREAD], ngx_mp_counts.upgrades[NGX_MP_RESET],
+                  counters.completions, counters.system_calls);
+    (void) mp_destroy(ngx_mp_channel);
+    ngx_mp_channel = NULL;
+    ngx_mp_notify_done();
+}
+
+/* A fresh record, found from the connection by the field that events keep for us. */
+ngx_mp_connection_t *
+ngx_mp_new(ngx_connection_t *c, ngx_mp_kind_e kind)
+{
+    ngx_mp_connection_t *mc = ngx_mp_free;
+
+    if (mc != NULL) {
+        ngx_mp_free = mc->next;
+        ngx_memzero(mc, sizeof(ngx_mp_connection_t));
+    } else {
+        mc = ngx_calloc(sizeof(ngx_mp_connection_t), c->log);
+        if (mc == NULL) {
+            return NULL;
+        }
+    }
+    mc->connection = c;
+    mc->handle = -1;
+    mc->fd = (ngx_socket_t) -1;
+    mc->kind = kind;
+    mc->received_end = &mc->received;
+    mc->sending_end = &mc->sending;
+    c->read->index = (ngx_uint_t) mc;
+    return mc;
+}
+
+ngx_int_t
+ngx_mp_register(ngx_mp_connection_t *mc, ngx_log_t *log)
+{
+    mc->handle = mp_register(ngx_mp_channel, mc->connection->fd, mc, NULL);
+    if (mc->handle == -1) {
+        ngx_mp_failed(log, NGX_LOG_ALERT, "mp_register()");
+        return NGX_ERROR;
+    }
+    return NGX_OK;
+}
+
+/* The record is used again after this batch, whose completions may still name it. */
+void
+ngx_mp_retire(ngx_mp_connection_t *mc)
+{
+    if (mc->handle != -1 && mp_unregister(mc->handle) == -1) {
+        ngx_mp_failed(ngx_cycle->log, NGX_LOG_ALERT, "mp_unregister()");
+    }
+    if (mc->fd != (ngx_socket_t) -1) {
+        (void) ngx_close_socket(mc->fd);
+    }
+    mc->handle = -1;
+    mc->connection = NULL;
+    mc->next = ngx_mp_retired;
+    ngx_mp_retired = mc;
+}
+
+static ngx_int_t
+ngx_mp_add_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags)
+{
+    ngx_connection_t *c = ev->data;
+
+    ngx_log_debug3(NGX_LOG_DEBUG_EVENT, ev->log, 0, "megapipe: add event fd:%d %s%s", c->fd,
+                   ev->write ? "write" : "read", ev->accept ? ", listening" : "");
+    if (ev->accept) {
+        return ngx_mp_listen(ev);
+    }
+    return ngx_mp_watch(c, ev);
+}
+
+static ngx_int_t
+ngx_mp_del_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags)
+{
+    ngx_connection_t *c = ev->data;
+    ngx_mp_connection_t *mc = ngx_mp_of(c);
+
+    ngx_log_debug2(NGX_LOG_DEBUG_EVENT, ev->log, 0, "megapipe: del event fd:%d %s", c->fd,
+                   ev->write ? "write" : "read");
+    if (ev->accept) {
+        ngx_mp_unlisten(ev, flags);
+        return NGX_OK;
+    }
+    ev->active = 0;
+    if (mc != NULL && !c->read->active && !c->write->active && mc->kind == NGX_MP_READINESS) {
+        mc->connection = NULL;
+        c->read->index = NGX_INVALID_INDEX;
+        ngx_mp_retire(mc);
+    }
+    return NGX_OK;
+}
+
+static ngx_int_t
+ngx_mp_add_connection(ngx_connection_t *c)
+{
+    return ngx_mp_watch(c, c->read) == NGX_OK ? ngx_mp_watch(c, c->write) : NGX_ERROR;
+}
+
+static ngx_int_t
+ngx_mp_del_connection(ngx_connection_t *c, ngx_uint_t flags)
+{
+    ngx_mp_connection_t *mc = ngx_mp_of(c);
+
+    c->read->active = 0;
+    c->write->active = 0;
+    if (mc == NULL) {
+        return NGX_OK;
+    }
+    if (mc->kind == NGX_MP_READINESS || (flags & NGX_CLOSE_EVENT)) {
+        ngx_mp_close(c);
+    }
+    return NGX_OK;
+}
+
+void
+ngx_mp_deliver(ngx_event_t *ev, ngx_uint_t flags)
+{
+    if (flags & NGX_POST_EVENTS) {
+        ngx_post_event(ev, ev->accept ? &ngx_posted_accept_events : &ngx_posted_events);
+    } else {
+        ev->handler(ev);
+    }
+}
+
+static ngx_int_t
+ngx_mp_process_events(ngx_cycle_t *cycle, ngx_msec_t timer, ngx_uint_t flags)
+{
+    int i, count, timeout_ms;
+    ngx_err_t error;
+    ngx_mp_connection_t *mc;
+
+    while (ngx_mp_retired != NULL) {
+        mc = ngx_mp_retired;
+        ngx_mp_retired = mc->next;
+        mc->next = ngx_mp_free;
+        ngx_mp_free = mc;
+    }
+
+    timeout_ms = timer > INT_MAX ? (timer == NGX_TIMER_INFINITE ? -1 : INT_MAX) : (int) timer;
+    count = mp_dispatch_batch(ngx_mp_channel, ngx_mp_batch, NGX_MP_EVENTS, timeout_ms);
+    error = count == -1 ? ngx_errno : 0;
+
+    if (flags & NGX_UPDATE_TIME || ngx_event_timer_alarm) {
+        ngx_time_update();
+    }
+    ngx_log_debug2(NGX_LOG_DEBUG_EVENT, cycle->log, 0, "megapipe: timer %M, completions %d", timer,
+                   count);
+    ngx_event_timer_alarm = 0;
+    if (error) {
+        if (error == NGX_EINTR) {
+            return NGX_OK;
+        }
+        ngx_set_errno(error);
+        ngx_mp_failed(cycle->log, NGX_LOG_ALERT, "mp_dispatch_batch()");
+        return NGX_ERROR;
+    }
+    for (i = 0; i < count; i++) {
+        ngx_mp_completion(&ngx_mp_batch[i], flags);
+    }
+    return NGX_OK;
+}
+
+static void
+ngx_mp_completion(struct mp_event *done, ngx_uint_t flags)
+{
+    ngx_mp_connection_t *mc = done->cookie;
+
+    if (mc == NULL || mc->handle == -1 || mc->handle != done->handle) {
+        ngx_mp_stale(done);
+        return;
+    }
+    if (mc->kind == NGX_MP_LISTENER) {
+        ngx_mp_accepted(mc, done, flags);
+        return;
+    }
+    switch (done->cmd) {
+    case MP_RECV:
+        ngx_mp_received(mc, done, flags);
+        break;
+    case MP_WRITE:
+        ngx_mp_written(mc, done, flags);
+        break;
+    case MP_POLL:
+        ngx_mp_polled(mc, done, flags);
+        break;
+    default:
+        break;
+    }
+}
+
+/* The connection was closed by an earlier completion of the batch. */
+static void
+ngx_mp_stale(struct mp_event *done)
+{
+    mp_handle handle;
+
+    if (done->cmd == MP_RECV && done->buffer != -1) {
+        (void) mp_release(ngx_mp_channel, done->buffer);
+    }
+    if (done->cmd == MP_ACCEPT && done->error == 0 && done->fd >= 0) {
+        handle = mp_register(ngx_mp_channel, done->fd, NULL, NULL);
+        if (handle != -1) {
+            (void) mp_close(handle);
+        }
+    }
+}

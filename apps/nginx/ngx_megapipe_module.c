@@ -1,0 +1,129 @@
+/*
+ * The directives of the events block, and the module's place in nginx's life.
+ */
+#include "ngx_megapipe.h"
+
+static void *ngx_mp_create_conf(ngx_cycle_t *cycle);
+static char *ngx_mp_init_conf(ngx_cycle_t *cycle, void *conf);
+static ngx_int_t ngx_mp_init_module(ngx_cycle_t *cycle);
+static void ngx_mp_exit_process(ngx_cycle_t *cycle);
+
+static ngx_str_t ngx_mp_name = ngx_string("megapipe");
+
+static ngx_conf_enum_t ngx_mp_drivers[] = {
+    { ngx_string("auto"), MP_DRIVER_AUTO },
+    { ngx_string("uring"), MP_DRIVER_URING },
+    { ngx_string("epoll"), MP_DRIVER_EPOLL },
+    { ngx_null_string, 0 },
+};
+
+static ngx_conf_num_bounds_t ngx_mp_batch_bounds = { ngx_conf_check_num_bounds, 1, 1024 };
+static ngx_conf_num_bounds_t ngx_mp_completions_bounds = { ngx_conf_check_num_bounds, 64, 65536 };
+
+static ngx_command_t ngx_mp_commands[] = {
+    { ngx_string("megapipe_driver"), NGX_EVENT_CONF | NGX_CONF_TAKE1, ngx_conf_set_enum_slot, 0,
+      offsetof(ngx_mp_conf_t, driver), &ngx_mp_drivers },
+    { ngx_string("megapipe_batch"), NGX_EVENT_CONF | NGX_CONF_TAKE1, ngx_conf_set_num_slot, 0,
+      offsetof(ngx_mp_conf_t, batch), &ngx_mp_batch_bounds },
+    { ngx_string("megapipe_completions"), NGX_EVENT_CONF | NGX_CONF_TAKE1, ngx_conf_set_num_slot,
+      0, offsetof(ngx_mp_conf_t, completions), &ngx_mp_completions_bounds },
+    { ngx_string("megapipe_lwsockets"), NGX_EVENT_CONF | NGX_CONF_FLAG, ngx_conf_set_flag_slot, 0,
+      offsetof(ngx_mp_conf_t, lightweight), NULL },
+    { ngx_string("megapipe_partition"), NGX_EVENT_CONF | NGX_CONF_FLAG, ngx_conf_set_flag_slot, 0,
+      offsetof(ngx_mp_conf_t, partition), NULL },
+    ngx_null_command,
+};
+
+static ngx_event_module_t ngx_mp_context = {
+    &ngx_mp_name,
+    ngx_mp_create_conf,
+    ngx_mp_init_conf,
+    /* The actions are in another file; init_conf copies them before any of them is called. */
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL },
+};
+
+ngx_module_t ngx_megapipe_module = {
+    NGX_MODULE_V1,
+    &ngx_mp_context,
+    ngx_mp_commands,
+    NGX_EVENT_MODULE,
+    NULL,
+    ngx_mp_init_module,
+    NULL,
+    NULL,
+    NULL,
+    ngx_mp_exit_process,
+    NULL,
+    NGX_MODULE_V1_PADDING,
+};
+
+static void *
+ngx_mp_create_conf(ngx_cycle_t *cycle)
+{
+    ngx_mp_conf_t *conf = ngx_palloc(cycle->pool, sizeof(ngx_mp_conf_t));
+
+    if (conf != NULL) {
+        conf->driver = NGX_CONF_UNSET_UINT;
+        conf->batch = NGX_CONF_UNSET;
+        conf->completions = NGX_CONF_UNSET;
+        conf->lightweight = NGX_CONF_UNSET;
+        conf->partition = NGX_CONF_UNSET;
+    }
+    return conf;
+}
+
+static char *
+ngx_mp_init_conf(ngx_cycle_t *cycle, void *data)
+{
+    ngx_mp_conf_t *conf = data;
+
+    /* Zero is the channel's own default. */
+    ngx_conf_init_uint_value(conf->driver, MP_DRIVER_AUTO);
+    ngx_conf_init_value(conf->batch, 0);
+    ngx_conf_init_value(conf->completions, 0);
+    ngx_conf_init_value(conf->lightweight, 1);
+    ngx_conf_init_value(conf->partition, 1);
+    ngx_mp_context.actions = ngx_mp_actions;
+    return NGX_CONF_OK;
+}
+
+static ngx_uint_t
+ngx_mp_is_used(ngx_cycle_t *cycle)
+{
+    ngx_event_conf_t *ecf;
+
+    if (ngx_get_conf(cycle->conf_ctx, ngx_events_module) == NULL) {
+        return 0;
+    }
+    ecf = ngx_event_get_conf(cycle->conf_ctx, ngx_event_core_module);
+    return ecf->use == ngx_megapipe_module.ctx_index;
+}
+
+/* In the master, for every configuration, before its workers are forked. */
+static ngx_int_t
+ngx_mp_init_module(ngx_cycle_t *cycle)
+{
+    ngx_mp_conf_t *conf;
+    ngx_core_conf_t *ccf;
+    ngx_event_conf_t *ecf;
+    ngx_uint_t apart;
+
+    if (ngx_test_config) {
+        return NGX_OK;
+    }
+    if (!ngx_mp_is_used(cycle)) {
+        return ngx_mp_partition(cycle, 0);
+    }
+    conf = ngx_event_get_conf(cycle->conf_ctx, ngx_megapipe_module);
+    ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
+    ecf = ngx_event_get_conf(cycle->conf_ctx, ngx_event_core_module);
+    /* The mutex lets one worker listen at a time, who must then see all connections. */
+    apart = ccf->master && conf->partition && !ecf->accept_mutex && ccf->worker_processes > 1;
+    return ngx_mp_partition(cycle, apart ? (ngx_uint_t) ccf->worker_processes : 0);
+}
+
+static void
+ngx_mp_exit_process(ngx_cycle_t *cycle)
+{
+    ngx_mp_finish(cycle);
+}

@@ -1,0 +1,232 @@
+/*
+ * Accept queues for the workers: siblings of the listening sockets, made by the master before it
+ * forks. The master keeps them as long as their socket, so that a worker that ends, or a new
+ * configuration with another number of workers, loses no connection that waits in a queue.
+ */
+#include "ngx_megapipe.h"
+
+/* Queues of one socket: more workers than that share them. */
+#define NGX_MP_SIBLINGS_MAX 256
+
+typedef struct {
+    ngx_socket_t listener;
+    ngx_uint_t count;
+    ngx_uint_t claimed; /* for so many of them there are CPUs; for none the listener has all */
+    int siblings[NGX_MP_SIBLINGS_MAX];
+} ngx_mp_group_t;
+
+static ngx_mp_group_t *ngx_mp_find_group(ngx_socket_t fd);
+static ngx_mp_group_t *ngx_mp_new_group(ngx_socket_t fd, ngx_log_t *log);
+static void ngx_mp_drop_groups(ngx_cycle_t *cycle);
+static ngx_int_t ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted,
+    ngx_cycle_t *cycle);
+static void ngx_mp_masks(cpu_set_t *masks, ngx_uint_t workers, ngx_cycle_t *cycle);
+static ngx_uint_t ngx_mp_is_bound(ngx_core_conf_t *ccf, ngx_uint_t worker, int cpu);
+
+static ngx_mp_group_t **ngx_mp_groups;
+static ngx_uint_t ngx_mp_group_count;
+
+/* The siblings of a listening socket; none if it is not partitioned. */
+ngx_uint_t
+ngx_mp_siblings(ngx_socket_t fd, const int **siblings)
+{
+    ngx_mp_group_t *group = ngx_mp_find_group(fd);
+
+    if (group == NULL) {
+        return 0;
+    }
+    *siblings = group->siblings;
+    return group->count;
+}
+
+/* What no queue claims comes to the original: the first worker serves it, or all of them. */
+ngx_uint_t
+ngx_mp_serves_original(ngx_socket_t fd)
+{
+    ngx_mp_group_t *group = ngx_mp_find_group(fd);
+
+    return group == NULL || group->claimed == 0 || ngx_worker == 0;
+}
+
+static ngx_mp_group_t *
+ngx_mp_find_group(ngx_socket_t fd)
+{
+    ngx_uint_t i;
+
+    for (i = 0; i < ngx_mp_group_count; i++) {
+        if (ngx_mp_groups[i]->listener == fd) {
+            return ngx_mp_groups[i];
+        }
+    }
+    return NULL;
+}
+
+static ngx_mp_group_t *
+ngx_mp_new_group(ngx_socket_t fd, ngx_log_t *log)
+{
+    ngx_mp_group_t **groups, *group;
+    ngx_uint_t i;
+
+    group = ngx_alloc(sizeof(ngx_mp_group_t), log);
+    groups = ngx_alloc((ngx_mp_group_count + 1) * sizeof(ngx_mp_group_t *), log);
+    if (group == NULL || groups == NULL) {
+        ngx_free(group);
+        ngx_free(groups);
+        return NULL;
+    }
+    group->listener = fd;
+    group->count = 0;
+    group->claimed = 0;
+    for (i = 0; i < NGX_MP_SIBLINGS_MAX; i++) {
+        group->siblings[i] = -1;
+    }
+    ngx_memcpy(groups, ngx_mp_groups, ngx_mp_group_count * sizeof(ngx_mp_group_t *));
+    groups[ngx_mp_group_count++] = group;
+    ngx_free(ngx_mp_groups);
+    ngx_mp_groups = groups;
+    return group;
+}
+
+/* Partitions the listening sockets for so many workers; for none it only cleans up. */
+ngx_int_t
+ngx_mp_partition(ngx_cycle_t *cycle, ngx_uint_t wanted)
+{
+    ngx_listening_t *ls = cycle->listening.elts;
+    ngx_uint_t i;
+
+    ngx_mp_drop_groups(cycle);
+    for (i = 0; i < cycle->listening.nelts; i++) {
+        if (ls[i].type != SOCK_STREAM || ls[i].reuseport || ls[i].ignore
+            || (ls[i].sockaddr->sa_family != AF_INET && ls[i].sockaddr->sa_family != AF_INET6))
+        {
+            continue;
+        }
+        if (wanted == 0 && ngx_mp_find_group(ls[i].fd) == NULL) {
+            continue;
+        }
+        if (ngx_mp_partition_one(&ls[i], wanted, cycle) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+    return NGX_OK;
+}
+
+/* Closes the siblings of sockets that the new configuration does not have. */
+static void
+ngx_mp_drop_groups(ngx_cycle_t *cycle)
+{
+    ngx_listening_t *ls = cycle->listening.elts;
+    ngx_mp_group_t *group;
+    ngx_uint_t i, j, kept = 0;
+
+    for (i = 0; i < ngx_mp_group_count; i++) {
+        group = ngx_mp_groups[i];
+        for (j = 0; j < cycle->listening.nelts && ls[j].fd != group->listener; j++) {
+            continue;
+        }
+        if (j < cycle->listening.nelts) {
+            ngx_mp_groups[kept++] = group;
+            continue;
+        }
+        for (j = 0; j < group->count; j++) {
+            (void) ngx_close_socket(group->siblings[j]);
+        }
+        ngx_free(group);
+    }
+    ngx_mp_group_count = kept;
+}
+
+static ngx_int_t
+ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_cycle_t *cycle)
+{
+    ngx_mp_group_t *group = ngx_mp_find_group(ls->fd);
+    ngx_log_t *log = cycle->log;
+    cpu_set_t *masks;
+    ngx_uint_t count;
+    int rc;
+
+    if (group == NULL) {
+        group = ngx_mp_new_group(ls->fd, log);
+        if (group == NULL) {
+            return NGX_ERROR;
+        }
+    }
+    wanted = ngx_min(wanted, NGX_MP_SIBLINGS_MAX);
+    /* Queues are never given up: a connection may be in them. */
+    count = ngx_max(group->count, wanted);
+    if (count == 0) {
+        return NGX_OK;
+    }
+    masks = ngx_calloc(count * sizeof(cpu_set_t), log);
+    if (masks == NULL) {
+        return NGX_ERROR;
+    }
+    if (wanted > 0) {
+        ngx_mp_masks(masks, wanted, cycle);
+    }
+    rc = mp_partition(ls->fd, masks, (int) count, group->siblings);
+    ngx_free(masks);
+    if (rc == -1) {
+        ngx_mp_failed(log, NGX_LOG_WARN, "mp_partition()");
+        ngx_log_error(NGX_LOG_WARN, log, 0,
+                      "megapipe: the workers share the one accept queue of %V", &ls->addr_text);
+        return NGX_OK;
+    }
+    group->count = count;
+    group->claimed = wanted;
+    return NGX_OK;
+}
+
+/* Each CPU that the master may use goes to one of the workers that are bound to it, or to any. */
+static void
+ngx_mp_masks(cpu_set_t *masks, ngx_uint_t workers, ngx_cycle_t *cycle)
+{
+    ngx_core_conf_t *ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
+    cpu_set_t allowed;
+    ngx_uint_t worker, tried, turn = 0;
+    int cpu;
+
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) == -1) {
+        CPU_ZERO(&allowed);
+        for (cpu = 0; cpu < ngx_ncpu && cpu < CPU_SETSIZE; cpu++) {
+            CPU_SET(cpu, &allowed);
+        }
+    }
+    for (cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &allowed)) {
+            continue;
+        }
+        for (tried = 0; tried < workers; tried++) {
+            worker = (turn + tried) % workers;
+            if (ngx_mp_is_bound(ccf, worker, cpu)) {
+                CPU_SET(cpu, &masks[worker]);
+                turn = worker + 1;
+                break;
+            }
+        }
+    }
+}
+
+/* As worker_cpu_affinity says; `auto` gives each worker the next CPU of the last mask. */
+static ngx_uint_t
+ngx_mp_is_bound(ngx_core_conf_t *ccf, ngx_uint_t worker, int cpu)
+{
+    ngx_cpuset_t *last;
+    ngx_uint_t before = 0;
+    int other;
+
+    if (ccf->cpu_affinity == NULL) {
+        return 1;
+    }
+    last = &ccf->cpu_affinity[ccf->cpu_affinity_n - 1];
+    if (!ccf->cpu_affinity_auto) {
+        return CPU_ISSET(cpu, worker < ccf->cpu_affinity_n ? &ccf->cpu_affinity[worker] : last);
+    }
+    if (!CPU_ISSET(cpu, last)) {
+        return 0;
+    }
+    for (other = 0; other < cpu; other++) {
+        before += CPU_ISSET(other, last) != 0;
+    }
+    return worker % CPU_COUNT(last) == before;
+}

@@ -1,0 +1,191 @@
+/*
+ * Readiness connections: the channel polls the descriptor, nginx's own functions do the I/O.
+ */
+#include "ngx_megapipe.h"
+#include <sys/eventfd.h>
+
+static ngx_uint_t ngx_mp_is_ready(ngx_socket_t fd, short events);
+static void ngx_mp_notified(ngx_event_t *ev);
+
+static ngx_event_t ngx_mp_notify_read;
+static ngx_event_t ngx_mp_notify_write;
+static ngx_connection_t ngx_mp_notify_connection;
+static ngx_event_handler_pt ngx_mp_notify_handler;
+
+/* Begins to deliver the event; both directions are polled by one request. */
+ngx_int_t
+ngx_mp_watch(ngx_connection_t *c, ngx_event_t *ev)
+{
+    ngx_mp_connection_t *mc = ngx_mp_of(c);
+    uint32_t bit = ev->write ? POLLOUT : POLLIN;
+
+    if (mc == NULL) {
+        mc = ngx_mp_new(c, NGX_MP_READINESS);
+        if (mc == NULL || ngx_mp_register(mc, ev->log) != NGX_OK) {
+            return NGX_ERROR;
+        }
+        ngx_mp_counts.readiness++;
+        if (ngx_mp_poll(mc, POLLIN | POLLOUT | POLLRDHUP) != NGX_OK) {
+            return NGX_ERROR;
+        }
+        ev->active = 1;
+        return NGX_OK;
+    }
+
+    if (!mc->polling && mc->kind == NGX_MP_READINESS
+        && ngx_mp_poll(mc, POLLIN | POLLOUT | POLLRDHUP) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+    ev->active = 1;
+    /* The edge may have passed while nobody asked for it. */
+    if ((mc->unseen & bit)
+        || (mc->kind == NGX_MP_READINESS && ngx_mp_is_ready(c->fd, (short) bit)))
+    {
+        mc->unseen &= ~bit;
+        ev->ready = 1;
+        if (!ev->write) {
+            ev->available = -1;
+        }
+        ngx_post_event(ev, &ngx_posted_events);
+    }
+    return NGX_OK;
+}
+
+static ngx_uint_t
+ngx_mp_is_ready(ngx_socket_t fd, short events)
+{
+    struct pollfd asked = { .fd = fd, .events = events };
+
+    return poll(&asked, 1, 0) == 1;
+}
+
+ngx_int_t
+ngx_mp_poll(ngx_mp_connection_t *mc, unsigned events)
+{
+    if (mp_poll(mc->handle, events, MP_REPEAT) == -1) {
+        ngx_mp_failed(mc->connection->log, NGX_LOG_ALERT, "mp_poll()");
+        return NGX_ERROR;
+    }
+    mc->polling = 1;
+    return NGX_OK;
+}
+
+/* A completion of mp_poll. */
+void
+ngx_mp_polled(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
+{
+    ngx_connection_t *c = mc->connection;
+    uint32_t revents = done->revents;
+
+    if (!(done->flags & MP_MORE)) {
+        mc->polling = 0;
+    }
+    if (c == NULL || done->error == ECANCELED) {
+        return;
+    }
+    /* Whoever reads or writes next learns what is wrong. */
+    if (done->error || (revents & (POLLERR | POLLHUP))) {
+        revents |= POLLIN | POLLOUT;
+    }
+    if (mc->kind == NGX_MP_CHANNEL) {
+        revents &= POLLOUT;
+    }
+    ngx_log_debug3(NGX_LOG_DEBUG_EVENT, c->log, 0, "megapipe: poll fd:%d ev:%04XD error %d", c->fd,
+                   revents, done->error);
+
+    if (!mc->polling && !done->error) {
+        (void) ngx_mp_poll(mc, mc->kind == NGX_MP_CHANNEL ? POLLOUT
+                                                          : POLLIN | POLLOUT | POLLRDHUP);
+    }
+
+    if (revents & POLLIN) {
+        if (c->read->active) {
+            if (revents & POLLRDHUP) {
+                c->read->pending_eof = 1;
+            }
+            c->read->ready = 1;
+            c->read->available = -1;
+            ngx_mp_deliver(c->read, flags);
+        } else {
+            mc->unseen |= POLLIN;
+        }
+    }
+    if (mc->connection != c || !(revents & POLLOUT)) {
+        return;
+    }
+    /* The channel's own writes end by their completions. */
+    if (mc->kind == NGX_MP_CHANNEL && mc->in_flight_bytes > 0) {
+        return;
+    }
+    if (c->write->active) {
+        c->write->ready = 1;
+#if (NGX_THREADS)
+        c->write->complete = 1;
+#endif
+        ngx_mp_deliver(c->write, flags);
+    } else {
+        mc->unseen |= POLLOUT;
+    }
+}
+
+/* Other threads wake the worker by an eventfd. */
+ngx_int_t
+ngx_mp_notify_init(ngx_log_t *log)
+{
+    ngx_connection_t *c = &ngx_mp_notify_connection;
+
+    ngx_memzero(c, sizeof(ngx_connection_t));
+    ngx_memzero(&ngx_mp_notify_read, sizeof(ngx_event_t));
+    ngx_memzero(&ngx_mp_notify_write, sizeof(ngx_event_t));
+    c->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (c->fd == -1) {
+        ngx_log_error(NGX_LOG_EMERG, log, ngx_errno, "eventfd() failed");
+        return NGX_ERROR;
+    }
+    c->log = log;
+    c->read = &ngx_mp_notify_read;
+    c->write = &ngx_mp_notify_write;
+    c->read->data = c;
+    c->read->log = log;
+    c->read->index = NGX_INVALID_INDEX;
+    c->read->handler = ngx_mp_notified;
+    c->write->data = c;
+    c->write->log = log;
+    return ngx_mp_watch(c, c->read);
+}
+
+/* May be called by any thread. */
+ngx_int_t
+ngx_mp_notify(ngx_event_handler_pt handler)
+{
+    uint64_t one = 1;
+
+    ngx_mp_notify_handler = handler;
+    if (write(ngx_mp_notify_connection.fd, &one, sizeof(one)) != (ssize_t) sizeof(one)) {
+        ngx_log_error(NGX_LOG_ALERT, ngx_mp_notify_connection.log, ngx_errno,
+                      "write() to the eventfd of the worker failed");
+        return NGX_ERROR;
+    }
+    return NGX_OK;
+}
+
+static void
+ngx_mp_notified(ngx_event_t *ev)
+{
+    uint64_t count;
+
+    /* Nothing to read is no error: two edges may belong to one value. */
+    if (read(ngx_mp_notify_connection.fd, &count, sizeof(count)) == (ssize_t) sizeof(count)) {
+        ngx_mp_notify_handler(ev);
+    }
+}
+
+void
+ngx_mp_notify_done(void)
+{
+    if (ngx_mp_notify_connection.fd > 0) {
+        (void) close(ngx_mp_notify_connection.fd);
+        ngx_mp_notify_connection.fd = -1;
+    }
+}

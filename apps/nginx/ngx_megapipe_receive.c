@@ -1,0 +1,220 @@
+/*
+ * Receiving on channel connections: completions queue the channel's buffers, nginx reads from
+ * them. The flags of the read event change as with edges of epoll.
+ */
+#include "ngx_megapipe.h"
+
+static void ngx_mp_queue(ngx_mp_connection_t *mc, struct mp_event *done, ngx_log_t *log);
+static ssize_t ngx_mp_at_end(ngx_connection_t *c, ngx_mp_connection_t *mc);
+
+ngx_int_t
+ngx_mp_start_receiving(ngx_mp_connection_t *mc)
+{
+    if (mc->receiving || mc->ended || mc->receive_error) {
+        return NGX_OK;
+    }
+    if (mp_recv(mc->handle, MP_REPEAT) == -1) {
+        ngx_mp_failed(mc->connection->log, NGX_LOG_ALERT, "mp_recv()");
+        return NGX_ERROR;
+    }
+    mc->receiving = 1;
+    return NGX_OK;
+}
+
+/* A completion of mp_recv. */
+void
+ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
+{
+    ngx_connection_t *c = mc->connection;
+
+    if (!(done->flags & MP_MORE)) {
+        mc->receiving = 0;
+    }
+
+    if (c == NULL) {
+        if (done->buffer != -1) {
+            mp_release(ngx_mp_channel, done->buffer);
+        }
+        return;
+    }
+
+    if (done->error == 0 && done->size > 0) {
+        ngx_mp_queue(mc, done, c->log);
+    } else if (done->error == 0) {
+        mc->ended = 1;
+    } else if (done->error == ECANCELED) {
+        /* Stopped because too much waited; by now it may all have been read. */
+        if (mc->received_count < NGX_MP_WAITING_MAX && ngx_mp_start_receiving(mc) != NGX_OK) {
+            mc->receive_error = ENOMEM;
+        } else {
+            return;
+        }
+    } else {
+        mc->receive_error = done->error;
+    }
+
+    ngx_log_debug4(NGX_LOG_DEBUG_EVENT, c->log, 0,
+                   "megapipe: received %uz on fd:%d, error %d, waiting %ui", done->size, c->fd,
+                   done->error, mc->received_count);
+
+    if (mc->ended || mc->receive_error) {
+        c->read->pending_eof = 1;
+        /* nginx asks the descriptor for the reason when this ends a request. */
+        if (!c->idle && c->requests > 0) {
+            (void) ngx_mp_upgrade(c, NGX_MP_UNREAD);
+        }
+    }
+
+    if (!c->read->active) {
+        mc->unseen |= POLLIN;
+        return;
+    }
+    c->read->ready = 1;
+    c->read->available = -1;
+    ngx_mp_deliver(c->read, flags);
+    /* The handler may have closed it; what it left unread makes nginx linger when it closes. */
+    if (mc->connection == c && mc->lightweight && mc->received != NULL && !c->idle
+        && c->requests > 0 && !(flags & NGX_POST_EVENTS))
+    {
+        (void) ngx_mp_upgrade(c, NGX_MP_UNREAD);
+    }
+}
+
+static void
+ngx_mp_queue(ngx_mp_connection_t *mc, struct mp_event *done, ngx_log_t *log)
+{
+    ngx_mp_received_t *received = ngx_mp_take_received(log);
+
+    if (received == NULL) {
+        mp_release(ngx_mp_channel, done->buffer);
+        mc->receive_error = ENOMEM;
+        return;
+    }
+    received->next = NULL;
+    received->position = done->data;
+    received->last = received->position + done->size;
+    received->buffer = done->buffer;
+    *mc->received_end = received;
+    mc->received_end = &received->next;
+    mc->received_count++;
+
+    if (mc->received_count == NGX_MP_WAITING_MAX && mc->receiving) {
+        (void) mp_cancel(mc->handle, MP_IN);
+    }
+}
+
+/* Gives back what waits unread. */
+void
+ngx_mp_drop_received(ngx_mp_connection_t *mc)
+{
+    ngx_mp_received_t *received, *next;
+
+    for (received = mc->received; received != NULL; received = next) {
+        next = received->next;
+        mp_release(ngx_mp_channel, received->buffer);
+        ngx_mp_give_received(received);
+    }
+    mc->received = NULL;
+    mc->received_end = &mc->received;
+    mc->received_count = 0;
+}
+
+ssize_t
+ngx_mp_recv(ngx_connection_t *c, u_char *buffer, size_t size)
+{
+    ngx_mp_connection_t *mc = ngx_mp_of(c);
+    ngx_mp_received_t *received;
+    size_t copied = 0, part;
+
+    while (copied < size && mc->received != NULL) {
+        received = mc->received;
+        part = ngx_min(size - copied, (size_t) (received->last - received->position));
+        ngx_memcpy(buffer + copied, received->position, part);
+        received->position += part;
+        copied += part;
+        if (received->position < received->last) {
+            break;
+        }
+        mc->received = received->next;
+        if (mc->received == NULL) {
+            mc->received_end = &mc->received;
+        }
+        mc->received_count--;
+        mp_release(ngx_mp_channel, received->buffer);
+        ngx_mp_give_received(received);
+    }
+
+    ngx_log_debug3(NGX_LOG_DEBUG_EVENT, c->log, 0, "megapipe: recv fd:%d %uz of %uz", c->fd,
+                   copied, size);
+
+    if (mc->received != NULL) {
+        return copied;
+    }
+    if (copied == 0) {
+        return ngx_mp_at_end(c, mc);
+    }
+    if (!mc->ended && !mc->receive_error) {
+        c->read->ready = 0;
+        if (ngx_mp_start_receiving(mc) != NGX_OK) {
+            mc->receive_error = ENOMEM;
+        }
+    }
+    c->read->available = 0;
+    return copied;
+}
+
+/* Nothing waits: the end, an error, or not yet. */
+static ssize_t
+ngx_mp_at_end(ngx_connection_t *c, ngx_mp_connection_t *mc)
+{
+    ngx_event_t *rev = c->read;
+
+    rev->ready = 0;
+    if (mc->receive_error) {
+        if (ngx_connection_error(c, mc->receive_error, "recv() failed") == 0) {
+            rev->eof = 1;
+            return 0;
+        }
+        rev->error = 1;
+        return NGX_ERROR;
+    }
+    if (mc->ended) {
+        rev->eof = 1;
+        ngx_set_socket_errno(0);
+        return 0;
+    }
+    if (ngx_mp_start_receiving(mc) != NGX_OK) {
+        rev->error = 1;
+        return NGX_ERROR;
+    }
+    return NGX_AGAIN;
+}
+
+ssize_t
+ngx_mp_recv_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
+{
+    ssize_t total = 0, n;
+    size_t size;
+
+    for (; in != NULL; in = in->next) {
+        size = in->buf->end - in->buf->last;
+        if (limit && (off_t) size > limit - total) {
+            size = (size_t) (limit - total);
+        }
+        if (size == 0) {
+            if (limit && total >= limit) {
+                break;
+            }
+            continue;
+        }
+        n = ngx_mp_recv(c, in->buf->last, size);
+        if (n <= 0) {
+            return total > 0 ? total : n;
+        }
+        total += n;
+        if ((size_t) n < size || !c->read->ready) {
+            break;
+        }
+    }
+    return total;
+}

@@ -1,0 +1,265 @@
+/*
+ * Sending on channel connections: what nginx sends is copied, file and memory alike, into one
+ * block and written by the channel, so that a header and its small file are one send. What is in
+ * flight is bounded as by a socket's buffer. Large responses go through the descriptor with
+ * nginx's own sendfile.
+ */
+#include "ngx_megapipe.h"
+
+static ngx_int_t ngx_mp_send_failed(ngx_connection_t *c, ngx_mp_connection_t *mc);
+static ngx_uint_t ngx_mp_goes_direct(ngx_connection_t *c, ngx_chain_t *in, off_t limit,
+    ngx_mp_reason_e *reason);
+static ngx_chain_t *ngx_mp_send_direct(ngx_connection_t *c, ngx_mp_connection_t *mc,
+    ngx_chain_t *in, off_t limit, ngx_mp_reason_e reason);
+static size_t ngx_mp_chain_bytes(ngx_chain_t *in, size_t limit);
+static ngx_int_t ngx_mp_fill(ngx_mp_block_t *block, ngx_chain_t *in, size_t bytes,
+    ngx_log_t *log);
+static ngx_int_t ngx_mp_read_file(ngx_mp_block_t *block, ngx_buf_t *buf, size_t bytes,
+    ngx_log_t *log);
+static ngx_int_t ngx_mp_file_write(ngx_mp_connection_t *mc, ngx_mp_block_t *block);
+
+/* A completion of mp_write. */
+void
+ngx_mp_written(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
+{
+    ngx_connection_t *c = mc->connection;
+    ngx_mp_block_t *block = mc->sending;
+
+    if (block == NULL) {
+        return;
+    }
+    mc->sending = block->next;
+    if (mc->sending == NULL) {
+        mc->sending_end = &mc->sending;
+    }
+    mc->in_flight_bytes -= block->used_bytes;
+    ngx_mp_give_block(block);
+    if (done->error) {
+        mc->send_error = done->error;
+    }
+
+    if (c == NULL) {
+        ngx_mp_flushed(mc);
+        return;
+    }
+    ngx_log_debug3(NGX_LOG_DEBUG_EVENT, c->log, 0, "megapipe: written fd:%d, error %d, left %uz",
+                   c->fd, done->error, mc->in_flight_bytes);
+
+    if (c->write->ready && !done->error) {
+        return;
+    }
+    if (!c->write->active) {
+        mc->unseen |= POLLOUT;
+        return;
+    }
+    c->write->ready = 1;
+    ngx_mp_deliver(c->write, flags);
+}
+
+static ngx_int_t
+ngx_mp_send_failed(ngx_connection_t *c, ngx_mp_connection_t *mc)
+{
+    c->write->error = 1;
+    c->write->ready = 0;
+    (void) ngx_connection_error(c, mc->send_error, "send() failed");
+    return NGX_ERROR;
+}
+
+ssize_t
+ngx_mp_send(ngx_connection_t *c, u_char *buffer, size_t size)
+{
+    ngx_mp_connection_t *mc = ngx_mp_of(c);
+    ngx_mp_block_t *block;
+    size_t room;
+
+    if (mc->send_error) {
+        return ngx_mp_send_failed(c, mc);
+    }
+    room = NGX_MP_IN_FLIGHT_BYTES_MAX - mc->in_flight_bytes;
+    if (room == 0 || size == 0) {
+        c->write->ready = room != 0;
+        return room == 0 ? NGX_AGAIN : 0;
+    }
+    size = ngx_min(size, room);
+    block = ngx_mp_take_block(size, c->log);
+    if (block == NULL) {
+        c->write->error = 1;
+        return NGX_ERROR;
+    }
+    ngx_memcpy(block->data, buffer, size);
+    block->used_bytes = size;
+    if (ngx_mp_file_write(mc, block) != NGX_OK) {
+        c->write->error = 1;
+        return NGX_ERROR;
+    }
+    c->sent += size;
+    if (mc->in_flight_bytes == NGX_MP_IN_FLIGHT_BYTES_MAX) {
+        c->write->ready = 0;
+    }
+    return size;
+}
+
+ngx_chain_t *
+ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
+{
+    ngx_mp_connection_t *mc = ngx_mp_of(c);
+    ngx_mp_reason_e reason;
+    ngx_mp_block_t *block;
+    size_t bytes, room;
+
+    if (mc->send_error) {
+        (void) ngx_mp_send_failed(c, mc);
+        return NGX_CHAIN_ERROR;
+    }
+    if (!c->write->ready) {
+        return in;
+    }
+    if (ngx_mp_goes_direct(c, in, limit, &reason)) {
+        return ngx_mp_send_direct(c, mc, in, limit, reason);
+    }
+
+    room = NGX_MP_IN_FLIGHT_BYTES_MAX - mc->in_flight_bytes;
+    if (limit > 0 && (off_t) room > limit) {
+        room = (size_t) limit;
+    }
+    bytes = ngx_mp_chain_bytes(in, room);
+    if (bytes > 0) {
+        block = ngx_mp_take_block(bytes, c->log);
+        if (block == NULL || ngx_mp_fill(block, in, bytes, c->log) != NGX_OK
+            || ngx_mp_file_write(mc, block) != NGX_OK)
+        {
+            c->write->error = 1;
+            return NGX_CHAIN_ERROR;
+        }
+        c->sent += bytes;
+    }
+    in = ngx_chain_update_sent(in, bytes);
+    /* The completion makes it ready again. */
+    if (mc->in_flight_bytes == NGX_MP_IN_FLIGHT_BYTES_MAX) {
+        c->write->ready = 0;
+    }
+    return in;
+}
+
+/*
+ * Whether nginx's own functions send this: a large response, a file that threads read, or the
+ * last of a request after which nginx may shut the descriptor down.
+ */
+static ngx_uint_t
+ngx_mp_goes_direct(ngx_connection_t *c, ngx_chain_t *in, off_t limit, ngx_mp_reason_e *reason)
+{
+    off_t bytes = 0;
+    ngx_chain_t *cl;
+
+    *reason = NGX_MP_LARGE;
+    for (cl = in; cl != NULL; cl = cl->next) {
+        bytes += ngx_buf_size(cl->buf);
+#if (NGX_THREADS || NGX_COMPAT)
+        if (cl->buf->in_file && cl->buf->file->thread_handler) {
+            return 1;
+        }
+#endif
+    }
+    if (bytes > NGX_MP_IN_FLIGHT_BYTES_MAX && (limit == 0 || limit > NGX_MP_IN_FLIGHT_BYTES_MAX)) {
+        return 1;
+    }
+    *reason = NGX_MP_LINGER;
+    return ngx_mp_may_linger(c);
+}
+
+static ngx_chain_t *
+ngx_mp_send_direct(ngx_connection_t *c, ngx_mp_connection_t *mc, ngx_chain_t *in, off_t limit,
+    ngx_mp_reason_e reason)
+{
+    /* The order of the bytes: first what the channel has. */
+    if (mc->in_flight_bytes > 0) {
+        c->write->ready = 0;
+        return in;
+    }
+    if (ngx_mp_upgrade(c, reason) != NGX_OK
+        || (!mc->polling && ngx_mp_poll(mc, POLLOUT) != NGX_OK))
+    {
+        return NGX_CHAIN_ERROR;
+    }
+    return ngx_os_io.send_chain(c, in, limit);
+}
+
+/* The bytes of a chain, as far as the limit. */
+static size_t
+ngx_mp_chain_bytes(ngx_chain_t *in, size_t limit)
+{
+    off_t bytes = 0;
+
+    for (; in != NULL && bytes < (off_t) limit; in = in->next) {
+        if (!ngx_buf_special(in->buf)) {
+            bytes += ngx_buf_size(in->buf);
+        }
+    }
+    return (size_t) ngx_min(bytes, (off_t) limit);
+}
+
+/* Appends so many bytes of a file to the block. */
+static ngx_int_t
+ngx_mp_read_file(ngx_mp_block_t *block, ngx_buf_t *buf, size_t bytes, ngx_log_t *log)
+{
+    off_t position = buf->file_pos;
+    ssize_t n;
+
+    while (bytes > 0) {
+        n = pread(buf->file->fd, block->data + block->used_bytes, bytes, position);
+        if (n == -1 && ngx_errno == NGX_EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            ngx_log_error(NGX_LOG_ALERT, log, n == 0 ? 0 : ngx_errno,
+                          "\"%V\" cannot be read to its end; was it truncated while being sent?",
+                          &buf->file->name);
+            return NGX_ERROR;
+        }
+        block->used_bytes += n;
+        position += n;
+        bytes -= n;
+    }
+    return NGX_OK;
+}
+
+/* Copies so many bytes of the chain into the block; gives the block back if a file fails. */
+static ngx_int_t
+ngx_mp_fill(ngx_mp_block_t *block, ngx_chain_t *in, size_t bytes, ngx_log_t *log)
+{
+    ngx_buf_t *buf;
+    size_t part;
+
+    for (; in != NULL && block->used_bytes < bytes; in = in->next) {
+        buf = in->buf;
+        if (ngx_buf_special(buf)) {
+            continue;
+        }
+        part = (size_t) ngx_min((off_t) (bytes - block->used_bytes), ngx_buf_size(buf));
+        if (ngx_buf_in_memory(buf)) {
+            ngx_memcpy(block->data + block->used_bytes, buf->pos, part);
+            block->used_bytes += part;
+            continue;
+        }
+        if (ngx_mp_read_file(block, buf, part, log) != NGX_OK) {
+            ngx_mp_give_block(block);
+            return NGX_ERROR;
+        }
+    }
+    return NGX_OK;
+}
+
+/* Files one write; the block is given back if that fails. */
+static ngx_int_t
+ngx_mp_file_write(ngx_mp_connection_t *mc, ngx_mp_block_t *block)
+{
+    if (mp_write(mc->handle, block->data, block->used_bytes) == -1) {
+        ngx_mp_failed(mc->connection->log, NGX_LOG_ALERT, "mp_write()");
+        ngx_mp_give_block(block);
+        return NGX_ERROR;
+    }
+    *mc->sending_end = block;
+    mc->sending_end = &block->next;
+    mc->in_flight_bytes += block->used_bytes;
+    return NGX_OK;
+}

@@ -1,0 +1,126 @@
+//! A client that writes HTTP byte by byte if need be, and reads what comes without leniency.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// How long the client waits for the next byte.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection to a server on this host.
+#[derive(Debug)]
+pub struct Client {
+    stream: TcpStream,
+    /// Bytes that came after the last response.
+    ahead: Vec<u8>,
+}
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Such as 200.
+    pub status: u16,
+    /// Status line and headers.
+    pub head: String,
+    /// The body, without any transfer encoding taken off.
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    /// The value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+}
+
+impl Client {
+    /// Connects to a port of 127.0.0.1.
+    pub fn connect(port: u16) -> io::Result<Client> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Client { stream, ahead: Vec::new() })
+    }
+
+    /// The socket itself.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.stream.write_all(bytes.as_ref())
+    }
+
+    /// Asks for a path on a connection that stays open.
+    pub fn get(&mut self, path: &str) -> io::Result<Response> {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"))?;
+        self.response()
+    }
+
+    /// Reads one response whose length its header tells.
+    pub fn response(&mut self) -> io::Result<Response> {
+        let (status, head) = self.head()?;
+        let mut response = Response { status, head, body: Vec::new() };
+        let length = response.header("Content-Length").and_then(|text| text.parse().ok());
+        let length: usize = length.ok_or_else(|| invalid("a response without a length"))?;
+        response.body = self.bytes(length)?;
+        Ok(response)
+    }
+
+    /// Reads so many bytes.
+    pub fn bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        while self.ahead.len() < length {
+            self.more()?;
+        }
+        let rest = self.ahead.split_off(length);
+        Ok(std::mem::replace(&mut self.ahead, rest))
+    }
+
+    /// Reads status line and headers, up to the empty line.
+    pub fn head(&mut self) -> io::Result<(u16, String)> {
+        let end = loop {
+            if let Some(at) = self.ahead.windows(4).position(|four| four == b"\r\n\r\n") {
+                break at + 4;
+            }
+            self.more()?;
+        };
+        let rest = self.ahead.split_off(end);
+        let head = std::mem::replace(&mut self.ahead, rest);
+        let head = String::from_utf8(head).map_err(|_| invalid("a head that is not UTF-8"))?;
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+        Ok((status.ok_or_else(|| invalid("no status in the head"))?, head))
+    }
+
+    /// Reads to the end of the stream.
+    pub fn rest(mut self) -> io::Result<Vec<u8>> {
+        self.stream.read_to_end(&mut self.ahead)?;
+        Ok(self.ahead)
+    }
+
+    fn more(&mut self) -> io::Result<()> {
+        let mut room = [0; 16384];
+        match self.stream.read(&mut room)? {
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the end within a response")),
+            count => {
+                self.ahead.extend_from_slice(&room[..count]);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Sends a request and reads all that comes until the server closes.
+pub fn exchange(port: u16, request: &[u8]) -> io::Result<Vec<u8>> {
+    let mut client = Client::connect(port)?;
+    client.send(request)?;
+    client.rest()
+}

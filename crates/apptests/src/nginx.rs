@@ -1,0 +1,191 @@
+//! The distribution's nginx, with the event module or as it is.
+
+use crate::http::Client;
+use crate::process::{Running, eventually};
+use crate::{free_port, target_dir, xtask};
+use std::fs;
+use std::io;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a server is to be like.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// With the event module, or with nginx's own epoll.
+    pub module: bool,
+    /// How many worker processes.
+    pub workers: u32,
+    /// Further directives outside all blocks.
+    pub main: String,
+    /// Further directives of `events`.
+    pub events: String,
+    /// Further directives of `http`, servers too.
+    pub http: String,
+    /// Further directives of the one server.
+    pub server: String,
+}
+
+impl Setup {
+    /// One worker with the module.
+    pub fn module() -> Setup {
+        let [main, events, http, server] = [const { String::new() }; 4];
+        Setup { module: true, workers: 1, main, events, http, server }
+    }
+}
+
+/// A server that ends with the test. Its files are below `root()`.
+#[derive(Debug)]
+pub struct Nginx {
+    running: Running,
+    directory: TempDir,
+    port: u16,
+}
+
+/// The module, built once by the command that a person would use.
+pub fn built_module() -> io::Result<&'static Path> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        xtask(&["nginx", "--build"]).map_err(|error| error.to_string())?;
+        Ok(target_dir().join("apps/nginx/ngx_megapipe_module.so"))
+    });
+    built.as_deref().map_err(|error| io::Error::other(error.clone()))
+}
+
+impl Nginx {
+    /// Starts a server and waits until it accepts connections. In the directives `{port2}` and
+    /// `{port3}` stand for further free ports, `{dir}` for its directory.
+    pub fn start(setup: &Setup) -> io::Result<Nginx> {
+        let directory = tempfile::tempdir()?;
+        fs::create_dir(directory.path().join("html"))?;
+        let port = free_port()?;
+        let config = directory.path().join("nginx.conf");
+        fs::write(&config, text(setup, directory.path(), port)?)?;
+        let mut command = Command::new("nginx");
+        command.arg("-p").arg(directory.path()).arg("-c").arg(&config);
+        command.arg("-e").arg(directory.path().join("error.log")).args(["-g", "daemon off;"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let running = Running::start(&mut command)?;
+        let mut nginx = Nginx { running, directory, port };
+        let mut up = false;
+        let mut decided = || {
+            up = TcpStream::connect(("127.0.0.1", port)).is_ok();
+            up || !matches!(nginx.running.child().try_wait(), Ok(None))
+        };
+        if !eventually(PATIENCE, &mut decided) || !up {
+            return Err(io::Error::other(format!("nginx does not start:\n{}", nginx.log())));
+        }
+        let workers = setup.workers as usize;
+        let alone = setup.main.contains("master_process off");
+        if !alone && !eventually(PATIENCE, || nginx.workers().len() == workers) {
+            return Err(io::Error::other(format!("workers are missing:\n{}", nginx.log())));
+        }
+        // The master listens before a worker serves; what a test counts must not be growing still.
+        Client::connect(port)?.get("/who")?;
+        Ok(nginx)
+    }
+
+    /// The first port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Puts a file where it is served.
+    pub fn place(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        let path = self.directory.path().join("html").join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(path, content)
+    }
+
+    /// The error log so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("error.log")).unwrap_or_default()
+    }
+
+    /// The lines of the log that no run may write.
+    pub fn complaints(&self) -> Vec<String> {
+        let bad = ["[alert]", "[crit]", "[emerg]"];
+        let is_bad = |line: &&str| bad.iter().any(|level| line.contains(level));
+        self.log().lines().filter(is_bad).map(String::from).collect()
+    }
+
+    /// The process ids of the master's children.
+    pub fn workers(&self) -> Vec<u32> {
+        let id = self.running.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let children = children.unwrap_or_default();
+        children.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    }
+
+    /// How many descriptors all workers have open.
+    pub fn descriptors(&self) -> usize {
+        let count = |id: &u32| fs::read_dir(format!("/proc/{id}/fd")).map_or(0, Iterator::count);
+        self.workers().iter().map(count).sum()
+    }
+
+    /// Sends the master a signal.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        self.running.signal(signal)
+    }
+
+    /// Reads the configuration again and waits until only new workers are there.
+    pub fn reload(&self) -> io::Result<()> {
+        let before = self.workers();
+        self.signal(libc::SIGHUP)?;
+        let renewed = || {
+            let now = self.workers();
+            now.len() == before.len() && now.iter().all(|id| !before.contains(id))
+        };
+        if eventually(PATIENCE, renewed) {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("old workers stay: {:?}\n{}", self.workers(), self.log())))
+    }
+
+    /// Waits until the server has ended.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.running.wait(PATIENCE)
+    }
+}
+
+/// A page that says who serves, for tests of processes and of fall-backs.
+const WHO: &str = "location = /who { return 200 \"$pid\"; }";
+
+fn text(setup: &Setup, directory: &Path, port: u16) -> io::Result<String> {
+    let (load, method, socket) = if setup.module {
+        let load = format!("load_module {};", built_module()?.display());
+        let socket = "location = /socket { return 200 \"$megapipe_driver $megapipe_socket\"; }";
+        (load, "use megapipe;", socket)
+    } else {
+        (String::new(), "use epoll;", "")
+    };
+    // SAFETY: geteuid takes nothing and cannot fail.
+    let user = if unsafe { libc::geteuid() } == 0 { "user root;" } else { "" };
+    let Setup { workers, main, events, http, server, .. } = setup;
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {name}_temp;\n"))
+        .concat();
+    let config = format!(
+        "{load}\n{user}\n{main}\nworker_processes {workers};\nworker_rlimit_nofile 8192;\n\
+         pid nginx.pid;\nerror_log error.log info;\n\
+         events {{ {method} worker_connections 4096; {events} }}\n\
+         http {{\n{temporary} access_log off; sendfile on; tcp_nopush on; default_type text/plain;\n\
+         {http}\nserver {{ listen 127.0.0.1:{port} backlog=4096; root html;\n{WHO} {socket}\n{server}\n}}\n\
+         }}\n"
+    );
+    let config = config.replace("{port2}", &free_port()?.to_string());
+    let config = config.replace("{port3}", &free_port()?.to_string());
+    Ok(config.replace("{port}", &port.to_string()).replace("{dir}", &directory.to_string_lossy()))
+}

@@ -1,0 +1,200 @@
+//! Masters and workers: reloading, ending, dying, and sharing the listeners.
+
+use megapipe_apptests::http::{Client, exchange};
+use megapipe_apptests::nginx::{Nginx, Setup};
+use megapipe_apptests::{eventually, xtask};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn two_workers() -> Setup {
+    Setup { workers: 2, ..Setup::module() }
+}
+
+/// The worker that answers a new connection.
+fn answering(port: u16) -> String {
+    let answer =
+        exchange(port, b"GET /who HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+    let text = String::from_utf8(answer).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+    text.rsplit("\r\n").next().unwrap().to_string()
+}
+
+/// Lets the thread run on one CPU only; false if the machine does not have it.
+fn pin_to(cpu: usize) -> bool {
+    // SAFETY: a set of CPUs is plain bits, for which zero is a value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the number is below the set's size of 1,024.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set is alive and its size is given.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
+}
+
+/// Short connections from several threads while `disturb` runs; how many were served.
+fn under_load(port: u16, disturb: impl FnOnce()) -> u64 {
+    let done = AtomicBool::new(false);
+    let served = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    answering(port);
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        disturb();
+        done.store(true, Ordering::Relaxed);
+    });
+    served.into_inner()
+}
+
+#[test]
+fn no_request_fails_while_the_configuration_is_read_again() {
+    for setup in [Setup::module(), two_workers()] {
+        let nginx = Nginx::start(&setup).unwrap();
+        let served = under_load(nginx.port(), || {
+            for _ in 0..6 {
+                nginx.reload().unwrap();
+            }
+        });
+        assert!(served > 6, "{served}");
+        assert_eq!(nginx.complaints(), [""; 0]);
+    }
+}
+
+#[test]
+fn more_or_fewer_workers_after_a_reload_serve_all_queues() {
+    let nginx = Nginx::start(&two_workers()).unwrap();
+    let path = nginx.directory().join("nginx.conf");
+    let text = std::fs::read_to_string(&path).unwrap();
+    for workers in [3, 1, 2] {
+        let changed = text.replace("worker_processes 2", &format!("worker_processes {workers}"));
+        std::fs::write(&path, changed).unwrap();
+        under_load(nginx.port(), || {
+            let old = nginx.workers();
+            nginx.signal(libc::SIGHUP).unwrap();
+            let renewed = || {
+                let now = nginx.workers();
+                now.len() == workers && now.iter().all(|id| !old.contains(id))
+            };
+            assert!(eventually(PATIENCE, renewed), "{workers} workers: {:?}", nginx.workers());
+        });
+    }
+    assert_eq!(nginx.complaints(), [""; 0]);
+}
+
+#[test]
+fn partitioning_can_be_switched_off_and_on_by_a_reload() {
+    let events = "megapipe_partition on;".to_string();
+    let nginx = Nginx::start(&Setup { events, ..two_workers() }).unwrap();
+    let path = nginx.directory().join("nginx.conf");
+    let text = std::fs::read_to_string(&path).unwrap();
+    for state in ["off", "on"] {
+        let changed = text.replace("megapipe_partition on", &format!("megapipe_partition {state}"));
+        std::fs::write(&path, changed).unwrap();
+        under_load(nginx.port(), || nginx.reload().unwrap());
+        for _ in 0..20 {
+            answering(nginx.port());
+        }
+    }
+    assert_eq!(nginx.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_graceful_end_finishes_what_runs() {
+    let server = "limit_rate 400k;".to_string();
+    let mut nginx = Nginx::start(&Setup { server, ..Setup::module() }).unwrap();
+    let content = vec![b'z'; 600_000];
+    nginx.place("slow", &content).unwrap();
+    let mut running = Client::connect(nginx.port()).unwrap();
+    running.send("GET /slow HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+    running.head().unwrap();
+    nginx.signal(libc::SIGQUIT).unwrap();
+    let refused = || Client::connect(nginx.port()).is_err();
+    assert!(eventually(PATIENCE, refused), "the listener is closed first");
+    assert!(running.rest().unwrap() == content, "what ran was cut off");
+    assert!(nginx.wait().unwrap().success());
+    assert_eq!(nginx.complaints(), [""; 0]);
+    assert!(nginx.log().contains("megapipe: connections: "), "{}", nginx.log());
+}
+
+#[test]
+fn a_worker_that_is_killed_is_replaced_and_its_queue_served() {
+    let nginx = Nginx::start(&two_workers()).unwrap();
+    for _ in 0..2 {
+        let before = nginx.workers();
+        let victim = before[0];
+        // SAFETY: kill takes numbers alone; the worker is a child of the server that we started.
+        assert_eq!(unsafe { libc::kill(victim.cast_signed(), libc::SIGKILL) }, 0);
+        let replaced = || {
+            let now = nginx.workers();
+            now.len() == 2 && !now.contains(&victim)
+        };
+        assert!(eventually(PATIENCE, replaced));
+        for _ in 0..40 {
+            answering(nginx.port());
+        }
+    }
+}
+
+#[test]
+fn each_of_two_workers_serves_the_clients_of_its_cpus() {
+    let nginx = Nginx::start(&two_workers()).unwrap();
+    let port = nginx.port();
+    let on_cpu = |cpu| {
+        thread::spawn(move || {
+            pin_to(cpu).then(|| (0..20).map(|_| answering(port)).collect::<BTreeSet<String>>())
+        })
+    };
+    let (first, second) = (on_cpu(0).join().unwrap(), on_cpu(1).join().unwrap());
+    let first = first.expect("CPU 0 is there");
+    assert_eq!(first.len(), 1, "one worker has the CPU: {first:?}");
+    if let Some(second) = second {
+        assert_eq!(second.len(), 1, "one worker has the CPU: {second:?}");
+        assert_ne!(first, second, "each CPU has a worker of its own");
+    }
+}
+
+#[test]
+fn other_ways_to_share_a_listener_work_too() {
+    for (events, listen) in [
+        ("megapipe_partition off;", ""),
+        ("accept_mutex on; accept_mutex_delay 50ms;", ""),
+        ("multi_accept on;", ""),
+        ("debug_connection 127.0.0.1;", ""),
+        ("", "listen 127.0.0.1:{port2} reuseport; listen 127.0.0.1:{port3} deferred;"),
+    ] {
+        let setup =
+            Setup { events: events.to_string(), server: listen.to_string(), ..two_workers() };
+        let nginx = Nginx::start(&setup).unwrap();
+        under_load(nginx.port(), || nginx.reload().unwrap());
+        assert_eq!(nginx.complaints(), [""; 0], "{events} {listen}");
+    }
+}
+
+#[test]
+fn a_server_without_a_master_serves_and_reloads() {
+    let main = "master_process off;".to_string();
+    let setup = Setup { main, ..Setup::module() };
+    let mut nginx = Nginx::start(&setup).unwrap();
+    let first = answering(nginx.port());
+    nginx.signal(libc::SIGHUP).unwrap();
+    for _ in 0..50 {
+        assert_eq!(answering(nginx.port()), first);
+    }
+    nginx.signal(libc::SIGTERM).unwrap();
+    assert!(nginx.wait().unwrap().success());
+    assert_eq!(nginx.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_wrong_directive_is_named() {
+    let events = "megapipe_batch 5000;".to_string();
+    let error = Nginx::start(&Setup { events, ..Setup::module() }).unwrap_err().to_string();
+    assert!(error.contains("megapipe_batch") || error.contains("between 1 and 1024"), "{error}");
+    assert!(xtask(&["nginx", "--port"]).unwrap_err().to_string().contains("needs a value"));
+}

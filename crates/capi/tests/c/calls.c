@@ -1,0 +1,236 @@
+/* Channels, handles and what may be done with neither. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+static void options_are_checked(void)
+{
+    struct mp_options options = { 0 };
+    mp_channel *channel;
+
+    options.driver = 9;
+    CHECK(!mp_create(&options) && errno == EINVAL && strstr(mp_error(), "MP_DRIVER"));
+    options = (struct mp_options){ .batch = 5000 };
+    CHECK(!mp_create(&options) && errno == EINVAL && strstr(mp_error(), "1024"));
+    options = (struct mp_options){ .small_buffers = 70000 };
+    CHECK(!mp_create(&options) && errno == EINVAL);
+    options = (struct mp_options){ .max_handles = 1u << 21 };
+    CHECK(!mp_create(&options) && errno == EINVAL);
+    options = (struct mp_options){ 0 };
+    options.reserved[7] = 1;
+    CHECK(!mp_create(&options) && errno == EINVAL && strstr(mp_error(), "zero"));
+    options = (struct mp_options){ .driver = MP_DRIVER_EPOLL, .linger_us = MP_NEVER };
+    channel = mp_create(&options);
+    CHECK(channel && !strcmp(mp_driver(channel), "epoll"));
+    CHECK(strlen(mp_driver_reason(channel)) > 0);
+    CHECK(mp_destroy(channel) == 0);
+}
+
+static void pointers_are_checked(void)
+{
+    mp_channel *channel = channel_new();
+    struct mp_event event;
+    struct mp_counters counters;
+    char odd;
+
+    FAILS(mp_flush(NULL), EFAULT);
+    FAILS(mp_flush((mp_channel *)&odd), EBADF);
+    FAILS(mp_flush((mp_channel *)((char *)channel + 1)), EBADF);
+    FAILS(mp_dispatch(channel, NULL, 0), EFAULT);
+    FAILS(mp_dispatch_batch(channel, NULL, 1, 0), EFAULT);
+    FAILS(mp_dispatch_batch(channel, &event, 0, 0), EINVAL);
+    FAILS(mp_dispatch_batch(channel, &event, -1, 0), EINVAL);
+    FAILS(mp_statistics(channel, NULL, sizeof counters), EFAULT);
+    FAILS(mp_release(channel, 0), EINVAL);
+    FAILS(mp_release(channel, -1), EINVAL);
+    CHECK(mp_dispatch(channel, &event, 0) == 0);
+    CHECK(mp_dispatch(channel, &event, 1) == 0);
+    CHECK(mp_destroy(channel) == 0);
+    FAILS(mp_destroy(channel), EBADF);
+    FAILS(mp_flush(channel), EBADF);
+    CHECK(!mp_driver(channel) && errno == EBADF);
+}
+
+static void statistics_fit_any_size(void)
+{
+    mp_channel *channel = channel_new();
+    uint64_t counts[64];
+    int fds[2];
+
+    pair(fds);
+    CHECK(mp_write(mp_register(channel, fds[0], NULL, NULL), "x", 1) == 0);
+    expect(channel, MP_WRITE);
+    memset(counts, 0xff, sizeof counts);
+    CHECK(mp_statistics(channel, (struct mp_counters *)counts, 8) == 0);
+    CHECK(counts[0] == 1 && counts[1] == UINT64_MAX);
+    CHECK(mp_statistics(channel, (struct mp_counters *)counts, sizeof counts) == 0);
+    CHECK(counts[1] == 1 && counts[63] == 0);
+    FAILS(mp_statistics(channel, (struct mp_counters *)counts, SIZE_MAX), EINVAL);
+    mp_destroy(channel);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static void handles_go_stale(void)
+{
+    mp_channel *channel = channel_new(), *later;
+    mp_handle first, second;
+    int fds[2], x = 0;
+
+    pair(fds);
+    first = mp_register(channel, fds[0], &x, NULL);
+    CHECK(first >= 0 && mp_cookie(first) == &x);
+    CHECK(mp_set_cookie(first, fds) == 0 && mp_cookie(first) == fds);
+    CHECK(mp_unregister(first) == 0);
+    CHECK(is_open(fds[0]));
+    FAILS(mp_unregister(first), EBADF);
+    second = mp_register(channel, fds[0], NULL, NULL);
+    CHECK(second >= 0 && second != first);
+    FAILS(mp_write(first, "x", 1), EBADF);
+    FAILS(mp_write(-1, "x", 1), EBADF);
+    FAILS(mp_write(INT64_MAX, "x", 1), EBADF);
+    FAILS(mp_write(second + 1, "x", 1), EBADF);
+    errno = 0;
+    CHECK(!mp_cookie(first) && errno == EBADF);
+    CHECK(mp_destroy(channel) == 0);
+    CHECK(is_open(fds[0]));
+    FAILS(mp_write(second, "x", 1), EBADF);
+    /* So many that the place is certainly another channel's. */
+    for (int round = 0; round < 3000; round++) {
+        struct mp_options options = { .driver = MP_DRIVER_EPOLL };
+
+        later = mp_create(&options);
+        CHECK(later && mp_register(later, fds[0], NULL, NULL) >= 0);
+        FAILS(mp_write(first, "x", 1), EBADF);
+        FAILS(mp_write(second, "x", 1), EBADF);
+        CHECK(mp_destroy(later) == 0);
+    }
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static void descriptors_stay_the_callers(void)
+{
+    struct mp_options options = { .max_handles = 1 };
+    mp_channel *channel = mp_create(&options);
+    int fds[2], directory = open("/", O_RDONLY | O_DIRECTORY);
+    mp_handle handle;
+
+    CHECK(channel);
+    pair(fds);
+    FAILS(mp_register(channel, -1, NULL, NULL), EBADF);
+    FAILS(mp_register(channel, 9999, NULL, NULL), EBADF);
+    FAILS(mp_register(channel, MP_LWSOCKET_FIRST, NULL, NULL), EBADF);
+    FAILS(mp_register(channel, INT32_MAX, NULL, NULL), EBADF);
+    FAILS(mp_register(channel, directory, NULL, NULL), EISDIR);
+    CHECK(is_open(directory));
+    handle = mp_register(channel, fds[0], fds, NULL);
+    CHECK(handle >= 0);
+    FAILS(mp_register(channel, fds[1], NULL, NULL), ENFILE);
+    CHECK(is_open(fds[1]));
+    CHECK(mp_close(handle) == 0);
+    FAILS(mp_close(handle), EBADF);
+    struct mp_event event = expect(channel, MP_CLOSE);
+    CHECK(event.handle == MP_NONE && event.cookie == fds && event.error == 0);
+    CHECK(!is_open(fds[0]));
+    CHECK(mp_register(channel, fds[1], NULL, NULL) >= 0);
+    CHECK(mp_destroy(channel) == 0);
+    CHECK(is_open(fds[1]));
+    close(fds[1]);
+    close(directory);
+}
+
+struct elsewhere {
+    mp_channel *channel;
+    mp_handle handle;
+};
+
+static void *in_another_thread(void *argument)
+{
+    struct elsewhere *elsewhere = argument;
+
+    FAILS(mp_flush(elsewhere->channel), EPERM);
+    FAILS(mp_destroy(elsewhere->channel), EPERM);
+    FAILS(mp_write(elsewhere->handle, "x", 1), EBADF);
+    /* Left behind: it goes with the thread. */
+    channel_new();
+    FAILS(mp_write(elsewhere->handle, "x", 1), EBADF);
+    return NULL;
+}
+
+static int open_files(void)
+{
+    int count = 0;
+
+    for (int fd = 0; fd < 1024; fd++)
+        count += is_open(fd);
+    return count;
+}
+
+static void threads_and_forks_are_told_apart(void)
+{
+    struct elsewhere elsewhere = { .channel = channel_new() };
+    int fds[2], status, before;
+    pthread_t thread;
+    pid_t child;
+
+    pair(fds);
+    elsewhere.handle = mp_register(elsewhere.channel, fds[0], NULL, NULL);
+    before = open_files();
+    CHECK(pthread_create(&thread, NULL, in_another_thread, &elsewhere) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(open_files() == before);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        FAILS(mp_write(elsewhere.handle, "x", 1), EPERM);
+        FAILS(mp_register(elsewhere.channel, fds[1], NULL, NULL), EPERM);
+        CHECK(is_open(fds[1]));
+        FAILS(mp_flush(elsewhere.channel), EPERM);
+        CHECK(mp_destroy(elsewhere.channel) == 0);
+        CHECK(mp_destroy(channel_new()) == 0);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(mp_write(elsewhere.handle, "x", 1) == 0);
+    expect(elsewhere.channel, MP_WRITE);
+    CHECK(mp_destroy(elsewhere.channel) == 0);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static void a_full_queue_says_so(void)
+{
+    struct mp_options options = { .max_requests = 2 };
+    mp_channel *channel = mp_create(&options);
+    mp_handle handle;
+    int fds[2];
+
+    CHECK(channel);
+    pair(fds);
+    handle = mp_register(channel, fds[0], NULL, NULL);
+    CHECK(mp_write(handle, "a", 1) == 0 && mp_write(handle, "b", 1) == 0);
+    FAILS(mp_write(handle, "c", 1), EAGAIN);
+    expect(channel, MP_WRITE);
+    CHECK(mp_write(handle, "c", 1) == 0);
+    mp_destroy(channel);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+int main(void)
+{
+    CHECK(strlen(mp_error()) == 0);
+    options_are_checked();
+    pointers_are_checked();
+    statistics_fit_any_size();
+    handles_go_stale();
+    descriptors_stay_the_callers();
+    threads_and_forks_are_told_apart();
+    a_full_queue_says_so();
+    puts("calls: all is well");
+    return 0;
+}
