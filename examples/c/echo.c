@@ -1,6 +1,7 @@
 /*
- * The echo server of iobench in C: what `iobench serve megapipe` is in Rust. A thread on each CPU has
- * a channel and its share of the one listener, and sends back the channel's buffers as they came.
+ * The echo server of iobench in C: what `iobench serve megapipe` is in Rust. A thread on each CPU
+ * has a channel and its share of the one listener, and sends back the channel's buffers as they
+ * came.
  *
  *   cc -O2 -pthread echo.c $(pkg-config --cflags --libs megapipe) -o echo
  *   iobench compare --peer 'c=./echo {port} {cpus}' megapipe

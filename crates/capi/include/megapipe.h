@@ -48,7 +48,7 @@
 #include <sys/uio.h>
 
 /* No handle. */
-#define MP_NONE -1
+#define MP_NONE (-1)
 
 /* Lightweight sockets are numbered from 2^30 on, above all file descriptors. */
 #define MP_LWSOCKET_FIRST (1 << 30)
@@ -70,30 +70,18 @@
 
 /* What was asked for, in mp_event.cmd. */
 typedef enum mp_command {
-    /* mp_accept() */
-    MP_ACCEPT = 1,
-    /* mp_connect() */
-    MP_CONNECT,
-    /* mp_read() */
-    MP_READ,
-    /* mp_write(), mp_write_buffer() */
-    MP_WRITE,
-    /* mp_readv() */
-    MP_READV,
-    /* mp_writev() */
-    MP_WRITEV,
-    /* mp_recv() */
-    MP_RECV,
-    /* mp_pread() */
-    MP_PREAD,
-    /* mp_pwrite() */
-    MP_PWRITE,
-    /* mp_disconnect(), mp_shutdown() */
-    MP_DISCONNECT,
-    /* mp_poll() */
-    MP_POLL,
-    /* mp_close() */
-    MP_CLOSE,
+    MP_ACCEPT = 1, /* mp_accept() */
+    MP_CONNECT, /* mp_connect() */
+    MP_READ, /* mp_read() */
+    MP_WRITE, /* mp_write(), mp_write_buffer() */
+    MP_READV, /* mp_readv() */
+    MP_WRITEV, /* mp_writev() */
+    MP_RECV, /* mp_recv() */
+    MP_PREAD, /* mp_pread() */
+    MP_PWRITE, /* mp_pwrite() */
+    MP_DISCONNECT, /* mp_disconnect(), mp_shutdown() */
+    MP_POLL, /* mp_poll() */
+    MP_CLOSE, /* mp_close() */
 } mp_command;
 
 /* What drives a channel. */
@@ -103,10 +91,8 @@ typedef enum mp_driver_choice {
      * MEGAPIPE_DRIVER says (auto, uring or epoll).
      */
     MP_DRIVER_AUTO = 0,
-    /* io_uring, or no channel. */
-    MP_DRIVER_URING = 1,
-    /* epoll(7) and non-blocking calls (Linux 4.14 or later). */
-    MP_DRIVER_EPOLL = 2,
+    MP_DRIVER_URING = 1, /* io_uring, or no channel. */
+    MP_DRIVER_EPOLL = 2, /* epoll(7) and non-blocking calls (Linux 4.14 or later). */
 } mp_driver_choice;
 
 /* A channel. It belongs to the thread that created it. */
@@ -251,8 +237,6 @@ extern "C" {
  *   EINVAL  an option is out of range, or MEGAPIPE_DRIVER names no driver
  *   EMFILE  2048 channels exist in the process, or there is no descriptor left
  *   ENOMEM, EPERM, ENOSYS, ...  the kernel refuses the channel: mp_error() names the remedy
- *
- * options must be NULL or point to a whole struct.
  */
 struct mp_channel *mp_create(const struct mp_options *options);
 
@@ -261,7 +245,8 @@ struct mp_channel *mp_create(const struct mp_options *options);
  *
  * Lightweight sockets are closed, also those that were accepted and not registered. Descriptors
  * stay open and are the caller's again. Buffers of mp_recv() become invalid. Memory of requests
- * may be used again after the return. The shares of a listener go to the other channels that
+ * may be used again after the return (unless a device has kept the kernel busy for two seconds,
+ * which is all that is waited). The shares of a listener go to the other channels that
  * share it.
  *
  * Errors:
@@ -278,8 +263,6 @@ const char *mp_driver_reason(struct mp_channel *channel);
 /*
  * Copies what the channel has counted so far into *counters, whose size is bytes: say
  * sizeof *counters. Fields that this version does not know are set to 0.
- *
- * counters must point to that many writable bytes.
  */
 int mp_statistics(struct mp_channel *channel, struct mp_counters *counters, size_t bytes);
 
@@ -316,13 +299,8 @@ const char *mp_version(void);
  *   EADDRINUSE  SO_REUSEPORT is set already, by somebody else
  *   EOPNOTSUPP  cpu_mask was given for something else than a TCP socket
  *   EACCES      the listener was made under another user id
- *
- * cpu_mask must be NULL or point to a whole set.
  */
-mp_handle mp_register(struct mp_channel *channel,
-                      int fd,
-                      void *cookie,
-                      const cpu_set_t *cpu_mask);
+mp_handle mp_register(struct mp_channel *channel, int fd, void *cookie, const cpu_set_t *cpu_mask);
 
 /*
  * Ends a membership (report, Table 3.1). Nothing that is pending for the handle is delivered any
@@ -367,9 +345,7 @@ int mp_set_cookie(mp_handle handle, void *cookie);
  *   EBUSY   accepts of the other kind are outstanding: cancel them first
  *   EINVAL  count is negative
  */
-int mp_accept(mp_handle handle,
-              int count,
-              int is_lwsocket);
+int mp_accept(mp_handle handle, int count, int is_lwsocket);
 
 /*
  * Connects a socket: one MP_CONNECT. The address is copied. Requests that are filed meanwhile on
@@ -378,53 +354,35 @@ int mp_accept(mp_handle handle,
  * Errors:
  *   EAFNOSUPPORT  the address is none of AF_INET, AF_INET6 and AF_UNIX
  *   EINVAL        size does not suit the family
- *
- * address must point to that many bytes.
  */
-int mp_connect(mp_handle handle,
-               const struct sockaddr *address,
-               socklen_t size);
+int mp_connect(mp_handle handle, const struct sockaddr *address, socklen_t size);
 
 /*
  * Reads at most size bytes: one MP_READ with what is there, 0 at the end (report, Table 3.1).
- * From a file: at its position. For connections that are mostly idle mp_recv() needs less memory.
+ * From a file: at its position. buffer is the kernel's until the event. For connections that are
+ * mostly idle mp_recv() needs less memory.
  *
  * Errors:
  *   EINVAL  size is 0 or above SSIZE_MAX
- *
- * buffer must stay valid and untouched until the completion.
  */
-int mp_read(mp_handle handle,
-            void *buffer,
-            size_t size);
+int mp_read(mp_handle handle, void *buffer, size_t size);
 
 /*
  * Writes all of size bytes: one MP_WRITE (report, Table 3.1). To a file: at its position. To a
- * connected datagram socket: one datagram.
+ * connected datagram socket: one datagram. buffer must not change until the event.
  *
  * The event's size is below the request's only if the peer failed on the way; the next write
  * tells the error. A broken socket raises no SIGPIPE; a broken pipe does unless it is ignored.
- *
- * buffer must stay valid and unchanged until the completion.
  */
 int mp_write(mp_handle handle, const void *buffer, size_t size);
 
 /*
  * Reads from a disk file at an offset: one MP_PREAD, which repeats the offset, because many such
  * requests of a handle may be under way, in no order. At most 2 GiB at a time.
- *
- * As for mp_read().
  */
-int mp_pread(mp_handle handle,
-             void *buffer,
-             size_t size,
-             uint64_t offset);
+int mp_pread(mp_handle handle, void *buffer, size_t size, uint64_t offset);
 
-/*
- * Writes all of size bytes to a disk file at an offset: one MP_PWRITE, as with mp_pread().
- *
- * As for mp_write().
- */
+/* Writes all of size bytes to a disk file at an offset: one MP_PWRITE, as with mp_pread(). */
 int mp_pwrite(mp_handle handle, const void *buffer, size_t size, uint64_t offset);
 
 /*
@@ -433,8 +391,6 @@ int mp_pwrite(mp_handle handle, const void *buffer, size_t size, uint64_t offset
  *
  * Errors:
  *   EINVAL  count is out of range, or there is no room to read into
- *
- * As for mp_read(), of each piece.
  */
 int mp_readv(mp_handle handle, const struct iovec *vector, int count);
 
@@ -444,12 +400,8 @@ int mp_readv(mp_handle handle, const struct iovec *vector, int count);
  *
  * Errors:
  *   EINVAL  count is out of range
- *
- * As for mp_write(), of each piece.
  */
-int mp_writev(mp_handle handle,
-              const struct iovec *vector,
-              int count);
+int mp_writev(mp_handle handle, const struct iovec *vector, int count);
 
 /*
  * Receives from a stream or pipe into a buffer of the channel's: MP_RECV, with the bytes at the
@@ -481,15 +433,13 @@ int mp_write_buffer(mp_handle handle, int64_t buffer, size_t offset, size_t size
  *
  * events: POLLIN, POLLOUT, POLLPRI and POLLRDHUP of poll(2); POLLERR and POLLHUP come in any
  * case. flags: 0 for one completion; MP_REPEAT for what is there at first and then each change for
- * the better, as edge-triggered epoll(7) does; an event may be told twice. A handle has one poll at
- * a time; a second one begins when the first has ended.
+ * the better, as edge-triggered epoll(7) does; an event may be told twice. A handle has one poll
+ * at a time; a second one begins when the first has ended.
  *
  * Errors:
  *   EINVAL  events or flags are unknown
  */
-int mp_poll(mp_handle handle,
-            uint32_t events,
-            int flags);
+int mp_poll(mp_handle handle, uint32_t events, int flags);
 
 /*
  * Shuts a connection down in both directions, after the writes that were filed before: one
@@ -516,8 +466,7 @@ int mp_shutdown(mp_handle handle, int how);
  * Errors:
  *   EINVAL  what is unknown
  */
-int mp_cancel(mp_handle handle,
-              int what);
+int mp_cancel(mp_handle handle, int what);
 
 /*
  * Waits for the next completion (report, Table 3.1), and hands what was filed to the kernel first
@@ -527,12 +476,8 @@ int mp_cancel(mp_handle handle,
  * the kernel in batches, whether they are taken one by one or by mp_dispatch_batch().
  *
  * Returns 1, or 0 if the time is up or a signal handler ran, or -1 and errno.
- *
- * event must point to a whole struct.
  */
-int mp_dispatch(struct mp_channel *channel,
-                struct mp_event *event,
-                int timeout_ms);
+int mp_dispatch(struct mp_channel *channel, struct mp_event *event, int timeout_ms);
 
 /*
  * Waits as mp_dispatch() does, then takes all completions that are there, at most limit of them
@@ -545,8 +490,6 @@ int mp_dispatch(struct mp_channel *channel,
  *
  * Errors:
  *   EINVAL  limit is below 1
- *
- * events must point to limit structs.
  */
 int mp_dispatch_batch(struct mp_channel *channel,
                       struct mp_event *events,
@@ -584,8 +527,6 @@ int mp_to_fd(mp_handle handle);
  *
  * Errors:
  *   EOPNOTSUPP, ENOPROTOOPT, EINVAL, ...  as setsockopt(2)
- *
- * option must point to that many bytes.
  */
 int mp_sockopt(mp_handle handle, int level, int name, const void *option, socklen_t size);
 
@@ -595,8 +536,6 @@ int mp_sockopt(mp_handle handle, int level, int name, const void *option, sockle
  *
  * Errors:
  *   EOPNOTSUPP, ENOPROTOOPT, EINVAL, ...  as getsockopt(2)
- *
- * size must point to the number of writable bytes at option.
  */
 int mp_sockopt_get(mp_handle handle, int level, int name, void *option, socklen_t *size);
 
@@ -608,8 +547,6 @@ int mp_sockopt_get(mp_handle handle, int level, int name, void *option, socklen_
  * Errors:
  *   ENOTCONN      it is not connected
  *   EAFNOSUPPORT  the address is none of AF_INET, AF_INET6 and AF_UNIX
- *
- * size must point to the number of writable bytes at address.
  */
 int mp_peer_address(mp_handle handle, struct sockaddr *address, socklen_t *size);
 
@@ -630,8 +567,6 @@ int mp_peer_address(mp_handle handle, struct sockaddr *address, socklen_t *size)
  *   EADDRINUSE  SO_REUSEPORT is set already, by somebody else
  *   EOPNOTSUPP  it is no TCP socket
  *   EACCES      the listener was made under another user id
- *
- * masks and fds must point to count entries.
  */
 int mp_partition(int listen_fd, const cpu_set_t *masks, int count, int *fds);
 

@@ -102,7 +102,8 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
 ///
 /// Lightweight sockets are closed, also those that were accepted and not registered. Descriptors
 /// stay open and are the caller's again. Buffers of mp_recv() become invalid. Memory of requests
-/// may be used again after the return. The shares of a listener go to the other channels that
+/// may be used again after the return (unless a device has kept the kernel busy for two seconds,
+/// which is all that is waited). The shares of a listener go to the other channels that
 /// share it.
 ///
 /// Errors:

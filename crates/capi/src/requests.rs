@@ -96,7 +96,8 @@ fn write(handle: mp_handle, address: *const c_void, bytes: usize, offset: Option
 }
 
 /// Reads at most size bytes: one MP_READ with what is there, 0 at the end (report, Table 3.1).
-/// From a file: at its position. For connections that are mostly idle mp_recv() needs less memory.
+/// From a file: at its position. buffer is the kernel's until the event. For connections that are
+/// mostly idle mp_recv() needs less memory.
 ///
 /// Errors:
 ///   EINVAL  size is 0 or above SSIZE_MAX
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn mp_read(handle: mp_handle, buffer: *mut c_void, size: u
 }
 
 /// Writes all of size bytes: one MP_WRITE (report, Table 3.1). To a file: at its position. To a
-/// connected datagram socket: one datagram.
+/// connected datagram socket: one datagram. buffer must not change until the event.
 ///
 /// The event's size is below the request's only if the peer failed on the way; the next write
 /// tells the error. A broken socket raises no SIGPIPE; a broken pipe does unless it is ignored.
@@ -289,8 +290,8 @@ fn write_lease(
 ///
 /// events: POLLIN, POLLOUT, POLLPRI and POLLRDHUP of poll(2); POLLERR and POLLHUP come in any
 /// case. flags: 0 for one completion; MP_REPEAT for what is there at first and then each change for
-/// the better, as edge-triggered epoll(7) does; an event may be told twice. A handle has one poll at
-/// a time; a second one begins when the first has ended.
+/// the better, as edge-triggered epoll(7) does; an event may be told twice. A handle has one poll
+/// at a time; a second one begins when the first has ended.
 ///
 /// Errors:
 ///   EINVAL  events or flags are unknown

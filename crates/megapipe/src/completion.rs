@@ -23,7 +23,8 @@ pub struct Handle {
 
 impl Handle {
     /// The place of the handle in its channel: below
-    /// [`Config::max_handles`](crate::Config::max_handles), and taken again once the handle is gone.
+    /// [`Config::max_handles`](crate::Config::max_handles), and taken again once the handle is
+    /// gone.
     pub fn index(self) -> u32 {
         self.index
     }

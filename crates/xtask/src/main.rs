@@ -25,6 +25,8 @@ commands:
   tidy      check the style: file, function and line lengths, SAFETY comments, unused files, ...
   setup     install what is missing: packages of the distribution, rustfmt, clippy
   sanitize  the tests of megapipe and iobench under AddressSanitizer
+  header    write what is made of crates/capi: megapipe.h and the manual pages
+  cinstall  test the installation of libmegapipe; needs cargo-c, see `cargo install cargo-c`
   loom      the loom_ tests of megapipe, over every interleaving
   nginx     builds the event module for the installed nginx and serves a page with it;
             options: --build (only build), --port PORT, --config FILE
@@ -33,7 +35,7 @@ commands:
   source    fetches the source package of PACKAGE [UPSTREAM-VERSION] without installing it
   help      this text
 
-`test`, `sanitize` and `loom` end in the line `result: N passed, N failed, N skipped`.
+`test`, `sanitize`, `loom` and `cinstall` end in the line `result: N passed, N failed, N skipped`.
 
 environment:
   CARGO_TARGET_DIR  where cargo builds (default: target); the sanitizer and loom legs build in the
@@ -41,6 +43,7 @@ environment:
   MEGAPIPE_DRIVER   set to `epoll` for the second run of megapipe's integration tests, so that the
                     conformance suite sees both drivers
   MEGAPIPE_TEST_BARRED  set for a third run, under a seccomp filter that bars io_uring
+  MEGAPIPE_UPDATE   set by `header` for the test that compares the header otherwise
   MEGAPIPE_SKIPS    set for every test: the file to which a test that cannot run appends the line
                     `SKIPPED: name: reason` before it returns; each counts as skipped
 ";
@@ -65,6 +68,8 @@ fn main() -> ExitCode {
         ["source", words @ ..] => verdict(apps::source::run(&root, words)),
         ["test"] => with_steps(&root, steps::full, runner::Skips::Forbidden),
         ["sanitize"] => with_steps(&root, steps::sanitize_only, runner::Skips::Allowed),
+        ["header"] => with_steps(&root, steps::header_only, runner::Skips::Allowed),
+        ["cinstall"] => with_steps(&root, steps::cinstall_only, runner::Skips::Forbidden),
         ["loom"] => with_steps(&root, steps::loom_only, runner::Skips::Allowed),
         unknown => {
             eprintln!("xtask: cannot make sense of `{}`\n\n{USAGE}", unknown.join(" "));

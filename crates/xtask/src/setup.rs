@@ -62,6 +62,16 @@ const PACKAGES: &[Package] = &[
         probe: Probe::File("/usr/include/uv.h"),
     },
     Package {
+        name: "g++",
+        why: "a test includes the C header from C++",
+        probe: Probe::Program("g++"),
+    },
+    Package {
+        name: "valgrind",
+        why: "tests run C programs beneath it",
+        probe: Probe::Program("valgrind"),
+    },
+    Package {
         name: "chromium",
         why: "tests open the page of iobench report as a reader would",
         probe: Probe::Program("chromium"),

@@ -75,6 +75,20 @@ pub(crate) fn loom_only() -> Result<Vec<Step>, String> {
     Ok(vec![loom()])
 }
 
+/// The step behind `cargo xtask header`: the test that compares writes instead.
+pub(crate) fn header_only() -> Result<Vec<Step>, String> {
+    let tests = Cargo::new("test --package megapipe-capi --test generated");
+    let work = Work::Tests(tests.with("MEGAPIPE_UPDATE", "1"), 1);
+    Ok(vec![Step { name: "header", work }])
+}
+
+/// The step behind `cargo xtask cinstall`. No part of the full run, because cargo-c takes a quarter
+/// of an hour of CPU to build.
+pub(crate) fn cinstall_only() -> Result<Vec<Step>, String> {
+    let tests = Cargo::new("test --package megapipe-capi --features capi --test installed");
+    Ok(vec![Step { name: "cinstall", work: Work::Tests(tests, 1) }])
+}
+
 /// The integration tests hold for every driver, and the default one is not epoll where io_uring
 /// works.
 fn epoll() -> Step {

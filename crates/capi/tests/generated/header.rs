@@ -14,13 +14,15 @@ pub(crate) fn generate() -> String {
     tidy(&String::from_utf8(written).unwrap())
 }
 
-/// Comments of one line take one line; headings that only Rust's readers expect go, and so do
-/// empty lines beyond the first.
+/// Comments of one line take one line, only one empty line follows another thing, and what is said
+/// to Rust's readers about safety goes.
 fn tidy(text: &str) -> String {
     let mut out: Vec<String> = Vec::new();
     let mut lines = text.lines().map(str::trim_end).peekable();
     while let Some(line) = lines.next() {
         if line.trim_start() != "/**" {
+            // What an expression could tear apart.
+            let line = &line.replace("#define MP_NONE -1", "#define MP_NONE (-1)");
             if !(line.is_empty() && out.last().is_some_and(String::is_empty)) {
                 out.push(line.to_owned());
             }
@@ -31,12 +33,17 @@ fn tidy(text: &str) -> String {
         for line in lines.by_ref().take_while(|line| line.trim() != "*/") {
             let words = line.trim_start().strip_prefix('*').unwrap_or(line);
             let words = words.strip_prefix(' ').unwrap_or(words);
-            let repeated = words.is_empty() && comment.last().is_some_and(|last| last.is_empty());
-            if words != "# Safety" && !repeated {
-                comment.push(words);
-            }
+            comment.push(words);
+        }
+        if let Some(safety) = comment.iter().position(|words| *words == "# Safety") {
+            comment.truncate(safety.saturating_sub(1));
         }
         match comment.as_slice() {
+            // A constant's note stands beside it.
+            [only] if lines.peek().is_some_and(|next| beside(next, only)) => {
+                let constant = lines.next().unwrap_or_default();
+                out.push(format!("{constant} /* {only} */"));
+            }
             [only] if indent.len() + only.len() + 6 <= COLUMNS_MAX => {
                 out.push(format!("{indent}/* {only} */"));
             }
@@ -49,4 +56,8 @@ fn tidy(text: &str) -> String {
         }
     }
     out.join("\n") + "\n"
+}
+
+fn beside(constant: &str, note: &str) -> bool {
+    constant.starts_with("    MP_") && constant.len() + note.len() + 7 <= COLUMNS_MAX
 }

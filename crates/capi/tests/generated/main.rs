@@ -2,8 +2,11 @@
 //! `MEGAPIPE_UPDATE` set they are written instead of compared: `cargo xtask header`.
 
 mod header;
+mod manual;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::{env, fs};
 
 const REMEDY: &str = "run `cargo xtask header`";
@@ -25,4 +28,59 @@ fn settle(path: &Path, made: &str) {
 #[test]
 fn the_header_is_made_of_the_sources() {
     settle(&crate_directory().join("include/megapipe.h"), &header::generate());
+}
+
+/// The pages with their paths below the crate.
+fn pages() -> Vec<(PathBuf, String)> {
+    let header = manual::Header::parse(&header::generate());
+    let directory = crate_directory().join("man");
+    let mut pages = vec![(directory.join("man7/megapipe.7"), header.overview())];
+    for item in &header.items {
+        if let Some(call) = &item.call {
+            pages.push((directory.join(format!("man3/{call}.3")), item.page()));
+        }
+    }
+    pages
+}
+
+#[test]
+fn every_call_has_a_page_and_every_page_a_call() {
+    let pages = pages();
+    for (path, page) in &pages {
+        settle(path, page);
+    }
+    let made: BTreeSet<&Path> = pages.iter().map(|(path, _)| path.as_path()).collect();
+    for section in ["man3", "man7"] {
+        for entry in fs::read_dir(crate_directory().join("man").join(section)).unwrap() {
+            let path = entry.unwrap().path();
+            assert!(made.contains(path.as_path()), "{} is of no call: delete it", path.display());
+        }
+    }
+    let script = fs::read_to_string(crate_directory().join("symbols.map")).unwrap();
+    let symbols: BTreeSet<String> = script
+        .lines()
+        .filter_map(|line| line.trim().strip_suffix(';').filter(|name| name.starts_with("mp_")))
+        .map(String::from)
+        .collect();
+    let header = manual::Header::parse(&header::generate());
+    let calls: BTreeSet<String> = header.items.into_iter().filter_map(|item| item.call).collect();
+    assert_eq!(symbols, calls, "symbols.map and the header must name the same calls");
+}
+
+#[test]
+fn every_page_is_formatted_without_a_warning() {
+    for (path, _) in pages() {
+        let groff = Command::new("groff")
+            .args(["-man", "-Tutf8", "-ww", "-P-cbou"])
+            .arg(&path)
+            .stdin(Stdio::null())
+            .output()
+            .expect("groff: install the package groff-base");
+        let complaints = String::from_utf8_lossy(&groff.stderr);
+        assert!(groff.status.success() && complaints.is_empty(), "{complaints}");
+        let text = String::from_utf8_lossy(&groff.stdout);
+        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "SEE ALSO"] {
+            assert!(text.contains(section), "{} lacks {section}", path.display());
+        }
+    }
 }

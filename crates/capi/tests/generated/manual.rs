@@ -1,0 +1,201 @@
+//! The manual: a page in section 3 for each call of the header, and megapipe(7), the overview.
+
+use std::fmt::Write;
+
+/// A declaration of the header with its comment.
+pub(crate) struct Item {
+    /// The name of a call; `None` for types and constants.
+    pub(crate) call: Option<String>,
+    comment: Vec<String>,
+    declaration: Vec<String>,
+}
+
+/// What the header declares, in its order, behind the comment at its top.
+pub(crate) struct Header {
+    top: Vec<String>,
+    pub(crate) items: Vec<Item>,
+}
+
+impl Header {
+    pub(crate) fn parse(text: &str) -> Header {
+        let mut lines = text.lines().peekable();
+        let top = comment(&mut lines).unwrap();
+        let mut items = Vec::new();
+        while let Some(line) = lines.peek() {
+            if line.starts_with("/*") {
+                let comment = comment(&mut lines).unwrap();
+                let mut declaration = Vec::new();
+                for line in lines.by_ref().take_while(|line| !line.is_empty()) {
+                    declaration.push(line.to_owned());
+                }
+                items.push(Item { call: call_of(&declaration), comment, declaration });
+            } else {
+                lines.next();
+            }
+        }
+        Header { top, items }
+    }
+
+    /// The overview.
+    pub(crate) fn overview(&self) -> String {
+        let mut page = title("MEGAPIPE", 7);
+        page += ".SH NAME\nmegapipe \\- channels for scalable network I/O\n";
+        page += ".SH SYNOPSIS\n.nf\n.B #include <megapipe.h>\n\n";
+        page += ".B cc program.c $(pkg\\-config \\-\\-cflags \\-\\-libs megapipe)\n.fi\n";
+        page += ".SH DESCRIPTION\n";
+        // The first two paragraphs say what the file is.
+        let start = self.top.iter().position(|line| line.starts_with("A thread")).unwrap();
+        text(&mut page, &self.top[start..]);
+        page += ".SH CALLS\n";
+        for item in self.items.iter() {
+            let Some(call) = &item.call else { continue };
+            let _ = writeln!(page, ".TP\n.BR {call} (3)\n{}", escape(&item.summary()));
+        }
+        page += ".SH TYPES AND CONSTANTS\n.nf\n";
+        for item in self.items.iter().filter(|item| item.call.is_none()) {
+            for line in &item.comment {
+                let _ = writeln!(page, "/* {} */", escape(line));
+            }
+            for line in &item.declaration {
+                let _ = writeln!(page, "{}", escape(line));
+            }
+            page.push('\n');
+        }
+        page += ".fi\n.SH SEE ALSO\n.BR io_uring (7),\n.BR epoll (7)\n";
+        page
+    }
+}
+
+/// Takes a comment and gives its lines; `None` if there is none.
+fn comment<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Option<Vec<String>> {
+    let first = lines.next()?.strip_prefix("/*")?;
+    if let Some(only) = first.strip_suffix("*/") {
+        return Some(vec![only.trim().to_owned()]);
+    }
+    let rest = lines.take_while(|line| line.trim() != "*/");
+    let bare = |line: &str| line.trim_start().trim_start_matches('*').to_owned();
+    Some(rest.map(|line| bare(line).strip_prefix(' ').unwrap_or_default().to_owned()).collect())
+}
+
+/// The name of the function that is declared.
+fn call_of(declaration: &[String]) -> Option<String> {
+    let (head, _) = declaration.first()?.split_once('(')?;
+    let name = head.rsplit([' ', '*']).next()?;
+    name.starts_with("mp_").then(|| name.to_owned())
+}
+
+impl Item {
+    /// The first sentence, as a page's NAME has it.
+    fn summary(&self) -> String {
+        let text = self.comment.join(" ");
+        let end = text.find(". ").map_or(text.len(), |end| end);
+        let mut sentence = text[..end].trim_end_matches('.').to_owned();
+        while let Some(start) = sentence.find(" (report")
+            && let Some(length) = sentence[start..].find(')')
+        {
+            sentence.replace_range(start..=start + length, "");
+        }
+        let mut letters = sentence.chars();
+        letters.next().map_or(String::new(), |first| {
+            first.to_lowercase().collect::<String>() + letters.as_str()
+        })
+    }
+
+    /// The page of a call.
+    pub(crate) fn page(&self) -> String {
+        let Some(call) = &self.call else { return String::new() };
+        let mut page = title(&call.to_uppercase(), 3);
+        let _ = writeln!(page, ".SH NAME\n{call} \\- {}", escape(&self.summary()));
+        page += ".SH SYNOPSIS\n.nf\n.B #include <megapipe.h>\n\n";
+        for line in &self.declaration {
+            let _ = writeln!(page, ".B \"{}\"", escape(line));
+        }
+        page += ".fi\n.SH DESCRIPTION\n";
+        let starts =
+            |word: &'static str| self.comment.iter().position(move |line| line.starts_with(word));
+        let length = |start: usize| {
+            self.comment[start..].iter().position(String::is_empty).unwrap_or(usize::MAX)
+        };
+        let part =
+            |start: usize| start..start.saturating_add(length(start)).min(self.comment.len());
+        let (returns, errors) = (starts("Returns ").map(part), starts("Errors:").map(part));
+        let own = |at: &usize| {
+            ![&returns, &errors]
+                .iter()
+                .any(|part| part.as_ref().is_some_and(|part| part.contains(at)))
+        };
+        let described = (0..self.comment.len()).filter(own);
+        text(&mut page, &described.map(|at| self.comment[at].clone()).collect::<Vec<_>>());
+        let status = self.declaration[0].starts_with("int ");
+        if let Some(part) = returns {
+            page += ".SH RETURN VALUE\n";
+            text(&mut page, &self.comment[part]);
+        } else if status {
+            page += ".SH RETURN VALUE\n0; or \\-1, and\n.I errno\nsays why.\n";
+        }
+        page += ".SH ERRORS\nThose that\n.BR megapipe (7)\nnames for every call.\n";
+        if let Some(part) = errors {
+            page += "Besides:\n";
+            text(&mut page, &self.comment[part.start + 1..part.end]);
+        }
+        let _ = writeln!(page, ".SH SEE ALSO\n.BR megapipe (7){}", self.related(call));
+        page
+    }
+
+    /// The other calls that the text names.
+    fn related(&self, own: &str) -> String {
+        let text = self.comment.join(" ");
+        let mut names: Vec<&str> = text
+            .split(|c: char| !(c.is_ascii_alphanumeric() || "_()".contains(c)))
+            .filter_map(|word| word.strip_suffix("()"))
+            .filter(|name| name.starts_with("mp_") && *name != own)
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names.iter().fold(String::new(), |all, name| all + &format!(",\n.BR {name} (3)"))
+    }
+}
+
+fn title(name: &str, section: u8) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        ".\\\" Made of megapipe.h by `cargo xtask header`.\n\
+         .TH {name} {section} \"\" \"MegaPipe {version}\" \"MegaPipe\"\n"
+    )
+}
+
+/// Paragraphs; indented lines are a term and its explanation, two spaces between them.
+fn text(page: &mut String, lines: &[String]) {
+    let mut paragraph = false;
+    for line in lines {
+        let term = line.strip_prefix("  ").filter(|line| !line.starts_with(' '));
+        match term.and_then(|line| line.split_once("  ")) {
+            _ if line.is_empty() => {
+                paragraph = true;
+                continue;
+            }
+            Some((term, explanation)) => {
+                let _ = writeln!(page, ".TP\n.B {}\n{}", escape(term), escape(explanation.trim()));
+            }
+            None => {
+                // What stands at the margin again is no part of the explanation above.
+                if paragraph && !page.ends_with("DESCRIPTION\n") {
+                    page.push_str(".PP\n");
+                }
+                let _ = writeln!(page, "{}", escape(line.trim()));
+            }
+        }
+        paragraph = term.is_some() && lines.last() != Some(line);
+        // A continued explanation is indented further.
+        paragraph &= lines
+            .iter()
+            .skip_while(|other| !std::ptr::eq(*other, line))
+            .nth(1)
+            .is_some_and(|next| !next.starts_with(' '));
+    }
+}
+
+fn escape(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-").replace('"', "\\(dq");
+    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
+}

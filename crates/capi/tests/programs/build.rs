@@ -1,0 +1,116 @@
+//! Building: the library by cargo, programs by C compilers.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use tempfile::TempDir;
+
+pub(crate) fn directory() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where cargo has put this test, two levels up: the directory of the profile.
+fn profile_directory() -> PathBuf {
+    let own = env::current_exe().unwrap();
+    own.ancestors().nth(2).unwrap().to_owned()
+}
+
+/// The library's directory, in which it has been built. Cargo does not build a library for tests
+/// that cannot link to it as Rust.
+pub(crate) fn library_directory() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let profile = profile_directory();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "--package", "megapipe-capi", "--target-dir"]);
+        cargo.arg(profile.parent().unwrap()).current_dir(directory());
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        // What cargo says to this crate's build is nothing to the library's.
+        let output = cargo.output().unwrap();
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{cargo:?}: {complaints}");
+        profile
+    })
+}
+
+pub(crate) fn shared_library() -> PathBuf {
+    library_directory().join("libmegapipe.so")
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Compiler {
+    Gcc,
+    Clang,
+    Cpp,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Linking {
+    Shared,
+    Static,
+}
+
+/// A compiled program; it goes when this goes.
+pub(crate) struct Program {
+    path: PathBuf,
+    _directory: TempDir,
+}
+
+impl Program {
+    pub(crate) fn compile(
+        compiler: Compiler,
+        source: &Path,
+        flags: &[&str],
+        linking: Linking,
+    ) -> Program {
+        let name = match compiler {
+            Compiler::Gcc => "gcc",
+            Compiler::Clang => "clang",
+            Compiler::Cpp => "g++",
+        };
+        let libraries = library_directory();
+        let mut command = Command::new(name);
+        command.args(flags).arg(source).arg("-I").arg(directory().join("include"));
+        match linking {
+            Linking::Shared => {
+                command.arg("-L").arg(libraries).arg("-lmegapipe");
+                command.arg(format!("-Wl,-rpath,{}", libraries.display()));
+            }
+            Linking::Static => {
+                command.arg(libraries.join("libmegapipe.a"));
+                command.args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"]);
+            }
+        }
+        Program::link(command)
+    }
+
+    /// Runs a compiler's command, to which only the output is missing.
+    pub(crate) fn link(mut command: Command) -> Program {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("program");
+        command.arg("-o").arg(&path);
+        let output = command.output().unwrap_or_else(|error| {
+            panic!("{command:?}: {error}; `cargo xtask setup` installs compilers")
+        });
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && complaints.is_empty(), "{command:?}\n{complaints}");
+        Program { path, _directory: directory }
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        Command::new(&self.path)
+    }
+
+    /// The program beneath valgrind, whose verdict is the exit code.
+    pub(crate) fn valgrind(&self) -> Command {
+        let mut command = Command::new("valgrind");
+        command.args(["--quiet", "--error-exitcode=99", "--leak-check=full"]);
+        command.arg("--errors-for-leak-kinds=definite");
+        let known = directory().join("tests/c/valgrind.supp");
+        command.arg(format!("--suppressions={}", known.display())).arg(&self.path);
+        command
+    }
+}

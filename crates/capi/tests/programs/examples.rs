@@ -1,0 +1,106 @@
+//! The examples of the repository, as a reader compiles them.
+
+use super::build::{self, Compiler, Linking, Program};
+use super::clients::{connect, exchange, play_ping_pong};
+use super::run::{DRIVERS, Server};
+use std::io::{Read, Write};
+
+const FLAGS: &[&str] = &["-std=c11", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"];
+const SANITIZED: &[&str] = &["-fsanitize=address"];
+
+fn example(name: &str, compiler: Compiler, more: &[&str]) -> Program {
+    let source = build::directory().join("../../examples/c").join(format!("{name}.c"));
+    Program::compile(compiler, &source, &[FLAGS, more].concat(), Linking::Shared)
+}
+
+fn serve(program: &Program, driver: &str) -> Server {
+    Server::start(program.command().arg("0").env("MEGAPIPE_DRIVER", driver))
+}
+
+#[test]
+fn ping_pong_answers() {
+    for (compiler, flags) in [(Compiler::Gcc, SANITIZED), (Compiler::Clang, &[])] {
+        let program = example("ping_pong", compiler, flags);
+        for driver in DRIVERS {
+            let server = serve(&program, driver);
+            play_ping_pong(server.address);
+            let before = server.descriptors();
+            let connections: Vec<_> = (0..10).map(|_| connect(server.address)).collect();
+            play_ping_pong(server.address);
+            let more = server.descriptors().saturating_sub(before);
+            assert!(driver == "epoll" || more == 0, "{more} descriptors of lightweight sockets");
+            drop(connections);
+        }
+    }
+}
+
+#[test]
+fn echo_answers_on_every_cpu() {
+    for compiler in [Compiler::Gcc, Compiler::Clang] {
+        let program = example("echo", compiler, &[]);
+        for driver in DRIVERS {
+            let mut command = program.command();
+            let server = Server::start(command.args(["0", "0,1"]).env("MEGAPIPE_DRIVER", driver));
+            play_ping_pong(server.address);
+        }
+    }
+}
+
+#[test]
+fn http_hello_speaks_http() {
+    for (compiler, flags) in [(Compiler::Gcc, SANITIZED), (Compiler::Clang, &[])] {
+        let program = example("http_hello", compiler, flags);
+        for driver in DRIVERS {
+            let server = serve(&program, driver);
+            speak(&server);
+            // Some are idle and some in the middle of a head when the end comes.
+            let mut idle: Vec<_> = (0..50).map(|_| connect(server.address)).collect();
+            for stream in &mut idle[..25] {
+                stream.write_all(b"GET / HTT").unwrap();
+            }
+            server.terminate();
+            for mut stream in idle {
+                let mut rest = Vec::new();
+                let _ = stream.read_to_end(&mut rest);
+                assert!(rest.is_empty());
+            }
+        }
+    }
+}
+
+fn speak(server: &Server) {
+    const GET: &str = "GET / HTTP/1.1\r\nHost: here\r\n";
+    let ask = |request: &str| exchange(server.address, request.as_bytes());
+    let many = format!("{GET}\r\n").repeat(500) + GET + "Connection: close\r\n\r\n";
+    let answers = ask(&many);
+    assert_eq!(answers.matches("HTTP/1.1 200 OK\r\n").count(), 501);
+    assert_eq!(answers.matches("hello!\n").count(), 501);
+    assert_eq!(answers.matches("Connection: close").count(), 1);
+    let head = ask("HEAD / HTTP/1.0\r\n\r\n");
+    assert!(head.contains("200 OK") && head.ends_with("\r\n\r\n"), "{head}");
+    let body = ask("GET / HTTP/1.1\r\nContent-Length: 30\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(body.matches("HTTP/1.1").count(), 1, "a body is no request: {body}");
+    assert!(ask("POST / HTTP/1.1\r\nHost: here\r\n\r\n").starts_with("HTTP/1.1 405 "));
+    assert!(ask("no request\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    assert!(ask("\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    assert!(ask(&format!("{GET}Cookie: {}", "x".repeat(5000))).starts_with("HTTP/1.1 431 "));
+    let mut slow = connect(server.address);
+    for byte in format!("{GET}Connection: close\r\n\r\n").bytes() {
+        slow.write_all(&[byte]).unwrap();
+    }
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("hello!\n"), "{answer}");
+}
+
+/// valgrind 3.19 takes what io_uring writes into memory for nothing, so this is epoll's.
+#[test]
+fn valgrind_finds_nothing() {
+    let program = example("http_hello", Compiler::Gcc, &[]);
+    let mut command = program.valgrind();
+    let server = Server::start(command.arg("0").env("MEGAPIPE_DRIVER", "epoll"));
+    speak(&server);
+    server.terminate();
+    let program = super::test_program("transfers", Compiler::Gcc, &[]);
+    super::run(program.valgrind().env("MEGAPIPE_DRIVER", "epoll"), "transfers, valgrind");
+}

@@ -1,0 +1,89 @@
+//! The library as C programs use it: compiled by the compilers that people have, linked against
+//! what cargo builds, and run over both drivers.
+
+mod build;
+mod clients;
+mod examples;
+mod run;
+
+use build::{Compiler, Linking, Program};
+use run::{DRIVERS, run};
+
+const STRICT: &[&str] = &["-Wall", "-Wextra", "-Werror", "-pedantic"];
+
+/// A test program of `tests/c`, in plain C11.
+fn test_program(name: &str, compiler: Compiler, more: &[&str]) -> Program {
+    let source = build::directory().join("tests/c").join(format!("{name}.c"));
+    let flags = [&["-std=c11", "-g", "-pthread"], STRICT, more].concat();
+    Program::compile(compiler, &source, &flags, Linking::Shared)
+}
+
+#[test]
+fn sizes_and_offsets_are_as_published() {
+    for compiler in [Compiler::Gcc, Compiler::Clang] {
+        let abi = test_program("abi", compiler, &[]);
+        let said = run(&mut abi.command(), "abi");
+        assert_eq!(said.trim(), format!("megapipe {}", env!("CARGO_PKG_VERSION")));
+    }
+}
+
+#[test]
+fn the_header_is_cpp17() {
+    let source = build::directory().join("tests/c/usage.cpp");
+    let flags = [&["-std=c++17"], STRICT].concat();
+    let program = Program::compile(Compiler::Cpp, &source, &flags, Linking::Shared);
+    for driver in DRIVERS {
+        run(program.command().env("MEGAPIPE_DRIVER", driver), "usage.cpp");
+    }
+}
+
+#[test]
+fn every_call_does_what_the_header_says() {
+    for name in ["calls", "transfers"] {
+        let program = test_program(name, Compiler::Gcc, &["-fsanitize=address"]);
+        for driver in DRIVERS {
+            let said = run(program.command().env("MEGAPIPE_DRIVER", driver), name);
+            assert!(said.contains("all is well"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn the_static_library_serves_as_well() {
+    let source = build::directory().join("tests/c/transfers.c");
+    let flags = [&["-std=c11", "-pthread"], STRICT].concat();
+    let program = Program::compile(Compiler::Clang, &source, &flags, Linking::Static);
+    run(&mut program.command(), "transfers, static");
+}
+
+#[test]
+fn random_calls_do_no_harm() {
+    let program = test_program("fuzz", Compiler::Gcc, &["-fsanitize=address"]);
+    let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    for round in 0..4 {
+        for driver in DRIVERS {
+            let seed = seed.wrapping_add(round).to_string();
+            let mut command = program.command();
+            command.env("MEGAPIPE_DRIVER", driver).args([&seed, "4000"]);
+            run(&mut command, &format!("fuzz {seed} 4000 with MEGAPIPE_DRIVER={driver}"));
+        }
+    }
+}
+
+#[test]
+fn only_the_calls_are_exported_and_each_has_its_version() {
+    let output = std::process::Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(build::shared_library())
+        .output()
+        .expect("nm: install the package binutils");
+    let listed = String::from_utf8(output.stdout).unwrap();
+    let mut names: Vec<&str> = listed.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+    names.retain(|name| *name != "MEGAPIPE_0.1");
+    let header = std::fs::read_to_string(build::directory().join("include/megapipe.h")).unwrap();
+    assert!(names.len() > 30, "{listed}");
+    for name in names {
+        let call = name.strip_suffix("@@MEGAPIPE_0.1").unwrap_or_else(|| panic!("{name}"));
+        assert!(header.contains(&format!("{call}(")), "{call} is not in the header");
+    }
+}

@@ -1,0 +1,100 @@
+//! Running programs: with an end, whatever they do.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) const DRIVERS: [&str; 2] = ["uring", "epoll"];
+
+/// How long a program may take before it counts as hung; far longer than any takes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs a program to its end, which must be success, and gives what it printed.
+pub(crate) fn run(command: &mut Command, name: &str) -> String {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let output = finish(child.unwrap_or_else(|error| panic!("{command:?}: {error}")), name);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {}\n{said}{complaints}", output.status);
+    said
+}
+
+/// Waits for a program; one that does not end is killed and has failed.
+fn finish(mut child: Child, name: &str) -> Output {
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let drain = |stream: Option<Box<dyn Read + Send>>| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(mut stream) = stream {
+                let _ = stream.read_to_end(&mut bytes);
+            }
+            bytes
+        })
+    };
+    let out = drain(out.map(|stream| Box::new(stream) as Box<dyn Read + Send>));
+    let err = drain(err.map(|stream| Box::new(stream) as Box<dyn Read + Send>));
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if started.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let said = String::from_utf8_lossy(&err.join().unwrap()).into_owned();
+            panic!("{name} has not ended within {PATIENCE:?}\n{said}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    Output { status, stdout: out.join().unwrap(), stderr: err.join().unwrap() }
+}
+
+/// A server of ours that runs until this is dropped.
+pub(crate) struct Server {
+    child: Option<Child>,
+    pub(crate) address: SocketAddr,
+}
+
+impl Server {
+    /// Starts a server that says `listening on ADDRESS` first.
+    pub(crate) fn start(command: &mut Command) -> Server {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on ").map(str::parse);
+        let Some(Ok(address)) = address else {
+            let _ = child.kill();
+            let output = child.wait_with_output().unwrap();
+            panic!("{command:?} said {line:?}, {}", String::from_utf8_lossy(&output.stderr));
+        };
+        Server { child: Some(child), address }
+    }
+
+    /// Ends the server by SIGTERM, to which it must answer with success.
+    pub(crate) fn terminate(mut self) {
+        let child = self.child.take().unwrap();
+        // SAFETY: the call takes no pointers, and the child has not been waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
+        let output = finish(child, "a server after SIGTERM");
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}\n{complaints}", output.status);
+    }
+
+    /// Open descriptors of the server.
+    pub(crate) fn descriptors(&self) -> usize {
+        let id = self.child.as_ref().unwrap().id();
+        std::fs::read_dir(format!("/proc/{id}/fd")).unwrap().count()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
