@@ -101,7 +101,7 @@ static void join(struct megapipe_share *share, conn *listener) {
     cpu_set_t cpus;
     if (cpus_of(worker, &cpus) == 0) {
         if (settings.verbose > 0)
-            fprintf(stderr, "megapipe: worker %d accepts nothing: there are more workers than CPUs\n",
+            fprintf(stderr, "megapipe: worker %d accepts nothing: more workers than CPUs\n",
                     worker->index);
         return;
     }
