@@ -52,18 +52,22 @@ static void unschedule(struct megapipe_connection *connection) {
     connection->worker->ready_count--;
 }
 
-/* With nothing in flight no completion will report that it can write; it can, and hears so as
- * long as it wants to know. memcached uses that to come back after others have had their turn. */
-static void schedule_writable(struct megapipe_connection *connection) {
-    if (connection->kind == MEGAPIPE_STREAM && connection->added && connection->writes == 0
-        && (connection->c->ev_flags & EV_WRITE) != 0)
+/* libevent reports again and again what is wanted and is there; completions come once. So whatever
+ * is left gets another turn: bytes and ends that were not read, and the chance to write where
+ * nothing in flight will report it. */
+static void schedule_what_is_left(struct megapipe_connection *connection) {
+    if (connection->kind != MEGAPIPE_STREAM || !connection->added)
+        return;
+    const short flags = connection->c->ev_flags;
+    if (((flags & EV_READ) != 0 && megapipe_pending(connection))
+        || ((flags & EV_WRITE) != 0 && connection->writes == 0))
         megapipe_schedule(connection);
 }
 
 void megapipe_drive(struct megapipe_connection *connection, short which) {
     conn *c = connection->c;
     event_get_callback(&c->event)(c->sfd, which, c);
-    schedule_writable(connection);
+    schedule_what_is_left(connection);
 }
 
 /* Each connection that is ready now gets one turn; those that become ready meanwhile wait until
@@ -127,9 +131,7 @@ int megapipe_event_add(struct event *event, const struct timeval *timeout) {
     connection->added = true;
     if (connection->kind == MEGAPIPE_READINESS)
         return poll_again(connection);
-    if ((c->ev_flags & EV_READ) != 0 && megapipe_pending(connection))
-        megapipe_schedule(connection);
-    schedule_writable(connection);
+    schedule_what_is_left(connection);
     return connection->receiving || connection->ended ? 0 : megapipe_receive(connection);
 }
 

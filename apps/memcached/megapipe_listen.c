@@ -101,7 +101,7 @@ static void join(struct megapipe_share *share, conn *listener) {
     cpu_set_t cpus;
     if (cpus_of(worker, &cpus) == 0) {
         if (settings.verbose > 0)
-            fprintf(stderr, "megapipe: worker %d accepts nothing: there are more workers than CPUs\n",
+            fprintf(stderr, "megapipe: worker %d accepts nothing: more workers than CPUs\n",
                     worker->index);
         return;
     }
@@ -153,6 +153,8 @@ static void welcome(struct megapipe_share *share, int fd) {
     }
     c->thread = thread;
     conn_io_queue_setup(c);
+    /* A new connection's first turn only leads here; it would have to wait for a second one. */
+    c->state = conn_read;
 }
 
 /* Without maxconns_fast nobody is refused, and the main thread stops all accepting until a

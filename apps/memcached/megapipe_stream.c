@@ -165,11 +165,8 @@ ssize_t megapipe_read(conn *c, void *buffer, size_t size) {
         connection->leased += taken;
         connection->leased_bytes -= taken;
     }
-    if (megapipe_pending(connection)) {
-        /* Nothing will report again what has been received already. */
-        if (connection->leased_bytes == 0)
-            megapipe_schedule(connection);
-    } else if (!connection->receiving && megapipe_receive(connection) == -1) {
+    if (!megapipe_pending(connection) && !connection->receiving
+        && megapipe_receive(connection) == -1) {
         connection->ended = true;
         connection->receive_error = errno;
     }

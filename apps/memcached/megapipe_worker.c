@@ -65,6 +65,15 @@ void megapipe_notify_workers(void) {
     }
 }
 
+/* Once and not at each edge: memcached reads the descriptor for each report, and would block at
+ * the second of two edges that came before its first read. */
+static void watch_notifications(struct megapipe_worker *worker) {
+    if (mp_poll(worker->notify_handle, POLLIN, 0) == -1) {
+        megapipe_complain("cannot watch a worker's wake-up descriptor");
+        exit(EXIT_FAILURE);
+    }
+}
+
 /* Without its channel a worker could serve nobody, and memcached cannot go on without a worker. */
 static void open_channel(struct megapipe_worker *worker) {
     const struct mp_options options = {0};
@@ -75,10 +84,11 @@ static void open_channel(struct megapipe_worker *worker) {
     }
     worker->notify_handle =
         mp_register(worker->channel, worker->notify_fd, &worker->notify_kind, NULL);
-    if (worker->notify_handle == -1 || mp_poll(worker->notify_handle, POLLIN, MP_REPEAT) == -1) {
-        megapipe_complain("cannot watch a worker's wake-up descriptor");
+    if (worker->notify_handle == -1) {
+        megapipe_complain("cannot register a worker's wake-up descriptor");
         exit(EXIT_FAILURE);
     }
+    watch_notifications(worker);
     if (worker->index != 0)
         return;
     snprintf(driver, sizeof(driver), "%s", mp_driver(worker->channel));
@@ -89,13 +99,10 @@ static void open_channel(struct megapipe_worker *worker) {
     }
 }
 
-static void notified(struct megapipe_worker *worker, const struct mp_event *event) {
+static void notified(struct megapipe_worker *worker) {
     worker->notified(worker->notify_fd, EV_READ, worker->thread);
-    if ((event->flags & MP_MORE) == 0 && !worker->stop
-        && mp_poll(worker->notify_handle, POLLIN, MP_REPEAT) == -1) {
-        megapipe_complain("cannot go on watching a worker's wake-up descriptor");
-        exit(EXIT_FAILURE);
-    }
+    if (!worker->stop)
+        watch_notifications(worker);
 }
 
 static void handle_stream(struct megapipe_worker *worker, const struct mp_event *event) {
@@ -124,7 +131,7 @@ static void handle_stream(struct megapipe_worker *worker, const struct mp_event 
 static void handle(struct megapipe_worker *worker, const struct mp_event *event) {
     switch (*(const enum megapipe_kind *)event->cookie) {
     case MEGAPIPE_NOTIFY:
-        notified(worker, event);
+        notified(worker);
         break;
     case MEGAPIPE_LISTENER:
         if (event->cmd == MP_ACCEPT)

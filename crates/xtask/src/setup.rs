@@ -118,6 +118,11 @@ const PACKAGES: &[Package] = &[
         probe: Probe::File("/usr/include/sasl/sasl.h"),
     },
     Package {
+        name: "libio-socket-ssl-perl",
+        why: "memcached's own tests of TLS are written with it",
+        probe: Probe::Command(&["perl", "-MIO::Socket::SSL", "-e", "1"]),
+    },
+    Package {
         name: "perl",
         why: "memcached's own tests are run with prove",
         probe: Probe::Program("prove"),

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{setup, tidy};
+use crate::{apps, setup, tidy};
 
 /// One step of a run.
 pub(crate) struct Step {
@@ -49,6 +49,7 @@ pub(crate) fn full() -> Result<Vec<Step>, String> {
         Step { name: "tidy", work: Work::Own(tidy::run) },
         Step { name: "lint", work: Work::Cargo(Cargo::new(lint)) },
         Step { name: "test", work: Work::Tests(Cargo::new(test), 1) },
+        Step { name: "memcached --test", work: Work::Own(apps::memcached::compare_suites) },
         epoll(),
         barred(),
         lint_mpi(),

@@ -207,6 +207,31 @@ fn a_watcher_sees_the_log() {
 }
 
 #[test]
+fn connections_lent_to_side_threads_disturb_nobody() {
+    const COMMANDS: [&str; 3] =
+        ["watch mutations fetchers\r\n", "lru_crawler metadump all\r\n", "watch evictions\r\n"];
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "2"]);
+        let mut other = server.client();
+        let before = other.number("", "curr_connections");
+        for round in 0..300 {
+            let mut lent = server.client();
+            lent.send(COMMANDS[round % COMMANDS.len()].as_bytes());
+            if round % 2 == 0 {
+                reset(lent.stream());
+            }
+            drop(lent);
+            other.set(&format!("key{round}"), b"value");
+        }
+        let gone = || {
+            other.set("key", b"value");
+            other.number("", "curr_connections") == before
+        };
+        assert!(eventually(PATIENCE, gone), "{driver}: connections are left over");
+    }
+}
+
+#[test]
 fn a_local_socket_works() {
     for driver in DRIVERS {
         let server = Server::start_local(driver);

@@ -63,6 +63,11 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     }
 }
 
+/// memcached's own test suite on both, as a step of the full run.
+pub(crate) fn compare_suites(root: &Path) -> Result<(), String> {
+    run(root, &["--test"])
+}
+
 impl Build {
     fn new(root: &Path) -> Result<Build, String> {
         let target = root.join(steps::target_dir());

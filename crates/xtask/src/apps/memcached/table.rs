@@ -16,6 +16,10 @@ pub(crate) const OURS: &[&str] = &[
     "megapipe_listen.c",
 ];
 
+/// A branch of a chain of comparisons.
+const STATISTICS: &str = r#"        } else if (nz_strcmp(nkey, stat_type, "megapipe") == 0) {
+            megapipe_stats(add_stats, c);"#;
+
 /// All of them are memcached's own files.
 pub(crate) const TABLE: &[Changed] = &[
     Changed {
@@ -92,10 +96,7 @@ pub(crate) const TABLE: &[Changed] = &[
                 why: "statistics of the channel, as `stats megapipe`",
                 anchor: "item_stats_sizes_disable(add_stats, c);",
                 times: 1,
-                change: Change::After(
-                    "        } else if (nz_strcmp(nkey, stat_type, \"megapipe\") == 0) {\n            \
-                     megapipe_stats(add_stats, c);",
-                ),
+                change: Change::After(STATISTICS),
             },
         ],
     },
