@@ -48,7 +48,7 @@ typedef struct ngx_mp_received_s {
 /* What the module knows of a connection; it outlives nginx's until the last write has ended. */
 typedef struct ngx_mp_connection_s {
     ngx_connection_t *connection; /* NULL when nginx has closed it */
-    ngx_listening_t *listening;   /* of listeners: outlives nginx's connection */
+    ngx_listening_t *listening;   /* where it listens, or was accepted */
     mp_handle handle;
     ngx_socket_t fd; /* what is closed with the record: a descriptor from the beginning, else -1 */
     ngx_mp_kind_e kind;
@@ -129,6 +129,7 @@ ngx_mp_of(ngx_connection_t *c)
 void ngx_mp_listen_init(void);
 ngx_int_t ngx_mp_listen(ngx_event_t *ev);
 void ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags);
+void ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done);
 void ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
 
 /* receive.c */

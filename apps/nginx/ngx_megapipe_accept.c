@@ -30,8 +30,10 @@ static void ngx_mp_stop(ngx_mp_connection_t *mc);
 static void ngx_mp_stop_timed_out(ngx_event_t *ev);
 static void ngx_mp_stopped(ngx_mp_connection_t *mc);
 static void ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd);
+static void ngx_mp_introduce(ngx_mp_connection_t *mc, struct sockaddr *address, socklen_t length);
 static ngx_int_t ngx_mp_set_up(ngx_connection_t *c, ngx_listening_t *ls);
-static ngx_int_t ngx_mp_address(ngx_connection_t *c, ngx_listening_t *ls);
+static ngx_int_t ngx_mp_set_address(ngx_connection_t *c, ngx_listening_t *ls,
+    struct sockaddr *address, socklen_t length);
 static void ngx_mp_refuse(ngx_connection_t *c);
 static void ngx_mp_close_socket(int fd);
 
@@ -371,20 +373,63 @@ ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd)
         ngx_mp_refuse(c);
         return;
     }
+    mc->listening = ls;
     mc->lightweight = fd >= MP_LWSOCKET_FIRST;
-    if (mc->lightweight) {
-        ngx_mp_counts.lightweight++;
-    } else {
+    if (!mc->lightweight) {
+        struct sockaddr_storage address;
+        socklen_t length = sizeof(address);
+
         mc->fd = fd;
         ngx_mp_counts.descriptors++;
+        if (getpeername(fd, (struct sockaddr *) &address, &length) == -1
+            || ngx_mp_start_receiving(mc) != NGX_OK)
+        {
+            ngx_mp_refuse(c);
+            return;
+        }
+        ngx_mp_introduce(mc, (struct sockaddr *) &address, length);
+        return;
     }
+    ngx_mp_counts.lightweight++;
+    /* The question goes to the kernel together with the first receive. */
+    if (mp_request_peer_address(mc->handle) == -1 || ngx_mp_start_receiving(mc) != NGX_OK) {
+        ngx_mp_failed(&ls->log, NGX_LOG_ALERT, "a new connection");
+        ngx_mp_refuse(c);
+    }
+}
+
+/* A completion of mp_request_peer_address. */
+void
+ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done)
+{
+    if (mc->connection == NULL) {
+        return;
+    }
+    if (done->error) {
+        ngx_log_error(NGX_LOG_INFO, mc->connection->log, done->error,
+                      "the client of a new connection has gone");
+        ngx_mp_refuse(mc->connection);
+        return;
+    }
+    ngx_mp_introduce(mc, done->data, (socklen_t) done->size);
+}
+
+/* Hands a connection over to its server. */
+static void
+ngx_mp_introduce(ngx_mp_connection_t *mc, struct sockaddr *address, socklen_t length)
+{
+    ngx_connection_t *c = mc->connection;
+    ngx_listening_t *ls = mc->listening;
+
     c->pool = ngx_create_pool(ls->pool_size, &ls->log);
     if (c->pool == NULL || ngx_mp_set_up(c, ls) != NGX_OK
-        || ngx_mp_start_receiving(mc) != NGX_OK)
+        || ngx_mp_set_address(c, ls, address, length) != NGX_OK)
     {
         ngx_mp_refuse(c);
         return;
     }
+    c->read->ready = mc->unseen != 0;
+    mc->unseen = 0;
     ls->handler(c);
 }
 
@@ -421,51 +466,39 @@ ngx_mp_set_up(ngx_connection_t *c, ngx_listening_t *ls)
 #if (NGX_STAT_STUB)
     (void) ngx_atomic_fetch_add(ngx_stat_handled, 1);
 #endif
-    if (ngx_mp_address(c, ls) != NGX_OK) {
-        return NGX_ERROR;
-    }
-#if (NGX_DEBUG)
-    ngx_debug_accepted_connection(
-        (ngx_event_conf_t *) ngx_event_get_conf(ngx_cycle->conf_ctx, ngx_event_core_module), c);
-#endif
-    ngx_log_debug2(NGX_LOG_DEBUG_EVENT, log, 0, "*%uA megapipe: accept fd:%d", c->number, c->fd);
     log->data = NULL;
     log->handler = NULL;
     return NGX_OK;
 }
 
-/* The client's address: one question, whose size the listener's family tells. */
 static ngx_int_t
-ngx_mp_address(ngx_connection_t *c, ngx_listening_t *ls)
+ngx_mp_set_address(ngx_connection_t *c, ngx_listening_t *ls, struct sockaddr *address,
+    socklen_t length)
 {
-    ngx_mp_connection_t *mc = ngx_mp_of(c);
-    socklen_t length = ls->sockaddr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
-                                                           : sizeof(struct sockaddr_in);
-    int failed;
-
     c->sockaddr = ngx_palloc(c->pool, length);
     if (c->sockaddr == NULL) {
         return NGX_ERROR;
     }
-    failed = mc->lightweight
-                 ? mp_sockopt_get(mc->handle, SOL_SOCKET, SO_PEERNAME, c->sockaddr, &length)
-                 : getpeername(c->fd, c->sockaddr, &length);
-    if (failed) {
-        ngx_log_error(NGX_LOG_INFO, c->log, ngx_socket_errno,
-                      "the client of a new connection has gone");
-        return NGX_ERROR;
-    }
+    ngx_memcpy(c->sockaddr, address, length);
     c->socklen = length;
-    if (!ls->addr_ntop) {
-        return NGX_OK;
+    if (ls->addr_ntop) {
+        c->addr_text.data = ngx_pnalloc(c->pool, ls->addr_text_max_len);
+        if (c->addr_text.data == NULL) {
+            return NGX_ERROR;
+        }
+        c->addr_text.len = ngx_sock_ntop(c->sockaddr, c->socklen, c->addr_text.data,
+                                         ls->addr_text_max_len, 0);
+        if (c->addr_text.len == 0) {
+            return NGX_ERROR;
+        }
     }
-    c->addr_text.data = ngx_pnalloc(c->pool, ls->addr_text_max_len);
-    if (c->addr_text.data == NULL) {
-        return NGX_ERROR;
-    }
-    c->addr_text.len = ngx_sock_ntop(c->sockaddr, c->socklen, c->addr_text.data,
-                                     ls->addr_text_max_len, 0);
-    return c->addr_text.len == 0 ? NGX_ERROR : NGX_OK;
+#if (NGX_DEBUG)
+    ngx_debug_accepted_connection(
+        (ngx_event_conf_t *) ngx_event_get_conf(ngx_cycle->conf_ctx, ngx_event_core_module), c);
+#endif
+    ngx_log_debug3(NGX_LOG_DEBUG_EVENT, c->log, 0, "*%uA megapipe: accept %V fd:%d", c->number,
+                   &c->addr_text, c->fd);
+    return NGX_OK;
 }
 
 /* Ends a connection that no server has seen. */

@@ -304,6 +304,9 @@ ngx_mp_completion(struct mp_event *done, ngx_uint_t flags)
     case MP_POLL:
         ngx_mp_polled(mc, done, flags);
         break;
+    case MP_PEER_ADDRESS:
+        ngx_mp_peer_known(mc, done);
+        break;
     default:
         break;
     }

@@ -82,6 +82,7 @@ typedef enum mp_command {
     MP_DISCONNECT, /* mp_disconnect(), mp_shutdown() */
     MP_POLL, /* mp_poll() */
     MP_CLOSE, /* mp_close() */
+    MP_PEER_ADDRESS, /* mp_request_peer_address() */
 } mp_command;
 
 /* What drives a channel. */
@@ -205,6 +206,7 @@ typedef struct mp_event {
     /*
      * MP_RECV: the bytes, in a buffer of the channel's, until mp_release() of it.
      * MP_READ, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the request.
+     * MP_PEER_ADDRESS: a struct sockaddr of size bytes, until the next dispatch.
      */
     void *data;
     /* MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. Else -1. */
@@ -455,6 +457,15 @@ int mp_disconnect(mp_handle handle);
  *   EINVAL  how is none of these
  */
 int mp_shutdown(mp_handle handle, int how);
+
+/*
+ * Asks for the address of the other side of a connection: one MP_PEER_ADDRESS, whose data is a
+ * struct sockaddr of the event's size, until the next dispatch. For a server with many lightweight
+ * sockets; it spares the system call of mp_peer_address().
+ *
+ * The event's errors are those of mp_peer_address().
+ */
+int mp_request_peer_address(mp_handle handle);
 
 /*
  * Cancels requests of a handle, which stays registered. Each has its last completion still: with

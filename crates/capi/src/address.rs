@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use channel::Address;
-use libc::{sockaddr_in, sockaddr_in6, sockaddr_storage, sockaddr_un};
+use libc::{c_void, sockaddr_in, sockaddr_in6, sockaddr_storage, sockaddr_un};
 use std::ffi::OsStr;
 use std::mem::{offset_of, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -11,6 +11,35 @@ use std::path::Path;
 
 const PATH_OFFSET: usize = offset_of!(sockaddr_un, sun_path);
 const SIZE: Failure = Failure::invalid("the size does not suit the family of the address");
+
+/// Addresses that events point to, until the next dispatch.
+#[derive(Default)]
+pub(crate) struct Addresses {
+    /// Each in a box of its own, which stays in place while more are kept.
+    rooms: Vec<Box<sockaddr_storage>>,
+    used: usize,
+}
+
+impl Addresses {
+    /// Keeps an address; gives where, and its size.
+    pub(crate) fn keep(&mut self, address: &Address) -> (*mut c_void, usize) {
+        let (raw, size) = form(address);
+        if self.used == self.rooms.len() {
+            // SAFETY: all-zero bytes are a valid address of no family.
+            self.rooms.push(Box::new(unsafe { std::mem::zeroed() }));
+        }
+        let room: *mut c_void = (&raw mut *self.rooms[self.used]).cast();
+        // SAFETY: the room is as large as the array.
+        unsafe { room.cast::<[u8; size_of::<sockaddr_storage>()]>().write(raw) };
+        self.used += 1;
+        (room, size)
+    }
+
+    /// The rooms may be used again.
+    pub(crate) fn forget(&mut self) {
+        self.used = 0;
+    }
+}
 
 /// The address that C describes.
 pub(crate) fn parse(raw: &[u8]) -> Result<Address, Failure> {

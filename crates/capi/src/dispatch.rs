@@ -40,6 +40,7 @@ pub unsafe extern "C" fn mp_dispatch(
             return Err(Failure::NULL);
         }
         state.forget_accepted();
+        state.addresses.forget();
         let Some(done) = state.channel.dispatch(duration_of(timeout_ms))? else { return Ok(0) };
         // SAFETY: the caller vouches for the pointer.
         unsafe { event.write(event_of(state, done)) };
@@ -78,6 +79,7 @@ pub unsafe extern "C" fn mp_dispatch_batch(
             return Err(Failure::invalid("limit must be at least 1"));
         }
         state.forget_accepted();
+        state.addresses.forget();
         let mut batch = std::mem::take(&mut state.batch);
         let count = state.channel.dispatch_batch(&mut batch, limit, duration_of(timeout_ms));
         for (at, done) in batch.drain(..).enumerate() {
@@ -149,6 +151,12 @@ fn event_of(state: &mut State, done: Completion) -> mp_event {
         Event::Poll(revents) => {
             event.cmd = mp_command::MP_POLL as u32;
             event.revents = event.keep(revents).unwrap_or(0);
+        }
+        Event::PeerAddress(address) => {
+            event.cmd = mp_command::MP_PEER_ADDRESS as u32;
+            if let Some(address) = event.keep(address) {
+                (event.data, event.size) = state.addresses.keep(&address);
+            }
         }
         Event::Connect(result) => event.simple(mp_command::MP_CONNECT, result),
         Event::Disconnect(result) => event.simple(mp_command::MP_DISCONNECT, result),

@@ -327,6 +327,16 @@ pub extern "C" fn mp_shutdown(handle: mp_handle, how: c_int) -> c_int {
     }))
 }
 
+/// Asks for the address of the other side of a connection: one MP_PEER_ADDRESS, whose data is a
+/// struct sockaddr of the event's size, until the next dispatch. For a server with many lightweight
+/// sockets; it spares the system call of mp_peer_address().
+///
+/// The event's errors are those of mp_peer_address().
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_request_peer_address(handle: mp_handle) -> c_int {
+    status(on_handle(handle, |state, handle| Ok(state.channel.request_peer_address(handle)?)))
+}
+
 /// Cancels requests of a handle, which stays registered. Each has its last completion still: with
 /// ECANCELED, or with its result if that was quicker.
 ///

@@ -1,5 +1,6 @@
 //! A channel with what C needs besides: numbers for what Rust owns.
 
+use crate::address::Addresses;
 use crate::failure::Failure;
 use crate::place::Numbering;
 use crate::types::mp_handle;
@@ -31,6 +32,7 @@ pub(crate) struct State {
     most_generation: u32,
     /// Cookies of handles that are being closed, mostly in the order in which that ends.
     pub(crate) closing: VecDeque<(Handle, *mut c_void)>,
+    pub(crate) addresses: Addresses,
     pub(crate) batch: Vec<channel::Completion>,
     pub(crate) driver_reason: CString,
 }
@@ -49,6 +51,7 @@ impl State {
             max_members,
             most_generation: 0,
             closing: VecDeque::new(),
+            addresses: Addresses::default(),
             batch: Vec::new(),
             driver_reason: CString::new(reason).unwrap_or_default(),
         }

@@ -27,7 +27,8 @@ AT(mp_options, reserved, 48);
 static_assert(sizeof(struct mp_counters) == 112, "mp_counters may grow at its end only");
 AT(mp_counters, requests, 0);
 AT(mp_counters, orphaned, 104);
-static_assert(MP_ACCEPT == 1 && MP_RECV == 7 && MP_POLL == 11 && MP_CLOSE == 12, "commands");
+static_assert(MP_ACCEPT == 1 && MP_RECV == 7 && MP_POLL == 11, "commands");
+static_assert(MP_CLOSE == 12 && MP_PEER_ADDRESS == 13, "commands");
 static_assert(MP_DRIVER_AUTO == 0 && MP_DRIVER_EPOLL == 2, "drivers");
 static_assert(MP_LWSOCKET_FIRST == 1073741824 && MP_NONE == -1 && MP_MORE == 1, "numbers");
 

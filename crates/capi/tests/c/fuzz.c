@@ -173,7 +173,7 @@ static void dispatch(void)
     count(many);
     CHECK(many <= EVENTS);
     for (int at = 0; at < many; at++) {
-        CHECK(events[at].cmd >= MP_ACCEPT && events[at].cmd <= MP_CLOSE);
+        CHECK(events[at].cmd >= MP_ACCEPT && events[at].cmd <= MP_PEER_ADDRESS);
         CHECK(events[at].error >= 0 && events[at].size <= ARENA);
         if (events[at].buffer >= 0)
             buffers[any(BUFFERS)] = events[at].buffer;
@@ -230,7 +230,7 @@ static void request(void)
     int vectors = any(4) ? 3 : number();
 
     vectors = vectors > 3 && vectors < 1025 ? 3 : vectors;
-    switch (any(13)) {
+    switch (any(14)) {
     case 0: count(mp_accept(on, number(), number())); break;
     case 1: count(mp_read(on, memory(), size())); break;
     case 2: count(mp_write(on, memory(), size())); break;
@@ -244,6 +244,7 @@ static void request(void)
     case 10: count(mp_cancel(on, any(9) ? (int)any(4) : number())); break;
     case 11: count(mp_disconnect(on)); break;
     case 12: count(mp_shutdown(on, (int)any(4))); break;
+    case 13: count(mp_request_peer_address(on)); break;
     }
 }
 

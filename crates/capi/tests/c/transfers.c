@@ -140,6 +140,10 @@ static void connections_are_accepted(void)
     size = sizeof peer;
     CHECK(mp_peer_address(handle, (struct sockaddr *)&peer, &size) == 0);
     CHECK(size == sizeof peer && peer.sin_port == own.sin_port);
+    CHECK(mp_request_peer_address(handle) == 0);
+    event = expect(channel, MP_PEER_ADDRESS);
+    CHECK(event.error == 0 && event.size == sizeof peer);
+    CHECK(((struct sockaddr_in *)event.data)->sin_port == own.sin_port);
     number = 1;
     CHECK(mp_sockopt(handle, IPPROTO_TCP, TCP_NODELAY, &number, sizeof number) == 0);
     FAILS(mp_sockopt(handle, IPPROTO_TCP, TCP_NODELAY, NULL, 4), EFAULT);

@@ -413,9 +413,14 @@ impl Engine {
         let driver = &mut self.driver;
         let mut ask =
             |room: &mut [u8]| driver.get_option(object, libc::SOL_SOCKET, libc::SO_PEERNAME, room);
-        ask(&mut room[..2])?;
+        // The most usual size first, which most often is the only question.
+        let usual = std::mem::size_of::<libc::sockaddr_in>();
+        let is_usual = ask(&mut room[..usual]).is_ok();
+        if !is_usual {
+            ask(&mut room[..2])?;
+        }
         let (mut fits, mut too_long) = match i32::from(u16::from_ne_bytes([room[0], room[1]])) {
-            libc::AF_INET => (std::mem::size_of::<libc::sockaddr_in>(), 0),
+            libc::AF_INET if is_usual => return RawAddress::parse(&room[..usual]),
             libc::AF_INET6 => (std::mem::size_of::<libc::sockaddr_in6>(), 0),
             _ => (2, room.len()),
         };
