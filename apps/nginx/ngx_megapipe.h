@@ -21,6 +21,9 @@
 #define NGX_MP_IN_FLIGHT_BYTES_MAX 65536
 #define NGX_MP_SMALL_BLOCK_BYTES 4096
 
+/* From here on copying a file costs more than a descriptor and sendfile. */
+#define NGX_MP_FILE_COPY_BYTES_MAX 4096
+
 /* Received buffers that may wait unread before the connection stops receiving. */
 #define NGX_MP_WAITING_MAX 4
 

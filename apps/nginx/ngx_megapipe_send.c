@@ -1,16 +1,20 @@
 /*
  * Sending on channel connections: what nginx sends is copied, file and memory alike, into one
  * block and written by the channel, so that a header and its small file are one send. What is in
- * flight is bounded as by a socket's buffer. Large responses go through the descriptor with
- * nginx's own sendfile.
+ * flight is bounded as by a socket's buffer. Larger files, and what is larger than that bound, go
+ * through the descriptor with nginx's own sendfile, behind a header that waits for it.
  */
 #include "ngx_megapipe.h"
+
+/* A response has its header, and seldom more, in memory before a file. */
+#define NGX_MP_HEADER_PIECES_MAX 8
 
 static ngx_int_t ngx_mp_send_failed(ngx_connection_t *c, ngx_mp_connection_t *mc);
 static ngx_uint_t ngx_mp_goes_direct(ngx_connection_t *c, ngx_chain_t *in, off_t limit,
     ngx_mp_reason_e *reason);
 static ngx_chain_t *ngx_mp_send_direct(ngx_connection_t *c, ngx_mp_connection_t *mc,
     ngx_chain_t *in, off_t limit, ngx_mp_reason_e reason);
+static ngx_chain_t *ngx_mp_send_header(ngx_connection_t *c, ngx_chain_t *in, off_t *limit);
 static size_t ngx_mp_chain_bytes(ngx_chain_t *in, size_t limit);
 static ngx_int_t ngx_mp_fill(ngx_mp_block_t *block, ngx_chain_t *in, size_t bytes,
     ngx_log_t *log);
@@ -148,17 +152,21 @@ ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
 static ngx_uint_t
 ngx_mp_goes_direct(ngx_connection_t *c, ngx_chain_t *in, off_t limit, ngx_mp_reason_e *reason)
 {
-    off_t bytes = 0;
+    off_t bytes = 0, file_bytes = 0;
     ngx_chain_t *cl;
 
     *reason = NGX_MP_LARGE;
     for (cl = in; cl != NULL; cl = cl->next) {
         bytes += ngx_buf_size(cl->buf);
+        file_bytes += ngx_buf_in_memory(cl->buf) ? 0 : ngx_buf_size(cl->buf);
 #if (NGX_THREADS || NGX_COMPAT)
         if (cl->buf->in_file && cl->buf->file->thread_handler) {
             return 1;
         }
 #endif
+    }
+    if (file_bytes > NGX_MP_FILE_COPY_BYTES_MAX) {
+        return 1;
     }
     if (bytes > NGX_MP_IN_FLIGHT_BYTES_MAX && (limit == 0 || limit > NGX_MP_IN_FLIGHT_BYTES_MAX)) {
         return 1;
@@ -176,12 +184,70 @@ ngx_mp_send_direct(ngx_connection_t *c, ngx_mp_connection_t *mc, ngx_chain_t *in
         c->write->ready = 0;
         return in;
     }
-    if (ngx_mp_upgrade(c, reason) != NGX_OK
-        || (!mc->polling && ngx_mp_poll(mc, POLLOUT) != NGX_OK))
+    if (ngx_mp_upgrade(c, reason) != NGX_OK) {
+        return NGX_CHAIN_ERROR;
+    }
+    in = ngx_mp_send_header(c, in, &limit);
+    if (in != NULL && in != NGX_CHAIN_ERROR && c->write->ready) {
+        in = ngx_os_io.send_chain(c, in, limit);
+    }
+    /* A poll tells first what is there already, so it can begin when the socket is full. */
+    if (in != NGX_CHAIN_ERROR && !c->write->ready && !mc->polling
+        && ngx_mp_poll(mc, POLLOUT) != NGX_OK)
     {
         return NGX_CHAIN_ERROR;
     }
-    return ngx_os_io.send_chain(c, in, limit);
+    return in;
+}
+
+/*
+ * Sends the memory that stands before a file, and has the kernel wait for more, so that both leave
+ * together as if the socket were corked.
+ */
+static ngx_chain_t *
+ngx_mp_send_header(ngx_connection_t *c, ngx_chain_t *in, off_t *limit)
+{
+    struct iovec vector[NGX_MP_HEADER_PIECES_MAX];
+    struct msghdr message;
+    ngx_uint_t count = 0;
+    ngx_chain_t *cl;
+    off_t bytes = 0;
+    ssize_t n;
+
+    for (cl = in; cl != NULL && count < NGX_MP_HEADER_PIECES_MAX; cl = cl->next) {
+        if (ngx_buf_special(cl->buf)) {
+            continue;
+        }
+        if (!ngx_buf_in_memory(cl->buf)) {
+            break;
+        }
+        vector[count].iov_base = cl->buf->pos;
+        vector[count].iov_len = cl->buf->last - cl->buf->pos;
+        bytes += ngx_buf_size(cl->buf);
+        count++;
+    }
+    if (cl == NULL || count == 0 || ngx_buf_in_memory(cl->buf) || (*limit && bytes >= *limit)) {
+        return in;
+    }
+    ngx_memzero(&message, sizeof(message));
+    message.msg_iov = vector;
+    message.msg_iovlen = count;
+    do {
+        n = sendmsg(c->fd, &message, MSG_MORE | MSG_NOSIGNAL);
+    } while (n == -1 && ngx_socket_errno == NGX_EINTR);
+    if (n == -1) {
+        c->write->ready = 0;
+        if (ngx_socket_errno == NGX_EAGAIN) {
+            return in;
+        }
+        c->write->error = 1;
+        (void) ngx_connection_error(c, ngx_socket_errno, "sendmsg() failed");
+        return NGX_CHAIN_ERROR;
+    }
+    c->sent += n;
+    c->write->ready = n == bytes;
+    *limit -= *limit ? n : 0;
+    return ngx_chain_update_sent(in, n);
 }
 
 /* The bytes of a chain, as far as the limit. */
