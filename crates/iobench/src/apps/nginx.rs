@@ -58,6 +58,7 @@ impl Variant {
 struct Settings {
     sendfile: &'static str,
     nopush: &'static str,
+    lwsockets: &'static str,
     open_file_cache: bool,
     connections: usize,
     root: PathBuf,
@@ -92,6 +93,7 @@ impl Nginx {
         let settings = Settings {
             sendfile: arguments.sendfile.word(),
             nopush: arguments.nopush.word(),
+            lwsockets: arguments.lwsockets.word(),
             open_file_cache: arguments.open_file_cache,
             connections: arguments.shape.connections,
             root: files.root().to_owned(),
@@ -154,12 +156,12 @@ impl App for Nginx {
     }
 
     fn settings(&self) -> String {
-        let Settings { sendfile, nopush, open_file_cache, .. } = self.settings;
+        let Settings { sendfile, nopush, lwsockets, open_file_cache, .. } = self.settings;
         let cache = if open_file_cache { "on" } else { "off" };
         let place = if self.files.in_memory { "memory" } else { "the disk's cache" };
         format!(
             "{}; sendfile {sendfile}, tcp_nopush {nopush}, open_file_cache {cache}, access_log \
-             off\nmix {}: {} files from {place}, {:.0} bytes on average, every byte checked",
+             off; megapipe_lwsockets {lwsockets}\nmix {}: {} files from {place}, {:.0} bytes on average, every byte checked",
             self.version,
             self.mix,
             self.sizes.len(),
@@ -255,7 +257,10 @@ fn render(
     let load =
         module.map_or_else(String::new, |module| format!("load_module {};\n", module.display()));
     let user = if is_root() { "user root;\n" } else { "" };
-    let method = if variant == Variant::Megapipe { "megapipe" } else { "epoll" };
+    let method = match variant {
+        Variant::Megapipe => format!("megapipe;\n    megapipe_lwsockets {}", settings.lwsockets),
+        Variant::Epoll | Variant::EpollReuseport => "epoll".to_owned(),
+    };
     let masks: Vec<String> = cpus.iter().map(|&cpu| format!("1{}", "0".repeat(cpu))).collect();
     let backlog = if settings.connections > USUAL_BACKLOG {
         format!(" backlog={}", settings.connections)
@@ -307,6 +312,7 @@ mod tests {
         Settings {
             sendfile: "on",
             nopush: "off",
+            lwsockets: "on",
             open_file_cache: false,
             connections: 256,
             root: PathBuf::from("/files"),
@@ -322,7 +328,7 @@ mod tests {
     fn variants_differ_in_their_events_and_listener_only() {
         let lines = |variant: Variant| -> Vec<String> {
             let same = |line: &str| {
-                !["load_module", "use ", "listen ", "pid ", "lock_file "]
+                !["load_module", "use ", "megapipe_", "listen ", "pid ", "lock_file "]
                     .iter()
                     .any(|word| line.trim_start().starts_with(word))
             };

@@ -124,6 +124,10 @@ pub(crate) struct NginxArgs {
     #[arg(long, value_enum, default_value = "on")]
     pub(crate) nopush: Switch,
 
+    /// The directive megapipe_lwsockets: connections as lightweight sockets or as descriptors
+    #[arg(long, value_enum, default_value = "on")]
+    pub(crate) lwsockets: Switch,
+
     /// Let nginx keep files open (open_file_cache), with and without our module
     #[arg(long)]
     pub(crate) open_file_cache: bool,
