@@ -121,12 +121,15 @@ impl Nginx {
         self.log().lines().filter(is_bad).map(String::from).collect()
     }
 
-    /// The process ids of the master's children.
+    /// The process ids of the workers; a cache has further processes.
     pub fn workers(&self) -> Vec<u32> {
         let id = self.running.id();
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
         let children = children.unwrap_or_default();
-        children.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+        let title = |id: &u32| fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        let is_worker = |id: &u32| title(id).starts_with(b"nginx: worker process");
+        let ids = children.split_whitespace().filter_map(|word| word.parse().ok());
+        ids.filter(is_worker).collect()
     }
 
     /// How many descriptors all workers have open.
