@@ -27,7 +27,12 @@
 /* How long what is in flight may take after nginx has closed the connection. */
 #define NGX_MP_FLUSH_TIMEOUT_MS 60000
 
-typedef enum { NGX_MP_LISTENER, NGX_MP_CHANNEL, NGX_MP_READINESS } ngx_mp_kind_e;
+typedef enum {
+    NGX_MP_LISTENER,
+    NGX_MP_CHANNEL,
+    NGX_MP_READINESS,
+    NGX_MP_NOTIFIER
+} ngx_mp_kind_e;
 
 /* Memory for sending, from two free lists. */
 typedef struct ngx_mp_block_s {
@@ -164,6 +169,7 @@ ngx_int_t ngx_mp_poll(ngx_mp_connection_t *mc, unsigned events);
 void ngx_mp_polled(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
 ngx_int_t ngx_mp_notify_init(ngx_log_t *log);
 ngx_int_t ngx_mp_notify(ngx_event_handler_pt handler);
+void ngx_mp_notified(struct mp_event *done, ngx_uint_t flags);
 void ngx_mp_notify_done(void);
 
 /* http.c */

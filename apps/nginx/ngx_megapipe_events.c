@@ -304,6 +304,9 @@ ngx_mp_completion(struct mp_event *done, ngx_uint_t flags)
     case MP_POLL:
         ngx_mp_polled(mc, done, flags);
         break;
+    case MP_READ:
+        ngx_mp_notified(done, flags);
+        break;
     default:
         break;
     }

@@ -21,9 +21,9 @@ pub struct Setup {
     pub module: bool,
     /// How many worker processes.
     pub workers: u32,
-    /// Further directives outside all blocks.
+    /// Further directives outside all blocks; they may have a `worker_rlimit_nofile`.
     pub main: String,
-    /// Further directives of `events`.
+    /// Further directives of `events`; 4,096 `worker_connections` unless they say otherwise.
     pub events: String,
     /// Further directives of `http`, servers too.
     pub http: String,
@@ -166,6 +166,8 @@ impl Nginx {
 /// A page that says who serves, for tests of processes and of fall-backs.
 const WHO: &str = "location = /who { return 200 \"$pid\"; }";
 
+const CONNECTIONS: &str = "worker_connections 4096;";
+
 fn text(setup: &Setup, directory: &Path, port: u16) -> io::Result<String> {
     let (load, method, socket) = if setup.module {
         let load = format!("load_module {};", built_module()?.display());
@@ -180,10 +182,13 @@ fn text(setup: &Setup, directory: &Path, port: u16) -> io::Result<String> {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path {name}_temp;\n"))
         .concat();
+    let connections = if events.contains("worker_connections") { "" } else { CONNECTIONS };
+    let limit = "worker_rlimit_nofile";
+    let descriptors = if main.contains(limit) { "" } else { &format!("{limit} 8192;") };
     let config = format!(
-        "{load}\n{user}\n{main}\nworker_processes {workers};\nworker_rlimit_nofile 8192;\n\
+        "{load}\n{user}\n{main}\nworker_processes {workers};\n{descriptors}\n\
          pid nginx.pid;\nerror_log error.log info;\n\
-         events {{ {method} worker_connections 4096; {events} }}\n\
+         events {{ {method} {connections} {events} }}\n\
          http {{\n{temporary} access_log off; sendfile on; tcp_nopush on;\n\
          default_type text/plain;\n\
          {http}\nserver {{\nlisten 127.0.0.1:{port} backlog=4096; root html;\n\

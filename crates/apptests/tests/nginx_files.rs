@@ -65,6 +65,27 @@ fn files_arrive_whole_when_threads_read_them() {
 }
 
 #[test]
+fn threads_that_finish_at_the_same_time_all_wake_the_worker() {
+    for events in ["", "megapipe_driver epoll;"] {
+        let setup = Setup { events: events.into(), ..Setup::module() };
+        let server = "aio threads; sendfile off; output_buffers 1 4k;".to_string();
+        let nginx = Nginx::start(&Setup { server, ..setup }).unwrap();
+        nginx.place("f", &pattern(40_000)).unwrap();
+        let mut clients: Vec<Client> =
+            (0..50).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+        for _ in 0..20 {
+            for client in &mut clients {
+                client.send("GET /f HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+            }
+            for client in &mut clients {
+                assert!(client.response().unwrap().body == pattern(40_000));
+            }
+        }
+        assert_eq!(nginx.complaints(), [""; 0]);
+    }
+}
+
+#[test]
 fn a_hundred_megabytes_arrive_whole() {
     let nginx = Nginx::start(&Setup::module()).unwrap();
     let content = pattern(100_000_000);
