@@ -99,7 +99,7 @@ fn a_graceful_end_does_not_wait_for_idle_connections() {
 #[test]
 fn silent_clients_and_stuck_readers_are_let_go_when_the_shutdown_is_to_end() {
     let main = "worker_shutdown_timeout 1s;".to_string();
-    let server_text = "location = /limited { limit_rate 10; alias html/f; }".to_string();
+    let server_text = "location = /limited { limit_rate 1k; alias html/small; }".to_string();
     let mut nginx = server(&Setup { main, server: server_text, ..Setup::module() });
     nginx.place("large", &vec![b'x'; 30_000_000]).unwrap();
     nginx.place("small", &vec![b'x'; 60_000]).unwrap();
