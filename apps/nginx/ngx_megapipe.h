@@ -69,7 +69,7 @@ typedef struct ngx_mp_connection_s {
     int send_error;
 
     uint32_t unseen; /* edges that came while nginx did not ask for them */
-    ngx_event_t flush_timer;
+    ngx_event_t timer; /* of a last write, of a pause, or of a cancellation */
     struct ngx_mp_connection_s *next; /* free or retired ones; a listener's siblings */
     ngx_queue_t queue;                /* of a listener by completions: among all of them */
 
@@ -79,6 +79,7 @@ typedef struct ngx_mp_connection_s {
     unsigned polling : 1;
     unsigned accepting : 1;
     unsigned wanted : 1;
+    unsigned stopping : 1; /* a listener that ends with its last completion */
     unsigned completion : 1; /* a listener whose connections become channel connections */
     unsigned sibling : 1;
 } ngx_mp_connection_t;
@@ -131,7 +132,6 @@ ngx_mp_of(ngx_connection_t *c)
 }
 
 /* accept.c */
-void ngx_mp_listen_init(void);
 ngx_int_t ngx_mp_listen(ngx_event_t *ev);
 void ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags);
 void ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);

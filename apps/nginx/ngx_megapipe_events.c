@@ -53,28 +53,24 @@ ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer)
     ngx_mp_conf_t *conf = ngx_event_get_conf(cycle->conf_ctx, ngx_megapipe_module);
     struct mp_options options;
 
-    /* Without a master process the channel stays when the configuration is read again. */
+    ngx_memzero(&options, sizeof(options));
+    options.driver = (uint32_t) conf->driver;
+    options.batch = (uint32_t) conf->batch;
+    options.completions = (uint32_t) conf->completions;
+    /* Closed connections whose last bytes are under way count, too. */
+    options.max_handles = (uint32_t) cycle->connection_n * 2 + 64;
+    options.max_lwsockets = (uint32_t) cycle->connection_n + 64;
+    ngx_mp_channel = mp_create(&options);
     if (ngx_mp_channel == NULL) {
-        ngx_memzero(&options, sizeof(options));
-        options.driver = (uint32_t) conf->driver;
-        options.batch = (uint32_t) conf->batch;
-        options.completions = (uint32_t) conf->completions;
-        /* Closed connections whose last bytes are under way count, too. */
-        options.max_handles = (uint32_t) cycle->connection_n * 2 + 64;
-        options.max_lwsockets = (uint32_t) cycle->connection_n + 64;
-        ngx_mp_channel = mp_create(&options);
-        if (ngx_mp_channel == NULL) {
-            ngx_mp_failed(cycle->log, NGX_LOG_EMERG, "mp_create()");
-            return NGX_ERROR;
-        }
-        ngx_log_error(NGX_LOG_NOTICE, cycle->log, 0, "megapipe: driver %s: %s",
-                      mp_driver(ngx_mp_channel), mp_driver_reason(ngx_mp_channel));
-        if (ngx_mp_notify_init(cycle->log) != NGX_OK) {
-            ngx_mp_actions.notify = NULL;
-        }
+        ngx_mp_failed(cycle->log, NGX_LOG_EMERG, "mp_create()");
+        return NGX_ERROR;
+    }
+    ngx_log_error(NGX_LOG_NOTICE, cycle->log, 0, "megapipe: driver %s: %s",
+                  mp_driver(ngx_mp_channel), mp_driver_reason(ngx_mp_channel));
+    if (ngx_mp_notify_init(cycle->log) != NGX_OK) {
+        ngx_mp_actions.notify = NULL;
     }
 
-    ngx_mp_listen_init();
     ngx_io = ngx_os_io;
     ngx_event_actions = ngx_mp_actions;
     ngx_event_flags = NGX_USE_CLEAR_EVENT | NGX_USE_GREEDY_EVENT | NGX_USE_EPOLL_EVENT;

@@ -54,8 +54,25 @@ fn a_worker_without_descriptors_pauses_and_goes_on() {
         assert!(nginx.log().contains("[crit]"), "{}", nginx.log());
         drop(waiting);
         for _ in 0..20 {
-            assert!(serves(&nginx), "{events}: {}", nginx.log());
+            assert!(eventually(PATIENCE, || serves(&nginx)), "{events}: {}", nginx.log());
         }
+    }
+}
+
+#[test]
+fn a_worker_that_pauses_can_end() {
+    for workers in [1, 2] {
+        let main = "worker_rlimit_nofile 40; worker_shutdown_timeout 1s;".to_string();
+        let events = "megapipe_lwsockets off;".to_string();
+        let mut nginx = server(&Setup { main, events, workers, ..Setup::module() });
+        let waiting: Vec<Client> =
+            (0..60 * workers).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+        let pauses = || lines_with(&nginx, "accept() through the channel failed") > 0;
+        assert!(eventually(PATIENCE, pauses), "{}", nginx.log());
+        nginx.signal(libc::SIGQUIT).unwrap();
+        assert!(nginx.wait().unwrap().success(), "{}", nginx.log());
+        assert_eq!(lines_with(&nginx, "exited on signal"), 0, "{}", nginx.log());
+        drop(waiting);
     }
 }
 
