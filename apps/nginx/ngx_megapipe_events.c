@@ -25,6 +25,7 @@ ngx_mp_counts_t ngx_mp_counts;
 static struct mp_event ngx_mp_batch[NGX_MP_EVENTS];
 static ngx_mp_connection_t *ngx_mp_free;
 static ngx_mp_connection_t *ngx_mp_retired;
+static ngx_uint_t ngx_mp_finishing;
 
 ngx_event_actions_t ngx_mp_actions = {
     ngx_mp_add_event,
@@ -101,6 +102,7 @@ ngx_mp_finish(ngx_cycle_t *cycle)
     }
     ngx_time_update();
     end = ngx_current_msec + NGX_MP_FINISH_TIMEOUT_MS;
+    ngx_mp_finishing = 1;
     (void) mp_flush(ngx_mp_channel);
     while (ngx_mp_flushing() > 0 && ngx_current_msec < end) {
         (void) ngx_mp_process_events(cycle, end - ngx_current_msec, NGX_UPDATE_TIME);
@@ -286,6 +288,11 @@ ngx_mp_completion(struct mp_event *done, ngx_uint_t flags)
         ngx_mp_stale(done);
         return;
     }
+    /* Other modules, such as the thread pools, may have ended before; nothing of nginx may run. */
+    if (ngx_mp_finishing && (mc->kind != NGX_MP_CHANNEL || mc->connection != NULL)) {
+        ngx_mp_stale(done);
+        return;
+    }
     if (mc->kind == NGX_MP_LISTENER) {
         ngx_mp_accepted(mc, done, flags);
         return;
@@ -308,7 +315,7 @@ ngx_mp_completion(struct mp_event *done, ngx_uint_t flags)
     }
 }
 
-/* The connection was closed by an earlier completion of the batch. */
+/* Nobody is there any more: an earlier completion of the batch may have closed the connection. */
 static void
 ngx_mp_stale(struct mp_event *done)
 {

@@ -137,3 +137,21 @@ fn silent_clients_and_stuck_readers_are_let_go_when_the_shutdown_is_to_end() {
     }
     assert_eq!(nginx.complaints(), [""; 0]);
 }
+
+#[test]
+fn a_worker_that_is_terminated_in_the_middle_of_its_work_ends_at_once() {
+    let main = "thread_pool default threads=2;".to_string();
+    let text = "aio threads; sendfile off; output_buffers 1 4k;".to_string();
+    let mut nginx = server(&Setup { main, server: text, ..Setup::module() });
+    nginx.place("large", &vec![b'x'; 3_000_000]).unwrap();
+    let mut clients: Vec<Client> =
+        (0..40).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+    for client in &mut clients {
+        client.send("GET /large HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+    }
+    clients[0].head().unwrap();
+    nginx.signal(libc::SIGTERM).unwrap();
+    assert!(nginx.wait().unwrap().success());
+    assert_eq!(lines_with(&nginx, "exited on signal"), 0, "{}", nginx.log());
+    assert_eq!(nginx.complaints(), [""; 0]);
+}
