@@ -30,7 +30,12 @@
 /* How long what is in flight may take after nginx has closed the connection. */
 #define NGX_MP_FLUSH_TIMEOUT_MS 60000
 
-typedef enum { NGX_MP_LISTENER, NGX_MP_CHANNEL, NGX_MP_READINESS } ngx_mp_kind_e;
+typedef enum {
+    NGX_MP_LISTENER,
+    NGX_MP_CHANNEL,
+    NGX_MP_READINESS,
+    NGX_MP_NOTIFIER
+} ngx_mp_kind_e;
 
 /* Memory for sending, from two free lists. */
 typedef struct ngx_mp_block_s {
@@ -67,7 +72,7 @@ typedef struct ngx_mp_connection_s {
     int send_error;
 
     uint32_t unseen; /* edges that came while nginx did not ask for them */
-    ngx_event_t flush_timer;
+    ngx_event_t timer; /* of a last write, of a pause, or of a cancellation */
     struct ngx_mp_connection_s *next; /* free or retired ones; a listener's siblings */
     ngx_queue_t queue;                /* of a listener by completions: among all of them */
 
@@ -77,6 +82,7 @@ typedef struct ngx_mp_connection_s {
     unsigned polling : 1;
     unsigned accepting : 1;
     unsigned wanted : 1;
+    unsigned stopping : 1; /* a listener that ends with its last completion */
     unsigned completion : 1; /* a listener whose connections become channel connections */
     unsigned sibling : 1;
 } ngx_mp_connection_t;
@@ -129,7 +135,6 @@ ngx_mp_of(ngx_connection_t *c)
 }
 
 /* accept.c */
-void ngx_mp_listen_init(void);
 ngx_int_t ngx_mp_listen(ngx_event_t *ev);
 void ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags);
 void ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done);
@@ -168,6 +173,7 @@ ngx_int_t ngx_mp_poll(ngx_mp_connection_t *mc, unsigned events);
 void ngx_mp_polled(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
 ngx_int_t ngx_mp_notify_init(ngx_log_t *log);
 ngx_int_t ngx_mp_notify(ngx_event_handler_pt handler);
+void ngx_mp_notified(struct mp_event *done, ngx_uint_t flags);
 void ngx_mp_notify_done(void);
 
 /* http.c */

@@ -79,7 +79,6 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
     mc->completion = ngx_mp_takes_completions(c->listening, &needs_descriptors);
     mc->lightweight = mc->completion && conf->lightweight && !needs_descriptors;
     if (mc->completion) {
-        c->read->handler = ngx_mp_accept_again;
         /* Connections inherit it; for a lightweight one it would be a call each. */
         if (setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == -1) {
             ngx_log_error(NGX_LOG_WARN, c->log, ngx_socket_errno,
@@ -115,6 +114,8 @@ ngx_mp_look(ngx_event_t *ev)
         mc = ngx_queue_data(q, ngx_mp_connection_t, queue);
         if (mc->wanted && mc->connection != NULL) {
             ngx_mp_take_waiting(mc);
+            /* Nothing is lost for good if a queue of the channel was full. */
+            (void) ngx_mp_accept(mc);
         }
     }
     ev->timedout = 0;
@@ -126,13 +127,6 @@ ngx_mp_look(ngx_event_t *ev)
         ev->cancelable = 1;
         ngx_add_timer(ev, NGX_MP_LOOK_MS);
     }
-}
-
-/* nginx has just forgotten all timers, which it does for a configuration read without a master. */
-void
-ngx_mp_listen_init(void)
-{
-    ngx_mp_look_timer.timer_set = 0;
 }
 
 /* Takes what waits in the queue without the channel. */
@@ -207,12 +201,18 @@ ngx_mp_accept(ngx_mp_connection_t *mc)
     return NGX_OK;
 }
 
-/* After a pause. */
+/*
+ * After a pause. Its timer is the record's own, because nginx frees the connection of a listener
+ * that is paused without a word to the event module, timer and all.
+ */
 static void
 ngx_mp_accept_again(ngx_event_t *ev)
 {
-    ev->timedout = 0;
-    (void) ngx_enable_accept_events((ngx_cycle_t *) ngx_cycle);
+    ngx_mp_connection_t *mc = ngx_mp_of_timer(ev);
+
+    if (!ngx_exiting) {
+        (void) ngx_mp_listen(mc->connection->read);
+    }
 }
 
 /* Ends listening; what the channel has accepted already is still served. */
@@ -251,10 +251,14 @@ ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
 static void
 ngx_mp_stop(ngx_mp_connection_t *mc)
 {
+    if (mc->timer.timer_set) {
+        ngx_del_timer(&mc->timer);
+    }
     if (!mc->accepting) {
         ngx_mp_stopped(mc);
         return;
     }
+    mc->stopping = 1;
     ngx_mp_add_timer(mc, ngx_mp_stop_timed_out, NGX_MP_STOP_TIMEOUT_MS);
 }
 
@@ -270,8 +274,8 @@ ngx_mp_stopped(ngx_mp_connection_t *mc)
 {
     ngx_connection_t *c = mc->connection;
 
-    if (mc->flush_timer.timer_set) {
-        ngx_del_timer(&mc->flush_timer);
+    if (mc->timer.timer_set) {
+        ngx_del_timer(&mc->timer);
     }
     if (mc->completion && mc->handle != -1) {
         ngx_queue_remove(&mc->queue);
@@ -282,9 +286,6 @@ ngx_mp_stopped(ngx_mp_connection_t *mc)
     mc->connection = NULL;
     ngx_mp_retire(mc);
     if (c != NULL) {
-        if (c->read->timer_set) {
-            ngx_del_timer(c->read);
-        }
         c->read->index = NGX_INVALID_INDEX;
         ngx_free_connection(c);
         (void) ngx_close_socket(c->fd);
@@ -315,7 +316,7 @@ ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
     }
     if (mc->wanted) {
         (void) ngx_mp_accept(mc);
-    } else if (mc->flush_timer.timer_set) {
+    } else if (mc->stopping) {
         ngx_mp_stopped(mc);
     }
 }
@@ -323,7 +324,8 @@ ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
 static void
 ngx_mp_accept_failed(ngx_mp_connection_t *mc, int error)
 {
-    ngx_connection_t *c = mc->connection->listening->connection;
+    ngx_connection_t *c = mc->listening->connection;
+    ngx_mp_connection_t *first = ngx_mp_of(c);
     ngx_event_conf_t *ecf = ngx_event_get_conf(ngx_cycle->conf_ctx, ngx_event_core_module);
     ngx_uint_t level = NGX_LOG_ALERT;
 
@@ -338,8 +340,8 @@ ngx_mp_accept_failed(ngx_mp_connection_t *mc, int error)
     }
     /* Until others have closed something. */
     ngx_mp_unlisten(c->read, NGX_DISABLE_EVENT);
-    if (!c->read->timer_set) {
-        ngx_add_timer(c->read, ecf->accept_mutex_delay);
+    if (!first->timer.timer_set) {
+        ngx_mp_add_timer(first, ngx_mp_accept_again, ecf->accept_mutex_delay);
     }
 }
 

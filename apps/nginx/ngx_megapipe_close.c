@@ -28,16 +28,16 @@ void
 ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_event_handler_pt handler, ngx_msec_t timeout_ms)
 {
     ngx_mp_no_connection.fd = (ngx_socket_t) -1;
-    mc->flush_timer.handler = handler;
-    mc->flush_timer.data = &ngx_mp_no_connection;
-    mc->flush_timer.log = ngx_cycle->log;
-    ngx_add_timer(&mc->flush_timer, timeout_ms);
+    mc->timer.handler = handler;
+    mc->timer.data = &ngx_mp_no_connection;
+    mc->timer.log = ngx_cycle->log;
+    ngx_add_timer(&mc->timer, timeout_ms);
 }
 
 ngx_mp_connection_t *
 ngx_mp_of_timer(ngx_event_t *ev)
 {
-    return (ngx_mp_connection_t *) ((u_char *) ev - offsetof(ngx_mp_connection_t, flush_timer));
+    return (ngx_mp_connection_t *) ((u_char *) ev - offsetof(ngx_mp_connection_t, timer));
 }
 
 /* nginx closes the connection: what is in flight is sent first, unless that takes too long. */
@@ -62,8 +62,8 @@ ngx_mp_close(ngx_connection_t *c)
         ngx_mp_retire(mc);
         return;
     }
-    /* After an error, or a time-out that is to reset, nobody waits for the rest. */
-    if (mc->send_error || mc->receive_error || c->timedout) {
+    /* After an error, a time-out or the end of a shutdown's patience nobody waits for the rest. */
+    if (mc->send_error || mc->receive_error || c->timedout || (c->close && c->error)) {
         (void) mp_cancel(mc->handle, 0);
     } else if (mc->receiving) {
         (void) mp_cancel(mc->handle, MP_IN);
@@ -79,8 +79,8 @@ ngx_mp_flushed(ngx_mp_connection_t *mc)
     if (mc->handle == -1 || mc->sending != NULL) {
         return;
     }
-    if (mc->flush_timer.timer_set) {
-        ngx_del_timer(&mc->flush_timer);
+    if (mc->timer.timer_set) {
+        ngx_del_timer(&mc->timer);
     }
     ngx_mp_flushing_count--;
     ngx_mp_retire(mc);

@@ -25,6 +25,7 @@ ngx_mp_counts_t ngx_mp_counts;
 static struct mp_event ngx_mp_batch[NGX_MP_EVENTS];
 static ngx_mp_connection_t *ngx_mp_free;
 static ngx_mp_connection_t *ngx_mp_retired;
+static ngx_uint_t ngx_mp_finishing;
 
 ngx_event_actions_t ngx_mp_actions = {
     ngx_mp_add_event,
@@ -53,28 +54,24 @@ ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer)
     ngx_mp_conf_t *conf = ngx_event_get_conf(cycle->conf_ctx, ngx_megapipe_module);
     struct mp_options options;
 
-    /* Without a master process the channel stays when the configuration is read again. */
+    ngx_memzero(&options, sizeof(options));
+    options.driver = (uint32_t) conf->driver;
+    options.batch = (uint32_t) conf->batch;
+    options.completions = (uint32_t) conf->completions;
+    /* Closed connections whose last bytes are under way count, too. */
+    options.max_handles = (uint32_t) cycle->connection_n * 2 + 64;
+    options.max_lwsockets = (uint32_t) cycle->connection_n + 64;
+    ngx_mp_channel = mp_create(&options);
     if (ngx_mp_channel == NULL) {
-        ngx_memzero(&options, sizeof(options));
-        options.driver = (uint32_t) conf->driver;
-        options.batch = (uint32_t) conf->batch;
-        options.completions = (uint32_t) conf->completions;
-        /* Closed connections whose last bytes are under way count, too. */
-        options.max_handles = (uint32_t) cycle->connection_n * 2 + 64;
-        options.max_lwsockets = (uint32_t) cycle->connection_n + 64;
-        ngx_mp_channel = mp_create(&options);
-        if (ngx_mp_channel == NULL) {
-            ngx_mp_failed(cycle->log, NGX_LOG_EMERG, "mp_create()");
-            return NGX_ERROR;
-        }
-        ngx_log_error(NGX_LOG_NOTICE, cycle->log, 0, "megapipe: driver %s: %s",
-                      mp_driver(ngx_mp_channel), mp_driver_reason(ngx_mp_channel));
-        if (ngx_mp_notify_init(cycle->log) != NGX_OK) {
-            ngx_mp_actions.notify = NULL;
-        }
+        ngx_mp_failed(cycle->log, NGX_LOG_EMERG, "mp_create()");
+        return NGX_ERROR;
+    }
+    ngx_log_error(NGX_LOG_NOTICE, cycle->log, 0, "megapipe: driver %s: %s",
+                  mp_driver(ngx_mp_channel), mp_driver_reason(ngx_mp_channel));
+    if (ngx_mp_notify_init(cycle->log) != NGX_OK) {
+        ngx_mp_actions.notify = NULL;
     }
 
-    ngx_mp_listen_init();
     ngx_io = ngx_os_io;
     ngx_event_actions = ngx_mp_actions;
     ngx_event_flags = NGX_USE_CLEAR_EVENT | NGX_USE_GREEDY_EVENT | NGX_USE_EPOLL_EVENT;
@@ -105,6 +102,7 @@ ngx_mp_finish(ngx_cycle_t *cycle)
     }
     ngx_time_update();
     end = ngx_current_msec + NGX_MP_FINISH_TIMEOUT_MS;
+    ngx_mp_finishing = 1;
     (void) mp_flush(ngx_mp_channel);
     while (ngx_mp_flushing() > 0 && ngx_current_msec < end) {
         (void) ngx_mp_process_events(cycle, end - ngx_current_msec, NGX_UPDATE_TIME);
@@ -290,6 +288,11 @@ ngx_mp_completion(struct mp_event *done, ngx_uint_t flags)
         ngx_mp_stale(done);
         return;
     }
+    /* Other modules, such as the thread pools, may have ended before; nothing of nginx may run. */
+    if (ngx_mp_finishing && (mc->kind != NGX_MP_CHANNEL || mc->connection != NULL)) {
+        ngx_mp_stale(done);
+        return;
+    }
     if (mc->kind == NGX_MP_LISTENER) {
         ngx_mp_accepted(mc, done, flags);
         return;
@@ -307,12 +310,15 @@ ngx_mp_completion(struct mp_event *done, ngx_uint_t flags)
     case MP_PEER_ADDRESS:
         ngx_mp_peer_known(mc, done);
         break;
+    case MP_READ:
+        ngx_mp_notified(done, flags);
+        break;
     default:
         break;
     }
 }
 
-/* The connection was closed by an earlier completion of the batch. */
+/* Nobody is there any more: an earlier completion of the batch may have closed the connection. */
 static void
 ngx_mp_stale(struct mp_event *done)
 {

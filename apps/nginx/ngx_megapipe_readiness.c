@@ -5,11 +5,11 @@
 #include <sys/eventfd.h>
 
 static ngx_uint_t ngx_mp_is_ready(ngx_socket_t fd, short events);
-static void ngx_mp_notified(ngx_event_t *ev);
+static ngx_int_t ngx_mp_await_notify(void);
 
-static ngx_event_t ngx_mp_notify_read;
-static ngx_event_t ngx_mp_notify_write;
-static ngx_connection_t ngx_mp_notify_connection;
+static ngx_mp_connection_t ngx_mp_notifier;
+static uint64_t ngx_mp_notify_count;
+static ngx_event_t ngx_mp_notify_event;
 static ngx_event_handler_pt ngx_mp_notify_handler;
 
 /* Begins to deliver the event; both directions are polled by one request. */
@@ -129,30 +129,40 @@ ngx_mp_polled(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
     }
 }
 
-/* Other threads wake the worker by an eventfd. */
+/*
+ * Other threads wake the worker by an eventfd. The channel reads it, one value at a time: a
+ * registered eventfd may block, so that a read after an edge that came twice would never return.
+ */
 ngx_int_t
 ngx_mp_notify_init(ngx_log_t *log)
 {
-    ngx_connection_t *c = &ngx_mp_notify_connection;
+    ngx_mp_connection_t *mc = &ngx_mp_notifier;
 
-    ngx_memzero(c, sizeof(ngx_connection_t));
-    ngx_memzero(&ngx_mp_notify_read, sizeof(ngx_event_t));
-    ngx_memzero(&ngx_mp_notify_write, sizeof(ngx_event_t));
-    c->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (c->fd == -1) {
+    ngx_memzero(mc, sizeof(ngx_mp_connection_t));
+    mc->kind = NGX_MP_NOTIFIER;
+    mc->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (mc->fd == -1) {
         ngx_log_error(NGX_LOG_EMERG, log, ngx_errno, "eventfd() failed");
         return NGX_ERROR;
     }
-    c->log = log;
-    c->read = &ngx_mp_notify_read;
-    c->write = &ngx_mp_notify_write;
-    c->read->data = c;
-    c->read->log = log;
-    c->read->index = NGX_INVALID_INDEX;
-    c->read->handler = ngx_mp_notified;
-    c->write->data = c;
-    c->write->log = log;
-    return ngx_mp_watch(c, c->read);
+    mc->handle = mp_register(ngx_mp_channel, mc->fd, mc, NULL);
+    if (mc->handle == -1) {
+        ngx_mp_failed(log, NGX_LOG_ALERT, "mp_register()");
+        return NGX_ERROR;
+    }
+    ngx_memzero(&ngx_mp_notify_event, sizeof(ngx_event_t));
+    ngx_mp_notify_event.log = log;
+    return ngx_mp_await_notify();
+}
+
+static ngx_int_t
+ngx_mp_await_notify(void)
+{
+    if (mp_read(ngx_mp_notifier.handle, &ngx_mp_notify_count, sizeof(ngx_mp_notify_count)) == -1) {
+        ngx_mp_failed(ngx_cycle->log, NGX_LOG_ALERT, "mp_read() of the worker's eventfd");
+        return NGX_ERROR;
+    }
+    return NGX_OK;
 }
 
 /* May be called by any thread. */
@@ -162,30 +172,33 @@ ngx_mp_notify(ngx_event_handler_pt handler)
     uint64_t one = 1;
 
     ngx_mp_notify_handler = handler;
-    if (write(ngx_mp_notify_connection.fd, &one, sizeof(one)) != (ssize_t) sizeof(one)) {
-        ngx_log_error(NGX_LOG_ALERT, ngx_mp_notify_connection.log, ngx_errno,
+    if (write(ngx_mp_notifier.fd, &one, sizeof(one)) != (ssize_t) sizeof(one)) {
+        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, ngx_errno,
                       "write() to the eventfd of the worker failed");
         return NGX_ERROR;
     }
     return NGX_OK;
 }
 
-static void
-ngx_mp_notified(ngx_event_t *ev)
+/* A completion of the eventfd's read. */
+void
+ngx_mp_notified(struct mp_event *done, ngx_uint_t flags)
 {
-    uint64_t count;
-
-    /* Nothing to read is no error: two edges may belong to one value. */
-    if (read(ngx_mp_notify_connection.fd, &count, sizeof(count)) == (ssize_t) sizeof(count)) {
-        ngx_mp_notify_handler(ev);
+    if (done->error) {
+        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, done->error,
+                      "read of the worker's eventfd failed");
+        return;
     }
+    (void) ngx_mp_await_notify();
+    ngx_mp_notify_event.handler = ngx_mp_notify_handler;
+    ngx_mp_deliver(&ngx_mp_notify_event, flags);
 }
 
 void
 ngx_mp_notify_done(void)
 {
-    if (ngx_mp_notify_connection.fd > 0) {
-        (void) close(ngx_mp_notify_connection.fd);
-        ngx_mp_notify_connection.fd = -1;
+    if (ngx_mp_notifier.fd > 0) {
+        (void) close(ngx_mp_notifier.fd);
+        ngx_mp_notifier.fd = -1;
     }
 }

@@ -39,7 +39,12 @@ impl Response {
 impl Client {
     /// Connects to a port of 127.0.0.1.
     pub fn connect(port: u16) -> io::Result<Client> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        Client::connect_to(&format!("127.0.0.1:{port}"))
+    }
+
+    /// Connects to an address such as `[::1]:80`.
+    pub fn connect_to(address: &str) -> io::Result<Client> {
+        let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;

@@ -21,9 +21,9 @@ pub struct Setup {
     pub module: bool,
     /// How many worker processes.
     pub workers: u32,
-    /// Further directives outside all blocks.
+    /// Further directives outside all blocks; they may have a `worker_rlimit_nofile`.
     pub main: String,
-    /// Further directives of `events`.
+    /// Further directives of `events`; 4,096 `worker_connections` unless they say otherwise.
     pub events: String,
     /// Further directives of `http`, servers too.
     pub http: String,
@@ -121,12 +121,15 @@ impl Nginx {
         self.log().lines().filter(is_bad).map(String::from).collect()
     }
 
-    /// The process ids of the master's children.
+    /// The process ids of the workers; a cache has further processes.
     pub fn workers(&self) -> Vec<u32> {
         let id = self.running.id();
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
         let children = children.unwrap_or_default();
-        children.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+        let title = |id: &u32| fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        let is_worker = |id: &u32| title(id).starts_with(b"nginx: worker process");
+        let ids = children.split_whitespace().filter_map(|word| word.parse().ok());
+        ids.filter(is_worker).collect()
     }
 
     /// How many descriptors all workers have open.
@@ -163,6 +166,8 @@ impl Nginx {
 /// A page that says who serves, for tests of processes and of fall-backs.
 const WHO: &str = "location = /who { return 200 \"$pid\"; }";
 
+const CONNECTIONS: &str = "worker_connections 4096;";
+
 fn text(setup: &Setup, directory: &Path, port: u16) -> io::Result<String> {
     let (load, method, socket) = if setup.module {
         let load = format!("load_module {};", built_module()?.display());
@@ -177,10 +182,13 @@ fn text(setup: &Setup, directory: &Path, port: u16) -> io::Result<String> {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path {name}_temp;\n"))
         .concat();
+    let connections = if events.contains("worker_connections") { "" } else { CONNECTIONS };
+    let limit = "worker_rlimit_nofile";
+    let descriptors = if main.contains(limit) { "" } else { &format!("{limit} 8192;") };
     let config = format!(
-        "{load}\n{user}\n{main}\nworker_processes {workers};\nworker_rlimit_nofile 8192;\n\
+        "{load}\n{user}\n{main}\nworker_processes {workers};\n{descriptors}\n\
          pid nginx.pid;\nerror_log error.log info;\n\
-         events {{ {method} worker_connections 4096; {events} }}\n\
+         events {{ {method} {connections} {events} }}\n\
          http {{\n{temporary} access_log off; sendfile on; tcp_nopush on;\n\
          default_type text/plain;\n\
          {http}\nserver {{\nlisten 127.0.0.1:{port} backlog=4096; root html;\n\

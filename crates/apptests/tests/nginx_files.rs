@@ -65,6 +65,27 @@ fn files_arrive_whole_when_threads_read_them() {
 }
 
 #[test]
+fn threads_that_finish_at_the_same_time_all_wake_the_worker() {
+    for events in ["", "megapipe_driver epoll;"] {
+        let setup = Setup { events: events.into(), ..Setup::module() };
+        let server = "aio threads; sendfile off; output_buffers 1 4k;".to_string();
+        let nginx = Nginx::start(&Setup { server, ..setup }).unwrap();
+        nginx.place("f", &pattern(40_000)).unwrap();
+        let mut clients: Vec<Client> =
+            (0..50).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+        for _ in 0..20 {
+            for client in &mut clients {
+                client.send("GET /f HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+            }
+            for client in &mut clients {
+                assert!(client.response().unwrap().body == pattern(40_000));
+            }
+        }
+        assert_eq!(nginx.complaints(), [""; 0]);
+    }
+}
+
+#[test]
 fn a_hundred_megabytes_arrive_whole() {
     let nginx = Nginx::start(&Setup::module()).unwrap();
     let content = pattern(100_000_000);
@@ -124,10 +145,59 @@ fn corpus() -> Vec<Vec<u8>> {
     ask(&format!("{}{}", "GET /small HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3), {
         format!("GET /large HTTP/1.1\r\n{tail}")
     }));
+    for path in FEATURES {
+        ask(&format!("GET {path} HTTP/1.1\r\n{tail}"));
+        ask(&format!("GET {path} HTTP/1.0\r\n\r\n"));
+        ask(&format!("HEAD {path} HTTP/1.1\r\n{tail}"));
+    }
+    ask("GET /once HTTP/1.1\r\nHost: test\r\n\r\n");
+    ask("GET /small HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /small HTTP/1.0\r\n\r\n");
+    ask(&format!("POST /linger HTTP/1.1\r\nContent-Length: 9\r\n{tail}unread..."));
     corpus
 }
 
+/// What other modules of nginx make: subrequests, filters, the cache, limits.
+const FEATURES: [&str; 17] = [
+    "/included.shtml",
+    "/framed/small",
+    "/framed/large",
+    "/empty",
+    "/missing/page",
+    "/handled",
+    "/followed",
+    "/once",
+    "/linger",
+    "/chunks/large",
+    "/streamed/large",
+    "/streamed/packed",
+    "/cached/large",
+    "/cached/large",
+    "/cached/packed",
+    "/limited/large",
+    "/mirrored/small",
+];
+
 const CORPUS_SERVER: &str = "
+    location = /included.shtml { ssi on; ssi_types text/plain; }
+    location /framed/ { alias html/; addition_types text/plain;
+                        add_before_body /small; add_after_body /empty-not; }
+    location = /empty-not { return 200 \"end\\n\"; }
+    location = /empty { return 204; }
+    location /missing/ { error_page 404 =418 /teapot; }
+    location = /teapot { return 418 \"short and stout\\n\"; }
+    location = /handled { proxy_pass http://127.0.0.1:{port}/none; proxy_intercept_errors on;
+                          error_page 404 = @named; }
+    location @named { return 200 \"named\\n\"; }
+    location = /followed { post_action /small; return 200 \"first\\n\"; }
+    location = /once { keepalive_requests 1; return 200 \"once\\n\"; }
+    location = /linger { lingering_close always; lingering_timeout 1s; return 200 \"bye\\n\"; }
+    location /chunks/ { alias html/; sendfile_max_chunk 10k; }
+    location /limited/ { alias html/; limit_rate 400k; limit_rate_after 100k; }
+    location /streamed/ { proxy_pass http://127.0.0.1:{port}/; proxy_buffering off; }
+    location = /packed { gzip on; gzip_types *; gzip_min_length 1; alias html/packed.txt; }
+    location /cached/ { proxy_pass http://127.0.0.1:{port}/; proxy_cache pages;
+                        proxy_cache_valid 1m; add_header X-Cache $upstream_cache_status; }
+    location /mirrored/ { alias html/; mirror /sink; }
     location /dir/ { autoindex on; }
     location /packed.txt { gzip on; gzip_min_length 1; }
     location /echo { client_max_body_size 1m; proxy_pass http://127.0.0.1:{port}/sink; }
@@ -148,10 +218,13 @@ fn masked(answer: &[u8], port: u16) -> String {
 }
 
 fn corpus_server(module: bool) -> Nginx {
-    let setup = Setup { module, server: CORPUS_SERVER.to_string(), ..Setup::module() };
+    let http = "proxy_cache_path {dir}/cache keys_zone=pages:1m;".to_string();
+    let setup = Setup { module, server: CORPUS_SERVER.to_string(), http, ..Setup::module() };
     let nginx = Nginx::start(&setup).unwrap();
     let y2k = std::time::UNIX_EPOCH + std::time::Duration::from_secs(946_684_800);
-    let files: [(&str, Vec<u8>); 5] = [
+    let included = "<!--#include virtual=\"/small\" -->, <!--#include virtual=\"/large\" -->.";
+    let files: [(&str, Vec<u8>); 6] = [
+        ("included.shtml", included.into()),
         ("index.html", b"<p>hello\n".to_vec()),
         ("small", b"a small file\n".to_vec()),
         ("large", pattern(200_000)),

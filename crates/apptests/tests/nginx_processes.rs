@@ -4,6 +4,7 @@ use megapipe_apptests::http::{Client, exchange};
 use megapipe_apptests::nginx::{Nginx, Setup};
 use megapipe_apptests::{eventually, xtask};
 use std::collections::BTreeSet;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -33,6 +34,14 @@ fn pin_to(cpu: usize) -> bool {
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
 }
 
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Short connections from several threads while `disturb` runs; how many were served.
 fn under_load(port: u16, disturb: impl FnOnce()) -> u64 {
     let done = AtomicBool::new(false);
@@ -46,8 +55,9 @@ fn under_load(port: u16, disturb: impl FnOnce()) -> u64 {
                 }
             });
         }
+        // Also when this fails; the others would go on for ever.
+        let _stop = Stop(&done);
         disturb();
-        done.store(true, Ordering::Relaxed);
     });
     served.into_inner()
 }
@@ -177,17 +187,90 @@ fn other_ways_to_share_a_listener_work_too() {
 }
 
 #[test]
-fn a_server_without_a_master_serves_and_reloads() {
-    let main = "master_process off;".to_string();
-    let setup = Setup { main, ..Setup::module() };
-    let mut nginx = Nginx::start(&setup).unwrap();
-    let first = answering(nginx.port());
-    nginx.signal(libc::SIGHUP).unwrap();
-    for _ in 0..50 {
-        assert_eq!(answering(nginx.port()), first);
+fn a_server_without_a_master_serves_and_ends() {
+    for signal in [libc::SIGTERM, libc::SIGQUIT] {
+        let main = "master_process off;".to_string();
+        let mut nginx = Nginx::start(&Setup { main, ..Setup::module() }).unwrap();
+        let served = under_load(nginx.port(), || {
+            for _ in 0..50 {
+                answering(nginx.port());
+            }
+        });
+        assert!(served > 0);
+        nginx.signal(signal).unwrap();
+        assert!(nginx.wait().unwrap().success());
+        assert_eq!(nginx.complaints(), [""; 0]);
     }
-    nginx.signal(libc::SIGTERM).unwrap();
+}
+
+/// The process id that the master wrote, once it is there and not this.
+fn master(nginx: &Nginx, other: Option<i32>) -> Option<i32> {
+    let text = std::fs::read_to_string(nginx.directory().join("nginx.pid")).ok()?;
+    Some(text.trim().parse().ok()?).filter(|id| Some(*id) != other)
+}
+
+/// A daemon, which is ended with the test.
+struct Daemon(i32);
+
+impl Daemon {
+    fn signal(&self, signal: i32) {
+        // SAFETY: kill takes numbers alone; the daemon is one that this test started.
+        unsafe { libc::kill(self.0, signal) };
+    }
+
+    /// Not counting one that nobody has waited for yet.
+    fn runs(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0));
+        status.is_ok_and(|status| !status.contains("State:\tZ"))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.runs() {
+            self.signal(libc::SIGTERM);
+        }
+        if !eventually(PATIENCE, || !self.runs()) {
+            self.signal(libc::SIGKILL);
+        }
+    }
+}
+
+#[test]
+fn a_new_binary_takes_over_without_a_failed_request() {
+    let events = "megapipe_partition off;".to_string();
+    let mut nginx = Nginx::start(&Setup { events, ..two_workers() }).unwrap();
+    nginx.signal(libc::SIGQUIT).unwrap();
     assert!(nginx.wait().unwrap().success());
+    // The same again as a daemon: nginx does not replace its binary in the foreground.
+    // By its whole path, because it starts itself as it was started, without searching.
+    let paths = std::env::var_os("PATH").unwrap();
+    let program = std::env::split_paths(&paths).map(|path| path.join("nginx"));
+    let mut command = Command::new(program.into_iter().find(|path| path.is_file()).unwrap());
+    command.arg("-p").arg(nginx.directory()).arg("-c").arg(nginx.directory().join("nginx.conf"));
+    command.arg("-e").arg(nginx.directory().join("error.log"));
+    assert!(command.status().unwrap().success(), "{}", nginx.log());
+    assert!(eventually(PATIENCE, || master(&nginx, None).is_some()), "{}", nginx.log());
+    let old = Daemon(master(&nginx, None).unwrap());
+    let started = |workers| nginx.log().matches("megapipe: driver").count() >= workers;
+    assert!(eventually(PATIENCE, || started(4)), "{}", nginx.log());
+    let mut new = None;
+    under_load(nginx.port(), || {
+        old.signal(libc::SIGUSR2);
+        let succeeded = || master(&nginx, Some(old.0)).is_some();
+        assert!(eventually(PATIENCE, succeeded), "{}", nginx.log());
+        new = master(&nginx, Some(old.0)).map(Daemon);
+        assert!(eventually(PATIENCE, || started(6)), "{}", nginx.log());
+        old.signal(libc::SIGWINCH);
+        let idle = || nginx.log().matches("megapipe: connections: ").count() >= 4;
+        assert!(eventually(PATIENCE, idle), "the old workers stay: {}", nginx.log());
+        old.signal(libc::SIGQUIT);
+        assert!(eventually(PATIENCE, || !old.runs()), "{}", nginx.log());
+    });
+    for _ in 0..20 {
+        answering(nginx.port());
+    }
+    drop(new);
     assert_eq!(nginx.complaints(), [""; 0]);
 }
 

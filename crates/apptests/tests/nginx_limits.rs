@@ -1,0 +1,157 @@
+//! What happens at the limits: of descriptors, of connections, of patience, and at the end.
+
+use megapipe_apptests::eventually;
+use megapipe_apptests::http::Client;
+use megapipe_apptests::nginx::{Nginx, Setup};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server with one small file `f`.
+fn server(setup: &Setup) -> Nginx {
+    let nginx = Nginx::start(setup).unwrap();
+    nginx.place("f", b"0123456789").unwrap();
+    nginx
+}
+
+/// Whether a new connection is served.
+fn serves(nginx: &Nginx) -> bool {
+    let answer = Client::connect(nginx.port()).and_then(|mut client| client.get("/f"));
+    answer.is_ok_and(|answer| answer.body == b"0123456789")
+}
+
+/// How many lines of the log contain the text.
+fn lines_with(nginx: &Nginx, text: &str) -> usize {
+    nginx.log().lines().filter(|line| line.contains(text)).count()
+}
+
+#[test]
+fn workers_that_are_bound_to_cpus_start_and_serve() {
+    for (workers, affinity) in [(1, "01"), (1, "auto"), (2, "auto"), (2, "01 01")] {
+        let main = format!("worker_cpu_affinity {affinity};");
+        let nginx = server(&Setup { main, workers, ..Setup::module() });
+        let first = nginx.workers();
+        for _ in 0..40 {
+            assert!(serves(&nginx), "{workers} {affinity}: {}", nginx.log());
+        }
+        nginx.reload().unwrap();
+        assert!(serves(&nginx), "{workers} {affinity}: {}", nginx.log());
+        assert_eq!(lines_with(&nginx, "exited on signal"), 0, "{first:?} {}", nginx.log());
+        assert_eq!(nginx.complaints(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_worker_without_descriptors_pauses_and_goes_on() {
+    for events in ["megapipe_lwsockets off;", "megapipe_driver epoll;"] {
+        let main = "worker_rlimit_nofile 40;".to_string();
+        let nginx = server(&Setup { main, events: events.into(), ..Setup::module() });
+        let waiting: Vec<Client> =
+            (0..60).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+        let failures = || lines_with(&nginx, "accept() through the channel failed");
+        assert!(eventually(PATIENCE, || failures() >= 3), "{events}: {}", nginx.log());
+        assert!(failures() < 30, "it pauses: {}", nginx.log());
+        assert!(nginx.log().contains("[crit]"), "{}", nginx.log());
+        drop(waiting);
+        for _ in 0..20 {
+            assert!(eventually(PATIENCE, || serves(&nginx)), "{events}: {}", nginx.log());
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_pauses_can_end() {
+    for workers in [1, 2] {
+        let main = "worker_rlimit_nofile 40; worker_shutdown_timeout 1s;".to_string();
+        let events = "megapipe_lwsockets off;".to_string();
+        let mut nginx = server(&Setup { main, events, workers, ..Setup::module() });
+        let waiting: Vec<Client> =
+            (0..60 * workers).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+        let pauses = || lines_with(&nginx, "accept() through the channel failed") > 0;
+        assert!(eventually(PATIENCE, pauses), "{}", nginx.log());
+        nginx.signal(libc::SIGQUIT).unwrap();
+        assert!(nginx.wait().unwrap().success(), "{}", nginx.log());
+        assert_eq!(lines_with(&nginx, "exited on signal"), 0, "{}", nginx.log());
+        drop(waiting);
+    }
+}
+
+#[test]
+fn connections_above_the_limit_are_closed_and_the_worker_goes_on() {
+    for events in ["", "megapipe_lwsockets off;", "megapipe_driver epoll;"] {
+        let events = format!("worker_connections 24; {events}");
+        let nginx = server(&Setup { events: events.clone(), ..Setup::module() });
+        let mut clients: Vec<Client> =
+            (0..100).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+        let served = clients.iter_mut().filter_map(|client| client.get("/f").ok()).count();
+        assert!(served >= 1, "{events}: {}", nginx.log());
+        let refused = lines_with(&nginx, "worker_connections are not enough");
+        assert!((1..=300).contains(&refused), "{events}: {refused} lines");
+        drop(clients);
+        assert!(eventually(PATIENCE, || serves(&nginx)), "{events}: {}", nginx.log());
+        for _ in 0..30 {
+            assert!(serves(&nginx), "{events}: {}", nginx.log());
+        }
+    }
+}
+
+#[test]
+fn a_graceful_end_does_not_wait_for_idle_connections() {
+    for workers in [1, 2] {
+        let mut nginx = server(&Setup { workers, ..Setup::module() });
+        let mut idle: Vec<Client> =
+            (0..300).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+        for client in &mut idle {
+            assert_eq!(client.get("/f").unwrap().status, 200);
+        }
+        nginx.signal(libc::SIGQUIT).unwrap();
+        assert!(nginx.wait().unwrap().success());
+        for client in idle {
+            assert_eq!(client.rest().unwrap(), b"");
+        }
+        assert_eq!(nginx.complaints(), [""; 0]);
+    }
+}
+
+#[test]
+fn silent_clients_and_stuck_readers_are_let_go_when_the_shutdown_is_to_end() {
+    let main = "worker_shutdown_timeout 1s;".to_string();
+    let server_text = "location = /limited { limit_rate 1k; alias html/small; }".to_string();
+    let mut nginx = server(&Setup { main, server: server_text, ..Setup::module() });
+    nginx.place("large", &vec![b'x'; 30_000_000]).unwrap();
+    nginx.place("small", &vec![b'x'; 60_000]).unwrap();
+    let silent: Vec<Client> = (0..300).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+    let mut stuck: Vec<Client> = (0..4).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+    for (client, path) in stuck.iter_mut().zip(["large", "limited", "large", "small"]) {
+        client.send(format!("GET /{path} HTTP/1.1\r\nHost: t\r\n\r\n")).unwrap();
+        client.head().unwrap();
+    }
+    // What the channel has in flight for this one will never be taken.
+    let mut pipelining = Client::connect(nginx.port()).unwrap();
+    pipelining.send("GET /small HTTP/1.1\r\nHost: t\r\n\r\n".repeat(400)).unwrap();
+    pipelining.head().unwrap();
+    nginx.signal(libc::SIGQUIT).unwrap();
+    assert!(nginx.wait().unwrap().success());
+    for client in silent {
+        assert!(client.rest().is_ok_and(|bytes| bytes.is_empty()));
+    }
+    assert_eq!(nginx.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_worker_that_is_terminated_in_the_middle_of_its_work_ends_at_once() {
+    let main = "thread_pool default threads=2;".to_string();
+    let text = "aio threads; sendfile off; output_buffers 1 4k;".to_string();
+    let mut nginx = server(&Setup { main, server: text, ..Setup::module() });
+    nginx.place("large", &vec![b'x'; 3_000_000]).unwrap();
+    let mut clients: Vec<Client> =
+        (0..40).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+    for client in &mut clients {
+        client.send("GET /large HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+    }
+    clients[0].head().unwrap();
+    nginx.signal(libc::SIGTERM).unwrap();
+    assert!(nginx.wait().unwrap().success());
+    assert_eq!(lines_with(&nginx, "exited on signal"), 0, "{}", nginx.log());
+    assert_eq!(nginx.complaints(), [""; 0]);
+}
