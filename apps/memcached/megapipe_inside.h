@@ -11,6 +11,10 @@
 /* Completions taken at a time. */
 #define MEGAPIPE_BATCH 64
 
+/* Requests between looking for a bucket, looking for its item, and answering: enough to cover an
+ * access to memory, and few enough for the CPU to have all of them under way. */
+#define MEGAPIPE_AHEAD 6
+
 /* Addresses that a server can listen on through the channel. */
 #define MEGAPIPE_LISTENERS_MAX 64
 
@@ -138,6 +142,10 @@ void megapipe_drive(struct megapipe_connection *connection, short which);
 void megapipe_finish(struct megapipe_connection *connection);
 void megapipe_free(struct megapipe_connection *connection);
 void megapipe_reap(struct megapipe_worker *worker);
+
+/* megapipe_prefetch.c */
+const void *megapipe_prefetch_bucket(const struct mp_event *event);
+void megapipe_prefetch_item(const void *bucket);
 
 /* megapipe_stream.c */
 int megapipe_receive(struct megapipe_connection *connection);

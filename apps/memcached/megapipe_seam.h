@@ -47,6 +47,11 @@ void megapipe_close(struct conn *c);
 /* Leaves a listening TCP socket to the workers, each of which accepts on its CPUs. */
 void megapipe_listen(struct conn *c);
 
+/* Where the items of a hash value begin, in memcached's own table; the only function here that
+ * memcached defines. Valid in a worker until it has returned to its loop, as the table is only
+ * changed for a larger one while the workers stand still. */
+const void *megapipe_bucket(uint32_t hash_value);
+
 /* The figures of `stats megapipe`; the function is memcached's ADD_STAT. */
 void megapipe_stats(void (*add_stats)(const char *key, const uint16_t key_bytes, const char *value,
                                       const uint32_t value_bytes, const void *cookie),

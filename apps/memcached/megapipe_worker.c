@@ -144,6 +144,21 @@ static void handle(struct megapipe_worker *worker, const struct mp_event *event)
     }
 }
 
+/* Handles a batch while the memory of the requests in it is on its way. */
+static void handle_batch(struct megapipe_worker *worker, const struct mp_event *events,
+                         int count) {
+    const void *buckets[MEGAPIPE_BATCH];
+    for (int i = -2 * MEGAPIPE_AHEAD; i < count; i++) {
+        const int bucket = i + 2 * MEGAPIPE_AHEAD, item = i + MEGAPIPE_AHEAD;
+        if (bucket < count)
+            buckets[bucket] = megapipe_prefetch_bucket(&events[bucket]);
+        if (item >= 0 && item < count)
+            megapipe_prefetch_item(buckets[item]);
+        if (i >= 0)
+            handle(worker, &events[i]);
+    }
+}
+
 static int patience_ms(const struct megapipe_worker *worker) {
     if (!TAILQ_EMPTY(&worker->ready))
         return 0;
@@ -181,8 +196,7 @@ void megapipe_worker_run(struct event_base *base) {
             megapipe_complain("a worker's channel has failed");
             exit(EXIT_FAILURE);
         }
-        for (int i = 0; i < taken; i++)
-            handle(worker, &events[i]);
+        handle_batch(worker, events, taken);
         megapipe_run_ready(worker);
         keep_house(worker);
     }

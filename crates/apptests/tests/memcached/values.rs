@@ -133,3 +133,36 @@ fn datagrams_are_answered() {
         }
     }
 }
+
+#[test]
+fn requests_in_any_pieces_are_understood() {
+    let long = "k".repeat(250);
+    let requests = [
+        ("set key 0 0 5\r\nvalue\r\n", "STORED"),
+        ("get key\r\n", "VALUE key 0 5"),
+        ("get  key \r\n", "VALUE key 0 5"),
+        ("mg key v\r\n", "VA 5"),
+        ("get\r\n", "ERROR"),
+        ("get \r\n", "ERROR"),
+        (" \r\n", "ERROR"),
+        ("touch key 0\r\n", "TOUCHED"),
+        (&format!("get {long}\r\n"), "END"),
+        (&format!("get {long}k\r\n"), "CLIENT_ERROR bad command line format"),
+    ];
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "1"]);
+        server.client().set("key", b"value");
+        for (request, expected) in requests {
+            // All at once, so that the pieces come in batches.
+            let cuts = (1..=request.len()).step_by(1 + request.len() / 40);
+            let mut clients: Vec<_> = cuts.map(|cut| (cut, server.client())).collect();
+            for (cut, client) in &mut clients {
+                client.send(&request.as_bytes()[..*cut]);
+            }
+            for (cut, client) in &mut clients {
+                client.send(&request.as_bytes()[*cut..]);
+                assert_eq!(client.line(), expected, "{driver}: `{request}` cut at {cut}");
+            }
+        }
+    }
+}
