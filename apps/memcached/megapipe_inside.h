@@ -39,6 +39,9 @@ struct megapipe_piece;
 /* How long a worker without free descriptors waits before it accepts again, as memcached does. */
 #define MEGAPIPE_RETRY_MS 10
 
+/* Connections of a worker that wait, no longer than that, for the ends of others. */
+#define MEGAPIPE_POSTPONED_MAX 16
+
 /* Every cookie begins with its kind. */
 enum megapipe_kind { MEGAPIPE_NOTIFY, MEGAPIPE_LISTENER, MEGAPIPE_STREAM, MEGAPIPE_READINESS };
 
@@ -88,6 +91,12 @@ struct megapipe_share {
     bool accepting;
 };
 
+/* An accepted connection for which there seems to be no room. */
+struct megapipe_postponed {
+    struct megapipe_share *share;
+    int fd;
+};
+
 struct megapipe_worker {
     LIBEVENT_THREAD *thread;
     mp_channel *channel;
@@ -104,6 +113,9 @@ struct megapipe_worker {
     struct megapipe_connections closing;
     int64_t closing_checked_at_ms;
     int64_t accept_again_at_ms; /* 0: nothing to do again */
+    struct megapipe_postponed postponed[MEGAPIPE_POSTPONED_MAX];
+    unsigned postponed_count;
+    int64_t postponed_at_ms; /* the first of them */
     SLIST_HEAD(, megapipe_piece) pieces; /* free ones, the warmest first */
     unsigned pieces_free;
     /* Written by the worker alone, read by any thread's `stats megapipe`. */
@@ -132,6 +144,7 @@ void megapipe_complain(const char *what);
 void megapipe_listeners_sync(struct megapipe_worker *worker);
 bool megapipe_listeners_changed(const struct megapipe_worker *worker);
 void megapipe_accepted(struct megapipe_share *share, const struct mp_event *event);
+void megapipe_decide_postponed(struct megapipe_worker *worker);
 void megapipe_listener_event(const struct event *event, bool accepting);
 
 /* megapipe_connection.c */

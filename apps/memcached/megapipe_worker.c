@@ -160,7 +160,7 @@ static void handle_batch(struct megapipe_worker *worker, const struct mp_event *
 }
 
 static int patience_ms(const struct megapipe_worker *worker) {
-    if (!TAILQ_EMPTY(&worker->ready))
+    if (!TAILQ_EMPTY(&worker->ready) || worker->postponed_count != 0)
         return 0;
     if (worker->accept_again_at_ms != 0)
         return MEGAPIPE_RETRY_MS;
@@ -173,8 +173,12 @@ int64_t megapipe_now_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* What is done because time has passed, not because something has completed. */
-static void keep_house(struct megapipe_worker *worker) {
+/* What is done because time has passed or nothing is left to do, not because something has
+ * completed. */
+static void keep_house(struct megapipe_worker *worker, bool is_idle) {
+    if (worker->postponed_count != 0
+        && (is_idle || megapipe_now_ms() - worker->postponed_at_ms >= MEGAPIPE_RETRY_MS))
+        megapipe_decide_postponed(worker);
     if (!TAILQ_EMPTY(&worker->closing))
         megapipe_reap(worker);
     if (worker->accept_again_at_ms != 0 && megapipe_now_ms() >= worker->accept_again_at_ms) {
@@ -198,7 +202,7 @@ void megapipe_worker_run(struct event_base *base) {
         }
         handle_batch(worker, events, taken);
         megapipe_run_ready(worker);
-        keep_house(worker);
+        keep_house(worker, taken == 0);
     }
     if (mp_destroy(worker->channel) == -1)
         megapipe_complain("cannot end a worker's channel");

@@ -93,6 +93,18 @@ pub(crate) const TABLE: &[Changed] = &[
                 change: Change::Replace("    megapipe_close(c);"),
             },
             Edit {
+                why: "the limit of connections is one of descriptors, of which channels have more",
+                anchor: "rlim.rlim_max = settings.maxconns;",
+                times: 1,
+                change: Change::Replace("rlim.rlim_max = megapipe_hard_limit(rlim.rlim_max);"),
+            },
+            Edit {
+                why: "and so is whether a connection is one too many",
+                anchor: "sfd >= settings.maxconns - 1",
+                times: 1,
+                change: Change::Replace("megapipe_is_full(sfd)"),
+            },
+            Edit {
                 why: "every worker accepts",
                 anchor: "listen_conn = listen_conn_add;",
                 times: 1,
