@@ -66,7 +66,7 @@ static void make_room(int addresses) {
     const rlim_t wanted = settings.maxconns + descriptors_for(addresses);
     limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) == -1)
-        perror("megapipe: cannot raise the limit of descriptors; those of the channels count in -c");
+        perror("megapipe: cannot raise the limit of descriptors; the channels' count in -c");
     else
         atomic_store(&descriptors_limit, (int)limit.rlim_cur);
 }

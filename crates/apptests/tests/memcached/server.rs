@@ -1,6 +1,7 @@
 //! A memcached on the channel and a client of it.
 
 use megapipe_apptests::{Running, eventually, target_dir, xtask};
+use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,8 +18,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// What MEGAPIPE_DRIVER says.
 pub(crate) const DRIVERS: [&str; 2] = ["auto", "epoll"];
 
-/// Builds it once, by the command that a person would use.
+/// Builds it once, by the command that a person would use. MEGAPIPE_MEMCACHED in the environment
+/// names another build of the adapted one.
 fn binary(tree: &str) -> PathBuf {
+    if tree == "megapipe"
+        && let Some(other) = env::var_os("MEGAPIPE_MEMCACHED")
+    {
+        return other.into();
+    }
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| xtask(&["memcached"]).unwrap());
     target_dir().join("apps/memcached").join(tree).join("memcached")
