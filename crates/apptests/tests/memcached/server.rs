@@ -122,13 +122,13 @@ impl Client<TcpStream> {
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Client { reader: BufReader::new(stream) }
     }
-
-    pub(crate) fn stream(&self) -> &TcpStream {
-        self.reader.get_ref()
-    }
 }
 
 impl<S: Read + Write> Client<S> {
+    pub(crate) fn stream(&self) -> &S {
+        self.reader.get_ref()
+    }
+
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.reader.get_mut().write_all(bytes).unwrap();
     }

@@ -80,6 +80,11 @@ pub(crate) fn compare_suites(root: &Path) -> Result<(), String> {
     run(root, &["--test"])
 }
 
+/// Our tests on the adapted server under AddressSanitizer, as a step of the full run.
+pub(crate) fn sanitize(root: &Path) -> Result<(), String> {
+    run(root, &["--sanitize"])
+}
+
 impl Build {
     fn new(root: &Path) -> Result<Build, String> {
         let target = root.join(steps::target_dir());

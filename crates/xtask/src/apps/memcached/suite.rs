@@ -12,7 +12,7 @@ use super::earlier::Earlier;
 use super::{Build, Tree};
 
 /// The tests mostly sleep, so more run at once than there are CPUs.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 
 /// The longest of them takes about a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
