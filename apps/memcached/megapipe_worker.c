@@ -150,12 +150,17 @@ static void handle_batch(struct megapipe_worker *worker, const struct mp_event *
     const void *buckets[MEGAPIPE_BATCH];
     for (int i = -2 * MEGAPIPE_AHEAD; i < count; i++) {
         const int bucket = i + 2 * MEGAPIPE_AHEAD, item = i + MEGAPIPE_AHEAD;
+        /* Nothing is gained for a lone request. */
         if (bucket < count)
-            buckets[bucket] = megapipe_prefetch_bucket(&events[bucket]);
+            buckets[bucket] = count > 1 ? megapipe_prefetch_bucket(&events[bucket]) : NULL;
         if (item >= 0 && item < count)
             megapipe_prefetch_item(buckets[item]);
-        if (i >= 0)
-            handle(worker, &events[i]);
+        if (i < 0)
+            continue;
+        handle(worker, &events[i]);
+        /* The worker may have stood still meanwhile, for the table to be changed for another. */
+        if (events[i].cookie == &worker->notify_kind)
+            memset(buckets, 0, sizeof(buckets));
     }
 }
 

@@ -1,8 +1,10 @@
 //! What goes in comes out: large, many at once, slowly.
 
-use crate::server::{DRIVERS, Server, pattern};
+use crate::server::{DRIVERS, PATIENCE, Server, pattern};
+use megapipe_apptests::eventually;
 use std::io::Write;
 use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 #[test]
@@ -163,6 +165,42 @@ fn requests_in_any_pieces_are_understood() {
                 client.send(&request.as_bytes()[*cut..]);
                 assert_eq!(client.line(), expected, "{driver}: `{request}` cut at {cut}");
             }
+        }
+    }
+}
+
+#[test]
+fn the_table_grows_under_load() {
+    const CLIENTS: usize = 8;
+    const KEYS: usize = 10_000;
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "2", "-o", "hashpower=12"]);
+        let before = server.client().number("", "hash_power_level");
+        let (address, grown) = (&server, &AtomicBool::new(false));
+        let mut client = server.client();
+        thread::scope(|scope| {
+            for client in 0..CLIENTS {
+                scope.spawn(move || {
+                    let mut connection = address.client();
+                    let mut keys = 0..KEYS / CLIENTS;
+                    while !grown.load(Ordering::Relaxed) || !keys.is_empty() {
+                        if let Some(key) = keys.next() {
+                            connection.set(&format!("key{client}-{key}"), &pattern(key, 20));
+                        }
+                        let first = connection.get(&format!("key{client}-0"));
+                        assert!(first == Some(pattern(0, 20)), "{driver}: {client}");
+                    }
+                });
+            }
+            // memcached looks once a second whether it should.
+            let grows = || client.number("", "hash_power_level") > before;
+            let in_time = eventually(PATIENCE, grows);
+            grown.store(true, Ordering::Relaxed);
+            assert!(in_time, "{driver}: the table is as before");
+        });
+        for key in 0..KEYS / CLIENTS {
+            let found = client.get(&format!("key3-{key}"));
+            assert!(found == Some(pattern(key, 20)), "{driver}: {key}");
         }
     }
 }
