@@ -11,6 +11,10 @@
 /* Completions taken at a time. */
 #define MEGAPIPE_BATCH 64
 
+/* Requests between looking for a bucket, looking for its item, and answering: enough to cover an
+ * access to memory, and few enough for the CPU to have all of them under way. */
+#define MEGAPIPE_AHEAD 6
+
 /* Addresses that a server can listen on through the channel. */
 #define MEGAPIPE_LISTENERS_MAX 64
 
@@ -34,6 +38,9 @@ struct megapipe_piece;
 
 /* How long a worker without free descriptors waits before it accepts again, as memcached does. */
 #define MEGAPIPE_RETRY_MS 10
+
+/* Connections of a worker that wait, no longer than that, for the ends of others. */
+#define MEGAPIPE_POSTPONED_MAX 16
 
 /* Every cookie begins with its kind. */
 enum megapipe_kind { MEGAPIPE_NOTIFY, MEGAPIPE_LISTENER, MEGAPIPE_STREAM, MEGAPIPE_READINESS };
@@ -84,6 +91,12 @@ struct megapipe_share {
     bool accepting;
 };
 
+/* An accepted connection for which there seems to be no room. */
+struct megapipe_postponed {
+    struct megapipe_share *share;
+    int fd;
+};
+
 struct megapipe_worker {
     LIBEVENT_THREAD *thread;
     mp_channel *channel;
@@ -100,6 +113,9 @@ struct megapipe_worker {
     struct megapipe_connections closing;
     int64_t closing_checked_at_ms;
     int64_t accept_again_at_ms; /* 0: nothing to do again */
+    struct megapipe_postponed postponed[MEGAPIPE_POSTPONED_MAX];
+    unsigned postponed_count;
+    int64_t postponed_at_ms; /* the first of them */
     SLIST_HEAD(, megapipe_piece) pieces; /* free ones, the warmest first */
     unsigned pieces_free;
     /* Written by the worker alone, read by any thread's `stats megapipe`. */
@@ -128,6 +144,7 @@ void megapipe_complain(const char *what);
 void megapipe_listeners_sync(struct megapipe_worker *worker);
 bool megapipe_listeners_changed(const struct megapipe_worker *worker);
 void megapipe_accepted(struct megapipe_share *share, const struct mp_event *event);
+void megapipe_decide_postponed(struct megapipe_worker *worker);
 void megapipe_listener_event(const struct event *event, bool accepting);
 
 /* megapipe_connection.c */
@@ -138,6 +155,10 @@ void megapipe_drive(struct megapipe_connection *connection, short which);
 void megapipe_finish(struct megapipe_connection *connection);
 void megapipe_free(struct megapipe_connection *connection);
 void megapipe_reap(struct megapipe_worker *worker);
+
+/* megapipe_prefetch.c */
+const void *megapipe_prefetch_bucket(const struct mp_event *event);
+void megapipe_prefetch_item(const void *bucket);
 
 /* megapipe_stream.c */
 int megapipe_receive(struct megapipe_connection *connection);

@@ -2,11 +2,13 @@
 #include "megapipe_inside.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Written by the main thread before the count grows, and never changed afterwards, but for
@@ -17,6 +19,9 @@ static struct {
 } listeners[MEGAPIPE_LISTENERS_MAX];
 static atomic_int listeners_count;
 static atomic_uint generation;
+
+/* Numbers of descriptors end here; 0 until the first address is listened on. */
+static atomic_int descriptors_limit;
 
 /* Wakes the main thread, which alone may stop accepting everywhere. */
 static int exhausted_fd = -1;
@@ -36,6 +41,39 @@ static void exhausted(evutil_socket_t fd, short which, void *argument) {
     STATS_UNLOCK();
     if (accepting)
         accept_new_conns(false);
+}
+
+/* What the channels take beyond what libevent would: a few descriptors for each address. */
+static rlim_t descriptors_for(int addresses) {
+    return 1 + (rlim_t)addresses * (1 + 2 * settings.num_threads);
+}
+
+rlim_t megapipe_hard_limit(rlim_t possible) {
+    const rlim_t limit = settings.maxconns;
+    const rlim_t wanted = limit + descriptors_for(MEGAPIPE_LISTENERS_MAX);
+    if (possible == RLIM_INFINITY || possible > wanted)
+        return wanted;
+    return possible > limit ? possible : limit;
+}
+
+/* memcached's limit of connections is one of descriptors: it grows by those of the channels. */
+static void make_room(int addresses) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == -1) {
+        perror("megapipe: cannot ask for the limit of descriptors");
+        exit(EXIT_FAILURE);
+    }
+    const rlim_t wanted = settings.maxconns + descriptors_for(addresses);
+    limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) == -1)
+        perror("megapipe: cannot raise the limit of descriptors; the channels' count in -c");
+    else
+        atomic_store(&descriptors_limit, (int)limit.rlim_cur);
+}
+
+bool megapipe_is_full(int fd) {
+    const int limit = atomic_load_explicit(&descriptors_limit, memory_order_relaxed);
+    return fd >= (limit != 0 ? limit : settings.maxconns) - 1;
 }
 
 static void watch_exhaustion(struct event_base *base) {
@@ -66,6 +104,7 @@ void megapipe_listen(conn *c) {
     }
     if (exhausted_fd == -1)
         watch_exhaustion(event_get_base(&c->event));
+    make_room(index + 1);
     listeners[index].c = c;
     atomic_store(&listeners[index].accepting, true);
     atomic_store(&listeners_count, index + 1);
@@ -133,17 +172,6 @@ void megapipe_listeners_sync(struct megapipe_worker *worker) {
 /* As memcached's main thread does it, without the queue to another thread. */
 static void welcome(struct megapipe_share *share, int fd) {
     LIBEVENT_THREAD *thread = share->worker->thread;
-    megapipe_count(&share->worker->accepted);
-    if (settings.maxconns_fast && fd >= settings.maxconns - 1) {
-        static const char full[] = "ERROR Too many open connections\r\n";
-        STATS_LOCK();
-        stats.rejected_conns++;
-        STATS_UNLOCK();
-        if (send(fd, full, sizeof(full) - 1, MSG_DONTWAIT | MSG_NOSIGNAL) == -1 && settings.verbose)
-            perror("megapipe: cannot refuse a connection politely");
-        close(fd);
-        return;
-    }
     conn *c = conn_new(fd, conn_new_cmd, EV_READ | EV_PERSIST, READ_BUFFER_CACHED,
                        share->listener->transport, thread->base, NULL, share->listener->tag,
                        share->listener->protocol);
@@ -155,6 +183,49 @@ static void welcome(struct megapipe_share *share, int fd) {
     conn_io_queue_setup(c);
     /* A new connection's first turn only leads here; it would have to wait for a second one. */
     c->state = conn_read;
+}
+
+static void refuse(int fd) {
+    static const char full[] = "ERROR Too many open connections\r\n";
+    STATS_LOCK();
+    stats.rejected_conns++;
+    STATS_UNLOCK();
+    if (send(fd, full, sizeof(full) - 1, MSG_DONTWAIT | MSG_NOSIGNAL) == -1 && settings.verbose)
+        perror("megapipe: cannot refuse a connection politely");
+    close(fd);
+}
+
+/* The kernel accepts while the ends of other connections still lie in the queue of completions.
+ * So a connection too many waits until they have been looked at. */
+static void postpone(struct megapipe_share *share, int fd) {
+    struct megapipe_worker *worker = share->worker;
+    if (worker->postponed_count == MEGAPIPE_POSTPONED_MAX) {
+        refuse(fd);
+        return;
+    }
+    if (worker->postponed_count == 0)
+        worker->postponed_at_ms = megapipe_now_ms();
+    worker->postponed[worker->postponed_count++] = (struct megapipe_postponed){share, fd};
+}
+
+/* A lower number is free if others have ended meanwhile. */
+void megapipe_decide_postponed(struct megapipe_worker *worker) {
+    const unsigned count = worker->postponed_count;
+    worker->postponed_count = 0;
+    for (unsigned i = 0; i < count; i++) {
+        const int fd = worker->postponed[i].fd;
+        const int lower = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+        if (lower == -1 || megapipe_is_full(lower)) {
+            refuse(fd);
+            if (lower != -1)
+                close(lower);
+        } else {
+            close(fd);
+            welcome(worker->postponed[i].share, lower);
+        }
+    }
+    worker->accept_again_at_ms = 0;
+    megapipe_listeners_sync(worker);
 }
 
 /* Without maxconns_fast nobody is refused, and the main thread stops all accepting until a
@@ -169,8 +240,13 @@ static void out_of_descriptors(struct megapipe_worker *worker) {
 }
 
 void megapipe_accepted(struct megapipe_share *share, const struct mp_event *event) {
-    if (event->error == 0)
-        welcome(share, event->fd);
+    if (event->error == 0) {
+        megapipe_count(&share->worker->accepted);
+        if (settings.maxconns_fast && megapipe_is_full(event->fd))
+            postpone(share, event->fd);
+        else
+            welcome(share, event->fd);
+    }
     if ((event->flags & MP_MORE) != 0)
         return;
     /* The accepting has ended: on request, or by an error after which it can go on. */

@@ -8,7 +8,9 @@
 #define MEGAPIPE_SEAM_H
 
 #include <event.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
@@ -46,6 +48,18 @@ void megapipe_close(struct conn *c);
 
 /* Leaves a listening TCP socket to the workers, each of which accepts on its CPUs. */
 void megapipe_listen(struct conn *c);
+
+/* The hard limit of descriptors for memcached's limit of connections, with room for those of the
+ * channels as far as it is possible. */
+rlim_t megapipe_hard_limit(rlim_t possible);
+
+/* Whether a connection with this descriptor is one too many. */
+bool megapipe_is_full(int fd);
+
+/* Where the items of a hash value begin, in memcached's own table; the only function here that
+ * memcached defines. Valid in a worker until it has returned to its loop, as the table is only
+ * changed for a larger one while the workers stand still. */
+const void *megapipe_bucket(uint32_t hash_value);
 
 /* The figures of `stats megapipe`; the function is memcached's ADD_STAT. */
 void megapipe_stats(void (*add_stats)(const char *key, const uint16_t key_bytes, const char *value,

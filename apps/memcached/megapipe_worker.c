@@ -144,8 +144,28 @@ static void handle(struct megapipe_worker *worker, const struct mp_event *event)
     }
 }
 
+/* Handles a batch while the memory of the requests in it is on its way. */
+static void handle_batch(struct megapipe_worker *worker, const struct mp_event *events,
+                         int count) {
+    const void *buckets[MEGAPIPE_BATCH];
+    for (int i = -2 * MEGAPIPE_AHEAD; i < count; i++) {
+        const int bucket = i + 2 * MEGAPIPE_AHEAD, item = i + MEGAPIPE_AHEAD;
+        /* Nothing is gained for a lone request. */
+        if (bucket < count)
+            buckets[bucket] = count > 1 ? megapipe_prefetch_bucket(&events[bucket]) : NULL;
+        if (item >= 0 && item < count)
+            megapipe_prefetch_item(buckets[item]);
+        if (i < 0)
+            continue;
+        handle(worker, &events[i]);
+        /* The worker may have stood still meanwhile, for the table to be changed for another. */
+        if (events[i].cookie == &worker->notify_kind)
+            memset(buckets, 0, sizeof(buckets));
+    }
+}
+
 static int patience_ms(const struct megapipe_worker *worker) {
-    if (!TAILQ_EMPTY(&worker->ready))
+    if (!TAILQ_EMPTY(&worker->ready) || worker->postponed_count != 0)
         return 0;
     if (worker->accept_again_at_ms != 0)
         return MEGAPIPE_RETRY_MS;
@@ -158,8 +178,12 @@ int64_t megapipe_now_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* What is done because time has passed, not because something has completed. */
-static void keep_house(struct megapipe_worker *worker) {
+/* What is done because time has passed or nothing is left to do, not because something has
+ * completed. */
+static void keep_house(struct megapipe_worker *worker, bool is_idle) {
+    if (worker->postponed_count != 0
+        && (is_idle || megapipe_now_ms() - worker->postponed_at_ms >= MEGAPIPE_RETRY_MS))
+        megapipe_decide_postponed(worker);
     if (!TAILQ_EMPTY(&worker->closing))
         megapipe_reap(worker);
     if (worker->accept_again_at_ms != 0 && megapipe_now_ms() >= worker->accept_again_at_ms) {
@@ -181,10 +205,9 @@ void megapipe_worker_run(struct event_base *base) {
             megapipe_complain("a worker's channel has failed");
             exit(EXIT_FAILURE);
         }
-        for (int i = 0; i < taken; i++)
-            handle(worker, &events[i]);
+        handle_batch(worker, events, taken);
         megapipe_run_ready(worker);
-        keep_house(worker);
+        keep_house(worker, taken == 0);
     }
     if (mp_destroy(worker->channel) == -1)
         megapipe_complain("cannot end a worker's channel");

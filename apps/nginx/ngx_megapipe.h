@@ -178,6 +178,7 @@ void ngx_mp_notify_done(void);
 
 /* http.c */
 ngx_uint_t ngx_mp_takes_completions(ngx_listening_t *ls, ngx_uint_t *needs_descriptors);
+ngx_uint_t ngx_mp_ends_connection(ngx_connection_t *c);
 ngx_uint_t ngx_mp_may_linger(ngx_connection_t *c);
 
 /* partition.c */

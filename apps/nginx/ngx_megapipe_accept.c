@@ -370,6 +370,9 @@ ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd)
     mc = ngx_mp_new(c, NGX_MP_CHANNEL);
     if (mc == NULL || ngx_mp_register(mc, &ls->log) != NGX_OK) {
         ngx_mp_close_socket(fd);
+        if (mc != NULL) {
+            ngx_mp_retire(mc);
+        }
         c->read->index = NGX_INVALID_INDEX;
         c->shared = 1;
         ngx_mp_refuse(c);

@@ -214,6 +214,20 @@ ngx_mp_variables_need(ngx_uint_t wildcard)
     return 0;
 }
 
+/* Whether nginx may linger after the response if the client sends more until then. */
+ngx_uint_t
+ngx_mp_ends_connection(ngx_connection_t *c)
+{
+    ngx_http_request_t *r = ((ngx_http_request_t *) c->data)->main;
+    ngx_http_core_loc_conf_t *clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    if (clcf->lingering_close == NGX_HTTP_LINGERING_OFF) {
+        return 0;
+    }
+    return r->reading_body || r->discard_body || !r->keepalive || ngx_exiting || ngx_terminate
+           || clcf->keepalive_timeout == 0;
+}
+
 /*
  * Whether nginx, when this is sent, may shut the connection's descriptor down and go on reading:
  * the conditions of its lingering close.
@@ -224,14 +238,11 @@ ngx_mp_may_linger(ngx_connection_t *c)
     ngx_http_request_t *r = ((ngx_http_request_t *) c->data)->main;
     ngx_http_core_loc_conf_t *clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    if (clcf->lingering_close == NGX_HTTP_LINGERING_OFF) {
+    if (!ngx_mp_ends_connection(c)) {
         return 0;
     }
     if (r->reading_body || r->discard_body) {
         return 1;
-    }
-    if (r->keepalive && !ngx_exiting && !ngx_terminate && clcf->keepalive_timeout > 0) {
-        return 0;
     }
     return clcf->lingering_close == NGX_HTTP_LINGERING_ALWAYS || r->lingering_close
            || r->header_in->pos < r->header_in->last || c->read->ready || c->pipeline;

@@ -12,6 +12,7 @@
 static ngx_int_t ngx_mp_send_failed(ngx_connection_t *c, ngx_mp_connection_t *mc);
 static ngx_uint_t ngx_mp_goes_direct(ngx_connection_t *c, ngx_chain_t *in, off_t limit,
     ngx_mp_reason_e *reason);
+static ngx_uint_t ngx_mp_response_goes_on(ngx_chain_t *in);
 static ngx_chain_t *ngx_mp_send_direct(ngx_connection_t *c, ngx_mp_connection_t *mc,
     ngx_chain_t *in, off_t limit, ngx_mp_reason_e reason);
 static ngx_chain_t *ngx_mp_send_header(ngx_connection_t *c, ngx_chain_t *in, off_t *limit);
@@ -49,7 +50,13 @@ ngx_mp_written(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
     ngx_log_debug3(NGX_LOG_DEBUG_EVENT, c->log, 0, "megapipe: written fd:%d, error %d, left %uz",
                    c->fd, done->error, mc->in_flight_bytes);
 
-    if (c->write->ready && !done->error) {
+    if (c->buffered & NGX_LOWLEVEL_BUFFERED) {
+        /* nginx waits for the last write, or its error. */
+        if (mc->in_flight_bytes > 0 && !done->error) {
+            return;
+        }
+        c->buffered &= ~NGX_LOWLEVEL_BUFFERED;
+    } else if (c->write->ready && !done->error) {
         return;
     }
     if (!c->write->active) {
@@ -137,6 +144,13 @@ ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
         }
         c->sent += bytes;
     }
+    if (ngx_mp_response_goes_on(in) && ngx_mp_ends_connection(c)) {
+        /*
+         * Its end may come without a byte to send: nginx would shut the descriptor down before
+         * the channel has sent what is in flight.
+         */
+        c->buffered |= mc->in_flight_bytes > 0 ? NGX_LOWLEVEL_BUFFERED : 0;
+    }
     in = ngx_chain_update_sent(in, bytes);
     /* The completion makes it ready again. */
     if (mc->in_flight_bytes == NGX_MP_IN_FLIGHT_BYTES_MAX) {
@@ -173,6 +187,16 @@ ngx_mp_goes_direct(ngx_connection_t *c, ngx_chain_t *in, off_t limit, ngx_mp_rea
     }
     *reason = NGX_MP_LINGER;
     return ngx_mp_may_linger(c);
+}
+
+/* Whether the chain lacks the end of its response. */
+static ngx_uint_t
+ngx_mp_response_goes_on(ngx_chain_t *in)
+{
+    while (in != NULL && !in->buf->last_buf) {
+        in = in->next;
+    }
+    return in == NULL;
 }
 
 static ngx_chain_t *

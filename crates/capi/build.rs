@@ -24,6 +24,8 @@ exec ld.bfd "$@"
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=symbols.map");
+    // The linker's arguments name files by where the sources are.
+    println!("cargo::rerun-if-env-changed=CARGO_MANIFEST_DIR");
     // Another machine's linker has another name; its library does without versions.
     if env::var("HOST")? != env::var("TARGET")? {
         return Ok(());

@@ -72,13 +72,14 @@ int main(int argc, char **argv)
         fail("accept", mp_error());
     for (;;) {
         struct mp_event ev;
+        struct connection *peer;
         int count = mp_dispatch(channel, &ev, -1);
-        struct connection *peer = ev.cookie;
 
         if (count < 0)
             fail("dispatch", mp_error());
         if (count == 0)
             continue;
+        peer = ev.cookie;
         if (ev.cmd == MP_ACCEPT && !ev.error)
             welcome(channel, ev.fd);
         else if (ev.cmd == MP_READ && !ev.error && ev.size > 0)

@@ -145,6 +145,51 @@ fn a_chunked_upload_reaches_an_upstream_whole() {
     assert_eq!(nginx.complaints(), [""; 0]);
 }
 
+/// nginx shuts a connection down as soon as it believes the response sent, if the client has sent
+/// something more: what the channel still has in flight must not be cut off by that.
+#[test]
+fn a_response_that_ends_late_is_whole_although_the_client_has_sent_more() {
+    const HEAD: &[u8] = b"HTTP/1.0 200 OK\r\n\r\n";
+    // Whole buffers of nginx's, or the end of the response comes with bytes.
+    const BYTES: usize = 14 * 4096 - HEAD.len();
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = upstream.local_addr().unwrap();
+    let port = free_port().unwrap();
+    let nginx = Nginx::start(&with(&format!(
+        "listen 127.0.0.1:{port} sndbuf=8k;
+         location /late {{ proxy_pass http://{address}; }}"
+    )))
+    .unwrap();
+    let body: Vec<u8> = (0..BYTES).map(|n| (n % 251) as u8).collect();
+    let expected = body.clone();
+    let (more_was_sent, wait) = std::sync::mpsc::channel();
+    let answering = thread::spawn(move || {
+        let (mut stream, _) = upstream.accept().unwrap();
+        head_of(&mut stream);
+        stream.write_all(HEAD).unwrap();
+        stream.write_all(&body).unwrap();
+        wait.recv_timeout(PATIENCE).unwrap();
+    });
+    // So little room that most of the response is in flight in the worker.
+    let domain = socket2::Domain::IPV4;
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
+    let mut client = TcpStream::from(socket);
+    client.write_all(b"GET /late HTTP/1.0\r\nHost: t\r\n\r\n").unwrap();
+    let (_, mut got) = head_of(&mut client);
+    thread::sleep(Duration::from_millis(100));
+    client.write_all(b"GET /more HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+    thread::sleep(Duration::from_millis(100));
+    more_was_sent.send(()).unwrap();
+    answering.join().unwrap();
+    thread::sleep(Duration::from_millis(200));
+    client.read_to_end(&mut got).unwrap();
+    assert_eq!(got.len(), BYTES, "the response was cut off");
+    assert!(got == expected);
+    assert_eq!(nginx.complaints(), [""; 0]);
+}
+
 /// What a process has in memory, in KiB.
 fn resident_kib(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();

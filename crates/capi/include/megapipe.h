@@ -287,9 +287,6 @@ const char *mp_version(void);
  * claims wait in the original, which one channel may register without mask. The original stays
  * the caller's. NULL otherwise.
  *
- * A descriptor that MP_ACCEPT brought is taken for a stream without asking the kernel if it is
- * registered before the next dispatch; do not close it and register its number in between.
- *
  * Returns the handle, or -1 and errno.
  *
  * Errors:

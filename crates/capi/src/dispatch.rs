@@ -39,7 +39,6 @@ pub unsafe extern "C" fn mp_dispatch(
         if event.is_null() {
             return Err(Failure::NULL);
         }
-        state.forget_accepted();
         state.addresses.forget();
         let Some(done) = state.channel.dispatch(duration_of(timeout_ms))? else { return Ok(0) };
         // SAFETY: the caller vouches for the pointer.
@@ -78,7 +77,6 @@ pub unsafe extern "C" fn mp_dispatch_batch(
         if limit == 0 {
             return Err(Failure::invalid("limit must be at least 1"));
         }
-        state.forget_accepted();
         state.addresses.forget();
         let mut batch = std::mem::take(&mut state.batch);
         let count = state.channel.dispatch_batch(&mut batch, limit, duration_of(timeout_ms));
@@ -212,10 +210,7 @@ impl mp_event {
         self.pending = accepted.pending;
         let lightweight = accepted.socket.lightweight_index();
         match (accepted.socket.into_descriptor(), lightweight) {
-            (Ok(descriptor), _) => {
-                self.fd = descriptor.into_raw_fd();
-                state.note_accepted(self.fd);
-            }
+            (Ok(descriptor), _) => self.fd = descriptor.into_raw_fd(),
             (Err(socket), Some(index)) => {
                 self.fd = MP_LWSOCKET_FIRST + index as i32;
                 state.keep_lwsocket(index, socket);

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::place::Numbering;
 use crate::types::mp_handle;
 use channel::{Channel, Handle, Lease, Socket};
-use libc::{c_int, c_void};
+use libc::c_void;
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::os::fd::IntoRawFd;
@@ -22,8 +22,6 @@ pub(crate) struct State {
     pub(crate) leases: Leases,
     /// Lightweight sockets between their accept and their registration, by their index.
     lwsockets: Vec<Option<Socket>>,
-    /// Descriptors that the latest dispatch accepted: what they are need not be asked.
-    accepted: Vec<c_int>,
     /// Descriptors that are the caller's again when the channel ends: the generation of the
     /// handle by its index; 0 where there is none.
     descriptors: Vec<u32>,
@@ -45,7 +43,6 @@ impl State {
             numbering,
             leases: Leases::default(),
             lwsockets: Vec::new(),
-            accepted: Vec::new(),
             descriptors: Vec::new(),
             members: 0,
             max_members,
@@ -94,21 +91,6 @@ impl State {
 
     pub(crate) fn take_lwsocket(&mut self, index: u32) -> Option<Socket> {
         self.lwsockets.get_mut(index as usize)?.take()
-    }
-
-    pub(crate) fn note_accepted(&mut self, fd: c_int) {
-        self.accepted.push(fd);
-    }
-
-    /// From now on a number may stand for something else.
-    pub(crate) fn forget_accepted(&mut self) {
-        self.accepted.clear();
-    }
-
-    /// Whether the latest dispatch accepted this descriptor; asked once, as it is registered.
-    pub(crate) fn was_accepted(&mut self, fd: c_int) -> bool {
-        let at = self.accepted.iter().position(|accepted| *accepted == fd);
-        at.map(|at| self.accepted.swap_remove(at)).is_some()
     }
 
     /// Gives descriptors back to the caller: they outlive the channel.

@@ -50,6 +50,7 @@ pub(crate) fn full() -> Result<Vec<Step>, String> {
         Step { name: "lint", work: Work::Cargo(Cargo::new(lint)) },
         Step { name: "test", work: Work::Tests(Cargo::new(test), 1) },
         Step { name: "memcached --test", work: Work::Own(apps::memcached::compare_suites) },
+        Step { name: "memcached --sanitize", work: Work::Own(apps::memcached::sanitize) },
         epoll(),
         barred(),
         lint_mpi(),

@@ -159,6 +159,55 @@ fn too_many_connections_are_told_so() {
     }
 }
 
+/// Connections that a server takes before it refuses one.
+fn taken_by(server: &Server) -> usize {
+    let mut kept = Vec::new();
+    loop {
+        let mut client = server.client();
+        match client.ask("version\r\n").as_str() {
+            "ERROR Too many open connections" => return kept.len(),
+            version => assert!(version.starts_with("VERSION "), "{version}"),
+        }
+        kept.push(client);
+        assert!(kept.len() < 1000, "nobody is refused");
+    }
+}
+
+#[test]
+fn as_many_connections_are_taken_as_by_the_unmodified_server() {
+    for options in [["-t", "1", "-c", "64"], ["-t", "3", "-c", "100"]] {
+        let expected = taken_by(&Server::start_stock(&options));
+        for driver in DRIVERS {
+            let taken = taken_by(&Server::start(driver, &options));
+            let right = (expected..expected + 8).contains(&taken);
+            assert!(right, "{driver}: {taken} with {options:?}, unmodified {expected}");
+        }
+    }
+}
+
+/// The server stands still meanwhile, so that it meets the ends and the new ones together.
+#[test]
+fn connections_that_have_ended_make_room_for_new_ones() {
+    const CLIENTS: usize = 40;
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "1", "-c", "64"]);
+        let mut watcher = server.client();
+        let connect = || (0..CLIENTS).map(|_| server.client()).collect::<Vec<_>>();
+        let mut clients = connect();
+        for round in 0..10 {
+            for client in &mut clients {
+                let answer = client.ask("version\r\n");
+                assert!(answer.starts_with("VERSION "), "{driver}: {round}: {answer}");
+            }
+            server.process.signal(libc::SIGSTOP).unwrap();
+            drop(clients);
+            clients = connect();
+            server.process.signal(libc::SIGCONT).unwrap();
+        }
+        assert_eq!(watcher.number("", "rejected_connections"), 0, "{driver}");
+    }
+}
+
 #[test]
 fn without_free_descriptors_connections_wait() {
     for driver in DRIVERS {

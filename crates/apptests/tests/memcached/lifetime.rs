@@ -1,7 +1,13 @@
 //! How a server ends.
 
 use crate::server::{DRIVERS, PATIENCE, Server, pattern};
+use megapipe_apptests::eventually;
+use std::fs;
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
 
 #[test]
 fn sigterm_leaves_nothing() {
@@ -43,5 +49,52 @@ fn a_graceful_stop_ends_with_requests_under_way() {
             let right = rest.chunks(whole.len()).all(|part| whole.starts_with(part));
             assert!(right, "{driver}: {} bytes came that are no answer", rest.len());
         }
+    }
+}
+
+/// Bytes that have arrived and were not read.
+fn waiting_in(stream: &UnixStream) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one int, for which there is room.
+    assert_eq!(unsafe { libc::ioctl(stream.as_raw_fd(), libc::FIONREAD, &raw mut bytes) }, 0);
+    bytes as usize
+}
+
+/// A local socket holds a fixed amount, so one sees what has not gone into it.
+fn a_peer_that_takes_nothing(driver: &str) {
+    let server = Server::start_local(driver);
+    let descriptors = || fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap().count();
+    let mut watcher = server.local_client();
+    let value = pattern(3, 10_000);
+    watcher.set("value", &value);
+    let whole = [b"VALUE value 0 10000\r\n", value.as_slice(), b"\r\nEND\r\n"].concat();
+    // The one that found the server ready may be there still.
+    assert!(eventually(PATIENCE, || watcher.number("", "curr_connections") == 1));
+    let before = descriptors();
+
+    let mut silent = server.local_client();
+    let mut sent = 0;
+    for _ in 0..1000 {
+        silent.send(b"get value\r\n");
+        sent += whole.len();
+        if !eventually(Duration::from_secs(1), || waiting_in(silent.stream()) == sent) {
+            break;
+        }
+    }
+    silent.send(b"quit\r\n");
+    let closed = || watcher.number("", "curr_connections") == 1;
+    assert!(eventually(PATIENCE, closed), "{driver}: memcached has not closed it");
+    assert_eq!(descriptors(), before + 1, "{driver}: an answer was dropped at once");
+    assert!(eventually(PATIENCE, || descriptors() == before), "{driver}: it stays for ever");
+    let rest = silent.rest();
+    assert!(rest.len() < sent, "{driver}: nothing was left to send");
+    assert!(rest.chunks(whole.len()).all(|part| whole.starts_with(part)), "{driver}");
+}
+
+#[test]
+fn a_closed_connection_waits_for_its_peer_only_so_long() {
+    let waits = DRIVERS.map(|driver| thread::spawn(|| a_peer_that_takes_nothing(driver)));
+    for wait in waits {
+        wait.join().unwrap();
     }
 }

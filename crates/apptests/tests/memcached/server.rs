@@ -1,6 +1,7 @@
 //! A memcached on the channel and a client of it.
 
 use megapipe_apptests::{Running, eventually, target_dir, xtask};
+use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,11 +18,17 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// What MEGAPIPE_DRIVER says.
 pub(crate) const DRIVERS: [&str; 2] = ["auto", "epoll"];
 
-/// Builds it once, by the command that a person would use.
-fn binary() -> PathBuf {
+/// Builds it once, by the command that a person would use. MEGAPIPE_MEMCACHED in the environment
+/// names another build of the adapted one.
+fn binary(tree: &str) -> PathBuf {
+    if tree == "megapipe"
+        && let Some(other) = env::var_os("MEGAPIPE_MEMCACHED")
+    {
+        return other.into();
+    }
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| xtask(&["memcached"]).unwrap());
-    target_dir().join("apps/memcached/megapipe/memcached")
+    target_dir().join("apps/memcached").join(tree).join("memcached")
 }
 
 pub(crate) struct Server {
@@ -33,9 +40,18 @@ pub(crate) struct Server {
 impl Server {
     /// On a TCP port that the kernel chooses.
     pub(crate) fn start(driver: &str, options: &[&str]) -> Server {
+        Server::start_of("megapipe", driver, options)
+    }
+
+    /// memcached as it is, to compare with.
+    pub(crate) fn start_stock(options: &[&str]) -> Server {
+        Server::start_of("stock", "none", options)
+    }
+
+    fn start_of(tree: &str, driver: &str, options: &[&str]) -> Server {
         let mut words = vec!["-l", "127.0.0.1", "-p", "-1"];
         words.extend(options);
-        let mut server = Server::spawn(driver, &words);
+        let mut server = Server::spawn_in(TempDir::new().unwrap(), tree, driver, &words);
         let file = server.directory.path().join("ports");
         let found = eventually(PATIENCE, || {
             server.port = fs::read_to_string(&file)
@@ -52,17 +68,14 @@ impl Server {
     pub(crate) fn start_local(driver: &str) -> Server {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("socket");
-        let server = Server::spawn_in(directory, driver, &["-s", path.to_str().unwrap()]);
+        let server =
+            Server::spawn_in(directory, "megapipe", driver, &["-s", path.to_str().unwrap()]);
         assert!(eventually(PATIENCE, || UnixStream::connect(&path).is_ok()));
         server
     }
 
-    fn spawn(driver: &str, words: &[&str]) -> Server {
-        Server::spawn_in(TempDir::new().unwrap(), driver, words)
-    }
-
-    fn spawn_in(directory: TempDir, driver: &str, words: &[&str]) -> Server {
-        let mut command = Command::new(binary());
+    fn spawn_in(directory: TempDir, tree: &str, driver: &str, words: &[&str]) -> Server {
+        let mut command = Command::new(binary(tree));
         command.args(words).env("MEGAPIPE_DRIVER", driver);
         command.env("MEMCACHED_PORT_FILENAME", directory.path().join("ports"));
         // SAFETY: the call takes no arguments.
@@ -109,13 +122,13 @@ impl Client<TcpStream> {
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Client { reader: BufReader::new(stream) }
     }
-
-    pub(crate) fn stream(&self) -> &TcpStream {
-        self.reader.get_ref()
-    }
 }
 
 impl<S: Read + Write> Client<S> {
+    pub(crate) fn stream(&self) -> &S {
+        self.reader.get_ref()
+    }
+
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.reader.get_mut().write_all(bytes).unwrap();
     }

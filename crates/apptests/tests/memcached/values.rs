@@ -1,8 +1,10 @@
 //! What goes in comes out: large, many at once, slowly.
 
-use crate::server::{DRIVERS, Server, pattern};
+use crate::server::{DRIVERS, PATIENCE, Server, pattern};
+use megapipe_apptests::eventually;
 use std::io::Write;
 use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 #[test]
@@ -130,6 +132,75 @@ fn datagrams_are_answered() {
             let bytes = socket.recv(&mut answer).unwrap();
             assert_eq!(answer[1], id, "{driver}");
             assert_eq!(&answer[8..bytes], b"VALUE key 0 5\r\nvalue\r\nEND\r\n", "{driver}");
+        }
+    }
+}
+
+#[test]
+fn requests_in_any_pieces_are_understood() {
+    let long = "k".repeat(250);
+    let requests = [
+        ("set key 0 0 5\r\nvalue\r\n", "STORED"),
+        ("get key\r\n", "VALUE key 0 5"),
+        ("get  key \r\n", "VALUE key 0 5"),
+        ("mg key v\r\n", "VA 5"),
+        ("get\r\n", "ERROR"),
+        ("get \r\n", "ERROR"),
+        (" \r\n", "ERROR"),
+        ("touch key 0\r\n", "TOUCHED"),
+        (&format!("get {long}\r\n"), "END"),
+        (&format!("get {long}k\r\n"), "CLIENT_ERROR bad command line format"),
+    ];
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "1"]);
+        server.client().set("key", b"value");
+        for (request, expected) in requests {
+            // All at once, so that the pieces come in batches.
+            let cuts = (1..=request.len()).step_by(1 + request.len() / 40);
+            let mut clients: Vec<_> = cuts.map(|cut| (cut, server.client())).collect();
+            for (cut, client) in &mut clients {
+                client.send(&request.as_bytes()[..*cut]);
+            }
+            for (cut, client) in &mut clients {
+                client.send(&request.as_bytes()[*cut..]);
+                assert_eq!(client.line(), expected, "{driver}: `{request}` cut at {cut}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_table_grows_under_load() {
+    const CLIENTS: usize = 8;
+    const KEYS: usize = 10_000;
+    for driver in DRIVERS {
+        let server = Server::start(driver, &["-t", "2", "-o", "hashpower=12"]);
+        let before = server.client().number("", "hash_power_level");
+        let (address, grown) = (&server, &AtomicBool::new(false));
+        let mut client = server.client();
+        thread::scope(|scope| {
+            for client in 0..CLIENTS {
+                scope.spawn(move || {
+                    let mut connection = address.client();
+                    let mut keys = 0..KEYS / CLIENTS;
+                    while !grown.load(Ordering::Relaxed) || !keys.is_empty() {
+                        if let Some(key) = keys.next() {
+                            connection.set(&format!("key{client}-{key}"), &pattern(key, 20));
+                        }
+                        let first = connection.get(&format!("key{client}-0"));
+                        assert!(first == Some(pattern(0, 20)), "{driver}: {client}");
+                    }
+                });
+            }
+            // memcached looks once a second whether it should.
+            let grows = || client.number("", "hash_power_level") > before;
+            let in_time = eventually(PATIENCE, grows);
+            grown.store(true, Ordering::Relaxed);
+            assert!(in_time, "{driver}: the table is as before");
+        });
+        for key in 0..KEYS / CLIENTS {
+            let found = client.get(&format!("key3-{key}"));
+            assert!(found == Some(pattern(key, 20)), "{driver}: {key}");
         }
     }
 }

@@ -143,6 +143,67 @@ static void descriptors_stay_the_callers(void)
     close(directory);
 }
 
+/* A connection that was accepted is closed, and its number means something else when it is
+ * registered. */
+static void numbers_are_looked_up_anew(void)
+{
+    mp_channel *channel = channel_new();
+    struct sockaddr_in address, other;
+    int fd = listening(&address), client = connected(&address), number, replacement;
+    mp_handle listener = mp_register(channel, fd, NULL, NULL), handle;
+    char room[4];
+    FILE *file = tmpfile();
+
+    CHECK(mp_accept(listener, 0, 0) == 0);
+    number = expect(channel, MP_ACCEPT).fd;
+    CHECK(file && fputs("disk", file) >= 0 && fflush(file) == 0);
+    CHECK(dup2(fileno(file), number) == number);
+    handle = mp_register(channel, number, NULL, NULL);
+    FAILS(mp_recv(handle, 0), EOPNOTSUPP);
+    CHECK(mp_pread(handle, room, sizeof room, 0) == 0);
+    CHECK(expect(channel, MP_PREAD).size == 4 && !memcmp(room, "disk", 4));
+    CHECK(mp_unregister(handle) == 0);
+    fclose(file);
+
+    replacement = listening(&other);
+    CHECK(dup2(replacement, number) == number);
+    close(replacement);
+    handle = mp_register(channel, number, NULL, NULL);
+    CHECK(mp_accept(handle, 1, 1) == 0);
+    replacement = connected(&other);
+    CHECK(expect(channel, MP_ACCEPT).handle == handle);
+    CHECK(mp_destroy(channel) == 0);
+    close(replacement);
+    close(number);
+    close(client);
+    close(fd);
+}
+
+/* Two handles of one descriptor: it goes with the first that is closed, and nothing else does. */
+static void a_descriptor_is_closed_once(void)
+{
+    mp_channel *channel = channel_new();
+    mp_handle first, second;
+    int fds[2], reused, room = 0;
+
+    pair(fds);
+    first = mp_register(channel, fds[0], &first, NULL);
+    second = mp_register(channel, fds[0], &second, NULL);
+    CHECK(first >= 0 && second >= 0 && first != second);
+    CHECK(mp_close(first) == 0);
+    struct mp_event event = expect(channel, MP_CLOSE);
+    CHECK(event.error == 0 && event.cookie == &first);
+    CHECK(!is_open(fds[0]) && read(fds[1], &room, 1) == 0);
+    reused = dup2(fds[1], fds[0]);
+    CHECK(reused == fds[0]);
+    CHECK(mp_unregister(second) == 0);
+    CHECK(is_open(reused));
+    CHECK(mp_destroy(channel) == 0);
+    CHECK(is_open(reused) && is_open(fds[1]));
+    close(reused);
+    close(fds[1]);
+}
+
 struct elsewhere {
     mp_channel *channel;
     mp_handle handle;
@@ -229,6 +290,8 @@ int main(void)
     statistics_fit_any_size();
     handles_go_stale();
     descriptors_stay_the_callers();
+    numbers_are_looked_up_anew();
+    a_descriptor_is_closed_once();
     threads_and_forks_are_told_apart();
     a_full_queue_says_so();
     puts("calls: all is well");

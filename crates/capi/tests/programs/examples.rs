@@ -2,8 +2,10 @@
 
 use super::build::{self, Compiler, Linking, Program};
 use super::clients::{connect, exchange, play_ping_pong};
-use super::run::{DRIVERS, Server};
+use super::run::{DRIVERS, Server, run};
+use std::fs;
 use std::io::{Read, Write};
+use std::process::Command;
 
 const FLAGS: &[&str] = &["-std=c11", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"];
 const SANITIZED: &[&str] = &["-fsanitize=address"];
@@ -32,6 +34,35 @@ fn ping_pong_answers() {
             drop(connections);
         }
     }
+}
+
+/// The examples' own Makefile finds the library as it does where it is installed: by pkg-config.
+#[test]
+fn the_makefile_builds_every_example() {
+    let prefix = tempfile::tempdir().unwrap();
+    let (libraries, include) = (build::library_directory(), build::directory().join("include"));
+    let description = format!(
+        "Name: megapipe\nDescription: the library of this build\nVersion: {}\n\
+         Cflags: -I{}\nLibs: -L{} -Wl,-rpath,{} -lmegapipe\n",
+        env!("CARGO_PKG_VERSION"),
+        include.display(),
+        libraries.display(),
+        libraries.display(),
+    );
+    fs::write(prefix.path().join("megapipe.pc"), description).unwrap();
+    let sources = build::directory().join("../../examples/c");
+    for entry in fs::read_dir(&sources).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), prefix.path().join(entry.file_name())).unwrap();
+    }
+    let mut make = Command::new("make");
+    make.env_remove("MAKEFLAGS").env_remove("CFLAGS").env("PKG_CONFIG_PATH", prefix.path());
+    run(make.arg("-j2").current_dir(prefix.path()), "make");
+    let example = prefix.path().join("ping_pong");
+    let server = Server::start(Command::new(&example).arg("0"));
+    play_ping_pong(server.address);
+    run(make.arg("clean"), "make clean");
+    assert!(!example.exists());
 }
 
 #[test]

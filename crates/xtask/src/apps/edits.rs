@@ -114,7 +114,7 @@ fn lines(anchor: &str, text: &str, count: usize, new: &str) -> Result<String, St
     Ok(kept.map(|line| format!("{line}\n")).collect())
 }
 
-fn sha256(path: &Path) -> Result<String, String> {
+pub(crate) fn sha256(path: &Path) -> Result<String, String> {
     let output = Command::new("sha256sum").arg("--").arg(path).stdin(Stdio::null()).output();
     let output = output.map_err(|error| {
         format!("sha256sum cannot be run: {error}; install the package coreutils")

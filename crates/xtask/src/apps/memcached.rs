@@ -1,6 +1,8 @@
 //! memcached on the channel: builds the distribution's version twice, as it is and adapted, and
 //! compares what its own tests say of both.
 
+mod earlier;
+mod sanitized;
 mod suite;
 mod table;
 
@@ -14,7 +16,8 @@ use super::{edits, source};
 use crate::{setup, steps};
 use table::{OURS, TABLE, VERSION};
 
-const USAGE: &str = "usage: cargo xtask memcached [--diff | --test [FILE.t ...]]";
+const USAGE: &str = "usage: cargo xtask memcached \
+     [--diff | --sanitize | --test [--driver uring|epoll] [FILE.t ...]]";
 
 /// The Makefile's targets that its test suite needs beside the server.
 const TARGETS: &[&str] = &["memcached", "memcached-debug", "testapp", "sizes", "timedrun"];
@@ -24,6 +27,8 @@ const TARGETS: &[&str] = &["memcached", "memcached-debug", "testapp", "sizes", "
 struct Tree {
     path: PathBuf,
     adapted: bool,
+    /// What its compiler is told besides.
+    flags: &'static str,
 }
 
 /// What is made of what, in absolute paths.
@@ -41,7 +46,8 @@ struct Build {
 /// `cargo xtask memcached`: sets the machine up and builds both.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     match words {
-        [] | ["--diff"] | ["--test", ..] => setup::run(root)?,
+        [] | ["--diff" | "--sanitize"] => setup::run(root)?,
+        ["--test", rest @ ..] if suite::Choice::parse(rest).is_some() => setup::run(root)?,
         _ => return Err(format!("cannot make sense of `{}`; {USAGE}", words.join(" "))),
     }
     let build = Build::new(root)?;
@@ -51,14 +57,20 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
         println!("{}", build.account()?);
         return Ok(());
     }
-    build.make(&build.stock)?;
-    build.make(&build.megapipe)?;
+    if let ["--sanitize"] = words {
+        return sanitized::test(root, &build);
+    }
+    build.make(&build.stock, TARGETS)?;
+    build.make(&build.megapipe, TARGETS)?;
     println!("memcached: {}", build.account()?);
     for tree in [&build.stock, &build.megapipe] {
         println!("memcached: {}", tree.path.join("memcached").display());
     }
     match words {
-        ["--test", files @ ..] => suite::compare(&build.stock, &build.megapipe, &build, files),
+        ["--test", rest @ ..] => match suite::Choice::parse(rest) {
+            Some(choice) => suite::compare(&build, &choice),
+            None => Err(USAGE.to_string()),
+        },
         _ => Ok(()),
     }
 }
@@ -66,6 +78,11 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
 /// memcached's own test suite on both, as a step of the full run.
 pub(crate) fn compare_suites(root: &Path) -> Result<(), String> {
     run(root, &["--test"])
+}
+
+/// Our tests on the adapted server under AddressSanitizer, as a step of the full run.
+pub(crate) fn sanitize(root: &Path) -> Result<(), String> {
+    run(root, &["--sanitize"])
 }
 
 impl Build {
@@ -82,14 +99,15 @@ impl Build {
             ours: root.join("apps/memcached"),
             library,
             include: root.join("crates/capi/include"),
-            stock: Tree { path: base.join("stock"), adapted: false },
-            megapipe: Tree { path: base.join("megapipe"), adapted: true },
+            stock: Tree { path: base.join("stock"), adapted: false, flags: "" },
+            megapipe: Tree { path: base.join("megapipe"), adapted: true, flags: "" },
         })
     }
 
     /// A configured copy of the sources, adapted or not; what is as it should be stays.
     fn lay_out(&self, tree: &Tree) -> Result<(), String> {
-        let recipe = format!("{}\n{}\n", self.original.display(), flags()?);
+        let flags = flags()?.replace("CFLAGS=\"", &format!("CFLAGS=\"{}", tree.flags));
+        let recipe = format!("{}\n{flags}\n", self.original.display());
         let stamp = tree.path.with_extension("recipe");
         let same = fs::read_to_string(&stamp).is_ok_and(|before| before == recipe);
         if !same || !tree.path.join("Makefile").is_file() {
@@ -100,7 +118,7 @@ impl Build {
             copy.arg("-a").arg(&self.original).arg(&tree.path);
             quietly(&mut copy, "cp")?;
             let mut configure = Command::new("sh");
-            let script = format!("{} ./configure --enable-sasl --enable-tls", flags()?);
+            let script = format!("{flags} ./configure --enable-sasl --enable-tls");
             configure.args(["-c", &script]).current_dir(&tree.path);
             quietly(&mut configure, "memcached's configure")?;
             fs::write(&stamp, recipe).map_err(|error| format!("{}: {error}", stamp.display()))?;
@@ -122,10 +140,10 @@ impl Build {
         Ok(())
     }
 
-    fn make(&self, tree: &Tree) -> Result<(), String> {
+    fn make(&self, tree: &Tree, targets: &[&str]) -> Result<(), String> {
         self.lay_out(tree)?;
         let mut make = self.command(tree, "make");
-        make.arg("-j2").args(TARGETS);
+        make.arg("-j2").args(targets);
         quietly(&mut make, "make")
     }
 

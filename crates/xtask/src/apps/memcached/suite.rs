@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use super::earlier::Earlier;
 use super::{Build, Tree};
 
 /// The tests mostly sleep, so more run at once than there are CPUs.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 
 /// The longest of them takes about a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -29,34 +30,66 @@ pub(super) enum Verdict {
     Failed(String),
 }
 
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Choice<'a> {
+    /// The channel's; `None` for what it chooses itself.
+    driver: Option<&'a str>,
+    /// None stand for all.
+    files: &'a [&'a str],
+}
+
+impl<'a> Choice<'a> {
+    pub(super) fn parse(words: &'a [&'a str]) -> Option<Choice<'a>> {
+        match words {
+            ["--driver", driver @ ("uring" | "epoll"), files @ ..] => {
+                Some(Choice { driver: Some(driver), files })
+            }
+            [option, ..] if option.starts_with('-') => None,
+            files => Some(Choice { driver: None, files }),
+        }
+    }
+}
+
 /// Runs the test program and the files of `t/` (or those named) against both, prints both results,
 /// and fails if the adapted server fails what the unmodified one passes.
-pub(super) fn compare(
-    stock: &Tree,
-    megapipe: &Tree,
-    build: &Build,
-    files: &[&str],
-) -> Result<(), String> {
-    let names = if files.is_empty() { all(stock)? } else { chosen(stock, files)? };
+pub(super) fn compare(build: &Build, choice: &Choice<'_>) -> Result<(), String> {
+    let (stock, megapipe) = (&build.stock, &build.megapipe);
+    let names = match choice.files {
+        [] => all(stock)?,
+        files => chosen(stock, files)?,
+    };
+    let earlier = Earlier::read(stock)?;
+    let mut verdicts = earlier.verdicts(&names);
+    if !verdicts.is_empty() {
+        println!(
+            "memcached: {} results of the unmodified server are of an earlier run; delete {} \
+                  to have them anew",
+            verdicts.len(),
+            earlier.path().display()
+        );
+    }
     // One server after the other: some tests want memcached's usual port.
     let jobs: Vec<(&Tree, &str)> = [stock, megapipe]
         .into_iter()
         .flat_map(|tree| names.iter().map(move |name| (tree, name.as_str())))
+        .filter(|(tree, name)| !verdicts.contains_key(&(*name, tree.adapted)))
         .collect();
     let next = AtomicUsize::new(0);
-    let verdicts = Mutex::new(BTreeMap::new());
+    let fresh = Mutex::new(BTreeMap::new());
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some((tree, name)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let verdict = tried(build, tree, name);
-                    let mut verdicts = verdicts.lock().unwrap_or_else(|error| error.into_inner());
-                    verdicts.insert((*name, tree.adapted), verdict);
+                    let verdict = tried(build, tree, name, choice.driver);
+                    let mut fresh = fresh.lock().unwrap_or_else(|error| error.into_inner());
+                    fresh.insert((*name, tree.adapted), verdict);
                 }
             });
         }
     });
-    let verdicts = verdicts.into_inner().unwrap_or_else(|error| error.into_inner());
+    verdicts.extend(fresh.into_inner().unwrap_or_else(|error| error.into_inner()));
+    earlier.write(&verdicts)?;
     report(&names, &verdicts)
 }
 
@@ -85,10 +118,10 @@ fn chosen(tree: &Tree, files: &[&str]) -> Result<Vec<String>, String> {
     }
 }
 
-fn tried(build: &Build, tree: &Tree, name: &str) -> Verdict {
+fn tried(build: &Build, tree: &Tree, name: &str, driver: Option<&str>) -> Verdict {
     let mut verdict = Verdict::Failed(String::new());
     for attempt in 1..=TRIES {
-        verdict = once(build, tree, name, attempt);
+        verdict = once(build, tree, name, driver, attempt);
         if !matches!(verdict, Verdict::Failed(_)) {
             break;
         }
@@ -96,8 +129,11 @@ fn tried(build: &Build, tree: &Tree, name: &str) -> Verdict {
     verdict
 }
 
-fn once(build: &Build, tree: &Tree, name: &str, attempt: usize) -> Verdict {
+fn once(build: &Build, tree: &Tree, name: &str, driver: Option<&str>, attempt: usize) -> Verdict {
     let mut command: Command = build.command(tree, "timeout");
+    if let Some(driver) = driver {
+        command.env("MEGAPIPE_DRIVER", driver);
+    }
     command.arg("--kill-after=5").arg(PATIENCE.as_secs().to_string());
     // They skip themselves unless they are asked for.
     if name.starts_with("ssl_") {
@@ -199,6 +235,17 @@ mod tests {
             panic!("a failure is a failure")
         };
         assert!(said.contains("Failed 1/2") && said.contains("exit status: 1"), "{said}");
+    }
+
+    #[test]
+    fn a_driver_and_files_can_be_chosen() {
+        let words = ["--driver", "epoll", "a.t", "b.t"];
+        let expected = Choice { driver: Some("epoll"), files: &["a.t", "b.t"] };
+        assert_eq!(Choice::parse(&words), Some(expected));
+        assert_eq!(Choice::parse(&[]), Some(Choice { driver: None, files: &[] }));
+        for wrong in [&["--driver"][..], &["--driver", "a.t"], &["--quick"]] {
+            assert_eq!(Choice::parse(wrong), None);
+        }
     }
 
     #[test]

@@ -13,12 +13,18 @@ pub(crate) const OURS: &[&str] = &[
     "megapipe_worker.c",
     "megapipe_connection.c",
     "megapipe_stream.c",
+    "megapipe_prefetch.c",
     "megapipe_listen.c",
 ];
 
 /// A branch of a chain of comparisons.
 const STATISTICS: &str = r#"        } else if (nz_strcmp(nkey, stat_type, "megapipe") == 0) {
             megapipe_stats(add_stats, c);"#;
+
+/// The table itself is known to its own file only.
+const BUCKET: &str = "const void *megapipe_bucket(uint32_t hash_value) {
+    return &primary_hashtable[hash_value & hashmask(hashpower)];
+}";
 
 /// All of them are memcached's own files.
 pub(crate) const TABLE: &[Changed] = &[
@@ -87,6 +93,18 @@ pub(crate) const TABLE: &[Changed] = &[
                 change: Change::Replace("    megapipe_close(c);"),
             },
             Edit {
+                why: "the limit of connections is one of descriptors, of which channels have more",
+                anchor: "rlim.rlim_max = settings.maxconns;",
+                times: 1,
+                change: Change::Replace("rlim.rlim_max = megapipe_hard_limit(rlim.rlim_max);"),
+            },
+            Edit {
+                why: "and so is whether a connection is one too many",
+                anchor: "sfd >= settings.maxconns - 1",
+                times: 1,
+                change: Change::Replace("megapipe_is_full(sfd)"),
+            },
+            Edit {
                 why: "every worker accepts",
                 anchor: "listen_conn = listen_conn_add;",
                 times: 1,
@@ -99,6 +117,16 @@ pub(crate) const TABLE: &[Changed] = &[
                 change: Change::After(STATISTICS),
             },
         ],
+    },
+    Changed {
+        file: "assoc.c",
+        sha256: "b683d7c6b61e50501eb3cbd2d74f1102668c89a5e744b8adc8ed66146f77bd52",
+        edits: &[Edit {
+            why: "a worker fetches the items of the requests that it will answer next",
+            anchor: "static uint64_t expand_bucket",
+            times: 1,
+            change: Change::After(BUCKET),
+        }],
     },
     Changed {
         file: "proto_text.c",
