@@ -15,7 +15,7 @@ const SIZE: Failure = Failure::invalid("the size does not suit the family of the
 /// Addresses that events point to, until the next dispatch.
 #[derive(Default)]
 pub(crate) struct Addresses {
-    /// Each in a box of its own, which stays in place while more are kept.
+    #[expect(clippy::vec_box, reason = "each stays in place while more are kept")]
     rooms: Vec<Box<sockaddr_storage>>,
     used: usize,
 }

@@ -161,7 +161,8 @@ impl App for Nginx {
         let place = if self.files.in_memory { "memory" } else { "the disk's cache" };
         format!(
             "{}; sendfile {sendfile}, tcp_nopush {nopush}, open_file_cache {cache}, access_log \
-             off; megapipe_lwsockets {lwsockets}\nmix {}: {} files from {place}, {:.0} bytes on average, every byte checked",
+             off; megapipe_lwsockets {lwsockets}\nmix {}: {} files from {place}, {:.0} bytes on \
+             average, every byte checked",
             self.version,
             self.mix,
             self.sizes.len(),
