@@ -27,6 +27,7 @@ conformance!(
     the_kind_can_change_between_accepts,
     a_cancelled_accept_can_be_asked_again,
     an_accept_that_was_served_is_cancelled,
+    accepts_that_come_and_go_lose_no_connection,
     a_listener_gives_back_what_it_accepted,
     a_listener_gives_back_what_came_in_mid_call,
     a_closed_listener_refuses,
@@ -342,6 +343,51 @@ fn a_cancelled_accept_can_be_asked_again(driver: DriverChoice) {
         }
         assert!(rig.settle().is_empty());
         assert_eq!((cancelled, served), (1, 1));
+    }
+}
+
+/// Accepts are cancelled and asked for again, now and then before the cancellation is told, while
+/// clients connect: each connection is delivered once, and each accept has one last completion.
+fn accepts_that_come_and_go_lose_no_connection(driver: DriverChoice) {
+    const CLIENTS: usize = 300;
+    for accept in [Accept::descriptors(), Accept::lightweight()] {
+        let mut rig = Rig::new(driver);
+        let (listener, address) = listener();
+        let listening = rig.join(listener);
+        let clients = std::thread::spawn(move || {
+            (0..CLIENTS).map(|_| client(address)).collect::<Vec<TcpStream>>()
+        });
+        let (mut served, mut asked, mut ended) = (Vec::new(), 0, 0);
+        let mut round = 0;
+        while served.len() < CLIENTS || ended < asked {
+            if served.len() < CLIENTS && ended == asked {
+                round += 1;
+                rig.accept(listening, accept).unwrap();
+                asked += 1;
+                for _ in 0..round % 4 {
+                    take(&mut rig, &mut served, &mut ended);
+                }
+                rig.cancel(listening).unwrap();
+                if round % 3 == 0 {
+                    rig.accept(listening, accept).unwrap();
+                    rig.cancel(listening).unwrap();
+                    asked += 1;
+                }
+            }
+            take(&mut rig, &mut served, &mut ended);
+        }
+        assert_eq!((served.len(), ended), (CLIENTS, asked), "after {round} rounds");
+        drop(clients.join().unwrap());
+    }
+}
+
+/// Takes what there is, if it comes soon.
+fn take(rig: &mut Rig, served: &mut Vec<megapipe::Accepted>, ended: &mut usize) {
+    let Some(done) = rig.dispatch(Duration::from_millis(1)).unwrap() else { return };
+    *ended += usize::from(!done.more);
+    match done.event {
+        Event::Accept(Ok(accepted)) => served.push(accepted),
+        event => assert_eq!(outcome(&event), Err(libc::ECANCELED)),
     }
 }
 

@@ -36,8 +36,10 @@ pub(super) struct Leg {
 /// What is particular to a member that listens.
 pub(super) struct Listener {
     pub(super) wanted: u32,
-    /// How many more a cancelled accept may still bring, until the last queue's has ended.
+    /// How many more the cancelled accepts may still bring, until the last queue's has ended, and
+    /// how many of them have not had their last completion.
     ending: u32,
+    ends: u32,
     lightweight: bool,
     pub(super) legs: Vec<Leg>,
     /// Connections that came when none was wanted any more.
@@ -53,6 +55,7 @@ impl Listener {
         Listener {
             wanted: 0,
             ending: 0,
+            ends: 0,
             lightweight: false,
             legs: vec![Leg { queue: OWN_QUEUE, object, request: None }],
             stash: VecDeque::new(),
@@ -120,7 +123,8 @@ impl Engine {
     pub(super) fn arm(&mut self, key: Key) {
         let Some(listener) = self.listener(key) else { return };
         let lightweight = listener.lightweight;
-        if listener.wanted == 0 {
+        // What is wanted after a cancellation begins when that has ended.
+        if listener.wanted == 0 || listener.ends > 0 {
             return;
         }
         // A single wish is served by a single accept, so that nothing has to be put aside.
@@ -201,6 +205,7 @@ impl Engine {
         if listener.ending > 0 {
             listener.ending -= u32::from(listener.ending != FOREVER);
             let (more, lightweight) = (listener.ending > 0, listener.lightweight);
+            listener.ends -= u32::from(!more);
             let pending = listener.undelivered + listener.stash.len() as u32;
             let socket = if lightweight { Ok(socket) } else { self.regular(socket) };
             let event = Event::Accept(socket.map(|socket| Accepted { socket, pending }));
@@ -293,22 +298,26 @@ impl Engine {
         }
         // What was accepted before the cancellation finds it is delivered: a server that stops
         // serving its listener, which others go on to serve, must not lose a connection.
-        listener.ending = std::mem::take(&mut listener.wanted);
+        let wanted = std::mem::take(&mut listener.wanted);
+        listener.ending = listener.ending.saturating_add(wanted);
+        listener.ends += 1;
         self.disarm(key);
         self.tell_cancelled(key);
     }
 
-    /// The last completion of a cancelled accept, when every queue's has ended.
+    /// The last completions of cancelled accepts, when every queue's has ended.
     fn tell_cancelled(&mut self, key: Key) {
         let Some(listener) = self.listener(key) else { return };
-        if listener.ending == 0 || listener.legs.iter().any(|leg| leg.request.is_some()) {
+        if listener.ends == 0 || listener.legs.iter().any(|leg| leg.request.is_some()) {
             return;
         }
         listener.ending = 0;
-        let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(NO_QUEUE);
-        request.handle = key;
-        if let Ok(id) = self.requests.insert(request) {
-            self.ready.push_back(Outcome::plain(id.tag(), -libc::ECANCELED));
+        for _ in 0..std::mem::take(&mut listener.ends) {
+            let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(NO_QUEUE);
+            request.handle = key;
+            if let Ok(id) = self.requests.insert(request) {
+                self.ready.push_back(Outcome::plain(id.tag(), -libc::ECANCELED));
+            }
         }
     }
 }
