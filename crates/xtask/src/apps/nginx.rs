@@ -1,14 +1,13 @@
 //! nginx with the channel as its event module: builds `ngx_megapipe_module.so` against the source
 //! of the installed nginx, and starts a server with it.
 
-use std::env;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::source;
+use super::{library, quietly, source};
 use crate::{setup, steps};
 
 /// What the build makes.
@@ -115,19 +114,6 @@ fn newer(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// The channel's C library, to be linked into the module, so that one file is all one installs.
-fn library(root: &Path, target: &Path) -> Result<PathBuf, String> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["build", "--release", "--locked", "--package", "megapipe-capi"]);
-    quietly(command.current_dir(root), "cargo build --package megapipe-capi")?;
-    let library = target.join("release/libmegapipe.a");
-    match library.is_file() {
-        true => Ok(library),
-        false => Err(format!("{} is not there after its build", library.display())),
-    }
-}
-
 /// What the installed nginx was configured with.
 fn configured() -> Result<String, String> {
     let output = Command::new("nginx").arg("-V").stdin(Stdio::null()).output();
@@ -164,20 +150,6 @@ fn words(line: &str) -> Vec<String> {
 fn kept(words: &[String]) -> Vec<String> {
     let is_dynamic = |word: &str| word.ends_with("=dynamic") || word.starts_with("--add-");
     words.iter().filter(|word| !is_dynamic(word)).cloned().collect()
-}
-
-/// Runs a build step and shows its output only if it fails.
-fn quietly(command: &mut Command, name: &str) -> Result<(), String> {
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("cannot run {name}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    let lines: Vec<&str> = said.lines().collect();
-    let end = lines[lines.len().saturating_sub(40)..].join("\n");
-    Err(format!("{name} ended with {}; the end of its output:\n{end}", output.status))
 }
 
 /// Starts nginx in place of this process, so that it gets the terminal's signals.
