@@ -138,7 +138,7 @@ fn a_client_that_has_said_everything_is_answered() {
 fn too_many_connections_are_told_so() {
     for driver in DRIVERS {
         let server = Server::start(driver, &["-t", "2", "-c", "64"]);
-        let mut watcher = server.client();
+        let mut watcher = server.served_client();
         let mut kept = Vec::new();
         let mut refused = 0;
         for _ in 0..100 {
@@ -191,7 +191,7 @@ fn connections_that_have_ended_make_room_for_new_ones() {
     const CLIENTS: usize = 40;
     for driver in DRIVERS {
         let server = Server::start(driver, &["-t", "1", "-c", "64"]);
-        let mut watcher = server.client();
+        let mut watcher = server.served_client();
         let connect = || (0..CLIENTS).map(|_| server.client()).collect::<Vec<_>>();
         let mut clients = connect();
         for round in 0..10 {
@@ -212,7 +212,7 @@ fn connections_that_have_ended_make_room_for_new_ones() {
 fn without_free_descriptors_connections_wait() {
     for driver in DRIVERS {
         let server = Server::start(driver, &["-t", "2", "-c", "64", "-o", "no_maxconns_fast"]);
-        let mut watcher = server.client();
+        let mut watcher = server.served_client();
         let clients: Vec<_> = (0..100).map(|_| server.client()).collect();
         let full = || watcher.number("", "listen_disabled_num") > 0;
         assert!(eventually(PATIENCE, full), "{driver}: accepting was never stopped");

@@ -99,6 +99,14 @@ impl Server {
         Client::new(TcpStream::connect(self.address()).unwrap())
     }
 
+    /// A client that has been accepted, so that others cannot take its place.
+    pub(crate) fn served_client(&self) -> Client<TcpStream> {
+        let mut client = self.client();
+        let version = client.ask("version\r\n");
+        assert!(version.starts_with("VERSION "), "{version}");
+        client
+    }
+
     pub(crate) fn local_client(&self) -> Client<UnixStream> {
         let stream = UnixStream::connect(self.directory.path().join("socket")).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
