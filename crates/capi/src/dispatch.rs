@@ -3,7 +3,7 @@
 use crate::failure::{Failure, errno_in, status, value};
 use crate::place::on_channel;
 use crate::state::State;
-use crate::types::{MP_LWSOCKET_FIRST, MP_MORE, MP_NONE, mp_channel, mp_command, mp_event};
+use crate::types::{MP_MORE, MP_NONE, mp_channel, mp_command, mp_event};
 use channel::{Accepted, Buffer, Completion, Event, RawCommand, Transferred};
 use libc::c_int;
 use std::io;
@@ -208,12 +208,12 @@ impl mp_event {
 
     fn accepted(&mut self, state: &mut State, accepted: Accepted) {
         self.pending = accepted.pending;
-        let lightweight = accepted.socket.lightweight_index();
+        let lightweight = accepted.socket.lightweight_number();
         match (accepted.socket.into_descriptor(), lightweight) {
             (Ok(descriptor), _) => self.fd = descriptor.into_raw_fd(),
-            (Err(socket), Some(index)) => {
-                self.fd = MP_LWSOCKET_FIRST + index as i32;
-                state.keep_lwsocket(index, socket);
+            (Err(socket), Some(number)) => {
+                self.fd = number as i32;
+                state.keep_lwsocket(self.fd, socket);
             }
             // A socket that is no descriptor is a lightweight one.
             (Err(_), None) => self.error = libc::EPROTO,

@@ -85,8 +85,7 @@ pub(crate) fn set_of(cpus: &cpu_set_t) -> CpuSet {
 
 fn register_lwsocket(state: &mut State, fd: c_int, cookie: Cookie) -> Result<mp_handle, Failure> {
     has_room(state)?;
-    let index = (fd - MP_LWSOCKET_FIRST) as u32;
-    let Some(socket) = state.take_lwsocket(index) else {
+    let Some(socket) = state.take_lwsocket(fd) else {
         return Err(Failure::own(
             libc::EBADF,
             "no lightweight socket of this number waits to be registered: register what \

@@ -3,9 +3,9 @@
 use crate::address::Addresses;
 use crate::failure::Failure;
 use crate::place::Numbering;
-use crate::types::mp_handle;
+use crate::types::{MP_LWSOCKET_FIRST, mp_handle};
 use channel::{Channel, Handle, Lease, Socket};
-use libc::c_void;
+use libc::{c_int, c_void};
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::os::fd::IntoRawFd;
@@ -13,6 +13,11 @@ use std::os::fd::IntoRawFd;
 /// What is kept with each handle.
 pub(crate) struct Cookie {
     pub(crate) pointer: *mut c_void,
+}
+
+/// The place in the table of a number that is at least `MP_LWSOCKET_FIRST`.
+fn lwsocket_index(number: c_int) -> usize {
+    (number - MP_LWSOCKET_FIRST) as usize
 }
 
 /// A channel of C's.
@@ -81,16 +86,16 @@ impl State {
     }
 
     /// Keeps a lightweight socket until it is registered.
-    pub(crate) fn keep_lwsocket(&mut self, index: u32, socket: Socket) {
-        let index = index as usize;
+    pub(crate) fn keep_lwsocket(&mut self, number: c_int, socket: Socket) {
+        let index = lwsocket_index(number);
         if index >= self.lwsockets.len() {
             self.lwsockets.resize_with(index + 1, || None);
         }
         self.lwsockets[index] = Some(socket);
     }
 
-    pub(crate) fn take_lwsocket(&mut self, index: u32) -> Option<Socket> {
-        self.lwsockets.get_mut(index as usize)?.take()
+    pub(crate) fn take_lwsocket(&mut self, number: c_int) -> Option<Socket> {
+        self.lwsockets.get_mut(lwsocket_index(number))?.take()
     }
 
     /// Gives descriptors back to the caller: they outlive the channel.

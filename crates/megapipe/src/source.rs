@@ -173,11 +173,6 @@ impl Socket {
         }
     }
 
-    /// The number of a lightweight socket in its channel's own table; `None` for a descriptor.
-    pub fn lightweight_index(&self) -> Option<u32> {
-        if let Endpoint::Direct(direct) = &self.0 { Some(direct.index) } else { None }
-    }
-
     /// The descriptor, to use without the channel; gives a lightweight socket back unchanged.
     pub fn into_descriptor(self) -> Result<OwnedFd, Socket> {
         match self.0 {
