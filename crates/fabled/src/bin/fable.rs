@@ -1,0 +1,3 @@
+//! `fable`: run programs over flows, and look at the flows.
+
+fn main() {}

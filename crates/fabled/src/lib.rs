@@ -1,0 +1,1 @@
+//! The name daemon of FABLE, and what its command line does.

@@ -1,0 +1,3 @@
+//! The daemon that keeps names and flows.
+
+fn main() {}
