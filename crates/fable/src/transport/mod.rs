@@ -1,0 +1,157 @@
+//! What carries bytes between two ends, behind one trait.
+//!
+//! A [`Transport`] is one end of a *path*. It hands out places for messages: [`acquire_write`]
+//! gives room that the application fills, [`commit`] sends it; [`acquire_read`] gives a message,
+//! [`release`] returns its memory. What is copied on the way is the transport's affair (Table 1 of
+//! the paper). Messages keep their boundaries and their order on every transport.
+//!
+//! Nothing here blocks except [`Transport::wait`]; whoever waits for several things at once asks
+//! [`Transport::prepare_wait`] what to sleep on.
+//!
+//! [`acquire_write`]: Transport::acquire_write
+//! [`commit`]: Transport::commit
+//! [`acquire_read`]: Transport::acquire_read
+//! [`release`]: Transport::release
+
+mod cacheline;
+mod mempipe;
+mod slot;
+mod spin;
+mod wait;
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+pub use slot::{ReadSlot, Record, WriteSlot};
+pub use wait::{Direction, Manner, Wait};
+
+use crate::error::{TransportError, TransportResult};
+use crate::kind::Kind;
+
+/// The most slots of one direction that may be held at once.
+pub const SLOTS_MAX: usize = 256;
+
+/// One end of a path.
+///
+/// Slots are linear: each goes back into the transport it came from, by `commit`, `abandon` or
+/// `release`. A slot that is dropped instead keeps its place for good. The memory of a slot stays
+/// valid as long as the slot exists: a transport that is dropped before its slots leaks it.
+pub trait Transport: Send {
+    /// Which transport this is.
+    fn kind(&self) -> Kind;
+
+    /// The longest message, in bytes.
+    fn message_bytes_max(&self) -> usize;
+
+    /// Room for a message of up to `bytes`; `None` if there is none now (the back-pressure of
+    /// section 3). Several may be held; the messages arrive in the order of the acquisitions if
+    /// they are committed in that order. Whether a message that is committed before an older slot
+    /// arrives before it depends on the transport: on rings it waits, on sockets it goes first.
+    ///
+    /// # Errors
+    /// [`TransportError::TooLong`], [`TransportError::TooManySlots`], [`TransportError::Closed`],
+    /// [`TransportError::Corrupt`] or [`TransportError::System`].
+    fn acquire_write(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>>;
+
+    /// Sends the first `bytes` of the slot, which must not be more than it has. Unless batching is
+    /// on, the peer sees the message without further calls of this end, except that a socket that
+    /// takes no more keeps the rest until [`Transport::flush`].
+    ///
+    /// # Errors
+    /// As [`Transport::acquire_write`], and [`TransportError::Foreign`].
+    fn commit(&mut self, slot: WriteSlot, bytes: usize, record: Record) -> TransportResult<()>;
+
+    /// Gives room back unused.
+    fn abandon(&mut self, slot: WriteSlot);
+
+    /// After how many commits the peer is told of them; 1, as at first, is batching off. With more,
+    /// the rest waits for [`Transport::flush`], or for `acquire_write` finding no room.
+    fn set_batch(&mut self, commits: u32);
+
+    /// Hands over what is committed. False if a socket or pipe takes no more now: then wait for
+    /// [`Direction::Write`] and call again.
+    ///
+    /// # Errors
+    /// As [`Transport::acquire_write`].
+    fn flush(&mut self) -> TransportResult<bool>;
+
+    /// The next message, or `None` if there is none yet.
+    ///
+    /// # Errors
+    /// [`TransportError::Closed`] when the peer has gone and everything was read (shared memory
+    /// cannot notice that by itself), [`TransportError::TooManySlots`],
+    /// [`TransportError::Corrupt`] or [`TransportError::System`].
+    fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>>;
+
+    /// Returns a message's memory. Slots may be returned in any order.
+    fn release(&mut self, slot: ReadSlot);
+
+    /// What to sleep on until `acquire_read` (or, for [`Direction::Write`], `flush` or
+    /// `acquire_write` of a message of `message_bytes_max`) may succeed; the peer has been told.
+    /// Call [`Transport::end_wait`] afterwards, whatever happened.
+    ///
+    /// # Errors
+    /// As [`Transport::acquire_read`].
+    fn prepare_wait(&mut self, direction: Direction, manner: Manner) -> TransportResult<Wait>;
+
+    /// The sleep of `prepare_wait` is over.
+    fn end_wait(&mut self, direction: Direction);
+
+    /// Waits in the transport's own way (spinning, if that is its way) until the call of this
+    /// direction may succeed or `timeout` has passed, and says whether it may. `None` waits without
+    /// end.
+    ///
+    /// # Errors
+    /// As [`Transport::acquire_read`].
+    fn wait(&mut self, direction: Direction, timeout: Option<Duration>) -> TransportResult<bool>;
+}
+
+/// What the other end needs to open its side of a path. Descriptors travel by `SCM_RIGHTS`, or are
+/// inherited.
+#[derive(Debug)]
+pub struct Offer {
+    /// The transport.
+    pub kind: Kind,
+    /// Its descriptors, in the order that the transport knows.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// How much memory a path may use.
+#[derive(Clone, Copy, Debug)]
+pub struct PathOptions {
+    /// Bytes of each ring or shared heap; rounded up to a power of two between 4 KiB and 1 GiB.
+    pub ring_bytes: usize,
+}
+
+impl Default for PathOptions {
+    fn default() -> PathOptions {
+        PathOptions { ring_bytes: 1 << 20 }
+    }
+}
+
+/// Makes a path between two processes of this kernel: the end of the caller, and what the other end
+/// needs. [`Kind::Tls`] needs keys and cannot be made this way.
+///
+/// # Errors
+/// [`TransportError::System`] if the kernel refuses, [`TransportError::BadOffer`] for a kind that
+/// needs more than this.
+pub fn create(kind: Kind, options: PathOptions) -> TransportResult<(Box<dyn Transport>, Offer)> {
+    match kind {
+        Kind::MempipeFutex(_) | Kind::MempipeSpin(_) => mempipe::create(kind, options),
+        Kind::Cacheline => cacheline::create(),
+        _ => Err(TransportError::BadOffer("this transport cannot be made here")),
+    }
+}
+
+/// Opens the other end of a path. The descriptors come from a peer and are checked first.
+///
+/// # Errors
+/// [`TransportError::BadOffer`] if they are not what the transport needs, [`TransportError::System`]
+/// if the kernel refuses.
+pub fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
+    match offer.kind {
+        Kind::MempipeFutex(_) | Kind::MempipeSpin(_) => mempipe::open(offer),
+        Kind::Cacheline => cacheline::open(offer),
+        _ => Err(TransportError::BadOffer("this transport cannot be opened this way")),
+    }
+}
