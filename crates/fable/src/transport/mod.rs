@@ -14,6 +14,7 @@
 //! [`release`]: Transport::release
 
 mod cacheline;
+mod keys;
 mod mempipe;
 mod slot;
 mod spin;
@@ -22,6 +23,7 @@ mod wait;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+pub use keys::TlsKeys;
 pub use slot::{ReadSlot, Record, WriteSlot};
 pub use wait::{Direction, Manner, Wait};
 
