@@ -65,8 +65,8 @@ impl Checker {
     pub fn check(&mut self, message: &[u8]) {
         let begin = number(message, 0);
         let end = message.len().checked_sub(NUMBER_BYTES).filter(|end| *end >= NUMBER_BYTES);
-        let intact = message.len() == self.bytes
-            && end.is_none_or(|end| number(message, end) == begin);
+        let intact =
+            message.len() == self.bytes && end.is_none_or(|end| number(message, end) == begin);
         if intact && begin == self.expected & mask(self.bytes) {
             self.expected += 1;
         } else if intact {
@@ -97,6 +97,13 @@ impl Checker {
         } else {
             self.repeated += 1;
         }
+    }
+
+    /// Whether every message so far was the next one, unharmed.
+    #[inline]
+    pub fn is_satisfied(&self) -> bool {
+        self.forgotten + self.repeated + self.reordered + self.corrupt == 0
+            && self.missing.is_empty()
     }
 
     /// What was wrong, in words; nothing if everything was right.

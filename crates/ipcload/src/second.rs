@@ -34,8 +34,8 @@ fn pong<E: End>(load: &Load, end: &mut E, watch: &mut Watch) -> Result<()> {
         watch.insist(|| end.send(load.bytes(), |message| fill(message, sequence)))?;
         watch.insist(|| end.flush())?;
         sequence += 1;
-        if let Some(faults) = checker.faults() {
-            return Err(Error::Road(faults));
+        if !checker.is_satisfied() {
+            return Err(Error::Road(checker.faults().unwrap_or_default()));
         }
     }
 }
