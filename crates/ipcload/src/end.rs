@@ -12,11 +12,12 @@ pub const PATIENCE: Duration = Duration::from_millis(2);
 /// One end of a path that carries messages both ways, in order, with their boundaries.
 pub trait End {
     /// Sends a message of `bytes`, which `fill` writes, as early as the path's batching allows.
-    /// False if there was no room within [`PATIENCE`]; then nothing was sent and `fill` not called.
+    /// False if there was no room within [`PATIENCE`]; then nothing was sent, even if `fill` was
+    /// called.
     ///
     /// # Errors
     /// [`crate::Error::Road`] if the path is broken or cannot carry so much.
-    fn send(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<bool>;
+    fn send(&mut self, bytes: usize, fill: impl Fn(&mut [u8])) -> Result<bool>;
 
     /// Hands over what batching has held back. False if that was not possible within [`PATIENCE`].
     ///

@@ -5,7 +5,7 @@ use crate::end::{End, Invitation};
 use crate::error::{Error, Result};
 use crate::load::{Load, Pattern};
 use crate::message::{Checker, fill};
-use crate::partner::{Lifeline, Partner, Watch, pin_to};
+use crate::partner::{Partner, Watch, is_stopping, pin_to, watch_lifeline};
 use crate::report::Line;
 use crate::tally::Tally;
 
@@ -30,11 +30,11 @@ fn measure<E: End>(
     make: impl FnOnce() -> Result<(E, Invitation)>,
 ) -> Result<Option<String>> {
     pin_to(load.cpus.0[0])?;
-    let lifeline = Lifeline::watch()?;
+    watch_lifeline()?;
     let (mut end, invitation) = make()?;
     let partner = Partner::start(invitation)?;
     let second = partner.id();
-    let mut watch = Watch { lifeline, partner: Some(partner) };
+    let mut watch = Watch(Some(partner));
     let mut checker = Checker::new(load.bytes());
     let ready = |tally: &mut Tally, helpers: bool| {
         let start_ns = now_ns() + load.warm_up_ns;
@@ -102,7 +102,7 @@ fn read<E: End>(
         if !tally.count(now_ns(), per_clock as u64) {
             return Ok(());
         }
-        if watch.lifeline.is_cut() {
+        if is_stopping() {
             return Err(Error::Stopped);
         }
     }

@@ -26,5 +26,6 @@ pub use error::{Error, Result};
 pub use first::run_first;
 pub use load::{CpuPair, Load, Pattern};
 pub use message::{Checker, fill};
+pub use partner::is_stopping;
 pub use report::{Line, SliceReport};
 pub use second::run_second;

@@ -5,7 +5,6 @@ use std::io::Read;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -36,28 +35,27 @@ pub(crate) fn pin_to(cpu: usize) -> Result<()> {
     .context(format!("pin a process to CPU {cpu}"), "name CPUs that this process may use")
 }
 
-/// Whether this process is to end, which a thread that reads standard input finds out.
-#[derive(Debug, Clone)]
-pub(crate) struct Lifeline(Arc<AtomicBool>);
+/// Whether this process is to end.
+static STOPPING: AtomicBool = AtomicBool::new(false);
 
-impl Lifeline {
-    pub(crate) fn watch() -> Result<Lifeline> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let lifeline = Lifeline(Arc::clone(&stop));
-        std::thread::Builder::new()
-            .name("lifeline".to_owned())
-            .spawn(move || {
-                let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-                stop.store(true, Ordering::Relaxed);
-            })
-            .context("start a thread", "raise `ulimit -u`")?;
-        Ok(lifeline)
-    }
+/// Whether whoever started this process wants it to end, for ends that wait by themselves. Only
+/// within [`crate::run_first`] and [`crate::run_second`].
+#[inline]
+pub fn is_stopping() -> bool {
+    STOPPING.load(Ordering::Relaxed)
+}
 
-    #[inline]
-    pub(crate) fn is_cut(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
+/// Starts the thread that finds out.
+pub(crate) fn watch_lifeline() -> Result<()> {
+    let watch = || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        STOPPING.store(true, Ordering::Relaxed);
+    };
+    std::thread::Builder::new()
+        .name("lifeline".to_owned())
+        .spawn(watch)
+        .map(drop)
+        .context("start a thread", "raise `ulimit -u`")
 }
 
 /// The second process. Dropping it ends and reaps it.
@@ -125,12 +123,8 @@ impl Drop for Partner {
     }
 }
 
-/// Looks, when nothing moves, whether it still can.
-pub(crate) struct Watch {
-    pub(crate) lifeline: Lifeline,
-    /// Only the first process has one.
-    pub(crate) partner: Option<Partner>,
-}
+/// Looks, when nothing moves, whether it still can. Only the first process has a partner.
+pub(crate) struct Watch(pub(crate) Option<Partner>);
 
 impl Watch {
     /// Tries until it works.
@@ -143,10 +137,10 @@ impl Watch {
     fn try_again(&mut self, mut attempt: impl FnMut() -> Result<bool>) -> Result<()> {
         let since_ns = now_ns();
         loop {
-            if self.lifeline.is_cut() {
+            if is_stopping() {
                 return Err(Error::Stopped);
             }
-            if let Some(status) = self.partner.as_mut().and_then(Partner::ended) {
+            if let Some(status) = self.0.as_mut().and_then(Partner::ended) {
                 return Err(Error::Partner(status));
             }
             if now_ns() - since_ns > STALL_NS {

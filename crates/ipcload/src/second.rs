@@ -4,7 +4,7 @@ use crate::end::End;
 use crate::error::{Error, Result};
 use crate::load::{Load, Pattern};
 use crate::message::{Checker, fill};
-use crate::partner::{Lifeline, Watch, pin_to};
+use crate::partner::{Watch, is_stopping, pin_to, watch_lifeline};
 
 /// Opens its end with what the first process said, and works until that closes the lifeline.
 ///
@@ -12,7 +12,8 @@ use crate::partner::{Lifeline, Watch, pin_to};
 /// Whatever broke before, for the first process to read.
 pub fn run_second<E: End>(load: &Load, join: impl FnOnce() -> Result<E>) -> Result<()> {
     pin_to(load.cpus.0[1])?;
-    let mut watch = Watch { lifeline: Lifeline::watch()?, partner: None };
+    watch_lifeline()?;
+    let mut watch = Watch(None);
     let mut end = join()?;
     let outcome = match load.pattern {
         Pattern::PingPong => pong(load, &mut end, &mut watch),
@@ -21,7 +22,7 @@ pub fn run_second<E: End>(load: &Load, join: impl FnOnce() -> Result<E>) -> Resu
     match outcome {
         Err(Error::Stopped) => Ok(()),
         // Who is stopped may find the path closed just before.
-        Err(_) if watch.lifeline.is_cut() => Ok(()),
+        Err(_) if is_stopping() => Ok(()),
         outcome => outcome,
     }
 }
@@ -42,7 +43,7 @@ fn pong<E: End>(load: &Load, end: &mut E, watch: &mut Watch) -> Result<()> {
 
 fn write<E: End>(load: &Load, end: &mut E, watch: &mut Watch) -> Result<()> {
     let mut sequence = 0;
-    while !watch.lifeline.is_cut() {
+    while !is_stopping() {
         watch.insist(|| end.send(load.bytes(), |message| fill(message, sequence)))?;
         sequence += 1;
     }

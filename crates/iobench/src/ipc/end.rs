@@ -57,7 +57,7 @@ fn road(error: TransportError) -> ipcload::Error {
 
 impl End for FableEnd {
     #[inline]
-    fn send(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> ipcload::Result<bool> {
+    fn send(&mut self, bytes: usize, fill: impl Fn(&mut [u8])) -> ipcload::Result<bool> {
         let transport = &mut self.0;
         let mut slot = transport.acquire_write(bytes).map_err(road)?;
         if slot.is_none() {

@@ -17,6 +17,8 @@ use crate::ipc::subject::Subject;
 /// What every row is compared with.
 const TCP: &str = "tcp-nodelay";
 const UNIX: &str = "unix";
+/// What it means for a row, and what to do about it.
+const ROUGH: &str = ", so the figures are of all: try a longer --duration or a quieter machine";
 /// Different complaints that a row tells.
 const COMPLAINTS_MAX: usize = 3;
 
@@ -207,13 +209,10 @@ fn reasons<'a>(
         reasons.push("there was no time for it".to_owned());
     } else if let (Some(clean), true) = (clean_rounds, reasons.is_empty()) {
         let what = match slot.pattern {
-            Pattern::PingPong => "the ping-pong",
-            Pattern::OneWay => "the throughput",
+            Pattern::PingPong => "ping-pong",
+            Pattern::OneWay => "one-way",
         };
-        reasons.push(format!(
-            "only {clean} of {rounds} rounds of {what} were undisturbed, so its figures are of \
-             all; repeat with more --rounds, a longer --duration or on a quieter machine"
-        ));
+        reasons.push(format!("only {clean} of {rounds} {what} rounds were undisturbed{ROUGH}"));
     }
     reasons
 }
@@ -294,7 +293,7 @@ impl<'a> Table<'a> {
         let batch = if pattern == Pattern::OneWay { slot.batch } else { 1 };
         let own = self.find(slot, slot.subject, pattern, batch)?;
         if baseline == slot.subject {
-            return Some(Interval::ONE);
+            return own.figures.iter().any(Option::is_some).then_some(Interval::ONE);
         }
         let other = self.find(slot, baseline, pattern, batch)?;
         let values = |digest: &Digest<'_>| match pattern {

@@ -12,7 +12,7 @@ const WIDE: usize = 116;
 
 const LEGEND: &str = "\
 p50, p99: round trip of a ping-pong in microseconds; x floor: its median over one cache line's. MB/s:
-payload one way; CPU us: of both processes per message; batch N: the reader is told after N messages.
+payload one way; CPU us: of both processes per message; by N: the reader is told after N messages.
 x tcp, x unix: against tcp-nodelay and unix in the same rounds (round trip: less is better;
 throughput: more is better), median and 95 % interval over rounds.
 ";
@@ -81,11 +81,11 @@ pub(crate) fn name(row: &Row) -> String {
 fn head(batches: &[u32], wide: bool) -> Vec<String> {
     let mut cells: Vec<String> =
         ["transport", "p50", "p99", "x floor", "x tcp"].map(str::to_owned).to_vec();
-    for batch in batches {
-        cells.push(if *batch == 1 { "MB/s".to_owned() } else { format!("batch {batch}: MB/s") });
+    for (index, batch) in batches.iter().enumerate() {
+        cells.push(if *batch == 1 { "MB/s".to_owned() } else { format!("by {batch}: MB/s") });
         cells.push("CPU us".to_owned());
         cells.push("x tcp".to_owned());
-        if wide {
+        if wide && index == 0 {
             cells.push("x unix".to_owned());
         }
     }
@@ -109,7 +109,7 @@ fn line<'a>(
         figure(first.p50_over_floor, 2),
         short(first.latency_ratio_tcp_nodelay),
     ];
-    for batch in batches {
+    for (index, batch) in batches.iter().enumerate() {
         let row = rows.iter().find(|row| row.batch == *batch);
         let get = |pick: fn(&Row) -> Option<f64>| row.and_then(|row| pick(row));
         let decimals =
@@ -117,8 +117,8 @@ fn line<'a>(
         cells.push(figure(get(|row| row.throughput_mb_s), decimals));
         cells.push(figure(get(|row| row.cpu_us_per_message), 2));
         let tcp = row.and_then(|row| row.throughput_ratio_tcp_nodelay);
-        cells.push(if wide && batches.len() < 3 { with_interval(tcp) } else { short(tcp) });
-        if wide {
+        cells.push(if wide && index == 0 { with_interval(tcp) } else { short(tcp) });
+        if wide && index == 0 {
             cells.push(short(row.and_then(|row| row.throughput_ratio_unix)));
         }
     }
