@@ -54,6 +54,16 @@ pub(crate) struct Row {
     pub(crate) rounds: Vec<RoundFigures>,
 }
 
+impl Row {
+    /// The full name, such as `mempipe-spin-safe`.
+    pub(crate) fn name(&self) -> String {
+        match &self.form {
+            Some(form) => format!("{}-{form}", self.transport),
+            None => self.transport.clone(),
+        }
+    }
+}
+
 /// What the fields mean, for readers of the file.
 pub(crate) const FIELDS: [(&str, &str); 18] = [
     ("transport", "name without its form"),

@@ -70,14 +70,6 @@ fn render_block<'a>(text: &mut String, block: &[&'a Row], notes: &mut Vec<&'a st
     text.push('\n');
 }
 
-/// The name of a row: `mempipe-spin-safe`.
-pub(crate) fn name(row: &Row) -> String {
-    match &row.form {
-        Some(form) => format!("{}-{form}", row.transport),
-        None => row.transport.clone(),
-    }
-}
-
 fn head(batches: &[u32], wide: bool) -> Vec<String> {
     let mut cells: Vec<String> =
         ["transport", "p50", "p99", "x floor", "x tcp"].map(str::to_owned).to_vec();
@@ -103,7 +95,7 @@ fn line<'a>(
         first.latency_ns.as_ref().map(|latency| pick(latency) / 1e3)
     };
     let mut cells = vec![
-        name(first),
+        first.name(),
         figure(latency(|latency| latency.p50), 2),
         figure(latency(|latency| latency.p99), 2),
         figure(first.p50_over_floor, 2),
