@@ -16,6 +16,7 @@ mod exchange;
 mod experiment;
 mod figures;
 mod hosts;
+mod ipc;
 mod load;
 mod manual;
 mod network;
@@ -51,6 +52,8 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Apps(arguments) => apps::run(arguments),
+        Command::Ipc(arguments) => ipc::run(arguments),
+        Command::IpcEnd(arguments) => ipc::end::run(arguments).map(|()| true),
         Command::Run(arguments) => experiment::run(arguments),
         Command::Serve(arguments) => serve::run(arguments).map(|()| true),
         Command::Load(arguments) => match arguments.open.rate {

@@ -87,12 +87,12 @@ fn cpus(arguments: &ServeArgs) -> Result<Vec<usize>> {
 }
 
 /// Takes over a descriptor that the parent left open for us.
-fn inherited(fd: i32) -> Result<OwnedFd> {
+pub(crate) fn inherited(fd: i32) -> Result<OwnedFd> {
     // SAFETY: fcntl with F_GETFD only looks at the number.
     if fd < 3 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         return Err(Error::setup(
             format!("there is no inherited descriptor {fd}"),
-            "leave --page-fd and --lifeline-fd to `iobench compare`",
+            "leave this option to iobench, which starts such processes itself",
         ));
     }
     // SAFETY: the descriptor is open, and by contract with the parent nobody else uses it.

@@ -1,10 +1,12 @@
 //! The echo server of `iobench` on the runtimes that a user would pick instead, so that
-//! `iobench compare --peer` can set them beside the others without depending on them.
+//! `iobench compare --peer` can set them beside the others without depending on them; and for
+//! `iobench ipc`, the ends of its paths on other libraries (`ipc`).
 //!
 //! What is not the runtime's own is shared: listening sockets, pinning, framing, the end. Each
 //! runtime is one file with one function, `serve`.
 
 mod error;
+mod ipc;
 mod listener;
 mod on_compio;
 mod on_glommio;
@@ -21,7 +23,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::error::{Context, Error, Result};
 use crate::service::Service;
@@ -42,9 +44,14 @@ Examples:
 /// The echo server of iobench on other runtimes.
 #[derive(Debug, Parser)]
 #[command(name = "iobench-peers", version, about, after_help = EXAMPLES)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// What the server runs on
-    runtime: Runtime,
+    #[arg(required = true)]
+    runtime: Option<Runtime>,
 
     /// Address and port; port 0 stands for a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7000")]
@@ -64,6 +71,13 @@ struct Arguments {
     #[arg(long, value_name = "N", requires = "request_bytes",
           value_parser = clap::value_parser!(u64).range(1..=MOST_MESSAGE_BYTES))]
     response_bytes: Option<u64>,
+}
+
+/// What else the program does.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// One measurement of `iobench ipc` over another library; prints lines of JSON.
+    Ipc(ipc::IpcArguments),
 }
 
 /// What the server runs on.
@@ -121,7 +135,12 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::from(error.use_stderr()));
         }
     };
-    match run(&arguments) {
+    let outcome = match (&arguments.command, arguments.runtime) {
+        (Some(Command::Ipc(arguments)), _) => ipc::run(arguments),
+        (None, Some(runtime)) => run(&arguments, runtime),
+        (None, None) => Ok(()),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("iobench-peers: {error}");
@@ -131,7 +150,7 @@ fn main() -> ExitCode {
 }
 
 /// Serves until a signal. The threads have nothing to put in order, so they end with the process.
-fn run(arguments: &Arguments) -> Result<()> {
+fn run(arguments: &Arguments, runtime: Runtime) -> Result<()> {
     let signals = Signals::block();
     sys::raise_open_files()?;
     let cpus = match &arguments.cpus {
@@ -145,14 +164,14 @@ fn run(arguments: &Arguments) -> Result<()> {
     let address = listeners[0].local_addr().context("read the bound address", "try again")?;
     let (sender, news) = channel();
     for (listener, &cpu) in listeners.into_iter().zip(&cpus) {
-        start(arguments.runtime, listener, cpu, Arc::clone(&service), sender.clone())?;
+        start(runtime, listener, cpu, Arc::clone(&service), sender.clone())?;
     }
     spawn("signals", move || {
         signals.wait();
         let _ = sender.send(News::Signal);
     })?;
     wait(&news, cpus.len(), || {
-        let name = arguments.runtime.name();
+        let name = runtime.name();
         let line = format!("{name} echoes on {address} with a thread on each of CPU {cpus:?}\n");
         let mut stdout = std::io::stdout().lock();
         // Whoever started us may not care to read it.

@@ -62,6 +62,16 @@ const PACKAGES: &[Package] = &[
         probe: Probe::File("/usr/include/uv.h"),
     },
     Package {
+        name: "libzmq3-dev",
+        why: "iobench-peers measures ZeroMQ for iobench ipc where it is built with that feature",
+        probe: Probe::File("/usr/include/zmq.h"),
+    },
+    Package {
+        name: "pkg-config",
+        why: "the build finds ZeroMQ with it",
+        probe: Probe::Program("pkg-config"),
+    },
+    Package {
         name: "g++",
         why: "a test includes the C header from C++",
         probe: Probe::Program("g++"),

@@ -36,19 +36,22 @@ const LOOM_TESTS_MIN: u64 = 1;
 /// How many tests of several hosts there are at least.
 const MPI_TESTS_MIN: u64 = 5;
 
+/// Plain builds must work without other people's C libraries and long compilations, so these parts
+/// are features; here they are always tested.
+const PEERS: &str = "iobench-peers/libuv,iobench-peers/iceoryx2,iobench-peers/zeromq";
+
 /// Every step, as CI takes them: the cheap ones that fail most often first.
 pub(crate) fn full() -> Result<Vec<Step>, String> {
-    // Plain builds must work without libuv, so its part is a feature; here it is always tested.
     let lint =
-        "clippy --workspace --all-targets --locked --features iobench-peers/libuv -- -D warnings";
-    let test = "test --workspace --locked --features iobench-peers/libuv";
+        format!("clippy --workspace --all-targets --locked --features {PEERS} -- -D warnings");
+    let test = format!("test --workspace --locked --features {PEERS}");
     let docs = "doc --workspace --no-deps --locked --document-private-items";
     Ok(vec![
         Step { name: "setup", work: Work::Own(setup::run) },
         Step { name: "format", work: Work::Cargo(Cargo::new("fmt --all --check")) },
         Step { name: "tidy", work: Work::Own(tidy::run) },
-        Step { name: "lint", work: Work::Cargo(Cargo::new(lint)) },
-        Step { name: "test", work: Work::Tests(Cargo::new(test), 1) },
+        Step { name: "lint", work: Work::Cargo(Cargo::new(&lint)) },
+        Step { name: "test", work: Work::Tests(Cargo::new(&test), 1) },
         Step { name: "memcached --test", work: Work::Own(apps::memcached::compare_suites) },
         Step { name: "memcached --sanitize", work: Work::Own(apps::memcached::sanitize) },
         epoll(),

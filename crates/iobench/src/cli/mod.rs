@@ -2,6 +2,7 @@
 
 pub(crate) mod apps;
 pub(crate) mod hosts;
+pub(crate) mod ipc;
 pub(crate) mod open;
 pub(crate) mod run;
 pub(crate) mod saved;
@@ -15,6 +16,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::cli::apps::AppsArgs;
 use crate::cli::hosts::HostsArgs;
+use crate::cli::ipc::{IpcArgs, IpcEndArgs};
 use crate::cli::open::OpenArgs;
 use crate::cli::run::RunArgs;
 use crate::cli::saved::{CompletionsArgs, DiffArgs, ManArgs, ReportArgs};
@@ -32,6 +34,7 @@ Examples:
   iobench compare --quick --json q.json  a first look within 60 seconds
   iobench compare --servers epoll,epoll-partitioned --transactions all --cores 2 --rounds 10
   iobench run experiments/table3.toml --quick --json t.json   six architectures in an open loop
+  iobench ipc --quick --json i.json      shared memory, pipes and sockets between two processes
   iobench report t.json                  one offline page of it
   iobench serve --server epoll           an echo server on 127.0.0.1:7000 until Ctrl-C
   iobench load --connect 127.0.0.1:7000 --duration 5s
@@ -87,6 +90,11 @@ pub(crate) enum Command {
     Compare(CompareArgs),
     /// Compare real programs with their versions on the channel, under their own protocols.
     Apps(AppsArgs),
+    /// Compare ways between two processes of this machine: latency, throughput, CPU.
+    Ipc(IpcArgs),
+    /// One measurement of `ipc`, which starts this itself.
+    #[command(hide = true)]
+    IpcEnd(IpcEndArgs),
     /// Run an experiment from a file, such as those in experiments/.
     Run(RunArgs),
     /// Run one of the servers alone, until Ctrl-C.

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::client::slices::FaultCounts;
 use crate::compare::outcome::{Accounts, Figures, SliceCounts, SlotOutcome};
@@ -57,7 +57,7 @@ impl Bound {
 }
 
 /// Clean and discarded slices of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SliceSummary {
     pub(crate) clean: u32,
     pub(crate) discarded: u32,

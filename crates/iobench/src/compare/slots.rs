@@ -26,10 +26,10 @@ const WARM_UP_PATIENCE_NS: u64 = 1_000_000_000;
 /// Between the decision to measure and the first slice, so that every client thread hears of it.
 pub(crate) const LEAD_NS: u64 = 15_000_000;
 /// A border sampled later than this does not fit the clients' own clock.
-const LATE_NS: u64 = 2_000_000;
+pub(crate) const LATE_NS: u64 = 2_000_000;
 /// A thread with a CPU of its own that had to wait for it longer than this part of a slice (1/25)
 /// was disturbed by somebody else.
-const DELAY_PART: u64 = 25;
+pub(crate) const DELAY_PART: u64 = 25;
 /// Where CPUs are shared, waiting is normal; there a slot is disturbed if others used more than
 /// this part (1/10) of the CPUs.
 const FOREIGN_PART: u64 = 10;
@@ -347,7 +347,7 @@ fn thread_busy(borders: &[Border]) -> Vec<f64> {
 }
 
 /// Fewer clean slices say nothing about a slot.
-fn least_clean(slices: usize) -> usize {
+pub(crate) fn least_clean(slices: usize) -> usize {
     slices.div_ceil(2).min(3)
 }
 

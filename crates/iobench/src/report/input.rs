@@ -12,6 +12,8 @@ use crate::compare::environment::Environment;
 use crate::compare::stats::Interval;
 use crate::error::{Context, Error, Result};
 use crate::figures::Percentiles;
+use crate::ipc;
+use crate::report::ipc as report_ipc;
 use crate::results::{self, Document, ExperimentRecord, Histograms, Kind, Row};
 
 /// Largest file that is read.
@@ -32,6 +34,20 @@ pub(crate) struct Saved {
     pub(crate) document: Document,
 }
 
+/// A file of `iobench ipc`.
+pub(crate) struct SavedIpc {
+    /// As in [`Saved`].
+    pub(crate) label: String,
+    pub(crate) text: String,
+    pub(crate) document: ipc::file::Document,
+}
+
+/// A file that can be shown.
+pub(crate) enum AnySaved {
+    Run(Saved),
+    Ipc(SavedIpc),
+}
+
 /// The beginning of any file, to tell what it is.
 #[derive(Deserialize)]
 struct Head {
@@ -40,17 +56,50 @@ struct Head {
     slots_per_round: Option<u64>,
 }
 
-/// Reads and checks a file.
+/// Reads and checks a file of `run` or `compare`.
 pub(crate) fn read(path: &Path) -> Result<Saved> {
+    match read_any(path)? {
+        AnySaved::Run(saved) => Ok(saved),
+        AnySaved::Ipc(_) => Err(Error::setup(
+            format!(
+                "{} holds transports between processes, from `iobench ipc`, which are not \
+                 compared row by row",
+                path.display()
+            ),
+            "lay the pages of `iobench report` beside one another",
+        )),
+    }
+}
+
+/// Reads and checks a file of `run`, `compare` or `ipc`.
+pub(crate) fn read_any(path: &Path) -> Result<AnySaved> {
+    const REMEDY: &str = "give a file written by `iobench run`, `compare` or `ipc` with --json";
     let text = read_bounded(path)?;
-    let document = parse(&text).map_err(|cause| {
-        Error::setup(
-            format!("cannot use {}: {cause}", path.display()),
-            "give a file written by `iobench run --json` or `iobench compare --json`",
-        )
-    })?;
     let label = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    Ok(Saved { label, text, document })
+    let refuse =
+        |cause: String| Error::setup(format!("cannot use {}: {cause}", path.display()), REMEDY);
+    let head: Head = from_json(&text).map_err(refuse)?;
+    if head.format.as_deref() == Some(ipc::file::FORMAT) {
+        let document = parse_ipc(&text, head.version).map_err(refuse)?;
+        return Ok(AnySaved::Ipc(SavedIpc { label, text, document }));
+    }
+    let document = parse(&text).map_err(refuse)?;
+    Ok(AnySaved::Run(Saved { label, text, document }))
+}
+
+fn parse_ipc(text: &str, version: Option<u64>) -> std::result::Result<ipc::file::Document, String> {
+    if version != Some(u64::from(ipc::file::VERSION)) {
+        return Err(format!(
+            "it has another version of the format than {}; read it with the program that wrote it",
+            ipc::file::VERSION
+        ));
+    }
+    let document: ipc::file::Document = from_json(text)?;
+    if document.results.is_empty() || document.results.len() > MOST_ROWS {
+        return Err(format!("it has no rows or more than {MOST_ROWS}"));
+    }
+    report_ipc::check(&document)?;
+    Ok(document)
 }
 
 fn read_bounded(path: &Path) -> Result<String> {

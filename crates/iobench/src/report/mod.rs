@@ -4,6 +4,7 @@
 mod axis;
 mod charts;
 pub(crate) mod input;
+mod ipc;
 pub(crate) mod number;
 mod plot;
 pub(crate) mod point;
@@ -23,7 +24,8 @@ use crate::compare::environment::Environment;
 use crate::error::{Context, Error, Result};
 use crate::output;
 use crate::report::charts::Chart;
-use crate::report::input::Saved;
+use crate::report::input::{AnySaved, Saved};
+use crate::report::ipc::IpcSection;
 use crate::report::section::Section;
 use crate::report::table::Table;
 use crate::report::verdict::Verdict;
@@ -40,9 +42,14 @@ pub(crate) fn run(arguments: &ReportArgs) -> Result<()> {
             format!("give at most {MOST_FILES}"),
         ));
     }
-    let files: Vec<Saved> =
-        arguments.files.iter().map(|file| input::read(file)).collect::<Result<_>>()?;
-    let page = render(&Section::all(files))?;
+    let (mut runs, mut transports) = (Vec::new(), Vec::new());
+    for file in &arguments.files {
+        match input::read_any(file)? {
+            AnySaved::Run(saved) => runs.push(saved),
+            AnySaved::Ipc(saved) => transports.push(IpcSection::of(transports.len(), &saved)),
+        }
+    }
+    let page = render(&Section::all(runs), transports)?;
     if arguments.output == Path::new("-") {
         output::print(&page);
         return Ok(());
@@ -63,6 +70,8 @@ struct Page<'a> {
     script: &'static str,
     version: &'static str,
     sections: Vec<Experiment<'a>>,
+    /// Of `iobench ipc`.
+    transports: Vec<IpcSection>,
 }
 
 /// A section as the template wants it.
@@ -102,13 +111,16 @@ struct Source<'a> {
 }
 
 /// The page.
-fn render(sections: &[Section]) -> Result<String> {
+fn render(sections: &[Section], transports: Vec<IpcSection>) -> Result<String> {
+    let title = sections.first().map(|section| section.title.clone());
+    let title = title.or_else(|| transports.first().map(|section| section.title.clone()));
     let page = Page {
-        title: sections.first().map_or("no results", |section| &section.title),
+        title: title.as_deref().unwrap_or("no results"),
         style: include_str!("page.css"),
         script: include_str!("page.js"),
         version: env!("CARGO_PKG_VERSION"),
         sections: sections.iter().map(Experiment::of).collect::<Result<_>>()?,
+        transports,
     };
     render_templates(&page)
         .map_err(|error| Error::setup(format!("cannot make the page: {error:#}"), "report a bug"))
@@ -117,6 +129,7 @@ fn render(sections: &[Section]) -> Result<String> {
 fn render_templates(page: &Page<'_>) -> std::result::Result<String, minijinja::Error> {
     let mut templates = minijinja::Environment::new();
     templates.add_template("page.html", include_str!("page.html"))?;
+    templates.add_template("ipc.html", include_str!("ipc.html"))?;
     templates.add_template("section.html", include_str!("section.html"))?;
     templates.get_template("page.html")?.render(Serde(page))
 }

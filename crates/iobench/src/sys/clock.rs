@@ -2,14 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// CLOCK_MONOTONIC in nanoseconds: one clock for all threads and processes of the machine, read
-/// without entering the kernel.
-pub(crate) fn now_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for the answer; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
+pub(crate) use ipcload::now_ns;
 
 /// The present moment in UTC as RFC 3339, to the second.
 pub(crate) fn utc_now() -> String {

@@ -101,17 +101,21 @@ impl Event {
 
 /// Sleeps until one of the descriptors is readable or hung up; the place of the first of those.
 pub(crate) fn wait_for_any(descriptors: &[RawFd]) -> usize {
+    loop {
+        if let Some(place) = wait_for_any_within(descriptors, -1) {
+            return place;
+        }
+    }
+}
+
+/// The same for at most so long; the negative is without limit. It may end earlier with nothing.
+pub(crate) fn wait_for_any_within(descriptors: &[RawFd], timeout_ms: i32) -> Option<usize> {
     let mut polled: Vec<libc::pollfd> = descriptors
         .iter()
         .map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
         .collect();
-    loop {
-        // SAFETY: the array is valid for its length; -1 waits without limit.
-        let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
-        if ready > 0
-            && let Some(place) = polled.iter().position(|polled| polled.revents != 0)
-        {
-            return place;
-        }
-    }
+    let count = polled.len() as libc::nfds_t;
+    // SAFETY: the array is valid for its length.
+    unsafe { libc::poll(polled.as_mut_ptr(), count, timeout_ms) };
+    polled.iter().position(|polled| polled.revents != 0)
 }

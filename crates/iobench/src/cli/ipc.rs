@@ -1,0 +1,141 @@
+//! Options of `ipc`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use fable::Kind;
+use ipcload::Load;
+
+use crate::cli::values::{parse_measured, parse_message_bytes};
+
+/// What `--batch on` stands for.
+const USUAL_BATCH: u32 = 32;
+/// Commits that may be held back.
+const BATCH_MAX: u32 = 65_536;
+/// Bounds of a ring; the library rounds up to powers of two.
+const RING_BYTES: std::ops::RangeInclusive<u64> = 4_096..=1 << 30;
+
+const EXAMPLES: &str = "\
+Examples:
+  iobench ipc --quick --json ipc.json
+  iobench ipc --transports mempipe-spin,unix,tcp-nodelay --message-bytes 64 --batch off,on,256
+  iobench ipc --placement all-pairs --transports mempipe-spin,cacheline --message-bytes 64
+  iobench report ipc.json                the heat map and the bars of it
+
+Two pinned processes exchange numbered messages, written over all their bytes and checked by the
+reader. latency_ns is the ROUND TRIP of a ping-pong, one clock reading included; one_way_ns is half
+of its median. throughput_mb_s is payload in 10^6 bytes per second from one process to the other.
+CPU is that of both, user and system. The cache line is the floor: one line that changes its owner.
+
+A transport without its form, such as mempipe-spin, stands for both. iceoryx2 and zeromq are
+measured by the program iobench-peers, beside iobench or on the PATH, where it was built with them:
+cargo build --release -p iobench-peers --features iceoryx2,zeromq
+
+A row is marked INVALID when messages were lost, repeated, reordered or corrupt, when an end failed,
+or when the machine was too busy for enough undisturbed rounds; the reason stands with it.";
+
+/// Options of `ipc`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct IpcArgs {
+    /// What to measure, separated by commas [default: tcp, tcp-nodelay, unix, pipe, vmsplice-coop,
+    /// shmem-pipe, mempipe-futex, mempipe-spin, cacheline, and iceoryx2 and zeromq where they are]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) transports: Vec<String>,
+
+    /// Bytes per message, 1 to 1048576, a list; the cache line always carries 8
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64,4096,65536",
+          value_parser = parse_message_bytes)]
+    pub(crate) message_bytes: Vec<usize>,
+
+    /// Where the two processes run, a list [default: all but all-pairs that the machine has]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
+    pub(crate) placement: Vec<Where>,
+
+    /// Messages after which the writer tells the reader, a list: off (1), on (32), or a number; a
+    /// ping-pong is never batched
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "off,on",
+          value_parser = parse_batch)]
+    pub(crate) batch: Vec<u32>,
+
+    /// Measured time per row, pattern and round, such as 500ms [default: 100ms; with --quick 50ms]
+    #[arg(long, value_name = "TIME", value_parser = parse_measured)]
+    pub(crate) duration: Option<Duration>,
+
+    /// Rounds; the intervals come from the scatter between them [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+
+    /// Keep the whole run within 60 seconds: shorter, and as many rounds as fit
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Memory of each ring or shared heap, 4096 to 1073741824
+    #[arg(long, value_name = "BYTES", default_value = "1048576",
+          value_parser = clap::value_parser!(u64).range(RING_BYTES))]
+    pub(crate) ring_bytes: u64,
+
+    /// Also write everything to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Seed of the bootstrap [default: from the clock, printed]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+/// Where two processes are to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Where {
+    /// On one CPU, the first of the process
+    SameCore,
+    /// On two CPUs of one socket, on different cores if there are
+    SameSocket,
+    /// On two sockets
+    OtherSocket,
+    /// On every two CPUs, and twice on each
+    AllPairs,
+}
+
+/// Options of the process that measures one transport.
+#[derive(Debug, Args)]
+pub(crate) struct IpcEndArgs {
+    /// The transport
+    #[arg(long, value_name = "NAME")]
+    pub(crate) transport: Kind,
+
+    /// Memory of each ring or shared heap
+    #[arg(long, value_name = "BYTES", default_value = "1048576")]
+    pub(crate) ring_bytes: u64,
+
+    #[command(flatten)]
+    pub(crate) load: Load,
+}
+
+fn parse_batch(text: &str) -> Result<u32, String> {
+    match text.trim() {
+        "off" => Ok(1),
+        "on" => Ok(USUAL_BATCH),
+        number => match number.parse() {
+            Ok(commits) if (1..=BATCH_MAX).contains(&commits) => Ok(commits),
+            _ => Err(format!("write off, on, or a number from 1 to {BATCH_MAX}")),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_words_or_numbers() {
+        assert_eq!(
+            ["off", "on", "1", "256"].map(|text| parse_batch(text).unwrap()),
+            [1, 32, 1, 256]
+        );
+        for wrong in ["", "0", "yes", "65537", "-1"] {
+            assert!(parse_batch(wrong).is_err(), "{wrong}");
+        }
+    }
+}

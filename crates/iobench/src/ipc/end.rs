@@ -1,0 +1,95 @@
+//! A transport of `fable` under the load: the two processes of one measurement.
+
+use std::os::fd::AsRawFd;
+
+use fable::transport::{self, Direction, Offer, PathOptions, Record, Transport};
+use fable::{Kind, TransportError};
+use ipcload::{End, Invitation, PATIENCE};
+
+use crate::cli::ipc::IpcEndArgs;
+use crate::error::{Error, Result};
+use crate::serve::inherited;
+
+/// Measures in this process, or joins one that does.
+pub(crate) fn run(arguments: &IpcEndArgs) -> Result<()> {
+    let IpcEndArgs { transport, ring_bytes, load } = arguments;
+    let Some(join) = &load.join else {
+        let options = PathOptions { ring_bytes: *ring_bytes as usize };
+        ipcload::run_first(load, || FableEnd::create(*transport, options, load.batch));
+        return Ok(());
+    };
+    let offer = Offer { kind: *transport, descriptors: descriptors(join)? };
+    ipcload::run_second(load, || FableEnd::open(offer, load.batch))
+        .map_err(|error| Error::setup(error.to_string(), "see what the first process says"))
+}
+
+fn descriptors(join: &str) -> Result<Vec<std::os::fd::OwnedFd>> {
+    let numbers = join.split(',').filter(|number| !number.is_empty());
+    numbers.map(|number| inherited(number.parse().unwrap_or(-1))).collect()
+}
+
+struct FableEnd(Box<dyn Transport>);
+
+impl FableEnd {
+    fn create(
+        kind: Kind,
+        options: PathOptions,
+        batch: u32,
+    ) -> ipcload::Result<(FableEnd, Invitation)> {
+        let (mut transport, offer) = transport::create(kind, options).map_err(road)?;
+        transport.set_batch(batch);
+        let numbers: Vec<String> =
+            offer.descriptors.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
+        let invitation = Invitation { join: numbers.join(","), descriptors: offer.descriptors };
+        Ok((FableEnd(transport), invitation))
+    }
+
+    fn open(offer: Offer, batch: u32) -> ipcload::Result<FableEnd> {
+        let mut transport = transport::open(offer).map_err(road)?;
+        transport.set_batch(batch);
+        Ok(FableEnd(transport))
+    }
+}
+
+fn road(error: TransportError) -> ipcload::Error {
+    ipcload::Error::road(error)
+}
+
+impl End for FableEnd {
+    #[inline]
+    fn send(&mut self, bytes: usize, fill: impl Fn(&mut [u8])) -> ipcload::Result<bool> {
+        let transport = &mut self.0;
+        let mut slot = transport.acquire_write(bytes).map_err(road)?;
+        if slot.is_none() {
+            transport.wait(Direction::Write, Some(PATIENCE)).map_err(road)?;
+            slot = transport.acquire_write(bytes).map_err(road)?;
+        }
+        let Some(mut slot) = slot else { return Ok(false) };
+        fill(&mut slot[..bytes]);
+        transport.commit(slot, bytes, Record::Data).map_err(road)?;
+        Ok(true)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> ipcload::Result<bool> {
+        if self.0.flush().map_err(road)? {
+            return Ok(true);
+        }
+        self.0.wait(Direction::Write, Some(PATIENCE)).map_err(road)?;
+        self.0.flush().map_err(road)
+    }
+
+    #[inline]
+    fn receive(&mut self, look: impl FnOnce(&[u8])) -> ipcload::Result<bool> {
+        let transport = &mut self.0;
+        let mut slot = transport.acquire_read().map_err(road)?;
+        if slot.is_none() {
+            transport.wait(Direction::Read, Some(PATIENCE)).map_err(road)?;
+            slot = transport.acquire_read().map_err(road)?;
+        }
+        let Some(slot) = slot else { return Ok(false) };
+        look(&slot);
+        transport.release(slot);
+        Ok(true)
+    }
+}

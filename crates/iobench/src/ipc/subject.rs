@@ -1,0 +1,174 @@
+//! What is measured: our transports, and the libraries that `iobench-peers` was built with. A new
+//! kind of thing is a new variant here.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use fable::{Form, Kind};
+
+use crate::error::{Error, Result};
+
+/// The program that measures other libraries, and those that it may know.
+const PEERS_PROGRAM: &str = "iobench-peers";
+const PEERS: [&str; 2] = ["iceoryx2", "zeromq"];
+
+/// Messages of the cache line, the floor: a sequence number.
+pub(crate) const FLOOR_BYTES: usize = 8;
+
+/// One thing that carries messages between two processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// A transport of `fable`.
+    Own(Kind),
+    /// A library, by the name that the peers' program has for it.
+    Peer { name: &'static str, program: PathBuf },
+}
+
+impl Subject {
+    /// The name without the form.
+    pub(crate) fn transport(&self) -> &'static str {
+        match self {
+            Subject::Own(kind) => kind.base_name(),
+            Subject::Peer { name, .. } => name,
+        }
+    }
+
+    pub(crate) fn form(&self) -> Option<Form> {
+        match self {
+            Subject::Own(kind) => kind.form(),
+            Subject::Peer { .. } => None,
+        }
+    }
+
+    /// Whether it is the one cache line, which is the floor.
+    pub(crate) fn is_floor(&self) -> bool {
+        *self == Subject::Own(Kind::Cacheline)
+    }
+
+    /// The libraries batch, or do not, as they see fit.
+    pub(crate) fn can_batch(&self) -> bool {
+        matches!(self, Subject::Own(_)) && !self.is_floor()
+    }
+
+    /// The first process of a measurement, but for the options of the load.
+    pub(crate) fn command(&self, ring_bytes: u64) -> Command {
+        match self {
+            Subject::Own(kind) => {
+                let mut command = Command::new("/proc/self/exe");
+                command.args(["ipc-end", "--transport", &kind.to_string()]);
+                command.args(["--ring-bytes", &ring_bytes.to_string()]);
+                command
+            }
+            Subject::Peer { name, program } => {
+                let mut command = Command::new(program);
+                command.args(["ipc", name]);
+                command
+            }
+        }
+    }
+}
+
+/// The subjects with these names, each once; without names, the usual ones.
+pub(crate) fn choose(names: &[String]) -> Result<Vec<Subject>> {
+    let mut subjects: Vec<Subject> = Vec::new();
+    let found = match names {
+        [] => {
+            let table_1 = Kind::ALL.into_iter().filter(|kind| is_usual(*kind)).map(Subject::Own);
+            let peers = available_peers();
+            table_1.chain(peers).collect()
+        }
+        names => names.iter().map(|name| named(name)).collect::<Result<Vec<_>>>()?.concat(),
+    };
+    for subject in found {
+        if !subjects.contains(&subject) {
+            subjects.push(subject);
+        }
+    }
+    Ok(subjects)
+}
+
+/// Table 1 of the paper; the others are for flows.
+fn is_usual(kind: Kind) -> bool {
+    !matches!(kind, Kind::Mptcp | Kind::Tls)
+}
+
+fn named(name: &str) -> Result<Vec<Subject>> {
+    if let Some(peer) = PEERS.into_iter().find(|peer| *peer == name) {
+        let found = available_peers().into_iter().find(|subject| subject.transport() == peer);
+        return found.map(|subject| vec![subject]).ok_or_else(|| {
+            Error::setup(
+                format!("there is no {PEERS_PROGRAM} with {peer}, beside iobench or on the PATH"),
+                format!("build it: cargo build --release -p {PEERS_PROGRAM} --features {peer}"),
+            )
+        });
+    }
+    let forms: Vec<Subject> = Kind::ALL
+        .into_iter()
+        .filter(|kind| kind.to_string() == name || kind.base_name() == name)
+        .map(Subject::Own)
+        .collect();
+    if forms.is_empty() {
+        let mut known: Vec<String> = Kind::ALL.map(|kind| kind.to_string()).to_vec();
+        known.extend(PEERS.map(str::to_owned));
+        return Err(Error::setup(
+            format!("there is no transport `{name}`"),
+            format!("choose from: {}", known.join(", ")),
+        ));
+    }
+    Ok(forms)
+}
+
+/// The libraries that the program says it was built with, if it is there.
+fn available_peers() -> Vec<Subject> {
+    let Some(program) = peers_program() else { return Vec::new() };
+    let output = Command::new(&program).args(["ipc", "--list"]).stdin(Stdio::null()).output();
+    let Ok(output) = output else { return Vec::new() };
+    let list = String::from_utf8_lossy(&output.stdout).into_owned();
+    let is_listed = |name: &&str| list.lines().any(|line| line == *name);
+    let peer = |name| Subject::Peer { name, program: program.clone() };
+    PEERS.into_iter().filter(is_listed).map(peer).collect()
+}
+
+fn peers_program() -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok();
+    let beside = beside.as_deref().and_then(Path::parent).map(Path::to_owned);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = beside.into_iter().chain(std::env::split_paths(&path));
+    directories.map(|directory| directory.join(PEERS_PROGRAM)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(asked: &[&str]) -> Vec<String> {
+        let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
+        let own = |subject: Subject| match subject {
+            Subject::Own(kind) => kind.to_string(),
+            Subject::Peer { name, .. } => name.to_owned(),
+        };
+        choose(&asked).unwrap().into_iter().map(own).collect()
+    }
+
+    #[test]
+    fn a_name_without_its_form_stands_for_both() {
+        assert_eq!(names(&["mempipe-spin"]), ["mempipe-spin-unsafe", "mempipe-spin-safe"]);
+        assert_eq!(names(&["pipe", "shmem-pipe-safe", "pipe"]), ["pipe", "shmem-pipe-safe"]);
+    }
+
+    #[test]
+    fn the_usual_ones_are_those_of_table_1_and_the_floor() {
+        let usual = names(&[]);
+        for name in ["tcp", "vmsplice-coop", "shmem-pipe-unsafe", "mempipe-futex-safe", "cacheline"]
+        {
+            assert!(usual.iter().any(|other| other == name), "{usual:?}");
+        }
+        assert!(!usual.iter().any(|name| name == "tls" || name == "mptcp"), "{usual:?}");
+    }
+
+    #[test]
+    fn unknown_names_are_answered_with_the_list() {
+        let error = choose(&["pigeon".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("`pigeon`") && error.contains("vmsplice-coop"), "{error}");
+    }
+}

@@ -1,0 +1,80 @@
+//! `iobench-peers ipc`: the ends of `iobench ipc` on other libraries.
+
+#[cfg(feature = "iceoryx2")]
+mod on_iceoryx2;
+#[cfg(feature = "zeromq")]
+mod on_zeromq;
+
+use clap::{Args, ValueEnum};
+use ipcload::Load;
+
+use crate::error::{Error, Result};
+
+/// Options of `ipc`.
+#[derive(Debug, Args)]
+pub(crate) struct IpcArguments {
+    /// Print the libraries that this program was built with, and nothing else
+    #[arg(long, exclusive = true)]
+    list: bool,
+
+    /// What carries the messages
+    #[arg(required = true)]
+    library: Option<Library>,
+
+    #[command(flatten)]
+    load: Option<Load>,
+}
+
+/// What carries the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Library {
+    /// iceoryx2, publish and subscribe, both sides polling; needs the feature `iceoryx2`
+    Iceoryx2,
+    /// ZeroMQ over ipc://, PAIR for ping-pong, PUSH and PULL one way; needs the feature `zeromq`
+    Zeromq,
+}
+
+/// Measures in this process, or joins one that does.
+pub(crate) fn run(arguments: &IpcArguments) -> Result<()> {
+    if arguments.list {
+        let built =
+            [("iceoryx2", cfg!(feature = "iceoryx2")), ("zeromq", cfg!(feature = "zeromq"))];
+        built.iter().filter(|(_, built)| *built).for_each(|(name, _)| println!("{name}"));
+        return Ok(());
+    }
+    let (Some(library), Some(load)) = (arguments.library, &arguments.load) else { return Ok(()) };
+    match library {
+        #[cfg(feature = "iceoryx2")]
+        Library::Iceoryx2 => measure(load, on_iceoryx2::create, on_iceoryx2::join),
+        #[cfg(feature = "zeromq")]
+        Library::Zeromq => measure(load, on_zeromq::create, on_zeromq::join),
+        #[cfg(not(feature = "iceoryx2"))]
+        Library::Iceoryx2 => Err(not_built("build with `--features iobench-peers/iceoryx2`")),
+        #[cfg(not(feature = "zeromq"))]
+        Library::Zeromq => {
+            Err(not_built("install libzmq3-dev and build with `--features iobench-peers/zeromq`"))
+        }
+    }
+}
+
+#[cfg(any(feature = "iceoryx2", feature = "zeromq"))]
+fn measure<E: ipcload::End>(
+    load: &Load,
+    create: impl FnOnce(&Load) -> ipcload::Result<(E, ipcload::Invitation)>,
+    join: impl FnOnce(&Load, &str) -> ipcload::Result<E>,
+) -> Result<()> {
+    match &load.join {
+        None => {
+            ipcload::run_first(load, || create(load));
+            Ok(())
+        }
+        Some(word) => ipcload::run_second(load, || join(load, word)).map_err(|error| {
+            Error::Setup { cause: error.to_string(), remedy: "see what the first process says" }
+        }),
+    }
+}
+
+#[cfg(not(all(feature = "iceoryx2", feature = "zeromq")))]
+fn not_built(remedy: &'static str) -> Error {
+    Error::Setup { cause: "this iobench-peers was built without that library".to_owned(), remedy }
+}
