@@ -17,7 +17,7 @@ const READS_PER_CLOCK: usize = 32;
 /// Measures, and prints the two lines. `make` opens this end, once the process is pinned. What
 /// goes wrong is in the second line.
 pub fn run_first<E: End>(load: &Load, make: impl FnOnce() -> Result<(E, Invitation)>) {
-    let mut tally = Tally::new(load.slices, load.slice_ns);
+    let mut tally = Tally::new(load.slices, load.slice_ns, load.pattern == Pattern::PingPong);
     let complaint = measure(load, &mut tally, make).map_err(|error| error.to_string());
     let complaint = complaint.unwrap_or_else(Some);
     Line::Done { slices: tally.report(), complaint }.print();

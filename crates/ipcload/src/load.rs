@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 
 /// Longest message, 16 MiB.
 const MESSAGE_BYTES_MAX: u64 = 1 << 24;
-/// No measurement is cut into more slices.
-const SLICES_MAX: u64 = 1 << 16;
+/// No measurement is cut into more slices: each has a histogram of a hundred kilobytes.
+const SLICES_MAX: u64 = 1_000;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

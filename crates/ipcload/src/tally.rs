@@ -12,7 +12,8 @@ const SIGNIFICANT_DIGITS: u8 = 3;
 #[derive(Debug)]
 struct Slice {
     messages: u64,
-    latencies: Histogram<u32>,
+    /// Only where there are round trips.
+    latencies: Option<Histogram<u32>>,
 }
 
 /// The slices of one measurement. Nothing is allocated once it begins.
@@ -26,13 +27,13 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn new(slices: u64, slice_ns: u64) -> Tally {
-        let slice = || Slice {
-            messages: 0,
-            latencies: Histogram::new_with_bounds(1, HIGHEST_NS, SIGNIFICANT_DIGITS)
-                .expect("the bounds are constants that the histogram accepts"),
+    pub(crate) fn new(slices: u64, slice_ns: u64, with_latencies: bool) -> Tally {
+        let histogram = || {
+            Histogram::new_with_bounds(1, HIGHEST_NS, SIGNIFICANT_DIGITS)
+                .expect("the bounds are constants that the histogram accepts")
         };
-        let slices = (0..slices).map(|_| slice()).collect();
+        let slice = |_| Slice { messages: 0, latencies: with_latencies.then(histogram) };
+        let slices = (0..slices).map(slice).collect();
         Tally { slices, slice_ns, start_ns: u64::MAX, current: 0, current_end_ns: 0 }
     }
 
@@ -57,7 +58,9 @@ impl Tally {
     pub(crate) fn time(&mut self, now_ns: u64, latency_ns: u64) -> bool {
         if let Some(slice) = self.slice_at(now_ns) {
             slice.messages += 1;
-            slice.latencies.saturating_record(latency_ns);
+            if let Some(latencies) = &mut slice.latencies {
+                latencies.saturating_record(latency_ns);
+            }
         }
         self.current < self.slices.len()
     }
@@ -75,13 +78,13 @@ impl Tally {
     }
 
     pub(crate) fn report(&self) -> Vec<SliceReport> {
+        let recorded = |latencies: &Histogram<u32>| {
+            let values = latencies.iter_recorded();
+            values.map(|v| (v.value_iterated_to(), u64::from(v.count_at_value()))).collect()
+        };
         let of_slice = |slice: &Slice| SliceReport {
             messages: slice.messages,
-            latencies: slice
-                .latencies
-                .iter_recorded()
-                .map(|value| (value.value_iterated_to(), u64::from(value.count_at_value())))
-                .collect(),
+            latencies: slice.latencies.as_ref().map(recorded).unwrap_or_default(),
         };
         self.slices.iter().map(of_slice).collect()
     }
@@ -93,7 +96,7 @@ mod tests {
 
     #[test]
     fn what_happens_counts_where_it_ends() {
-        let mut tally = Tally::new(3, 100);
+        let mut tally = Tally::new(3, 100, true);
         assert!(tally.time(990, 5));
         tally.begin(1_000);
         for now_ns in [999, 1_000, 1_099, 1_100, 1_299] {

@@ -43,13 +43,13 @@ pub(crate) fn run(arguments: &IpcArguments) -> Result<()> {
         return Ok(());
     }
     let (Some(library), Some(load)) = (arguments.library, &arguments.load) else { return Ok(()) };
-    match library {
+    match (library, load) {
         #[cfg(feature = "iceoryx2")]
-        Library::Iceoryx2 => measure(load, on_iceoryx2::create, on_iceoryx2::join),
+        (Library::Iceoryx2, load) => measure(load, on_iceoryx2::create, on_iceoryx2::join),
         #[cfg(feature = "zeromq")]
-        Library::Zeromq => measure(load, on_zeromq::create, on_zeromq::join),
+        (Library::Zeromq, load) => measure(load, on_zeromq::create, on_zeromq::join),
         #[cfg(not(feature = "iceoryx2"))]
-        Library::Iceoryx2 => Err(not_built("build with `--features iobench-peers/iceoryx2`")),
+        (Library::Iceoryx2, _) => Err(not_built("build with `--features iobench-peers/iceoryx2`")),
         #[cfg(not(feature = "zeromq"))]
         Library::Zeromq => {
             Err(not_built("install libzmq3-dev and build with `--features iobench-peers/zeromq`"))

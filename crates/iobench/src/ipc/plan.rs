@@ -12,6 +12,8 @@ use crate::ipc::subject::{FLOOR_BYTES, Subject};
 /// From the first message to the first slice: caches and predictors are warm long before, and the
 /// program that samples has time to hear of it.
 pub(crate) const WARM_UP_NS: u64 = 10_000_000;
+/// Longer measurements have longer slices.
+const SLICES_MAX: u64 = 200;
 /// What a slot costs beside warm-up and measurement: two processes start and end.
 const SLOT_OVERHEAD_NS: u64 = 15_000_000;
 const DEFAULT_DURATION: Duration = Duration::from_millis(100);
@@ -64,11 +66,11 @@ pub(crate) struct Request<'a> {
 impl Plan {
     pub(crate) fn new(request: &Request<'_>) -> Plan {
         let usual = if request.quick { QUICK_DURATION } else { DEFAULT_DURATION };
-        let duration = request.duration.unwrap_or(usual);
+        let duration_ns = request.duration.unwrap_or(usual).as_nanos() as u64;
         Plan {
             slots: slots(request),
             rounds: request.rounds.unwrap_or(DEFAULT_ROUNDS),
-            slicing: Slicing::divide(duration.as_nanos() as u64, SLICE_NS),
+            slicing: Slicing::divide(duration_ns, SLICE_NS.max(duration_ns / SLICES_MAX)),
             limit_ns: request.quick.then_some(QUICK_NS),
         }
     }

@@ -11,10 +11,10 @@ use crate::ipc::row::Row;
 const WIDE: usize = 116;
 
 const LEGEND: &str = "\
-p50, p99: round trip of a ping-pong in microseconds; x floor: its median over one cache line's. MB/s:
-payload one way; CPU us: of both processes per message; by N: the reader is told after N messages.
-x tcp, x unix: against tcp-nodelay and unix in the same rounds (round trip: less is better;
-throughput: more is better), median and 95 % interval over rounds.
+p50, p99: round trip of a ping-pong in microseconds; x floor: its median over one cache line's.
+MB/s: payload one way; CPU us: of both processes per message; by N: the reader is told after N
+messages. x tcp, x unix: against tcp-nodelay and unix in the same rounds (of a round trip less is
+better, of throughput more), median and 95 % interval over rounds.
 ";
 
 /// The whole report.

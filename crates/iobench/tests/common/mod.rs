@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -123,6 +123,16 @@ impl Drop for Serving {
 pub(crate) fn signal(process: u32, signal: i32) {
     // SAFETY: kill takes plain numbers.
     unsafe { libc::kill(process as i32, signal) };
+}
+
+/// Says that a test cannot run here, and why; whoever runs all tests counts these lines.
+pub(crate) fn skip(test: &str, reason: &str) {
+    let line = format!("SKIPPED: {test}: {reason}\n");
+    eprint!("{line}");
+    if let Some(file) = std::env::var_os("MEGAPIPE_SKIPS") {
+        let file = fs::OpenOptions::new().append(true).create(true).open(file);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip is noted");
+    }
 }
 
 /// Waits with a limit; the exit status, or nothing after a signal.

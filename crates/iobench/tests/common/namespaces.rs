@@ -1,8 +1,7 @@
 //! Hosts that are network namespaces, each with a host name of its own, joined by a bridge in a
 //! namespace of its own: outside, nothing can be seen of their network.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -10,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::common::{is_alive, signal, started, wait};
+use super::common::{is_alive, signal, skip, started, wait};
 
 /// Begins the names of all our namespaces. The process and its start time follow, so that those of
 /// a run that was killed can be told from those of one that goes on.
@@ -36,12 +35,7 @@ pub(crate) fn possible(test: &str) -> bool {
     } else {
         return true;
     };
-    let line = format!("SKIPPED: {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(file) = std::env::var_os("MEGAPIPE_SKIPS") {
-        let file = OpenOptions::new().append(true).create(true).open(file);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip is noted");
-    }
+    skip(test, &reason);
     false
 }
 

@@ -119,7 +119,7 @@ fn map(name: &str, bytes: usize, rows: &[&Row], cpus: &[usize], shades: &Shades)
             }
         }
     }
-    let labels = with_figures.then(|| labels(cpus, cell)).unwrap_or_default();
+    let labels = if with_figures { labels(cpus, cell) } else { String::new() };
     format!(
         "<svg class='heat' viewBox='0 0 {width:.0} {:.0}' width='{width:.0}' role='img' \
          aria-label='{}, {bytes} bytes: median round trip'><desc>{}</desc>\

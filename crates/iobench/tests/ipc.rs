@@ -1,0 +1,295 @@
+//! `iobench ipc`: what it writes, what it refuses, how it ends, and the page made of it.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use common::{
+    children, iobench, is_alive, run, run_with_json, scratch_file, signal, stderr, stdout, wait,
+    wait_until,
+};
+use serde_json::Value;
+
+const SHORT: [&str; 4] = ["--rounds", "2", "--duration", "100ms"];
+
+fn rows(document: &Value) -> &Vec<Value> {
+    document["results"].as_array().expect("rows")
+}
+
+fn number(row: &Value, field: &str) -> f64 {
+    row[field].as_f64().unwrap_or_else(|| panic!("{field} in {row}"))
+}
+
+/// A row may be invalid because the machine is busy, but for no other reason.
+fn is_valid_or_disturbed(row: &Value) -> bool {
+    row["valid"] == true || row["reason"].as_str().unwrap().contains("undisturbed")
+}
+
+#[test]
+fn every_row_has_every_figure() {
+    let words = ["ipc", "--transports", "mempipe-spin,mempipe-futex-safe,cacheline"];
+    let more = ["--message-bytes", "64,4096", "--placement", "same-core", "--seed", "7"];
+    let (status, document, printed) = run_with_json(&[&words[..], &more, &SHORT].concat());
+    assert!(matches!(status, Some(0 | 2)), "{printed}");
+    assert_eq!((&document["format"], &document["version"]), (&"iobench-ipc".into(), &1.into()));
+    assert!(document["clock"]["cost_ns"].as_f64().unwrap() > 0.0);
+    assert_eq!(document["environment"]["seed"], 7);
+    for field in rows(&document)[0].as_object().unwrap().keys() {
+        let is_told = |name: &String| name.trim_end_matches('*').starts_with(field.as_str());
+        let fields = document["fields"].as_object().unwrap();
+        let by_prefix = |name: &String| field.starts_with(name.trim_end_matches('*'));
+        let known = ["valid", "reason", "latency_p50_interval_ns", "throughput_interval_mb_s"];
+        let is_side = field.starts_with("cpu_") && field.ends_with("_us_per_message");
+        let is_told = fields.keys().any(|name| is_told(name) || by_prefix(name));
+        assert!(is_told || is_side || known.contains(&field.as_str()), "{field}");
+    }
+    // Three transports of two sizes and two batches, and the floor.
+    assert_eq!(rows(&document).len(), 3 * 2 * 2 + 1, "{printed}");
+    for row in rows(&document) {
+        assert!(is_valid_or_disturbed(row), "{row}");
+        assert_eq!(row["placement"], "same-core");
+        assert_eq!(row["cpus"][0], row["cpus"][1]);
+        let latency = &row["latency_ns"];
+        let at = |name| number(latency, name);
+        assert!(at("p50") > 0.0 && at("p50") <= at("p90") && at("p90") <= at("p99"), "{row}");
+        assert!(at("p99") <= at("p999") && at("p999") <= at("max") && at("mean") > 0.0, "{row}");
+        assert!((number(row, "one_way_ns") - at("p50") / 2.0).abs() < 1e-6);
+        let (rate, bytes) = (number(row, "messages_s"), number(row, "message_bytes"));
+        assert!((number(row, "throughput_mb_s") / (rate * bytes / 1e6) - 1.0).abs() < 1e-9);
+        assert!(number(row, "cpu_us_per_message") > 0.0);
+        assert!(number(row, "cpu_reader_us_per_message") > 0.0);
+        assert!(number(row, "cpu_writer_us_per_message") > 0.0);
+        assert!(number(row, "cpu_us_per_round_trip") > 0.0 && number(row, "p50_over_floor") > 0.0);
+        // Fewer than two rounds do not scatter.
+        let shown = |field: &str| {
+            row["rounds"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|round| round[field].is_number())
+                .count()
+        };
+        let interval =
+            |field: &str| row[field]["low"].is_number() && row[field]["high"].is_number();
+        assert_eq!(interval("latency_p50_interval_ns"), shown("latency_p50_ns") >= 2, "{row}");
+        assert_eq!(interval("throughput_interval_mb_s"), shown("messages_s") >= 2, "{row}");
+        // An end that spun through its turns on the shared CPU would use milliseconds of it.
+        assert!(number(row, "cpu_us_per_round_trip") < 1_000.0, "{row}");
+        assert!(row["latency_ratio_unix"].is_null() && row["throughput_ratio_unix"].is_null());
+        assert_eq!(row["rounds"].as_array().unwrap().len(), 2);
+    }
+    let floor = rows(&document).iter().find(|row| row["transport"] == "cacheline").unwrap();
+    assert_eq!((&floor["message_bytes"], &floor["p50_over_floor"]), (&8.into(), &1.0.into()));
+    assert_eq!((&floor["batch"], &floor["form"]), (&1.into(), &Value::Null));
+    assert!(printed.contains("mempipe-spin-unsafe") && printed.contains("x floor"), "{printed}");
+    let is_note = |line: &str| line.starts_with('(') || line.starts_with("iobench: ");
+    assert!(printed.lines().all(|line| line.len() <= 140 || is_note(line)), "{printed}");
+}
+
+#[test]
+fn a_transport_that_cannot_be_made_is_a_row_with_the_reason() {
+    let words = ["ipc", "--transports", "tls,mempipe-spin-safe", "--batch", "off"];
+    let more = ["--message-bytes", "64", "--placement", "same-core"];
+    let (status, document, printed) = run_with_json(&[&words[..], &more, &SHORT].concat());
+    assert_eq!(status, Some(2));
+    let row = |name| rows(&document).iter().find(|row| row["transport"] == name).unwrap();
+    assert_eq!(row("tls")["valid"], false);
+    assert!(row("tls")["reason"].as_str().unwrap().contains("refused"), "{}", row("tls"));
+    assert!(row("tls")["latency_ns"].is_null() && row("tls")["throughput_mb_s"].is_null());
+    assert!(is_valid_or_disturbed(row("mempipe-spin")), "{printed}");
+    assert!(printed.contains("INVALID (1)"), "{printed}");
+}
+
+#[test]
+fn what_does_not_fit_a_ring_is_told() {
+    let words = ["ipc", "--transports", "mempipe-spin-safe", "--ring-bytes", "4096"];
+    let more = ["--message-bytes", "65536", "--placement", "same-core", "--batch", "off"];
+    let (status, document, _) = run_with_json(&[&words[..], &more, &SHORT].concat());
+    assert_eq!(status, Some(2));
+    let reason = rows(&document)[0]["reason"].as_str().unwrap();
+    assert!(reason.contains("a message of 65536 bytes is longer"), "{reason}");
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_explained() {
+    for (words, hint) in [
+        (["--transports", "pigeon"], "vmsplice-coop"),
+        (["--placement", "nowhere"], "all-pairs"),
+        (["--message-bytes", "0"], "1 to 1048576"),
+        (["--batch", "0"], "write off, on"),
+        (["--duration", "5"], "needs a unit"),
+        (["--rounds", "0"], "1..=1000"),
+        (["--ring-bytes", "1"], "4096"),
+        (["--json", "/no/such/directory/x.json"], "directory"),
+    ] {
+        let output = run(&[&["ipc"], &words[..]].concat());
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(stderr(&output).contains(hint), "{words:?}: {}", stderr(&output));
+    }
+    let sockets = fs::read_dir("/sys/devices/system/cpu").unwrap().flatten().filter_map(|entry| {
+        fs::read_to_string(entry.path().join("topology/physical_package_id")).ok()
+    });
+    let mut sockets: Vec<String> = sockets.collect();
+    sockets.dedup();
+    if sockets.len() == 1 {
+        let output = run(&["ipc", "--placement", "other-socket"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("no placement other-socket here"), "{}", stderr(&output));
+    }
+}
+
+/// The first process of a measurement, as `ipc` starts it.
+struct First {
+    child: Child,
+    lines: Box<dyn Iterator<Item = String>>,
+}
+
+impl First {
+    fn start(words: &[&str]) -> First {
+        let mut child = iobench(&[&["ipc-end"], words].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        First { child, lines: Box::new(output.lines().map_while(Result::ok)) }
+    }
+
+    fn line(&mut self) -> Value {
+        serde_json::from_str(&self.lines.next().expect("a line")).expect("JSON")
+    }
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        // The second process ends when the first is gone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn both_processes_end_when_the_lifeline_is_cut() {
+    let words = ["--transport", "mempipe-futex-safe", "--pattern", "one-way", "--cpus", "0,0"];
+    let mut first =
+        First::start(&[&words[..], &["--slices", "1000", "--slice-ns", "60000000"]].concat());
+    let ready = first.line();
+    let second = ready["processes"][1].as_u64().unwrap() as u32;
+    let second = (second, common::started(second).unwrap());
+    drop(first.child.stdin.take());
+    let done = first.line();
+    assert!(done["complaint"].as_str().unwrap().contains("stopped"), "{}", done["complaint"]);
+    wait(&mut first.child);
+    assert!(!is_alive(second));
+}
+
+/// A run that would take long, and its two measuring processes.
+fn long_run(json: &str) -> (Child, [(u32, u64); 2]) {
+    let words = ["ipc", "--transports", "mempipe-spin-safe", "--message-bytes", "64"];
+    let more = ["--duration", "10s", "--rounds", "1", "--batch", "off", "--json", json];
+    let place = ["--placement", "same-core"];
+    let child = iobench(&[&words[..], &more, &place].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let pair = wait_until("both ends run", || {
+        let first = *children(child.id()).first()?;
+        let second = *children(first.0).first()?;
+        // Between fork and exec a process still bears its parent's name and arguments.
+        let line = fs::read_to_string(format!("/proc/{}/cmdline", second.0)).ok()?;
+        line.contains("--join").then_some([first, second])
+    });
+    (child, pair)
+}
+
+#[test]
+fn an_end_that_is_killed_makes_the_row_invalid_and_leaves_nothing() {
+    for victim in [0, 1] {
+        let file = scratch_file();
+        let (mut child, pair) = long_run(file.to_str().unwrap());
+        signal(pair[victim].0, libc::SIGKILL);
+        // The second pattern has to be spoilt as well, or it would take its ten seconds.
+        let next = wait_until("the next measurement runs", || {
+            children(child.id()).into_iter().find(|first| *first != pair[0])
+        });
+        signal(next.0, libc::SIGKILL);
+        assert_eq!(wait(&mut child), Some(2));
+        let document: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        fs::remove_file(&file).unwrap();
+        let reason = rows(&document)[0]["reason"].as_str().unwrap().to_owned();
+        assert!(reason.contains("ended in the middle") && reason.contains("signal: 9"), "{reason}");
+        for process in [pair[0], pair[1], next] {
+            wait_until("it is gone", || (!is_alive(process)).then_some(()));
+        }
+    }
+}
+
+#[test]
+fn an_interruption_ends_everything() {
+    let file = scratch_file();
+    let (mut child, pair) = long_run(file.to_str().unwrap());
+    signal(child.id(), libc::SIGINT);
+    assert_eq!(wait(&mut child), Some(130));
+    assert!(!file.exists());
+    for process in pair {
+        wait_until("it is gone", || (!is_alive(process)).then_some(()));
+    }
+}
+
+#[test]
+fn the_page_has_heat_maps_and_bars_and_diff_refuses() {
+    let words = ["ipc", "--transports", "mempipe-spin-safe,cacheline,tls", "--batch", "off"];
+    let more = ["--message-bytes", "64", "--placement", "all-pairs"];
+    let (_, document, _) = run_with_json(&[&words[..], &more, &SHORT].concat());
+    let file = scratch_file();
+    fs::write(&file, document.to_string()).unwrap();
+    let path = file.to_str().unwrap();
+    let page = stdout(&run(&["report", path, "-o", "-"]));
+    let diff = run(&["diff", path, path]);
+    let mut broken = document.clone();
+    broken["results"][0]["latency_ns"]["p50"] = (-1.0).into();
+    fs::write(&file, broken.to_string()).unwrap();
+    let refused = run(&["report", path, "-o", "-"]);
+    fs::remove_file(&file).unwrap();
+    assert!(page.contains("Round trip by pair of CPUs, 64 B messages"), "{page}");
+    let pairs = rows(&document).iter().filter(|row| row["transport"] == "mempipe-spin");
+    for row in pairs {
+        let cell = format!("data-ns='{}'", row["latency_ns"]["p50"]);
+        assert!(page.contains(&cell.replace(".0'", "'")), "{cell}");
+        let [first, second] = [&row["cpus"][0], &row["cpus"][1]];
+        assert!(page.contains(&format!("<title>CPU {first} and {second}: ")), "{row}");
+    }
+    assert!(page.contains("class='plot bars'") && page.contains("MB/s</title>"), "no bars");
+    assert!(page.contains("class=\"verdict invalid\"") && page.contains("tls: "), "{page}");
+    assert_eq!(diff.status.code(), Some(1));
+    assert!(stderr(&diff).contains("iobench ipc"), "{}", stderr(&diff));
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("row 1 has an impossible figure"), "{}", stderr(&refused));
+}
+
+#[test]
+fn peers_are_rows_of_the_same_table() {
+    let listed = |library: &str| {
+        let program = std::path::Path::new(env!("CARGO_BIN_EXE_iobench"));
+        let program = program.with_file_name("iobench-peers");
+        let output = std::process::Command::new(program).args(["ipc", "--list"]).output();
+        output.is_ok_and(|output| stdout(&output).lines().any(|line| line == library))
+    };
+    for library in ["iceoryx2", "zeromq"] {
+        let words = ["ipc", "--transports", library, "--message-bytes", "64"];
+        let more = ["--placement", "same-core"];
+        if !listed(library) {
+            let output = run(&words);
+            assert!(stderr(&output).contains("--features"), "{}", stderr(&output));
+            common::skip("peers_are_rows_of_the_same_table", &format!("built without {library}"));
+            continue;
+        }
+        let (_, document, printed) = run_with_json(&[&words[..], &more, &SHORT].concat());
+        let [row] = &rows(&document)[..] else { panic!("{printed}") };
+        assert!(row["transport"] == library && is_valid_or_disturbed(row), "{row}");
+        assert!(number(row, "messages_s") > 0.0 && number(&row["latency_ns"], "p50") > 0.0);
+    }
+}
