@@ -14,9 +14,12 @@
 //! [`release`]: Transport::release
 
 mod cacheline;
+mod framing;
 mod mempipe;
+mod pipe;
 mod slot;
 mod spin;
+pub mod stream;
 mod wait;
 
 use std::os::fd::OwnedFd;
@@ -139,6 +142,8 @@ pub fn create(kind: Kind, options: PathOptions) -> TransportResult<(Box<dyn Tran
     match kind {
         Kind::MempipeFutex(_) | Kind::MempipeSpin(_) => mempipe::create(kind, options),
         Kind::Cacheline => cacheline::create(),
+        Kind::Tcp | Kind::TcpNodelay | Kind::Unix | Kind::Mptcp => stream::create(kind),
+        Kind::Pipe => pipe::create(options),
         _ => Err(TransportError::BadOffer("this transport cannot be made here")),
     }
 }
@@ -152,6 +157,8 @@ pub fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
     match offer.kind {
         Kind::MempipeFutex(_) | Kind::MempipeSpin(_) => mempipe::open(offer),
         Kind::Cacheline => cacheline::open(offer),
+        Kind::Tcp | Kind::TcpNodelay | Kind::Unix | Kind::Mptcp => stream::open(offer),
+        Kind::Pipe => pipe::open(offer),
         _ => Err(TransportError::BadOffer("this transport cannot be opened this way")),
     }
 }

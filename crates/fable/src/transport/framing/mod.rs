@@ -1,0 +1,127 @@
+//! Messages on a stream of bytes, whatever carries it: a socket, a pair of pipes, TLS.
+
+mod blocks;
+mod header;
+mod inbox;
+mod outbox;
+
+use std::io::IoSlice;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+pub(super) use header::{HEADER_BYTES, Header};
+pub(super) use inbox::{Inbox, Received};
+pub(super) use outbox::Outbox;
+
+use super::slot::Owner;
+use super::wait::wait_by_poll;
+use super::{Direction, Manner, ReadSlot, Record, Transport, Wait, WriteSlot};
+use crate::error::TransportResult;
+use crate::kind::Kind;
+
+/// A stream of bytes each way that never blocks.
+pub(super) trait Link: Send {
+    /// Takes some of the bytes, and says how many; 0 if it takes none now.
+    fn send(&mut self, pieces: &[IoSlice<'_>]) -> TransportResult<usize>;
+
+    /// Brings what it took on its way; false if that must wait.
+    fn flush(&mut self) -> TransportResult<bool> {
+        Ok(true)
+    }
+
+    /// Gives what has arrived.
+    fn receive(&mut self, room: &mut [u8]) -> TransportResult<Received>;
+
+    /// Whether `receive` has something without asking the system.
+    fn has_more(&self) -> bool {
+        false
+    }
+
+    /// The descriptor and the events of `poll` that say when the call of this direction may go on.
+    fn readiness(&self, direction: Direction) -> (RawFd, i16);
+}
+
+/// The transport over a link.
+pub(super) struct Framed<L> {
+    kind: Kind,
+    link: L,
+    inbox: Inbox,
+    outbox: Outbox,
+}
+
+impl<L: Link> Framed<L> {
+    pub(super) fn new(kind: Kind, link: L) -> Framed<L> {
+        let (name, owner) = (kind.base_name(), Owner::new());
+        Framed { kind, link, inbox: Inbox::new(name, owner), outbox: Outbox::new(name, owner) }
+    }
+}
+
+impl<L: Link> Transport for Framed<L> {
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn message_bytes_max(&self) -> usize {
+        header::MESSAGE_BYTES_MAX
+    }
+
+    fn acquire_write(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>> {
+        if self.outbox.is_full() {
+            self.flush()?;
+            if self.outbox.is_full() {
+                return Ok(None);
+            }
+        }
+        self.outbox.acquire(bytes).map(Some)
+    }
+
+    fn commit(&mut self, slot: WriteSlot, bytes: usize, record: Record) -> TransportResult<()> {
+        if self.outbox.commit(slot, bytes, record)? {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn abandon(&mut self, slot: WriteSlot) {
+        self.outbox.abandon(slot);
+    }
+
+    fn set_batch(&mut self, commits: u32) {
+        self.outbox.set_batch(commits);
+    }
+
+    fn flush(&mut self) -> TransportResult<bool> {
+        let all_taken = self.outbox.send(|pieces| self.link.send(pieces))?;
+        Ok(self.link.flush()? && all_taken)
+    }
+
+    fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {
+        self.inbox.acquire(|room| self.link.receive(room))
+    }
+
+    fn release(&mut self, slot: ReadSlot) {
+        self.inbox.release(slot);
+    }
+
+    fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
+        let has_more = self.inbox.has_more() || self.link.has_more();
+        let flushed = self.flush();
+        let is_ready = match direction {
+            // A peer that is gone takes nothing, but what it sent can still be read.
+            Direction::Read => has_more,
+            Direction::Write => flushed?,
+        };
+        if is_ready {
+            return Ok(Wait::Ready);
+        }
+        let (descriptor, events) = self.link.readiness(direction);
+        Ok(Wait::Descriptor { descriptor, events })
+    }
+
+    fn end_wait(&mut self, _direction: Direction) {}
+
+    fn wait(&mut self, direction: Direction, timeout: Option<Duration>) -> TransportResult<bool> {
+        let wait = self.prepare_wait(direction, Manner::Descriptor)?;
+        wait_by_poll(wait, timeout)
+    }
+}
