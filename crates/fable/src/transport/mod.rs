@@ -20,6 +20,7 @@ mod pipe;
 mod slot;
 mod spin;
 pub mod stream;
+mod vmsplice;
 mod wait;
 
 use std::os::fd::OwnedFd;
@@ -144,6 +145,7 @@ pub fn create(kind: Kind, options: PathOptions) -> TransportResult<(Box<dyn Tran
         Kind::Cacheline => cacheline::create(),
         Kind::Tcp | Kind::TcpNodelay | Kind::Unix | Kind::Mptcp => stream::create(kind),
         Kind::Pipe => pipe::create(options),
+        Kind::VmspliceCoop => vmsplice::create(options),
         _ => Err(TransportError::BadOffer("this transport cannot be made here")),
     }
 }
@@ -159,6 +161,7 @@ pub fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
         Kind::Cacheline => cacheline::open(offer),
         Kind::Tcp | Kind::TcpNodelay | Kind::Unix | Kind::Mptcp => stream::open(offer),
         Kind::Pipe => pipe::open(offer),
+        Kind::VmspliceCoop => vmsplice::open(offer),
         _ => Err(TransportError::BadOffer("this transport cannot be opened this way")),
     }
 }

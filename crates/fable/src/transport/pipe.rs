@@ -9,8 +9,8 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use super::framing::{Framed, Link, Received};
-use super::{Direction, Offer, PathOptions, Transport};
+use super::framing::{Framed, Keeping, Link, Need, Received};
+use super::{Offer, PathOptions, Transport};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 
@@ -36,7 +36,7 @@ pub(super) fn create(options: PathOptions) -> TransportResult<(Box<dyn Transport
     let (peer_reading, own_writing) = make(options.ring_bytes)?;
     let own = PipeLink { reading: own_reading, writing: own_writing };
     let offer = Offer { kind: Kind::Pipe, descriptors: vec![peer_reading, peer_writing] };
-    Ok((Box::new(Framed::new(Kind::Pipe, own)), offer))
+    Ok((Box::new(Framed::new(Kind::Pipe, own, Keeping::UntilSent)?), offer))
 }
 
 pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
@@ -44,7 +44,8 @@ pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
         .map_err(|_| TransportError::BadOffer("pipes come as two descriptors"))?;
     check(reading.as_fd(), End::Reading)?;
     check(writing.as_fd(), End::Writing)?;
-    Ok(Box::new(Framed::new(Kind::Pipe, PipeLink { reading, writing })))
+    let link = PipeLink { reading, writing };
+    Ok(Box::new(Framed::new(Kind::Pipe, link, Keeping::UntilSent)?))
 }
 
 /// A pipe's reading and writing end, with room for about `bytes`, as far as the system allows.
@@ -160,10 +161,10 @@ impl Link for PipeLink {
         read(self.reading.as_fd(), room)
     }
 
-    fn readiness(&self, direction: Direction) -> (RawFd, i16) {
-        match direction {
-            Direction::Read => (self.reading.as_raw_fd(), libc::POLLIN),
-            Direction::Write => (self.writing.as_raw_fd(), libc::POLLOUT),
+    fn readiness(&self, need: Need) -> (RawFd, i16) {
+        match need {
+            Need::Arrival | Need::Acknowledgement => (self.reading.as_raw_fd(), libc::POLLIN),
+            Need::Room => (self.writing.as_raw_fd(), libc::POLLOUT),
         }
     }
 }

@@ -1,7 +1,12 @@
 //! Memory of our own, in blocks that several messages share.
+//!
+//! Blocks are mapped rather than allocated: whoever splices their pages into a pipe may unmap them
+//! while they are there, but must not give them to an allocator.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+
+use crate::error::TransportResult;
+use crate::memory::{Mapping, PAGE_BYTES};
 
 /// The size of a block, unless one message needs more.
 pub(in crate::transport) const BLOCK_BYTES: usize = 64 << 10;
@@ -22,27 +27,29 @@ pub(in crate::transport) struct Blocks {
 
 #[derive(Default)]
 struct Block {
-    memory: Option<Memory>,
+    memory: Option<Mapping>,
     holders: usize,
 }
 
 impl Blocks {
     /// A block of at least this size, held once.
-    pub(super) fn take(&mut self, bytes: usize) -> usize {
+    pub(super) fn take(&mut self, bytes: usize) -> TransportResult<usize> {
         let fits = |&number: &usize| self.capacity(number) >= bytes;
         let number = match self.free.iter().rposition(fits) {
             Some(place) => self.free.remove(place),
             None => {
+                let bytes = bytes.max(BLOCK_BYTES).next_multiple_of(PAGE_BYTES);
+                let memory = Some(Mapping::private(bytes)?);
                 let number = self.vacant.pop().unwrap_or_else(|| {
                     self.blocks.push(Block::default());
                     self.blocks.len() - 1
                 });
-                self.blocks[number].memory = Some(Memory::new(bytes.max(BLOCK_BYTES)));
+                self.blocks[number].memory = memory;
                 number
             }
         };
         self.hold(number);
-        number
+        Ok(number)
     }
 
     pub(super) fn hold(&mut self, number: usize) {
@@ -70,47 +77,18 @@ impl Blocks {
     }
 
     pub(super) fn capacity(&self, number: usize) -> usize {
-        self.blocks[number].memory.as_ref().map_or(0, |memory| memory.layout.size())
+        self.blocks[number].memory.as_ref().map_or(0, |memory| memory.bytes())
     }
 
     /// The address of `bytes` bytes in a block.
     pub(super) fn at(&self, number: usize, offset: usize, bytes: usize) -> NonNull<u8> {
         let memory = self.blocks[number].memory.as_ref().expect("a block that is held has memory");
-        assert!(offset + bytes <= memory.layout.size(), "a message lies within its block");
-        // SAFETY: the offset was just checked to lie within the allocation.
-        unsafe { memory.start.add(offset) }
+        memory.at(offset, bytes)
     }
 
     /// Gives the memory to whoever still looks at it, for good.
     pub(super) fn leak(&mut self) {
         self.blocks.drain(..).for_each(std::mem::forget);
-    }
-}
-
-/// One allocation, zeroed at first. Only its address is kept, never a reference to it: messages in
-/// it belong to different owners.
-struct Memory {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: the allocation belongs to no thread.
-unsafe impl Send for Memory {}
-
-impl Memory {
-    fn new(bytes: usize) -> Memory {
-        let layout = Layout::from_size_align(bytes, 64).expect("a block is of a bounded size");
-        // SAFETY: the size is at least that of a block, not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Memory { start, layout }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and nobody holds the block any more.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
@@ -121,19 +99,19 @@ mod tests {
     #[test]
     fn a_block_is_used_again_when_its_last_message_is_gone() {
         let mut blocks = Blocks::default();
-        let first = blocks.take(10);
+        let first = blocks.take(10).unwrap();
         blocks.hold(first);
         blocks.let_go(first);
         assert!(blocks.is_held_once(first));
-        assert_ne!(blocks.take(10), first, "it is still held");
+        assert_ne!(blocks.take(10).unwrap(), first, "it is still held");
         blocks.let_go(first);
-        assert_eq!(blocks.take(10), first);
+        assert_eq!(blocks.take(10).unwrap(), first);
     }
 
     #[test]
     fn what_is_kept_unused_is_bounded() {
         let mut blocks = Blocks::default();
-        let taken: Vec<usize> = (0..100).map(|_| blocks.take(1 << 20)).collect();
+        let taken: Vec<usize> = (0..100).map(|_| blocks.take(1 << 20).unwrap()).collect();
         taken.into_iter().for_each(|number| blocks.let_go(number));
         let kept: usize = (0..100).map(|number| blocks.capacity(number)).sum();
         assert_eq!(kept, 1 << 20, "one long block is kept");

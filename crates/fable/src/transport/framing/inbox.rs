@@ -42,10 +42,10 @@ pub(in crate::transport) struct Inbox {
 }
 
 impl Inbox {
-    pub(in crate::transport) fn new(name: &'static str, owner: Owner) -> Inbox {
+    pub(in crate::transport) fn new(name: &'static str, owner: Owner) -> TransportResult<Inbox> {
         let mut blocks = Blocks::default();
-        let block = blocks.take(BLOCK_BYTES);
-        Inbox { name, owner, blocks, block, start: 0, end: 0, held: 0, ended: false }
+        let block = blocks.take(BLOCK_BYTES)?;
+        Ok(Inbox { name, owner, blocks, block, start: 0, end: 0, held: 0, ended: false })
     }
 
     /// The next message. `receive` reads from the stream into the given room.
@@ -64,7 +64,7 @@ impl Inbox {
                 return Err(TransportError::Closed);
             }
             let needed = HEADER_BYTES + header.map_or(0, |header| header.bytes);
-            match receive(self.room(needed))? {
+            match receive(self.room(needed)?)? {
                 Received::Bytes(bytes) => {
                     self.end += bytes;
                     assert!(self.end <= self.blocks.capacity(self.block), "no more than the room");
@@ -117,8 +117,8 @@ impl Inbox {
     }
 
     /// Room to receive into, behind what was received, in a block with `needed` bytes from `start`.
-    fn room(&mut self, needed: usize) -> &mut [u8] {
-        self.make_room(needed);
+    fn room(&mut self, needed: usize) -> TransportResult<&mut [u8]> {
+        self.make_room(needed)?;
         let capacity = self.blocks.capacity(self.block);
         let limit = match needed > LONG_BYTES {
             true => capacity.min(self.start + needed + HEADER_BYTES),
@@ -128,10 +128,10 @@ impl Inbox {
         let place = self.blocks.at(self.block, self.end, bytes);
         // SAFETY: the bytes lie within the block, which was zeroed once, behind every message that
         // was handed out; `self` is borrowed as long as the room.
-        unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), bytes) }
+        Ok(unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), bytes) })
     }
 
-    fn make_room(&mut self, needed: usize) {
+    fn make_room(&mut self, needed: usize) -> TransportResult<()> {
         let capacity = self.blocks.capacity(self.block);
         let begun = self.end - self.start;
         let is_only_ours = self.blocks.is_held_once(self.block);
@@ -140,12 +140,12 @@ impl Inbox {
         }
         let wanted = if begun == 0 { needed.max(ROOM_BYTES_MIN) } else { needed };
         if capacity - self.start >= wanted {
-            return;
+            return Ok(());
         }
         let source = self.blocks.at(self.block, self.start, begun);
         let old = self.block;
         if !(is_only_ours && capacity >= needed) {
-            self.block = self.blocks.take(needed + HEADER_BYTES);
+            self.block = self.blocks.take(needed + HEADER_BYTES)?;
         }
         let target = self.blocks.at(self.block, 0, begun);
         // SAFETY: both lie within blocks that are held; no slot lies in the target, which is
@@ -155,6 +155,7 @@ impl Inbox {
             self.blocks.let_go(old);
         }
         (self.start, self.end) = (0, begun);
+        Ok(())
     }
 }
 

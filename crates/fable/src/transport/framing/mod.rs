@@ -9,9 +9,11 @@ use std::io::IoSlice;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-pub(super) use header::{HEADER_BYTES, Header};
-pub(super) use inbox::{Inbox, Received};
-pub(super) use outbox::Outbox;
+pub(super) use inbox::Received;
+pub(super) use outbox::Keeping;
+
+use inbox::Inbox;
+use outbox::Outbox;
 
 use super::slot::Owner;
 use super::wait::wait_by_poll;
@@ -37,8 +39,24 @@ pub(super) trait Link: Send {
         false
     }
 
-    /// The descriptor and the events of `poll` that say when the call of this direction may go on.
-    fn readiness(&self, direction: Direction) -> (RawFd, i16);
+    /// How many bytes the peer has read since the beginning, where it tells.
+    fn acknowledged(&mut self) -> TransportResult<Option<u64>> {
+        Ok(None)
+    }
+
+    /// The descriptor and the events of `poll` to sleep on.
+    fn readiness(&self, need: Need) -> (RawFd, i16);
+}
+
+/// What an end sleeps for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// That there is something to receive.
+    Arrival,
+    /// That more can be sent.
+    Room,
+    /// That the peer says what it has read.
+    Acknowledgement,
 }
 
 /// The transport over a link.
@@ -50,9 +68,21 @@ pub(super) struct Framed<L> {
 }
 
 impl<L: Link> Framed<L> {
-    pub(super) fn new(kind: Kind, link: L) -> Framed<L> {
+    pub(super) fn new(kind: Kind, link: L, keeping: Keeping) -> TransportResult<Framed<L>> {
         let (name, owner) = (kind.base_name(), Owner::new());
-        Framed { kind, link, inbox: Inbox::new(name, owner), outbox: Outbox::new(name, owner) }
+        let (inbox, outbox) = (Inbox::new(name, owner)?, Outbox::new(name, owner, keeping)?);
+        Ok(Framed { kind, link, inbox, outbox })
+    }
+
+    /// Whether there is room for a message, when everything is done for it that can be done now.
+    fn has_room(&mut self) -> TransportResult<bool> {
+        if self.outbox.is_full() {
+            self.flush()?;
+            if let Some(position) = self.link.acknowledged()? {
+                self.outbox.acknowledge(position)?;
+            }
+        }
+        Ok(!self.outbox.is_full())
     }
 }
 
@@ -66,11 +96,8 @@ impl<L: Link> Transport for Framed<L> {
     }
 
     fn acquire_write(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>> {
-        if self.outbox.is_full() {
-            self.flush()?;
-            if self.outbox.is_full() {
-                return Ok(None);
-            }
+        if !self.has_room()? {
+            return Ok(None);
         }
         self.outbox.acquire(bytes).map(Some)
     }
@@ -104,18 +131,19 @@ impl<L: Link> Transport for Framed<L> {
     }
 
     fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
-        let has_more = self.inbox.has_more() || self.link.has_more();
         let flushed = self.flush();
-        let is_ready = match direction {
+        let need = match direction {
             // A peer that is gone takes nothing, but what it sent can still be read.
-            Direction::Read => has_more,
-            Direction::Write => flushed?,
+            Direction::Read if self.inbox.has_more() || self.link.has_more() => None,
+            Direction::Read => Some(Need::Arrival),
+            Direction::Write if !flushed? => Some(Need::Room),
+            Direction::Write if !self.has_room()? => Some(Need::Acknowledgement),
+            Direction::Write => None,
         };
-        if is_ready {
-            return Ok(Wait::Ready);
-        }
-        let (descriptor, events) = self.link.readiness(direction);
-        Ok(Wait::Descriptor { descriptor, events })
+        Ok(need.map_or(Wait::Ready, |need| {
+            let (descriptor, events) = self.link.readiness(need);
+            Wait::Descriptor { descriptor, events }
+        }))
     }
 
     fn end_wait(&mut self, _direction: Direction) {}

@@ -22,6 +22,15 @@ const HELD_BYTES_MAX: usize = 4 * MESSAGE_BYTES_MAX;
 /// As many pieces go into one call.
 const PIECES_MAX: usize = 16;
 
+/// How long the memory of a message is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport) enum Keeping {
+    /// Until it is sent, because the kernel copies.
+    UntilSent,
+    /// Until the peer has read it. There is no room for more while this many bytes are unread.
+    UntilRead { bytes_max: usize },
+}
+
 pub(in crate::transport) struct Outbox {
     name: &'static str,
     owner: Owner,
@@ -34,6 +43,12 @@ pub(in crate::transport) struct Outbox {
     /// Committed and not sent yet.
     queue: VecDeque<Piece>,
     queued_bytes: usize,
+    keeping: Keeping,
+    /// Sent and not read yet: the position in the stream behind each piece, and its block.
+    unread: VecDeque<(u64, usize)>,
+    /// How many bytes were sent since the beginning, and how many of them were read.
+    sent: u64,
+    acknowledged: u64,
     batch: u32,
     committed: u32,
 }
@@ -46,10 +61,14 @@ struct Piece {
 }
 
 impl Outbox {
-    pub(in crate::transport) fn new(name: &'static str, owner: Owner) -> Outbox {
+    pub(in crate::transport) fn new(
+        name: &'static str,
+        owner: Owner,
+        keeping: Keeping,
+    ) -> TransportResult<Outbox> {
         let mut blocks = Blocks::default();
-        let block = blocks.take(BLOCK_BYTES);
-        Outbox {
+        let block = blocks.take(BLOCK_BYTES)?;
+        Ok(Outbox {
             name,
             owner,
             blocks,
@@ -59,22 +78,42 @@ impl Outbox {
             held_bytes: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            keeping,
+            unread: VecDeque::new(),
+            sent: 0,
+            acknowledged: 0,
             batch: 1,
             committed: 0,
-        }
+        })
     }
 
     pub(in crate::transport) fn set_batch(&mut self, commits: u32) {
         self.batch = commits.max(1);
     }
 
-    /// Whether so much waits that nothing may be added before some of it is sent.
+    /// Whether there is so much on its way that nothing may be added.
     pub(in crate::transport) fn is_full(&self) -> bool {
-        self.queued_bytes > QUEUED_BYTES_MAX
+        let unread_bytes_max = match self.keeping {
+            Keeping::UntilSent => u64::MAX,
+            Keeping::UntilRead { bytes_max } => bytes_max as u64,
+        };
+        self.queued_bytes > QUEUED_BYTES_MAX || self.sent - self.acknowledged > unread_bytes_max
     }
 
-    pub(in crate::transport) fn has_queued(&self) -> bool {
-        !self.queue.is_empty()
+    /// The peer has read this many bytes since the beginning.
+    pub(in crate::transport) fn acknowledge(&mut self, position: u64) -> TransportResult<()> {
+        if position < self.acknowledged || position > self.sent {
+            let what = "it has read what was not sent";
+            return Err(TransportError::Corrupt { transport: self.name, what });
+        }
+        self.acknowledged = position;
+        while let Some(&(end, block)) = self.unread.front()
+            && end <= position
+        {
+            self.unread.pop_front();
+            self.blocks.let_go(block);
+        }
+        Ok(())
     }
 
     pub(in crate::transport) fn acquire(&mut self, bytes: usize) -> TransportResult<WriteSlot> {
@@ -90,8 +129,9 @@ impl Outbox {
             self.filled = 0;
         }
         if self.blocks.capacity(self.block) - self.filled < extent {
+            let block = self.blocks.take(extent)?;
             self.blocks.let_go(self.block);
-            self.block = self.blocks.take(extent);
+            self.block = block;
             self.filled = 0;
         }
         let start = self.filled;
@@ -124,7 +164,9 @@ impl Outbox {
         unsafe { place.write_unaligned(header) };
         let end = start + HEADER_BYTES + bytes;
         match self.queue.back_mut() {
-            Some(last) if last.block == block && last.end == start => {
+            Some(last)
+                if last.block == block && last.end == start && end - last.start <= BLOCK_BYTES =>
+            {
                 last.end = end;
                 self.blocks.let_go(block);
             }
@@ -180,6 +222,8 @@ impl Outbox {
 
     fn forget(&mut self, mut sent: usize) {
         self.queued_bytes -= sent;
+        let mut position = self.sent;
+        self.sent += sent as u64;
         while let Some(piece) = self.queue.front_mut() {
             let bytes = piece.end - piece.start;
             if sent < bytes {
@@ -187,9 +231,13 @@ impl Outbox {
                 return;
             }
             sent -= bytes;
+            position += bytes as u64;
             let block = piece.block;
             self.queue.pop_front();
-            self.blocks.let_go(block);
+            match self.keeping {
+                Keeping::UntilSent => self.blocks.let_go(block),
+                Keeping::UntilRead { .. } => self.unread.push_back((position, block)),
+            }
         }
     }
 }

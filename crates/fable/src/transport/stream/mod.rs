@@ -13,8 +13,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::framing::{Framed, Link, Received};
-use super::{Direction, Offer, Transport};
+use super::framing::{Framed, Keeping, Link, Need, Received};
+use super::{Offer, Transport};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 
@@ -54,7 +54,7 @@ pub fn from_socket(socket: OwnedFd, kind: Kind) -> TransportResult<Box<dyn Trans
     if let Some(is_no_delay) = is_no_delay {
         tune(&socket, is_no_delay)?;
     }
-    Ok(Box::new(Framed::new(kind, SocketLink { socket })))
+    Ok(Box::new(Framed::new(kind, SocketLink { socket }, Keeping::UntilSent)?))
 }
 
 /// Refuses what is no connected stream socket of this kind.
@@ -147,10 +147,10 @@ impl Link for SocketLink {
         }
     }
 
-    fn readiness(&self, direction: Direction) -> (RawFd, i16) {
-        let events = match direction {
-            Direction::Read => libc::POLLIN,
-            Direction::Write => libc::POLLOUT,
+    fn readiness(&self, need: Need) -> (RawFd, i16) {
+        let events = match need {
+            Need::Arrival | Need::Acknowledgement => libc::POLLIN,
+            Need::Room => libc::POLLOUT,
         };
         (self.socket.as_raw_fd(), events)
     }
