@@ -17,6 +17,7 @@ mod cacheline;
 mod framing;
 mod mempipe;
 mod pipe;
+mod shmem_pipe;
 mod slot;
 mod spin;
 pub mod stream;
@@ -145,6 +146,7 @@ pub fn create(kind: Kind, options: PathOptions) -> TransportResult<(Box<dyn Tran
         Kind::Cacheline => cacheline::create(),
         Kind::Tcp | Kind::TcpNodelay | Kind::Unix | Kind::Mptcp => stream::create(kind),
         Kind::Pipe => pipe::create(options),
+        Kind::ShmemPipe(_) => shmem_pipe::create(kind, options),
         Kind::VmspliceCoop => vmsplice::create(options),
         _ => Err(TransportError::BadOffer("this transport cannot be made here")),
     }
@@ -161,6 +163,7 @@ pub fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
         Kind::Cacheline => cacheline::open(offer),
         Kind::Tcp | Kind::TcpNodelay | Kind::Unix | Kind::Mptcp => stream::open(offer),
         Kind::Pipe => pipe::open(offer),
+        Kind::ShmemPipe(_) => shmem_pipe::open(offer),
         Kind::VmspliceCoop => vmsplice::open(offer),
         _ => Err(TransportError::BadOffer("this transport cannot be opened this way")),
     }

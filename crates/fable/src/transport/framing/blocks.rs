@@ -92,6 +92,76 @@ impl Blocks {
     }
 }
 
+/// Places for messages, one behind the other in a block, as long as there is room.
+pub(in crate::transport) struct Pile {
+    blocks: Blocks,
+    /// The block in which the next place begins, at `filled`.
+    block: usize,
+    filled: usize,
+}
+
+/// A place in a pile, which holds its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport) struct Place {
+    pub(super) block: usize,
+    pub(super) start: usize,
+}
+
+impl Place {
+    /// The place in one word, as slots keep it.
+    pub(in crate::transport) fn to_token(self) -> u64 {
+        (self.block as u64) << 32 | self.start as u64
+    }
+
+    pub(in crate::transport) fn from_token(token: u64) -> Place {
+        Place { block: (token >> 32) as usize, start: (token & 0xffff_ffff) as usize }
+    }
+}
+
+impl Pile {
+    pub(in crate::transport) fn new() -> TransportResult<Pile> {
+        let mut blocks = Blocks::default();
+        let block = blocks.take(BLOCK_BYTES)?;
+        Ok(Pile { blocks, block, filled: 0 })
+    }
+
+    pub(in crate::transport) fn place(&mut self, bytes: usize) -> TransportResult<Place> {
+        if self.blocks.is_held_once(self.block) {
+            self.filled = 0;
+        }
+        if self.blocks.capacity(self.block) - self.filled < bytes {
+            let block = self.blocks.take(bytes)?;
+            self.blocks.let_go(self.block);
+            (self.block, self.filled) = (block, 0);
+        }
+        let place = Place { block: self.block, start: self.filled };
+        self.filled += bytes;
+        self.blocks.hold(self.block);
+        Ok(place)
+    }
+
+    /// Only the first `used` of the place's `bytes` are needed: the next place gets the rest, if
+    /// this was the last one.
+    pub(super) fn shrink(&mut self, place: Place, bytes: usize, used: usize) {
+        if place.block == self.block && place.start + bytes == self.filled {
+            self.filled = place.start + used;
+        }
+    }
+
+    pub(in crate::transport) fn at(&self, place: Place, bytes: usize) -> NonNull<u8> {
+        self.blocks.at(place.block, place.start, bytes)
+    }
+
+    pub(in crate::transport) fn let_go(&mut self, place: Place) {
+        self.blocks.let_go(place.block);
+    }
+
+    /// See [`Blocks::leak`].
+    pub(in crate::transport) fn leak(&mut self) {
+        self.blocks.leak();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

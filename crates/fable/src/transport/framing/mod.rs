@@ -9,6 +9,7 @@ use std::io::IoSlice;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+pub(super) use blocks::{Pile, Place};
 pub(super) use inbox::Received;
 pub(super) use outbox::Keeping;
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use super::blocks::{BLOCK_BYTES, Blocks};
+use super::blocks::{BLOCK_BYTES, Pile, Place};
 use super::header::{HEADER_BYTES, Header, MESSAGE_BYTES_MAX};
 use crate::error::{TransportError, TransportResult};
 use crate::transport::slot::Owner;
@@ -34,18 +34,15 @@ pub(in crate::transport) enum Keeping {
 pub(in crate::transport) struct Outbox {
     name: &'static str,
     owner: Owner,
-    blocks: Blocks,
-    /// The block in which the next slot begins, at `filled`.
-    block: usize,
-    filled: usize,
+    pile: Pile,
     held: usize,
     held_bytes: usize,
     /// Committed and not sent yet.
     queue: VecDeque<Piece>,
     queued_bytes: usize,
     keeping: Keeping,
-    /// Sent and not read yet: the position in the stream behind each piece, and its block.
-    unread: VecDeque<(u64, usize)>,
+    /// Sent and not read yet: the position in the stream behind each piece, and where it lies.
+    unread: VecDeque<(u64, Place)>,
     /// How many bytes were sent since the beginning, and how many of them were read.
     sent: u64,
     acknowledged: u64,
@@ -53,10 +50,9 @@ pub(in crate::transport) struct Outbox {
     committed: u32,
 }
 
-/// A part of a block, which holds it.
+/// A part of a block, from its place on.
 struct Piece {
-    block: usize,
-    start: usize,
+    place: Place,
     end: usize,
 }
 
@@ -66,14 +62,10 @@ impl Outbox {
         owner: Owner,
         keeping: Keeping,
     ) -> TransportResult<Outbox> {
-        let mut blocks = Blocks::default();
-        let block = blocks.take(BLOCK_BYTES)?;
         Ok(Outbox {
             name,
             owner,
-            blocks,
-            block,
-            filled: 0,
+            pile: Pile::new()?,
             held: 0,
             held_bytes: 0,
             queue: VecDeque::new(),
@@ -107,11 +99,11 @@ impl Outbox {
             return Err(TransportError::Corrupt { transport: self.name, what });
         }
         self.acknowledged = position;
-        while let Some(&(end, block)) = self.unread.front()
+        while let Some(&(end, place)) = self.unread.front()
             && end <= position
         {
             self.unread.pop_front();
-            self.blocks.let_go(block);
+            self.pile.let_go(place);
         }
         Ok(())
     }
@@ -124,26 +116,15 @@ impl Outbox {
         if self.held >= SLOTS_MAX || self.held_bytes + bytes > HELD_BYTES_MAX {
             return Err(TransportError::TooManySlots { held: self.held });
         }
-        let extent = HEADER_BYTES + bytes;
-        if self.blocks.is_held_once(self.block) {
-            self.filled = 0;
-        }
-        if self.blocks.capacity(self.block) - self.filled < extent {
-            let block = self.blocks.take(extent)?;
-            self.blocks.let_go(self.block);
-            self.block = block;
-            self.filled = 0;
-        }
-        let start = self.filled;
-        let place = self.blocks.at(self.block, start + HEADER_BYTES, bytes);
-        self.filled += extent;
+        let place = self.pile.place(HEADER_BYTES + bytes)?;
         self.held += 1;
         self.held_bytes += bytes;
-        self.blocks.hold(self.block);
-        let token = (self.block as u64) << 32 | start as u64;
-        // SAFETY: the bytes lie within the block, which was zeroed once; nothing else lies there
-        // until the block is let go, for the slot and for what of it is queued.
-        Ok(unsafe { WriteSlot::new(place, bytes, self.owner, token) })
+        // SAFETY: the place is as long as header and message, and lies in memory that was zeroed
+        // once; it is the slot's until the pile gets it back.
+        Ok(unsafe {
+            let payload = self.pile.at(place, HEADER_BYTES + bytes).add(HEADER_BYTES);
+            WriteSlot::new(payload, bytes, self.owner, place.to_token())
+        })
     }
 
     /// Queues a message, and says whether it is time to send.
@@ -157,42 +138,41 @@ impl Outbox {
             return Err(TransportError::Foreign);
         }
         let bytes = bytes.min(slot.len());
-        let (block, start) = self.take_back(&slot, HEADER_BYTES + bytes);
+        let place = self.take_back(&slot, HEADER_BYTES + bytes);
         let header = Header { bytes, record }.to_wire();
-        let place = self.blocks.at(block, start, HEADER_BYTES).cast::<[u8; HEADER_BYTES]>();
+        let before = self.pile.at(place, HEADER_BYTES).cast::<[u8; HEADER_BYTES]>();
         // SAFETY: the room before the slot is reserved for this.
-        unsafe { place.write_unaligned(header) };
-        let end = start + HEADER_BYTES + bytes;
+        unsafe { before.write_unaligned(header) };
+        let end = place.start + HEADER_BYTES + bytes;
         match self.queue.back_mut() {
             Some(last)
-                if last.block == block && last.end == start && end - last.start <= BLOCK_BYTES =>
+                if last.place.block == place.block
+                    && last.end == place.start
+                    && end - last.place.start <= BLOCK_BYTES =>
             {
                 last.end = end;
-                self.blocks.let_go(block);
+                self.pile.let_go(place);
             }
-            _ => self.queue.push_back(Piece { block, start, end }),
+            _ => self.queue.push_back(Piece { place, end }),
         }
-        self.queued_bytes += end - start;
+        self.queued_bytes += end - place.start;
         self.committed += 1;
         Ok(self.committed >= self.batch)
     }
 
     pub(in crate::transport) fn abandon(&mut self, slot: WriteSlot) {
         if slot.owner == self.owner {
-            let (block, _) = self.take_back(&slot, 0);
-            self.blocks.let_go(block);
+            let place = self.take_back(&slot, 0);
+            self.pile.let_go(place);
         }
     }
 
-    /// Where the slot lies. What it does not use, the next one gets, if it was the last one.
-    fn take_back(&mut self, slot: &WriteSlot, used: usize) -> (usize, usize) {
-        let (block, start) = ((slot.token >> 32) as usize, (slot.token & 0xffff_ffff) as usize);
+    fn take_back(&mut self, slot: &WriteSlot, used: usize) -> Place {
+        let place = Place::from_token(slot.token);
         self.held -= 1;
         self.held_bytes -= slot.len();
-        if block == self.block && start + HEADER_BYTES + slot.len() == self.filled {
-            self.filled = start + used;
-        }
-        (block, start)
+        self.pile.shrink(place, HEADER_BYTES + slot.len(), used);
+        place
     }
 
     /// Sends what is queued, until `send`, which says how much it took, takes nothing more. True if
@@ -206,11 +186,11 @@ impl Outbox {
             let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
             let count = self.queue.len().min(PIECES_MAX);
             for (slice, piece) in pieces.iter_mut().zip(&self.queue) {
-                let bytes = piece.end - piece.start;
-                let place = self.blocks.at(piece.block, piece.start, bytes);
+                let bytes = piece.end - piece.place.start;
+                let start = self.pile.at(piece.place, bytes);
                 // SAFETY: the bytes lie within a block that the piece holds, and nobody writes to
                 // what is committed.
-                *slice = IoSlice::new(unsafe { std::slice::from_raw_parts(place.as_ptr(), bytes) });
+                *slice = IoSlice::new(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) });
             }
             match send(&pieces[..count])? {
                 0 => return Ok(false),
@@ -225,18 +205,18 @@ impl Outbox {
         let mut position = self.sent;
         self.sent += sent as u64;
         while let Some(piece) = self.queue.front_mut() {
-            let bytes = piece.end - piece.start;
+            let bytes = piece.end - piece.place.start;
             if sent < bytes {
-                piece.start += sent;
+                piece.place.start += sent;
                 return;
             }
             sent -= bytes;
             position += bytes as u64;
-            let block = piece.block;
+            let place = piece.place;
             self.queue.pop_front();
             match self.keeping {
-                Keeping::UntilSent => self.blocks.let_go(block),
-                Keeping::UntilRead { .. } => self.unread.push_back((position, block)),
+                Keeping::UntilSent => self.pile.let_go(place),
+                Keeping::UntilRead { .. } => self.unread.push_back((position, place)),
             }
         }
     }
@@ -246,7 +226,7 @@ impl Drop for Outbox {
     fn drop(&mut self) {
         if self.held > 0 {
             // Somebody may still write to a slot.
-            self.blocks.leak();
+            self.pile.leak();
         }
     }
 }
