@@ -254,12 +254,20 @@ fn what_was_committed_is_read_before_the_end() {
         assert!(reader.wait(Direction::Read, Some(common::PATIENCE)).unwrap());
         let error = reader.acquire_read().unwrap_err();
         assert!(matches!(error, TransportError::Closed), "{error}");
-        let refused = (0..1000).find_map(|_| match reader.acquire_write(8) {
-            Ok(Some(slot)) => reader.commit(slot, 8, Record::Data).err(),
-            Ok(None) => None,
-            Err(error) => Some(error),
-        });
-        assert!(matches!(refused, Some(TransportError::Closed)), "{refused:?}");
+        // TCP learns that the peer is gone from what the peer's kernel answers.
+        let begin = std::time::Instant::now();
+        let refused = loop {
+            assert!(begin.elapsed() < common::PATIENCE, "{}: sends for nobody", reader.kind());
+            match reader.acquire_write(8) {
+                Ok(Some(slot)) => match reader.commit(slot, 8, Record::Data) {
+                    Ok(()) => std::thread::sleep(Duration::from_micros(100)),
+                    Err(error) => break error,
+                },
+                Ok(None) => std::thread::yield_now(),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, TransportError::Closed), "{}: {refused:?}", reader.kind());
     });
 }
 
@@ -319,7 +327,10 @@ fn both_directions_carry_random_messages_at_once() {
     on_every_path(|(mut one, mut other)| {
         let seed = u64::from(std::process::id());
         eprintln!("seed {seed}");
-        let thread = std::thread::spawn(move || converse(&mut *other, seed, seed + 1));
+        let thread = std::thread::spawn(move || {
+            converse(&mut *other, seed, seed + 1);
+            other
+        });
         converse(&mut *one, seed + 1, seed);
         thread.join().unwrap();
     });

@@ -19,7 +19,7 @@ use outbox::Outbox;
 use super::slot::Owner;
 use super::wait::wait_by_poll;
 use super::{Direction, Manner, ReadSlot, Record, Transport, Wait, WriteSlot};
-use crate::error::TransportResult;
+use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 
 /// A stream of bytes each way that never blocks.
@@ -97,6 +97,10 @@ impl<L: Link> Transport for Framed<L> {
     }
 
     fn acquire_write(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>> {
+        // Multipath TCP takes bytes for a peer that is gone.
+        if self.inbox.has_ended() {
+            return Err(TransportError::Closed);
+        }
         if !self.has_room()? {
             return Ok(None);
         }
