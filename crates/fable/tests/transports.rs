@@ -5,7 +5,7 @@ mod common;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use common::{Pair, Random, await_message, fill, is_filled, kinds, pair, receive, send, try_send};
+use common::{Pair, Random, await_message, fill, is_filled, pair, receive, send, try_send};
 use fable::transport::{Direction, Manner, ReadSlot, Record, Transport, Wait};
 use fable::{Kind, TransportError};
 
@@ -15,7 +15,7 @@ fn slots_of(end: &dyn Transport) -> usize {
 }
 
 fn on_every_path(check: impl Fn(Pair)) {
-    for kind in kinds() {
+    for kind in Kind::ALL {
         eprintln!("{kind}");
         check(pair(kind));
     }

@@ -1,8 +1,10 @@
 //! Paths to test, and how to use one from a single thread.
 
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use fable::Kind;
+use fable::transport::tls::{self, Authority, Side};
 use fable::transport::{self, Direction, Offer, PathOptions, ReadSlot, Record, Transport};
 
 /// No test decides by this time; it ends what hangs.
@@ -12,7 +14,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) type Pair = (Box<dyn Transport>, Box<dyn Transport>);
 
 /// Every kind that `create` makes.
-pub(crate) fn kinds() -> impl Iterator<Item = Kind> {
+pub(crate) fn created_kinds() -> impl Iterator<Item = Kind> {
     Kind::ALL.into_iter().filter(|&kind| kind != Kind::Tls)
 }
 
@@ -22,8 +24,32 @@ pub(crate) fn create(kind: Kind) -> (Box<dyn Transport>, Offer) {
 }
 
 pub(crate) fn pair(kind: Kind) -> Pair {
+    if kind == Kind::Tls {
+        return tls_pair();
+    }
     let (own, offer) = create(kind);
     (own, transport::open(offer).unwrap_or_else(|error| panic!("{kind}: {error}")))
+}
+
+/// Over a TCP connection, after the handshake.
+fn tls_pair() -> Pair {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let one = TcpStream::connect(listener.local_addr().expect("its address")).expect("it listens");
+    let other = listener.accept().expect("a connection").0;
+    let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
+    let leader = here.issue(1, Side::Leader, PATIENCE, there.anchor()).unwrap();
+    let follower = there.issue(1, Side::Follower, PATIENCE, here.anchor()).unwrap();
+    let mut one = tls::connect(one.into(), &leader).unwrap();
+    let mut other = tls::accept(other.into(), &follower).unwrap();
+    assert!(try_send(&mut *other, 1, 0));
+    let slot = loop {
+        other.flush().unwrap();
+        if let Some(slot) = one.acquire_read().unwrap() {
+            break slot;
+        }
+    };
+    one.release(slot);
+    (one, other)
 }
 
 /// The bytes of message `number`: any gap, repeat or shift shows.

@@ -136,12 +136,15 @@ impl<L: Link> Transport for Framed<L> {
     }
 
     fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
-        let flushed = self.flush();
-        let need = match direction {
+        let flushed = match self.flush() {
             // A peer that is gone takes nothing, but what it sent can still be read.
+            Err(TransportError::Closed) if direction == Direction::Read => false,
+            flushed => flushed?,
+        };
+        let need = match direction {
             Direction::Read if self.inbox.has_more() || self.link.has_more() => None,
             Direction::Read => Some(Need::Arrival),
-            Direction::Write if !flushed? => Some(Need::Room),
+            Direction::Write if !flushed => Some(Need::Room),
             Direction::Write if !self.has_room()? => Some(Need::Acknowledgement),
             Direction::Write => None,
         };
