@@ -1,15 +1,25 @@
 //! Peers that write what they must not, into memory, pipes and sockets.
 
-mod common;
 mod hostile_peer;
+#[path = "common/random.rs"]
+mod random;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Random, create, created_kinds};
-use fable::transport::{self, Offer, PathOptions};
+use fable::transport::{self, Offer, PathOptions, Transport};
 use fable::{Kind, TransportError};
 use hostile_peer::{Honest, Script, Weapons, play};
+use random::Random;
+
+/// Every kind that needs no keys.
+fn created_kinds() -> impl Iterator<Item = Kind> {
+    Kind::ALL.into_iter().filter(|&kind| kind != Kind::Tls)
+}
+
+fn create(kind: Kind) -> (Box<dyn Transport>, Offer) {
+    transport::create(kind, PathOptions { ring_bytes: 16 << 10 }).unwrap()
+}
 
 /// Ends what hangs, by a signal that kills.
 fn guard() {
@@ -64,8 +74,7 @@ impl Drop for Stop<'_> {
 }
 
 fn race(kind: Kind, seed: u64) {
-    let options = PathOptions { ring_bytes: 16 << 10 };
-    let (end, offer) = transport::create(kind, options).unwrap();
+    let (end, offer) = create(kind);
     let mut honest = Honest { end, reading: Vec::new(), writing: Vec::new() };
     let mut weapons = Weapons::new(offer);
     let stop = AtomicBool::new(false);

@@ -1,13 +1,17 @@
 //! What every transport promises, on every kind that can be made.
 
 mod common;
+#[path = "common/pairs.rs"]
+mod pairs;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use common::{Pair, Random, await_message, fill, is_filled, pair, receive, send, try_send};
+use common::random::Random;
+use common::{await_message, fill, is_filled, send, try_send};
 use fable::transport::{Direction, Manner, ReadSlot, Record, Transport, Wait};
 use fable::{Kind, TransportError};
+use pairs::{Pair, below, pair, receive};
 
 /// A cache line holds one message, and takes no batches.
 fn slots_of(end: &dyn Transport) -> usize {
@@ -66,14 +70,14 @@ fn order_is_kept_and_slots_return_in_any_order() {
         let mut held: Vec<(u64, ReadSlot)> = Vec::new();
         let mut number = 0;
         while received < 3000 {
-            let bytes = random.below(bytes_max + 1);
+            let bytes = below(&mut random, bytes_max + 1);
             if sent.len() < 50 && number < 3000 && try_send(&mut *writer, bytes, number) {
                 sent.push_back(bytes);
                 number += 1;
                 continue;
             }
             while held.len() >= slots {
-                let (number, slot) = held.swap_remove(random.below(slots));
+                let (number, slot) = held.swap_remove(below(&mut random, slots));
                 assert!(is_filled(&slot, number), "seed {seed}: {number} changed while held");
                 reader.release(slot);
             }
@@ -342,7 +346,7 @@ fn converse(end: &mut dyn Transport, own_seed: u64, peer_seed: u64) {
     let bytes_max = end.message_bytes_max().min(70_000);
     let slots = slots_of(end);
     let (mut own, mut peer) = (Random(own_seed), Random(peer_seed));
-    let size = |random: &mut Random| random.below(bytes_max + 1) >> random.below(16);
+    let size = |random: &mut Random| below(random, bytes_max + 1) >> below(random, 16);
     let (mut sent, mut received) = (0, 0);
     let mut next = size(&mut own);
     let mut held: Vec<(u64, ReadSlot)> = Vec::new();

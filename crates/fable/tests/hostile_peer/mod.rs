@@ -39,7 +39,7 @@ impl Script<'_> {
     /// A number up to 2^16, small ones more often.
     pub(crate) fn small(&mut self) -> usize {
         let shift = self.byte() % 17;
-        (usize::from(self.byte()) << 8 | usize::from(self.byte())) & ((1 << shift) - 1)
+        (usize::from(u16::from_le_bytes([self.byte(), self.byte()]))) & ((1 << shift) - 1)
     }
 }
 
@@ -90,7 +90,11 @@ pub(crate) struct Honest {
 }
 
 impl Honest {
-    pub(crate) fn work(&mut self, choice: u8, script: &mut Script<'_>) -> Result<(), TransportError> {
+    pub(crate) fn work(
+        &mut self,
+        choice: u8,
+        script: &mut Script<'_>,
+    ) -> Result<(), TransportError> {
         let end = &mut *self.end;
         match choice % 8 {
             0..=2 => {

@@ -95,7 +95,7 @@ impl Weapons {
             1 => anywhere % WORDS,
             // The beginnings of rings and messages, behind the page of words.
             2 => (4096 + anywhere % 256) % self.memory_bytes,
-            _ => (self.memory_bytes / 2 + 2048 + anywhere % 256) % self.memory_bytes & !7,
+            _ => (self.memory_bytes / 2 + 2048 + anywhere % 256) % self.memory_bytes / 8 * 8,
         };
         // SAFETY: within the mapping, and aligned; other users of it look at atomics or expect
         // anything.
@@ -177,10 +177,12 @@ fn near_valid(kind: Kind, script: &mut Script<'_>) -> u64 {
         }
         Kind::Cacheline => {
             let sequence = script.small() as u64 % 8;
-            sequence << 36 | (script.small() as u64 % 8) << 8 | u64::from(record) << 6 | bytes % 64
+            let read = script.small() as u64 % 8;
+            sequence << 36 | read << 8 | u64::from(record) << 6 | (bytes % 64)
         }
         // A header, or what was read.
-        _ => bytes | u64::from(record) << 32 * u64::from(script.byte() % 4 != 0),
+        _ if script.byte() % 4 == 0 => bytes,
+        _ => bytes | u64::from(record) << 32,
     };
     word ^ twist
 }
