@@ -11,10 +11,6 @@ use random::Random;
 /// No test decides by this time; it ends what hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) fn created_kinds() -> impl Iterator<Item = Kind> {
-    Kind::ALL.into_iter().filter(|&kind| kind != Kind::Tls)
-}
-
 /// A path of this kind, and what its other end needs.
 pub(crate) fn create(kind: Kind) -> (Box<dyn Transport>, Offer) {
     transport::create(kind, PathOptions::default())

@@ -54,7 +54,7 @@ pub(crate) fn play(kind: Kind, script: &mut Script<'_>) {
             break;
         }
         let choice = script.byte();
-        if choice % 2 == 0 {
+        if choice.is_multiple_of(2) {
             weapons.attack(kind, script);
         } else if let Err(error) = honest.work(choice / 2, script) {
             check(kind, &error);
@@ -130,8 +130,11 @@ impl Honest {
                 end.flush()?;
             }
             _ => {
-                let direction =
-                    if script.byte() % 2 == 0 { Direction::Read } else { Direction::Write };
+                let direction = if script.byte().is_multiple_of(2) {
+                    Direction::Read
+                } else {
+                    Direction::Write
+                };
                 end.prepare_wait(direction, Manner::Descriptor)?;
                 end.end_wait(direction);
                 end.wait(direction, Some(std::time::Duration::ZERO))?;

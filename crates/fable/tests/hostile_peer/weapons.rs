@@ -154,14 +154,14 @@ fn near_valid(kind: Kind, script: &mut Script<'_>) -> u64 {
         choice => choice % 3 + 1,
     };
     let bytes = script.small() as u64;
-    let twist = if script.byte() % 8 == 0 { 1 << (script.byte() % 64) } else { 0 };
+    let twist = if script.byte().is_multiple_of(8) { 1 << (script.byte() % 64) } else { 0 };
     let word = match kind {
         Kind::MempipeFutex(_) | Kind::MempipeSpin(_) => {
             let units = match script.byte() % 4 {
                 0 => script.small() as u64,
                 _ => (bytes + 15) / 8,
             };
-            let record = if script.byte() % 4 == 0 { 0xff } else { u64::from(record) };
+            let record = if script.byte().is_multiple_of(4) { 0xff } else { u64::from(record) };
             match script.byte() % 4 {
                 // A position: what the peer has read.
                 0 => script.small() as u64 & !7,
@@ -181,7 +181,7 @@ fn near_valid(kind: Kind, script: &mut Script<'_>) -> u64 {
             sequence << 36 | read << 8 | u64::from(record) << 6 | (bytes % 64)
         }
         // A header, or what was read.
-        _ if script.byte() % 4 == 0 => bytes,
+        _ if script.byte().is_multiple_of(4) => bytes,
         _ => bytes | u64::from(record) << 32,
     };
     word ^ twist
