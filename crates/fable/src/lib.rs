@@ -3,7 +3,12 @@
 mod error;
 mod kind;
 mod memory;
+mod name;
+pub mod packet;
+pub mod page;
+pub mod protocol;
 pub mod transport;
 
 pub use error::{TransportError, TransportResult};
 pub use kind::{Form, Kind, UnknownKind};
+pub use name::{BadName, Name};

@@ -29,6 +29,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 pub use slot::{ReadSlot, Record, WriteSlot};
+pub use tls::TlsKeys;
 pub use wait::{Direction, Manner, Wait};
 
 use crate::error::{TransportError, TransportResult};

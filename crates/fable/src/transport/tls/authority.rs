@@ -83,9 +83,9 @@ impl Authority {
         let key = KeyPair::generate()?;
         let certificate = parameters.signed_by(&key, &self.issuer)?;
         Ok(TlsKeys {
-            certificate_chain: vec![certificate.der().to_vec()],
+            chain: vec![certificate.der().to_vec()],
             private_key: key.serialize_der(),
-            peer_anchors: vec![peer_anchor.to_vec()],
+            authorities: vec![peer_anchor.to_vec()],
             peer_name: side.peer().name(flow),
         })
     }

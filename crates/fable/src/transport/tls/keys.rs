@@ -51,14 +51,14 @@ impl Side {
 }
 
 /// The keys of one end of one path.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsKeys {
     /// This end's certificate, then those up to its authority, as DER (RFC 5280).
-    pub certificate_chain: Vec<Vec<u8>>,
+    pub chain: Vec<Vec<u8>>,
     /// The certificate's private key, as PKCS #8 DER (RFC 5208).
     pub private_key: Vec<u8>,
     /// The certificates of the authorities that the peer's certificate may come from, as DER.
-    pub peer_anchors: Vec<Vec<u8>>,
+    pub authorities: Vec<Vec<u8>>,
     /// The DNS name that the peer's certificate must be for.
     pub peer_name: String,
 }
@@ -108,7 +108,7 @@ impl TlsKeys {
     }
 
     fn chain(&self) -> Vec<CertificateDer<'static>> {
-        self.certificate_chain.iter().cloned().map(CertificateDer::from).collect()
+        self.chain.iter().cloned().map(CertificateDer::from).collect()
     }
 
     fn key(&self) -> PrivateKeyDer<'static> {
@@ -117,7 +117,7 @@ impl TlsKeys {
 
     fn anchors(&self) -> TransportResult<RootCertStore> {
         let mut store = RootCertStore::empty();
-        for anchor in &self.peer_anchors {
+        for anchor in &self.authorities {
             store.add(CertificateDer::from(anchor.clone())).map_err(bad_keys)?;
         }
         Ok(store)
