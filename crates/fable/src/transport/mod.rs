@@ -14,17 +14,22 @@
 //! [`release`]: Transport::release
 
 mod cacheline;
-mod keys;
+mod framing;
 mod mempipe;
+mod pipe;
+mod shmem_pipe;
 mod slot;
 mod spin;
+pub mod stream;
+pub mod tls;
+mod vmsplice;
 mod wait;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-pub use keys::TlsKeys;
 pub use slot::{ReadSlot, Record, WriteSlot};
+pub use tls::TlsKeys;
 pub use wait::{Direction, Manner, Wait};
 
 use crate::error::{TransportError, TransportResult};
@@ -141,6 +146,10 @@ pub fn create(kind: Kind, options: PathOptions) -> TransportResult<(Box<dyn Tran
     match kind {
         Kind::MempipeFutex(_) | Kind::MempipeSpin(_) => mempipe::create(kind, options),
         Kind::Cacheline => cacheline::create(),
+        Kind::Tcp | Kind::TcpNodelay | Kind::Unix | Kind::Mptcp => stream::create(kind),
+        Kind::Pipe => pipe::create(options),
+        Kind::ShmemPipe(_) => shmem_pipe::create(kind, options),
+        Kind::VmspliceCoop => vmsplice::create(options),
         _ => Err(TransportError::BadOffer("this transport cannot be made here")),
     }
 }
@@ -154,6 +163,10 @@ pub fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
     match offer.kind {
         Kind::MempipeFutex(_) | Kind::MempipeSpin(_) => mempipe::open(offer),
         Kind::Cacheline => cacheline::open(offer),
+        Kind::Tcp | Kind::TcpNodelay | Kind::Unix | Kind::Mptcp => stream::open(offer),
+        Kind::Pipe => pipe::open(offer),
+        Kind::ShmemPipe(_) => shmem_pipe::open(offer),
+        Kind::VmspliceCoop => vmsplice::open(offer),
         _ => Err(TransportError::BadOffer("this transport cannot be opened this way")),
     }
 }
