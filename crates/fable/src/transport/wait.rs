@@ -2,6 +2,9 @@
 
 use std::os::fd::RawFd;
 use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+use crate::error::{TransportError, TransportResult};
 
 /// Which way of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,4 +46,32 @@ pub enum Wait {
     },
     /// The peer will not tell: look again and again.
     Spin,
+}
+
+/// Sleeps as `wait` says, for a transport that knows no other sleep than on descriptors. False if
+/// `timeout` has passed; `None` is without end.
+pub(super) fn wait_by_poll(wait: Wait, timeout: Option<Duration>) -> TransportResult<bool> {
+    let Wait::Descriptor { descriptor, events } = wait else {
+        return Ok(true);
+    };
+    let begin = Instant::now();
+    let mut entry = libc::pollfd { fd: descriptor, events, revents: 0 };
+    loop {
+        let left = timeout.map(|all| all.saturating_sub(begin.elapsed()));
+        let left = left.map(|left| libc::timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        });
+        let pointer = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: one entry, and a time that outlives the call; no signal mask.
+        match unsafe { libc::ppoll(&raw mut entry, 1, pointer, std::ptr::null()) } {
+            0 => return Ok(false),
+            1.. => return Ok(true),
+            _ => match TransportError::last("ppoll of a path") {
+                TransportError::System { source, .. }
+                    if source.kind() == std::io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
 }
