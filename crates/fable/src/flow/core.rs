@@ -8,7 +8,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,7 @@ use crate::kind::Kind;
 use crate::name::Name;
 use crate::page::Counter;
 use crate::protocol::{FlowId, Peer, Role};
-use crate::transport::{ReadSlot, Record, Transport};
+use crate::transport::{ReadSlot, Record};
 
 /// The most write buffers of a flow that may be held. Below what a transport gives, so that there
 /// is always a place for the record that ends a path.

@@ -25,7 +25,7 @@ pub use buffer::{ReadBuffer, WriteBuffer};
 pub use opening::Opening;
 pub use parts::{Description, FlowEvent, FlowParts, KeysAnswer, Reporter, Statistics, Timeouts};
 
-use self::core::{Core, State};
+use self::core::Core;
 use crate::agent::Agent;
 use crate::control::driver;
 use crate::error::{Error, Result};
