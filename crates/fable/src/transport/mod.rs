@@ -22,6 +22,7 @@ mod shmem_pipe;
 mod slot;
 mod spin;
 pub mod stream;
+pub mod tls;
 mod vmsplice;
 mod wait;
 
