@@ -345,8 +345,12 @@ impl Driver {
         }
         let role = self.shared.role;
         let outcome = keys.and_then(|keys| {
-            let _ = (socket, keys, role);
-            Err("no TLS".to_owned())
+            // The follower begins the handshake, whoever has made the connection.
+            let opened = match role {
+                Role::Leader => transport::tls::accept(socket, &keys),
+                Role::Follower => transport::tls::connect(socket, &keys),
+            };
+            opened.map_err(|error| error.to_string())
         });
         let outcome = outcome.and_then(|transport| self.finish(epoch, transport));
         self.fail_unless(epoch, outcome);

@@ -16,9 +16,9 @@ use std::os::fd::OwnedFd;
 use socket2::Socket;
 
 pub use authority::{Authority, AuthorityError};
-pub use keys::{Side, TlsKeys};
+pub use keys::Side;
 
-use super::Transport;
+use super::{TlsKeys, Transport};
 use super::framing::{Framed, Keeping};
 use super::stream::{self, SocketLink};
 use crate::error::TransportResult;
