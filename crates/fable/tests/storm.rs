@@ -364,8 +364,7 @@ fn episode(seed: u64, kinds: &[Kind], victim: Option<usize>, totals: &mut Totals
         let end = board.end(reader);
         totals.switches += end.switches.load(Ordering::Relaxed);
         totals.pause_total_ns += end.pause_total_ns.load(Ordering::Relaxed);
-        totals.pause_max_ns =
-            totals.pause_max_ns.max(end.pause_max_ns.load(Ordering::Relaxed));
+        totals.pause_max_ns = totals.pause_max_ns.max(end.pause_max_ns.load(Ordering::Relaxed));
     }
     totals.episodes += 1;
     totals.kills += u64::from(victim.is_some());

@@ -53,8 +53,9 @@ pub(crate) fn parts_over(
     local: bool,
 ) -> [(FlowParts, Reports); 2] {
     let authority = Authority::new("test").expect("an authority");
-    let keys = [Side::Leader, Side::Follower]
-        .map(|side| authority.issue(7, side, Duration::from_secs(3600), authority.anchor()).expect("keys"));
+    let keys = [Side::Leader, Side::Follower].map(|side| {
+        authority.issue(7, side, Duration::from_secs(3600), authority.anchor()).expect("keys")
+    });
     let page = page::create().expect("a page");
     let [leader, follower] = links;
     [(Role::Leader, leader), (Role::Follower, follower)].map(|(role, link)| {

@@ -18,9 +18,9 @@ use socket2::Socket;
 pub use authority::{Authority, AuthorityError};
 pub use keys::Side;
 
-use super::{TlsKeys, Transport};
 use super::framing::{Framed, Keeping};
 use super::stream::{self, SocketLink};
+use super::{TlsKeys, Transport};
 use crate::error::TransportResult;
 use crate::kind::Kind;
 use link::TlsLink;
