@@ -11,7 +11,7 @@ use fable::{Error, Flow, FlowEvent, Form, Kind, packet, page};
 use flow_rig::{Reports, kinds, parts, parts_over};
 
 /// Ends what hangs; decides nothing.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 const RING: Kind = Kind::MempipeFutex(Form::Safe);
 
@@ -223,23 +223,20 @@ fn calls_that_must_not_wait_say_so_and_the_descriptor_tells_when_to_try_again() 
         assert!(is_readable(&leader, PATIENCE), "at first, one has to look");
         assert!(matches!(leader.try_read(), Err(Error::WouldBlock)));
         let spins = matches!(kind, Kind::MempipeSpin(_));
-        if kind == Kind::Tls {
-            // The handshake needs both.
-            follower.flush().unwrap();
-            let _ = follower.try_read();
-            while matches!(leader.try_read(), Err(Error::WouldBlock))
-                && is_readable(&leader, Duration::from_millis(50))
-            {
-                let _ = follower.try_read();
-            }
-        }
         assert_eq!(is_readable(&leader, Duration::ZERO), spins, "{kind}: nothing is there");
         send(&follower, "one");
         send(&follower, "two");
-        assert!(is_readable(&leader, PATIENCE), "{kind}: a message is there");
-        assert_eq!(&*leader.try_read().unwrap().unwrap(), b"one");
-        assert!(is_readable(&leader, PATIENCE), "{kind}: another message is there");
-        assert_eq!(&*leader.try_read().unwrap().unwrap(), b"two");
+        for expected in ["one", "two"] {
+            // Nagle's algorithm may hold the second one back, and readiness may be a mistake.
+            let message = loop {
+                assert!(is_readable(&leader, PATIENCE), "{kind}: `{expected}` is there");
+                match leader.try_read() {
+                    Ok(message) => break message.unwrap(),
+                    Err(error) => assert!(matches!(error, Error::WouldBlock), "{kind}: {error}"),
+                }
+            };
+            assert_eq!(&*message, expected.as_bytes());
+        }
 
         let mut sent = 0;
         loop {
@@ -296,10 +293,6 @@ fn a_reader_that_sleeps_follows_a_move() {
         let begin = Instant::now();
         while !leader.flush().unwrap() {
             assert!(begin.elapsed() < PATIENCE);
-        }
-        // A handshake needs this end, too.
-        while kind == Kind::Tls && !thread.is_finished() && begin.elapsed() < PATIENCE {
-            let _ = leader.read_timeout(Duration::from_millis(1));
         }
         assert_eq!(thread.join().unwrap(), "found you", "{kind}");
     }

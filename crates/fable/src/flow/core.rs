@@ -48,6 +48,8 @@ pub(super) struct Core {
     pub(super) state: RefCell<State>,
     pub(super) watch: RefCell<Option<Watch>>,
     pub(super) write_buffers: Cell<usize>,
+    /// Whether a write that found no room waits for the descriptor: see `Core::arm`.
+    pub(super) wants_room: Cell<bool>,
     /// Whether there is more to do than reading and writing: see `State::tend`.
     pub(super) is_busy: Cell<bool>,
 }
@@ -342,7 +344,14 @@ impl Core {
                     state.read_ended = true;
                     continue;
                 }
-                Err(error) => return Err(self.note_error(&mut state, error)),
+                Err(error) => {
+                    if matches!(error, TransportError::Closed) {
+                        // Before the agent says so.
+                        state.peer_gone.get_or_insert_with(Instant::now);
+                        self.is_busy.set(true);
+                    }
+                    return Err(self.note_error(&mut state, error));
+                }
             };
             if slot.record() == Record::Data {
                 self.counters.received(slot.len());
@@ -489,6 +498,10 @@ impl Core {
             room => self.commit_copy(&mut state, room, bytes)?,
         }
         self.tend(&mut state);
+        if self.wants_room.get() {
+            // The transport may have taken notice of what the descriptor was to tell.
+            self.disarm();
+        }
         Ok(())
     }
 

@@ -154,6 +154,7 @@ impl Flow {
     /// [`Error::Corrupt`], [`Error::Forked`], [`Error::System`].
     pub fn flush(&self) -> Result<bool> {
         self.core.check_process()?;
+        self.core.disarm();
         self.core.flush_all(&mut self.core.state.borrow_mut())
     }
 
@@ -304,6 +305,7 @@ impl Drop for Flow {
                 (Ok(()), None) => "closed".to_owned(),
                 (Err(error), None) => format!("closed: {error}"),
             };
+            shared.tell_closed();
             shared.reporter.ended(self.core.id, &reason);
             let link = std::sync::Arc::clone(link);
             if let Ok(agent) = Agent::get() {
