@@ -228,11 +228,11 @@ impl Worker<'_> {
             Ok(Some(buffer)) => buffer,
             Ok(None) => return None,
             Err(Error::WouldBlock | Error::TimedOut) => return Some(false),
-            Err(Error::PeerDied) => {
+            Err(Error::PeerDied) if self.messages == u64::MAX => {
                 self.stop_writing();
                 return None;
             }
-            Err(error) => panic!("read: {error}"),
+            Err(error) => panic!("read: {error}, {:?}", self.flow),
         };
         let number = self.end.received.load(Ordering::Relaxed);
         check(&buffer, number);

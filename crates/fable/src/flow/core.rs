@@ -209,7 +209,7 @@ impl Core {
             Mail::Failed { kind, reason } => {
                 state.note(FlowEvent::MoveFailed { transport: kind, reason });
             }
-            Mail::Gone => state.peer_gone = Some(Instant::now() + self.timeouts.linger),
+            Mail::Gone => state.peer_gone = Some(Instant::now() + self.timeouts.grace),
             Mail::Broken { what } => state.broken = Some(what),
         }
     }
@@ -355,6 +355,9 @@ impl Core {
             };
             if slot.record() == Record::Data {
                 self.counters.received(slot.len());
+                if state.peer_gone.is_some() {
+                    state.peer_gone = Some(Instant::now() + self.timeouts.grace);
+                }
                 return Ok(Some((slot, Rc::clone(&state.reading))));
             }
             self.take_record(&mut state, slot)?;
