@@ -110,7 +110,11 @@ fn each_direction_ends_for_itself() {
     assert_eq!(receive(&follower), "last words");
     assert!(follower.read().unwrap().is_none());
     assert!(follower.read().unwrap().is_none(), "the end stays");
-    move_both(&leader, &follower, Kind::Unix);
+    leader.move_to(Kind::Unix).unwrap();
+    for flow in [&leader, &follower] {
+        assert!(matches!(next_event(flow), FlowEvent::Moved { epoch: 2, .. }));
+    }
+    assert_eq!((leader.epoch(), follower.epoch()), (1, 2), "what has ended does not move");
     send(&follower, "still here");
     drop(follower);
     assert_eq!(receive(&leader), "still here");
@@ -482,7 +486,8 @@ fn hostile_leaders_are_refused_or_cut_off() {
     use std::os::fd::AsFd;
     let offer = |epoch: u32, transport: &str| {
         format!(
-            r#"{{"say":"offer","epoch":{epoch},"transport":"{transport}","reason":"","port":null,"token":null}}"#
+            r#"{{"say":"offer","epoch":{epoch},"transport":"{transport}","reason":"",
+            "port":null,"token":null}}"#
         )
     };
     let refused = [

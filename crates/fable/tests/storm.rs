@@ -2,8 +2,8 @@
 //! any moment.
 //!
 //! Every message has a number and a content that follows from it. What arrives must be the numbers
-//! from zero on, without a gap or a repeat. After a death it must be a prefix of what was committed;
-//! on rings in shared memory, all of it. What sockets and pipes deliver of a dead process is what
+//! from zero on, without a gap or a repeat. After a death it must be a prefix of what was
+//! committed; on rings in shared memory, all of it. What sockets and pipes deliver of a dead process is what
 //! the kernel had taken: the rest of a batch or of a message that waited for room is lost, and with
 //! it everything behind, also what is on a newer path already.
 //!
@@ -105,7 +105,7 @@ impl Drop for Child {
 
 /// Runs `work` in a child, which says by its status whether it went well.
 fn fork(work: impl FnOnce()) -> Child {
-    // SAFETY: the test has one thread besides the harness's, which holds no lock that a child needs.
+    // SAFETY: the test has one thread besides the harness's, which holds no lock a child needs.
     match unsafe { libc::fork() } {
         0 => {
             let outcome = catch_unwind(AssertUnwindSafe(work));
@@ -390,8 +390,8 @@ fn nothing_is_lost_repeated_or_reordered_in_a_storm_of_moves_and_deaths() {
     }
     let switches = totals.switches.max(1);
     println!(
-        "{} flows, {} killed, {} switches, {} messages; committed and lost with dead processes: {}; \
-         pauses: mean {} ns, longest {} ns",
+        "{} flows, {} killed, {} switches, {} messages; committed and lost with dead processes: \
+         {}; pauses: mean {} ns, longest {} ns",
         totals.episodes,
         totals.kills,
         totals.switches,
