@@ -220,14 +220,15 @@ impl Flow {
     /// for both.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a flow that cannot move, [`Error::Forked`], [`Error::System`].
+    /// [`Error::Refused`] for a flow that cannot move, [`Error::Forked`].
     pub fn move_to(&self, kind: Kind) -> Result<()> {
         self.core.check_process()?;
         let Some(handle) = self.handle() else {
             let reason = "a flow to a foreign name has one transport".to_owned();
             return Err(Error::Refused { reason });
         };
-        handle.request_move(kind, "the application asked for it")
+        handle.request_move(kind, "the application asked for it");
+        Ok(())
     }
 
     /// Becomes readable when `try_read`, or a `try_write` that has found no room, or `take_event`
