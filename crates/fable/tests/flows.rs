@@ -454,7 +454,7 @@ fn a_flow_describes_itself_to_a_restarted_daemon() {
     assert_eq!(leader.statistics().moves, 1);
     drop(leader);
     assert!(handle.describe().unwrap().is_none());
-    handle.request_move(RING, "nobody is there");
+    handle.request_move(RING, "nobody is there").unwrap();
 }
 
 /// A follower whose leader we play by hand.

@@ -140,7 +140,7 @@ fn check(bytes: &[u8], number: u64) {
 fn order_moves(handle: FlowHandle, kinds: Vec<Kind>, mut random: Random, over: Arc<AtomicBool>) {
     while !over.load(Ordering::Relaxed) {
         let kind = kinds[random.next() as usize % kinds.len()];
-        handle.request_move(kind, "storm");
+        handle.request_move(kind, "storm").expect("an agent");
         std::thread::sleep(Duration::from_micros(100 + random.next() % 2000));
     }
 }

@@ -30,16 +30,18 @@ impl FlowHandle {
     }
 
     /// Asks for a move to this transport; the reporter and the flow's events tell of the outcome.
-    /// Does nothing if the flow is closed, or in a child of `fork` that has no agent.
-    pub fn request_move(&self, kind: Kind, reason: &str) {
+    /// Does nothing if the flow is closed.
+    ///
+    /// # Errors
+    /// [`Error::System`] if this process cannot have an agent thread.
+    pub fn request_move(&self, kind: Kind, reason: &str) -> Result<()> {
         let (driver, reason) = (self.driver.clone(), reason.to_owned());
-        if let Ok(agent) = Agent::get() {
-            agent.run(move || {
-                if let Some(driver) = driver.upgrade() {
-                    lock(&driver).want(kind, &reason);
-                }
-            });
-        }
+        Agent::get()?.run(move || {
+            if let Some(driver) = driver.upgrade() {
+                lock(&driver).want(kind, &reason);
+            }
+        });
+        Ok(())
     }
 
     /// Changes whether only protected transports may be used beyond this host, for later moves.

@@ -220,15 +220,14 @@ impl Flow {
     /// for both.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a flow that cannot move, [`Error::Forked`].
+    /// [`Error::Refused`] for a flow that cannot move, [`Error::Forked`], [`Error::System`].
     pub fn move_to(&self, kind: Kind) -> Result<()> {
         self.core.check_process()?;
         let Some(handle) = self.handle() else {
             let reason = "a flow to a foreign name has one transport".to_owned();
             return Err(Error::Refused { reason });
         };
-        handle.request_move(kind, "the application asked for it");
-        Ok(())
+        handle.request_move(kind, "the application asked for it")
     }
 
     /// Becomes readable when `try_read`, or a `try_write` that has found no room, or `take_event`
