@@ -6,6 +6,7 @@ mod memory;
 mod name;
 pub mod packet;
 pub mod page;
+mod poll;
 pub mod protocol;
 pub mod transport;
 
