@@ -35,9 +35,9 @@
 //! ```
 //!
 //! The application never brings memory of its own: [`Flow::write`] hands out room for a message,
-//! wherever the transport wants it, and waits there if the peer does not keep up; `commit` sends it.
-//! [`Flow::read`] hands out a message where it lies; `release`, or dropping it, returns the memory.
-//! A buffer is used once: after `commit` or `release` it is gone, and the compiler knows.
+//! wherever the transport wants it, and waits there if the peer does not keep up; `commit` sends
+//! it. [`Flow::read`] hands out a message where it lies; `release`, or dropping it, returns the
+//! memory. A buffer is used once: after `commit` or `release` it is gone, and the compiler knows.
 //!
 //! **Names** are URIs. `fable://service` and `fable://service/instance` belong to the name daemon,
 //! `fabled`, which knows who may connect, finds the other end on this host or another one, and
@@ -54,9 +54,9 @@
 //! **Trust** decides about copies (section 3.1.2): only if both ends trust each other
 //! ([`EndpointOptions::trust`]) is a message read in the memory that its sender could still write.
 //!
-//! **Waiting for many** is [`xpoll`]'s affair, or a [`megapipe::Channel`]'s, in which flows lie beside
-//! sockets, files and timers ([`Flow::watch`]); both go by [`Flow::descriptor`], which any event
-//! loop can take.
+//! **Waiting for many** is [`xpoll`]'s affair, or a [`megapipe::Channel`]'s, in which flows lie
+//! beside sockets, files and timers ([`Flow::watch`]); both go by [`Flow::descriptor`], which any
+//! event loop can take.
 //!
 //! **When something dies:** what a dead peer had committed is still read, then comes
 //! [`Error::PeerDied`]. A flow does not notice that the daemon is gone; the library comes back to
@@ -69,8 +69,8 @@
 //!
 //! # What else there is
 //!
-//! [`transport`] has the transports without names and flows, to measure or to embed them; [`packet`],
-//! [`protocol`] and [`page`] are what processes and daemon speak.
+//! [`transport`] has the transports without names and flows, to measure or to embed them;
+//! [`packet`], [`protocol`] and [`page`] are what processes and daemon speak.
 
 pub mod agent;
 mod channel;
