@@ -122,7 +122,7 @@ impl Daemon {
     }
 
     /// This end is closed, or was never opened.
-    fn ended(&self, end: End, reason: &str) {
+    pub(crate) fn ended(&self, end: End, reason: &str) {
         let mut state = self.lock();
         state.flows.remove(&end);
         self.tell(&mut state, &ToDaemon::Ended { flow: end.0, reason: reason.to_owned() });

@@ -49,6 +49,8 @@ pub(super) enum Asked {
 
 /// A name of this process.
 pub(super) struct Held {
+    /// The number of the question by which it was registered.
+    pub(super) number: u64,
     pub(super) access: Access,
     pub(super) trust: Trust,
     /// Takes incoming flows while somebody listens.
@@ -87,6 +89,11 @@ impl State {
 
     pub(super) fn is_up(&self) -> bool {
         matches!(self.link, Link::Up(_))
+    }
+
+    /// The name, if it is still held by this registration.
+    pub(super) fn held(&mut self, name: &Name, number: u64) -> Option<&mut Held> {
+        self.names.get_mut(name).filter(|held| held.number == number)
     }
 
     /// The number of a new question.
