@@ -64,6 +64,8 @@ pub(super) struct Known {
     pub(super) handle: Option<FlowHandle>,
     /// The last epoch that the flow has reported, and its transport.
     pub(super) moved: Option<(u32, Kind)>,
+    /// The present daemon came while the flow had no path that it could be told.
+    pub(super) is_untold: bool,
 }
 
 #[derive(Default)]
