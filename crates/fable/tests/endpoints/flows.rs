@@ -279,3 +279,68 @@ fn another_host_that_cannot_be_reached_is_an_error_in_time() {
         assert!(begin.elapsed() < GUARD);
     }
 }
+
+#[test]
+fn a_daemon_that_dies_with_the_keys_costs_the_move_and_not_the_flow() {
+    let daemon = TestDaemon::with_whims(|said| match said {
+        ToDaemon::GetKeys { .. } => Deed::Ignore,
+        _ => Deed::Serve,
+    });
+    let (_kv, listener) = kv(&daemon);
+    let client = daemon.options().anonymous().connect("fable://kv").unwrap();
+    let server = listener.accept_timeout(GUARD).unwrap();
+    server.move_to(Kind::Tls).unwrap();
+    let said = daemon.wait_to_hear("it", |said| matches!(said, ToDaemon::GetKeys { .. }));
+    let ToDaemon::GetKeys { flow, role, .. } = said else { unreachable!() };
+    assert_eq!((flow, role), (server.id(), Role::Leader));
+    drop(daemon);
+    eventually("the move has failed", || {
+        check(&client, &server);
+        let event = server.take_event();
+        event.is_some_and(|event| match event {
+            FlowEvent::MoveFailed { reason, .. } => {
+                assert!(reason.contains("went away"), "{reason}");
+                true
+            }
+            _ => false,
+        })
+    });
+    // Without a daemon there is nobody to ask.
+    server.move_to(Kind::Tls).unwrap();
+    eventually("the move has failed", || {
+        check(&client, &server);
+        matches!(server.take_event(), Some(FlowEvent::MoveFailed { .. }))
+    });
+}
+
+#[test]
+fn many_threads_connect_and_accept_at_once() {
+    const THREADS: usize = 4;
+    const FLOWS: usize = 20;
+    fn assert_shareable<T: Send + Sync>(_: &T) {}
+    let daemon = TestDaemon::start();
+    let (kv, listener) = kv(&daemon);
+    assert_shareable(&kv);
+    assert_shareable(&listener);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..FLOWS {
+                    let flow = listener.accept_timeout(GUARD).unwrap();
+                    let message = flow.read_timeout(GUARD).unwrap().unwrap();
+                    send(&flow, &message);
+                }
+            });
+            let kv = &kv;
+            scope.spawn(move || {
+                for number in 0..FLOWS {
+                    let flow = kv.connect("fable://kv").unwrap();
+                    let message = format!("{thread} {number}");
+                    send(&flow, message.as_bytes());
+                    let answer = flow.read_timeout(GUARD).unwrap().unwrap();
+                    assert_eq!(&answer[..], message.as_bytes());
+                }
+            });
+        }
+    });
+}
