@@ -161,9 +161,9 @@ impl Endpoint {
     }
 
     /// The daemon that has the endpoint's name, or that the options tell.
-    fn daemon(&self) -> Arc<Daemon> {
+    fn daemon(&self) -> &'static Daemon {
         match self.registration.as_ref().map(|registration| registration.place()) {
-            Some(Place::Daemon(daemon, _)) => Arc::clone(daemon),
+            Some(Place::Daemon(daemon, _)) => daemon,
             _ => self.options.daemon(),
         }
     }

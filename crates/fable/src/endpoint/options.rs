@@ -129,7 +129,7 @@ impl EndpointOptions {
     }
 
     /// The connection to the daemon, which may not be there yet.
-    pub(super) fn daemon(&self) -> Arc<Daemon> {
+    pub(super) fn daemon(&self) -> &'static Daemon {
         match &self.socket {
             Some(path) => Daemon::at(path),
             None => Daemon::at(&socket_path()),
