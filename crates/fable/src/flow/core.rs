@@ -194,10 +194,6 @@ impl Core {
             let slot = match acquired {
                 Ok(Some(slot)) => slot,
                 Ok(None) => return Err(self.nothing(&state)),
-                Err(TransportError::Closed) if self.control.is_none() => {
-                    state.read_ended = true;
-                    continue;
-                }
                 Err(error) => {
                     if matches!(error, TransportError::Closed) {
                         // Before the agent says so.

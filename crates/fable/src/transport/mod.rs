@@ -18,6 +18,7 @@ mod framing;
 mod keys;
 mod mempipe;
 mod pipe;
+pub(crate) mod raw;
 mod shmem_pipe;
 mod slot;
 mod spin;
