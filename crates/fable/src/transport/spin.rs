@@ -23,6 +23,8 @@ pub(super) struct Placement {
     own: NonNull<AtomicU32>,
     peer: NonNull<AtomicU32>,
     last: u32,
+    /// How many waits not to offer the CPU, because others took it for long.
+    abstain: u32,
 }
 
 // SAFETY: the words are atomics in a mapping that the transport holds beside this.
@@ -32,7 +34,7 @@ impl Placement {
     /// # Safety
     /// Both words must stay mapped for as long as the placement is used.
     pub(super) unsafe fn new(own: NonNull<AtomicU32>, peer: NonNull<AtomicU32>) -> Placement {
-        Placement { own, peer, last: 0 }
+        Placement { own, peer, last: 0, abstain: 0 }
     }
 
     /// Whether both ends run on one CPU, as far as is known; tells the peer where this one is.
@@ -67,6 +69,30 @@ impl Placement {
                 return Spun::TimedOut;
             }
         }
+    }
+
+    /// Lets the peer, which shares this CPU, work for a moment: in an exchange of messages it needs
+    /// no more, and both are spared falling asleep and waking each other. Where others want the CPU,
+    /// too, that would be a place at the end of their queue, and sleeping is better.
+    pub(super) fn offer_cpu(&mut self, ready: impl Fn() -> bool) -> bool {
+        const TURNS: usize = 2;
+        const ABSTAIN_WAITS: u32 = 256;
+        const TOO_LONG: Duration = Duration::from_micros(100);
+        if self.abstain > 0 {
+            self.abstain -= 1;
+            return false;
+        }
+        for _ in 0..TURNS {
+            let begin = Instant::now();
+            std::thread::yield_now();
+            if begin.elapsed() > TOO_LONG {
+                self.abstain = ABSTAIN_WAITS;
+            }
+            if ready() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Looks until `ready` or the end of `timeout`, never sleeping; on a shared CPU, and after a

@@ -246,14 +246,6 @@ impl Transport for Mempipe {
         if self.may_go_on(direction) {
             return Ok(true);
         }
-        let (producer, consumer) = (&self.producer, &self.consumer);
-        let ready = || match direction {
-            Direction::Read => consumer.has_more(),
-            Direction::Write => producer.has_room(),
-        };
-        if matches!(self.kind, Kind::MempipeSpin(_)) {
-            return Ok(self.placement.spin_on(timeout, ready));
-        }
         let begin = timeout.map(|_| Instant::now());
         let left = |all: Duration| all.saturating_sub(begin.map_or(all, |at| at.elapsed()));
         loop {
@@ -262,8 +254,16 @@ impl Transport for Mempipe {
                 Direction::Read => consumer.has_more(),
                 Direction::Write => producer.has_room(),
             };
+            if matches!(self.kind, Kind::MempipeSpin(_)) {
+                return Ok(self.placement.spin_on(timeout, ready));
+            }
             let budget = timeout.map_or(SPIN_BEFORE_SLEEP, |all| left(all).min(SPIN_BEFORE_SLEEP));
-            if self.placement.spin(budget, ready) == Spun::Ready {
+            let ready = match self.placement.spin(budget, ready) {
+                Spun::Ready => true,
+                Spun::Shared => self.placement.offer_cpu(ready),
+                Spun::TimedOut => false,
+            };
+            if ready {
                 return Ok(true);
             }
             self.sleep(direction, timeout.map(left))?;
