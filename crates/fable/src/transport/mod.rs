@@ -17,6 +17,7 @@ mod cacheline;
 mod framing;
 mod mempipe;
 mod pipe;
+pub(crate) mod raw;
 mod shmem_pipe;
 mod slot;
 mod spin;
@@ -28,7 +29,7 @@ mod wait;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-pub use slot::{ReadSlot, Record, WriteSlot};
+pub use slot::{ReadSlot, Record, SlotPlace, WriteSlot};
 pub use tls::TlsKeys;
 pub use wait::{Direction, Manner, Wait};
 
@@ -70,6 +71,13 @@ pub trait Transport: Send {
 
     /// Gives room back unused.
     fn abandon(&mut self, slot: WriteSlot);
+
+    /// The peer does not wait for this slot any more, though somebody may still look at its memory;
+    /// it comes back by `abandon`. For slots that are held when the last record of a path is sent,
+    /// after which nothing is acquired.
+    fn pass_over(&mut self, place: SlotPlace) {
+        let _ = place;
+    }
 
     /// After how many commits the peer is told of them; 1, as at first, is batching off. With more,
     /// the rest waits for [`Transport::flush`], or for `acquire_write` finding no room.

@@ -54,24 +54,7 @@ pub(super) fn wait_by_poll(wait: Wait, timeout: Option<Duration>) -> TransportRe
     let Wait::Descriptor { descriptor, events } = wait else {
         return Ok(true);
     };
-    let begin = Instant::now();
-    let mut entry = libc::pollfd { fd: descriptor, events, revents: 0 };
-    loop {
-        let left = timeout.map(|all| all.saturating_sub(begin.elapsed()));
-        let left = left.map(|left| libc::timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        });
-        let pointer = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: one entry, and a time that outlives the call; no signal mask.
-        match unsafe { libc::ppoll(&raw mut entry, 1, pointer, std::ptr::null()) } {
-            0 => return Ok(false),
-            1.. => return Ok(true),
-            _ => match TransportError::last("ppoll of a path") {
-                TransportError::System { source, .. }
-                    if source.kind() == std::io::ErrorKind::Interrupted => {}
-                error => return Err(error),
-            },
-        }
-    }
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    crate::poll::wait_for(descriptor, events, deadline)
+        .map_err(|source| TransportError::System { call: "poll of a path", source })
 }

@@ -24,7 +24,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::spin::{Placement, Spun};
 use super::{
-    Direction, Manner, Offer, PathOptions, ReadSlot, Record, Transport, Wait, WriteSlot,
+    Direction, Manner, Offer, PathOptions, ReadSlot, Record, SlotPlace, Transport, Wait, WriteSlot,
     slot::Owner,
 };
 use crate::error::{TransportError, TransportResult};
@@ -170,6 +170,10 @@ impl Transport for Mempipe {
         if let Ok(sleeper) = self.producer.commit(slot, 0, None) {
             self.wake(sleeper);
         }
+    }
+
+    fn pass_over(&mut self, place: SlotPlace) {
+        self.producer.pass_over(place);
     }
 
     fn set_batch(&mut self, commits: u32) {

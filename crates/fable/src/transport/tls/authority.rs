@@ -7,7 +7,8 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose,
 };
 
-use super::keys::{Side, TlsKeys};
+use super::keys::Side;
+use crate::transport::TlsKeys;
 
 /// Clocks of two hosts may be this far apart.
 const SKEW: Duration = Duration::from_secs(300);

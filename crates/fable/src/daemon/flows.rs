@@ -1,0 +1,245 @@
+//! The flows that the daemon has brokered: opened, ordered about, reported.
+//!
+//! Flows report on their own threads and on the agent's, holding locks of theirs. So whatever is
+//! asked of a flow here is asked without the lock of the connection's state.
+
+use std::collections::hash_map::Entry;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::Daemon;
+use super::message::Message;
+use super::state::{Asked, Known, State};
+use crate::agent::Agent;
+use crate::endpoint::FlowSettings;
+use crate::error::{Error, Result};
+use crate::flow::{Description, FlowHandle, FlowParts, KeysAnswer, Opening, Reporter};
+use crate::kind::{Form, Kind};
+use crate::protocol::{FlowId, Role, ToDaemon, ToProcess, kind_of};
+
+/// Which end of which flow: a process may hold both.
+pub(super) type End = (FlowId, Role);
+
+/// Tells the daemon of one end.
+struct EndReporter {
+    daemon: &'static Daemon,
+    role: Role,
+}
+
+impl Daemon {
+    /// Who tells the daemon of the flows of which this process has that end.
+    pub(crate) fn reporter(&'static self, role: Role) -> Arc<dyn Reporter> {
+        Arc::new(EndReporter { daemon: self, role })
+    }
+
+    /// Begins to open a flow, which from now on is the daemon's to see and to move.
+    pub(crate) fn open(&'static self, parts: FlowParts) -> Result<Opening> {
+        let end = (parts.id, parts.role);
+        // The flow may report before it can be handled.
+        match self.lock().flows.entry(end) {
+            Entry::Vacant(entry) => drop(entry.insert(Known::default())),
+            Entry::Occupied(_) => {
+                let reason = "the daemon has used the number of another flow".to_owned();
+                return Err(Error::Refused { reason });
+            }
+        }
+        match Opening::start(parts) {
+            Ok(opening) => {
+                if let Some(known) = self.lock().flows.get_mut(&end) {
+                    known.handle = Some(opening.handle());
+                }
+                Ok(opening)
+            }
+            Err(error) => {
+                self.ended(end, &error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Somebody has connected to a name of this process.
+    pub(super) fn incoming(&'static self, message: Message) {
+        let ToProcess::Incoming { flow, name, peer, trust, local, protected, transport, reason } =
+            message.body
+        else {
+            return;
+        };
+        let mut descriptors = message.descriptors.into_iter();
+        let (Some(link), Some(page)) = (descriptors.next(), descriptors.next()) else { return };
+        let backlog = self.lock().names.get(&name).and_then(|held| held.backlog.clone());
+        let Some(backlog) = backlog else {
+            return self.ended((flow, Role::Leader), "nobody listens");
+        };
+        let FlowSettings { trust: own_trust, path, timeouts } = backlog.settings();
+        let parts = FlowParts {
+            id: flow,
+            name,
+            role: Role::Leader,
+            peer,
+            link,
+            local,
+            page,
+            own_trust,
+            peer_trust: trust,
+            protected,
+            first: kind_of(&transport).unwrap_or(fallback(local, protected)),
+            reason,
+            path,
+            timeouts,
+            reporter: self.reporter(Role::Leader),
+        };
+        if backlog.is_full() {
+            return self.ended((flow, Role::Leader), "too many wait to be accepted");
+        }
+        if let Ok(opening) = self.open(parts) {
+            backlog.add(opening);
+        }
+    }
+
+    /// An order to move.
+    pub(super) fn order_move(&'static self, flow: FlowId, transport: &str, reason: &str) {
+        // The leader's end first: it need not ask the other. None at all if the flow has ended
+        // while the order was on its way.
+        let Some(handle) = self.handles(flow).next() else { return };
+        let requested = match kind_of(transport) {
+            Ok(kind) => handle.request_move(kind, reason).map_err(|error| error.to_string()),
+            Err(unknown) => Err(unknown.to_string()),
+        };
+        if let Err(reason) = requested {
+            let transport = transport.to_owned();
+            let mut state = self.lock();
+            self.tell(&mut state, &ToDaemon::MoveFailed { flow, transport, reason });
+        }
+    }
+
+    pub(super) fn order_protection(&self, flow: FlowId, protected: bool) {
+        self.handles(flow).for_each(|handle| handle.set_protected(protected));
+    }
+
+    fn handles(&self, flow: FlowId) -> impl Iterator<Item = FlowHandle> {
+        let state = self.lock();
+        let handle = |role| state.flows.get(&(flow, role)).and_then(|known| known.handle.clone());
+        [Role::Leader, Role::Follower].map(handle).into_iter().flatten()
+    }
+
+    /// This end is closed, or was never opened.
+    pub(crate) fn ended(&'static self, end: End, reason: &str) {
+        let mut state = self.lock();
+        state.flows.remove(&end);
+        self.tell(&mut state, &ToDaemon::Ended { flow: end.0, reason: reason.to_owned() });
+    }
+
+    /// Tells a daemon that has come back of the flows that never noticed.
+    pub(super) fn announce(&'static self) {
+        let ends = |(end, known): (&End, &Known)| Some((*end, known.handle.clone()?));
+        let handles: Vec<_> = self.lock().flows.iter().filter_map(ends).collect();
+        for (end, handle) in handles {
+            let described = handle.describe();
+            let mut state = self.lock();
+            match described {
+                Ok(Some(description)) => self.announce_one(&mut state, description),
+                // It has no path yet, or is closed and about to say so.
+                Ok(None) => {
+                    if let Some(known) = state.flows.get_mut(&end) {
+                        known.is_untold = true;
+                    }
+                }
+                // It stays unknown to the daemon, and works.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn announce_one(&'static self, state: &mut State, description: Description) {
+        let Description {
+            flow,
+            name,
+            role,
+            peer,
+            mut epoch,
+            mut transport,
+            trust,
+            protected,
+            local,
+            page,
+        } = description;
+        // It may have ended, or moved on, since it was asked.
+        let Some(known) = state.flows.get(&(flow, role)) else { return };
+        if let Some((later, kind)) = known.moved
+            && later > epoch
+        {
+            (epoch, transport) = (later, kind);
+        }
+        let transport = transport.to_string();
+        let message = ToDaemon::Announce {
+            flow,
+            name,
+            role,
+            peer,
+            epoch,
+            transport,
+            trust,
+            protected,
+            local,
+        };
+        self.tell_with(state, &message, &[page.as_fd()]);
+    }
+}
+
+/// What a leader offers if it does not know what the daemon has chosen.
+fn fallback(local: bool, protected: bool) -> Kind {
+    match (local, protected) {
+        (true, _) => Kind::MempipeFutex(Form::Safe),
+        (false, true) => Kind::Tls,
+        (false, false) => Kind::TcpNodelay,
+    }
+}
+
+impl Reporter for EndReporter {
+    fn moved(&self, flow: FlowId, epoch: u32, transport: Kind, pause_ns: u64) {
+        let mut state = self.daemon.lock();
+        if let Some(known) = state.flows.get_mut(&(flow, self.role)) {
+            known.moved = Some((epoch, transport));
+            if std::mem::take(&mut known.is_untold)
+                && let Some(handle) = &known.handle
+                && let Ok(Some(description)) = handle.describe()
+            {
+                self.daemon.announce_one(&mut state, description);
+            }
+        }
+        let transport = transport.to_string();
+        self.daemon.tell(&mut state, &ToDaemon::Moved { flow, epoch, transport, pause_ns });
+    }
+
+    fn move_failed(&self, flow: FlowId, transport: Kind, reason: &str) {
+        let (transport, reason) = (transport.to_string(), reason.to_owned());
+        let mut state = self.daemon.lock();
+        self.daemon.tell(&mut state, &ToDaemon::MoveFailed { flow, transport, reason });
+    }
+
+    fn ended(&self, flow: FlowId, reason: &str) {
+        self.daemon.ended((flow, self.role), reason);
+    }
+
+    fn keys(&self, flow: FlowId, role: Role, answer: KeysAnswer) {
+        let mut state = self.daemon.lock();
+        if !state.is_up() {
+            drop(state);
+            return answer(Err("there is no daemon that would have the keys".to_owned()));
+        }
+        let request = state.ask(Asked::Keys(answer));
+        self.daemon.tell(&mut state, &ToDaemon::GetKeys { request, flow, role });
+    }
+}
+
+/// Gives somebody keys, or the reason why not, when no lock is held.
+pub(super) fn answer_keys(answer: KeysAnswer, result: std::result::Result<Box<ToProcess>, String>) {
+    let keys = result.and_then(|body| match *body {
+        ToProcess::Keys { keys, .. } => Ok(keys),
+        ToProcess::Refused { reason, .. } => Err(reason),
+        _ => Err("the daemon's answer does not fit the question".to_owned()),
+    });
+    if let Ok(agent) = Agent::get() {
+        agent.run(move || answer(keys));
+    }
+}
