@@ -1,3 +1,4 @@
 //! The name daemon of FABLE, and what its command line does.
 
 pub mod cluster_link;
+pub mod policy;
