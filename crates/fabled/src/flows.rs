@@ -15,84 +15,84 @@ use crate::policy::steady::Steady;
 use crate::process::Process;
 use crate::registry::ClientId;
 
-pub use history::{Outcome, wall_time_s};
-pub use sample::{Meter, Sample};
+pub(crate) use history::{Outcome, wall_time_s};
+pub(crate) use sample::{Meter, Sample};
 
 /// How long an end may take to carry out a move.
-pub const MOVE_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const MOVE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One end.
 #[derive(Debug)]
-pub struct End {
+pub(crate) struct End {
     /// Who it is: from the kernel if `process` is there, else what the other end or the other
     /// host's daemon says.
-    pub peer: Peer,
+    pub(crate) peer: Peer,
     /// Its connection, if it is a process of this host that is connected now.
-    pub client: Option<ClientId>,
+    pub(crate) client: Option<ClientId>,
     /// Its process, likewise; stays when the connection is lost.
-    pub process: Option<Rc<Process>>,
+    pub(crate) process: Option<Rc<Process>>,
     /// Whether it trusts the other end.
-    pub trust: Trust,
+    pub(crate) trust: Trust,
 }
 
 /// A move that was ordered and not yet reported.
 #[derive(Debug)]
-pub struct Pending {
+pub(crate) struct Pending {
     /// What was ordered.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// When, in nanoseconds of the daemon's clock.
-    pub since_ns: u64,
+    pub(crate) since_ns: u64,
     /// The operator who waits for the outcome, and the question's number.
-    pub operator: Option<(ClientId, u64)>,
+    pub(crate) operator: Option<(ClientId, u64)>,
     /// What was pinned before.
-    pub pinned_before: Option<Kind>,
+    pub(crate) pinned_before: Option<Kind>,
 }
 
 /// A flow.
 #[derive(Debug)]
-pub struct Flow {
+pub(crate) struct Flow {
     /// Its number.
-    pub id: FlowId,
+    pub(crate) id: FlowId,
     /// The endpoint's full name.
-    pub name: Name,
+    pub(crate) name: Name,
     /// Leader and follower.
-    pub ends: [End; 2],
+    pub(crate) ends: [End; 2],
     /// The connection among whose flows it counts.
-    pub maker: Option<ClientId>,
+    pub(crate) maker: Option<ClientId>,
     /// Whether both ends are on this host.
-    pub local: bool,
+    pub(crate) local: bool,
     /// For a flow to another host: whether the network between is trusted.
-    pub trusted_network: bool,
+    pub(crate) trusted_network: bool,
     /// Whether it must be protected beyond the host.
-    pub protected: bool,
+    pub(crate) protected: bool,
     /// What an operator ordered.
-    pub pinned: Option<Kind>,
+    pub(crate) pinned: Option<Kind>,
     /// What the application insisted on.
-    pub insisted: Option<Kind>,
+    pub(crate) insisted: Option<Kind>,
     /// In use; `None` before the first path.
-    pub current: Option<Kind>,
+    pub(crate) current: Option<Kind>,
     /// Its epoch; 0 before the first path.
-    pub epoch: u32,
+    pub(crate) epoch: u32,
     /// When it began or was announced, in nanoseconds of the daemon's clock.
-    pub since_ns: u64,
+    pub(crate) since_ns: u64,
     /// Its counters.
-    pub page: Page,
+    pub(crate) page: Page,
     /// The memory of the page: which file system and file.
-    pub page_identity: (u64, u64),
+    pub(crate) page_identity: (u64, u64),
     /// What was read of them.
-    pub meter: Meter,
+    pub(crate) meter: Meter,
     /// What keeps it from changing too often.
-    pub steady: Steady,
+    pub(crate) steady: Steady,
     /// A move under way.
-    pub pending: Option<Pending>,
+    pub(crate) pending: Option<Pending>,
     /// What failed, and until when it is not tried again.
-    pub failed: Vec<(Kind, u64)>,
+    pub(crate) failed: Vec<(Kind, u64)>,
     /// The latest decisions, oldest first.
-    pub history: VecDeque<Decision>,
+    pub(crate) history: VecDeque<Decision>,
 }
 
 /// The index of an end.
-pub fn index(role: Role) -> usize {
+pub(crate) fn index(role: Role) -> usize {
     match role {
         Role::Leader => 0,
         Role::Follower => 1,
@@ -101,39 +101,39 @@ pub fn index(role: Role) -> usize {
 
 impl Flow {
     /// Whether this client holds an end.
-    pub fn has(&self, client: ClientId) -> bool {
+    pub(crate) fn has(&self, client: ClientId) -> bool {
         self.ends.iter().any(|end| end.client == Some(client))
     }
 
     /// Who carries out moves: the leader if it is here.
-    pub fn mover(&self) -> Option<ClientId> {
+    pub(crate) fn mover(&self) -> Option<ClientId> {
         self.ends.iter().find_map(|end| end.client)
     }
 
     /// Whether both ends are known first-hand, or as much as they can be.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         let known = |end: &End| end.client.is_some();
         if self.local { self.ends.iter().all(known) } else { self.ends.iter().any(known) }
     }
 
     /// Whether this user runs one of the ends.
-    pub fn belongs_to(&self, uid: u32, host: &str) -> bool {
+    pub(crate) fn belongs_to(&self, uid: u32, host: &str) -> bool {
         self.ends.iter().any(|end| end.peer.uid == uid && end.peer.host == host)
     }
 
     /// Whether both ends trust each other.
-    pub fn both_trust(&self) -> bool {
+    pub(crate) fn both_trust(&self) -> bool {
         self.ends.iter().all(|end| end.trust == Trust::Trusted)
     }
 
     /// What failed lately.
-    pub fn failed_lately(&self, now_ns: u64) -> Vec<Kind> {
+    pub(crate) fn failed_lately(&self, now_ns: u64) -> Vec<Kind> {
         let lately = self.failed.iter().filter(|(_, until_ns)| *until_ns > now_ns);
         lately.map(|(kind, _)| *kind).collect()
     }
 
     /// The flow for people.
-    pub fn entry(&self, now_ns: u64) -> FlowEntry {
+    pub(crate) fn entry(&self, now_ns: u64) -> FlowEntry {
         let (meter, sample) = (&self.meter, self.meter.latest());
         let known = |value: u64| (value != 0).then_some(value);
         let transport = self.current.map_or_else(|| "none yet".to_owned(), |kind| kind.to_string());

@@ -8,18 +8,18 @@ const SMOOTHING: f64 = 0.2;
 
 /// The host.
 #[derive(Debug)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// The NUMA node of each CPU; CPUs that are not online have none.
     nodes: Vec<Option<u32>>,
     /// CPUs that are online.
-    pub cpu_count: u32,
+    pub(crate) cpu_count: u32,
     /// Threads that want to run, this process not counted, smoothed over the latest readings.
-    pub runnable: f64,
+    pub(crate) runnable: f64,
 }
 
 impl Machine {
     /// Reads what does not change.
-    pub fn new() -> Machine {
+    pub(crate) fn new() -> Machine {
         let online = read_list(Path::new("/sys/devices/system/cpu/online"));
         let mut nodes = vec![None; online.iter().max().map_or(0, |last| *last as usize + 1)];
         for &cpu in &online {
@@ -40,14 +40,14 @@ impl Machine {
     }
 
     /// Takes one more reading.
-    pub fn observe(&mut self) {
+    pub(crate) fn observe(&mut self) {
         if let Some(now) = runnable_now() {
             self.runnable += (now - self.runnable) * SMOOTHING;
         }
     }
 
     /// The NUMA node of a CPU, if there is such a CPU.
-    pub fn node(&self, cpu: u32) -> Option<u32> {
+    pub(crate) fn node(&self, cpu: u32) -> Option<u32> {
         self.nodes.get(cpu as usize).copied().flatten()
     }
 }

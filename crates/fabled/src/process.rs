@@ -20,11 +20,11 @@ const NAMESPACES: [(&str, &str); 3] = [("network", "net"), ("pid", "pid"), ("mou
 
 /// A process, as it was when it connected.
 #[derive(Debug)]
-pub struct Process {
+pub(crate) struct Process {
     /// Who it is.
-    pub peer: Peer,
+    pub(crate) peer: Peer,
     /// Its supplementary groups.
-    pub groups: Vec<u32>,
+    pub(crate) groups: Vec<u32>,
     /// Becomes readable when the process ends (Linux 6.5); without it the connection must do.
     handle: Option<OwnedFd>,
     namespaces: [Option<String>; 3],
@@ -35,7 +35,7 @@ impl Process {
     ///
     /// # Errors
     /// The kernel's, if it does not know the peer.
-    pub fn behind(socket: BorrowedFd<'_>, host: &str) -> io::Result<Process> {
+    pub(crate) fn behind(socket: BorrowedFd<'_>, host: &str) -> io::Result<Process> {
         let credentials = rustix::net::sockopt::socket_peercred(socket)?;
         let pid = credentials.pid.as_raw_nonzero().get();
         let handle = process_handle(socket);
@@ -62,7 +62,7 @@ impl Process {
     }
 
     /// Whether the process still runs, as far as can be seen.
-    pub fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         let Some(handle) = &self.handle else { return true };
         let mut ends = [PollFd::new(handle, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -70,7 +70,7 @@ impl Process {
     }
 
     /// Which namespaces the two do not share, or may not share.
-    pub fn separated_by(&self, other: &Process) -> Vec<&'static str> {
+    pub(crate) fn separated_by(&self, other: &Process) -> Vec<&'static str> {
         let pairs = self.namespaces.iter().zip(&other.namespaces);
         let same = pairs.map(|(one, other)| one.is_some() && one == other);
         let apart = NAMESPACES.iter().zip(same).filter(|(_, same)| !same);

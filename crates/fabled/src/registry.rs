@@ -7,29 +7,29 @@ use fable::protocol::{Access, Trust};
 
 /// A connection to the daemon. Never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClientId(pub u64);
+pub(crate) struct ClientId(pub u64);
 
 /// A registered name.
 #[derive(Clone, Debug)]
-pub struct Registration {
+pub(crate) struct Registration {
     /// The full name.
-    pub name: Name,
+    pub(crate) name: Name,
     /// Who has it.
-    pub owner: ClientId,
+    pub(crate) owner: ClientId,
     /// The owner's user.
-    pub owner_uid: u32,
+    pub(crate) owner_uid: u32,
     /// Who may connect.
-    pub access: Access,
+    pub(crate) access: Access,
     /// Whether the owner trusts those who connect.
-    pub trust: Trust,
+    pub(crate) trust: Trust,
     /// The registration's epoch in the cluster.
-    pub epoch: Option<i64>,
+    pub(crate) epoch: Option<i64>,
 }
 
 /// Why a name cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum RegisterError {
+pub(crate) enum RegisterError {
     /// Another endpoint has it.
     #[error("another endpoint has this name")]
     Taken(ClientId),
@@ -40,7 +40,7 @@ pub enum RegisterError {
 
 /// All names of this host.
 #[derive(Debug, Default)]
-pub struct Registry {
+pub(crate) struct Registry {
     /// By service and instance.
     names: BTreeMap<(String, String), Registration>,
     /// For each service, the instance that was picked last.
@@ -53,7 +53,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegisterError`].
-    pub fn register(
+    pub(crate) fn register(
         &mut self,
         name: &Name,
         prefix: &str,
@@ -85,7 +85,7 @@ impl Registry {
     }
 
     /// Gives a name up, if this client has it.
-    pub fn unregister(&mut self, name: &Name, owner: ClientId) -> bool {
+    pub(crate) fn unregister(&mut self, name: &Name, owner: ClientId) -> bool {
         let Some(key) = full_key(name) else { return false };
         if self.names.get(&key).is_none_or(|registration| registration.owner != owner) {
             return false;
@@ -98,18 +98,18 @@ impl Registry {
     }
 
     /// The names of a client.
-    pub fn of_owner(&self, owner: ClientId) -> Vec<Name> {
+    pub(crate) fn of_owner(&self, owner: ClientId) -> Vec<Name> {
         let own = self.names.values().filter(|registration| registration.owner == owner);
         own.map(|registration| registration.name.clone()).collect()
     }
 
     /// The registration of a full name.
-    pub fn get_mut(&mut self, name: &Name) -> Option<&mut Registration> {
+    pub(crate) fn get_mut(&mut self, name: &Name) -> Option<&mut Registration> {
         self.names.get_mut(&full_key(name)?)
     }
 
     /// All names, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &Registration> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Registration> {
         self.names.values()
     }
 
@@ -119,7 +119,7 @@ impl Registry {
     /// # Errors
     /// Why the one that was asked for, or the last that was tried, does not admit the client;
     /// `None` if there is no such name.
-    pub fn pick(
+    pub(crate) fn pick(
         &mut self,
         name: &Name,
         admits: impl Fn(&Registration) -> Result<(), String>,

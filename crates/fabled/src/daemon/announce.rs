@@ -53,7 +53,8 @@ impl Daemon {
             }
             // The flow goes on without the daemon; only its table lacks it.
             Err(why) => {
-                let what = format!("the announcement of flow {:016x} is not believed: {why}", flow.0);
+                let what =
+                    format!("the announcement of flow {:016x} is not believed: {why}", flow.0);
                 tracing::warn!(client = id.0, pid = process.peer.pid, "{what}");
                 self.refuse(id, 0, what);
             }

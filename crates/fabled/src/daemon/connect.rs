@@ -141,19 +141,16 @@ impl Daemon {
                 found.name, found.owner.host
             ));
         }
-        let leader = End {
-            peer: found.owner.clone(),
-            client: None,
-            process: None,
-            trust: Trust::Untrusted,
-        };
+        let leader =
+            End { peer: found.owner.clone(), client: None, process: None, trust: Trust::Untrusted };
         let follower = End {
             peer: client.process.peer.clone(),
             client: Some(id),
             process: Some(Rc::clone(&client.process)),
             trust: wanted.trust,
         };
-        let (mut flow, memory) = self.new_flow(&found.name, [leader, follower]).map_err(no_memory)?;
+        let (mut flow, memory) =
+            self.new_flow(&found.name, [leader, follower]).map_err(no_memory)?;
         flow.trusted_network =
             found.addresses.iter().all(|address| self.policy.trusts(address.ip()));
         flow.insisted = wanted.insisted;
@@ -272,9 +269,7 @@ impl Daemon {
 }
 
 fn unknown(name: &Name) -> String {
-    format!(
-        "nobody has registered {name}: start the server first; `fable ls` shows what there is"
-    )
+    format!("nobody has registered {name}: start the server first; `fable ls` shows what there is")
 }
 
 fn no_memory(error: io::Error) -> String {

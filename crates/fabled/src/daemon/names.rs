@@ -123,13 +123,8 @@ mod tests {
 
     #[test]
     fn lists_and_policy_decide_who_is_admitted() {
-        let peer = |uid, gid| Peer {
-            host: "here".to_owned(),
-            pid: 1,
-            uid,
-            gid,
-            program: String::new(),
-        };
+        let peer =
+            |uid, gid| Peer { host: "here".to_owned(), pid: 1, uid, gid, program: String::new() };
         let mut registration = Registration {
             name: "fable://kv/1".parse().unwrap(),
             owner: ClientId(1),

@@ -31,7 +31,8 @@ impl Daemon {
         for id in late {
             let pending = self.flows.get_mut(&id).and_then(|flow| flow.pending.take());
             let Some(kind) = pending.as_ref().map(|pending| pending.kind) else { continue };
-            let reason = format!("no end has said within {} s that it did", MOVE_PATIENCE.as_secs());
+            let reason =
+                format!("no end has said within {} s that it did", MOVE_PATIENCE.as_secs());
             self.has_failed(id, kind, pending, &reason);
         }
         let ids: Vec<FlowId> = self.flows.keys().copied().collect();

@@ -3,8 +3,8 @@
 //! Names are public. A flow is seen by the users of its ends, by root and by the user who runs the
 //! daemon; the same may move it. To others it does not exist.
 
-use fable::protocol::{Answer, Decision, FlowId, NameEntry, Operation, ToProcess, kind_of};
 use fable::Kind;
+use fable::protocol::{Answer, Decision, FlowId, NameEntry, Operation, ToProcess, kind_of};
 
 use super::Daemon;
 use crate::flows::{Flow, Pending, wall_time_s};
@@ -95,8 +95,7 @@ impl Daemon {
     /// Whether the client may see and change the flow.
     fn may(&self, id: ClientId, flow: &Flow) -> bool {
         let uid = self.clients.get(&id).map(|client| client.process.peer.uid);
-        self.is_operator(id)
-            || uid.is_some_and(|uid| flow.belongs_to(uid, self.cluster.host()))
+        self.is_operator(id) || uid.is_some_and(|uid| flow.belongs_to(uid, self.cluster.host()))
     }
 
     fn visible(&self, id: ClientId, flow: FlowId) -> Result<&Flow, String> {

@@ -53,7 +53,8 @@ impl Daemon {
                 }
                 ClusterEvent::Up => self.event(None, "the cluster is reached"),
                 ClusterEvent::Down { reason } => {
-                    let what = format!("the cluster is out of reach, its names may be old: {reason}");
+                    let what =
+                        format!("the cluster is out of reach, its names may be old: {reason}");
                     self.event(None, &what);
                 }
             }

@@ -12,7 +12,7 @@ const DECISIONS_MAX: usize = 64;
 
 /// What became of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// An end was told.
     Proposed,
     /// An end uses it.
@@ -32,13 +32,13 @@ impl Outcome {
 }
 
 /// Seconds since 1970.
-pub fn wall_time_s() -> f64 {
+pub(crate) fn wall_time_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 impl Flow {
     /// Notes a decision.
-    pub fn decided(&mut self, kind: Kind, reason: &str, outcome: Outcome) {
+    pub(crate) fn decided(&mut self, kind: Kind, reason: &str, outcome: Outcome) {
         if self.history.len() == DECISIONS_MAX {
             self.history.pop_front();
         }
@@ -52,11 +52,13 @@ impl Flow {
 
     /// Notes what became of the latest decision for this transport; of a move that was not ordered
     /// from here, that it was made.
-    pub fn became(&mut self, kind: Kind, outcome: Outcome) {
+    pub(crate) fn became(&mut self, kind: Kind, outcome: Outcome) {
         let (transport, proposed) = (kind.to_string(), Outcome::Proposed.words());
-        let latest = self.history.iter_mut().rev().find(|decision| {
-            decision.transport == transport && decision.outcome == proposed
-        });
+        let latest = self
+            .history
+            .iter_mut()
+            .rev()
+            .find(|decision| decision.transport == transport && decision.outcome == proposed);
         match latest {
             Some(decision) => decision.outcome = outcome.words(),
             None => self.decided(kind, "the ends agreed on it by themselves", outcome),

@@ -11,24 +11,24 @@ const CPU_MAX: u64 = 1 << 16;
 
 /// What a page said at one moment. Each word is read once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Messages sent by leader and follower.
-    pub messages: [u64; 2],
+    pub(crate) messages: [u64; 2],
     /// Bytes sent by leader and follower.
-    pub bytes: [u64; 2],
+    pub(crate) bytes: [u64; 2],
     /// How often leader and follower slept.
-    pub sleeps: [u64; 2],
+    pub(crate) sleeps: [u64; 2],
     /// Where they last ran.
-    pub cpus: [Option<u32>; 2],
+    pub(crate) cpus: [Option<u32>; 2],
     /// Whether one of them waits by a descriptor.
-    pub watched: bool,
+    pub(crate) watched: bool,
     /// Of messages to the leader and to the follower; 0 if unknown.
-    pub latency_ns: [u64; 2],
+    pub(crate) latency_ns: [u64; 2],
 }
 
 impl Sample {
     /// Reads a page.
-    pub fn of(page: &Page) -> Sample {
+    pub(crate) fn of(page: &Page) -> Sample {
         let both = |counter| [Role::Leader, Role::Follower].map(|role| page.read(role, counter));
         let cpu = |word: u64| {
             let number = word.checked_sub(1).filter(|&number| number < CPU_MAX)?;
@@ -47,21 +47,21 @@ impl Sample {
 
 /// Rates of a flow.
 #[derive(Clone, Debug, Default)]
-pub struct Meter {
+pub(crate) struct Meter {
     /// The latest sample and its time.
     latest: Option<(u64, Sample)>,
     /// Messages per second from leader to follower, and back.
-    pub messages_s: [f64; 2],
+    pub(crate) messages_s: [f64; 2],
     /// Bytes per second likewise.
-    pub bytes_s: [f64; 2],
+    pub(crate) bytes_s: [f64; 2],
     /// Sleeps per second of leader and follower.
-    pub sleeps_s: [f64; 2],
+    pub(crate) sleeps_s: [f64; 2],
 }
 
 impl Meter {
     /// Takes a sample at a time of a monotonic clock. A counter that runs backwards counts as
     /// standing still.
-    pub fn add(&mut self, now_ns: u64, sample: Sample) {
+    pub(crate) fn add(&mut self, now_ns: u64, sample: Sample) {
         if let Some((then_ns, before)) = self.latest {
             let passed_s = now_ns.saturating_sub(then_ns) as f64 / 1e9;
             if passed_s <= 0.0 {
@@ -82,7 +82,7 @@ impl Meter {
     }
 
     /// The latest sample.
-    pub fn latest(&self) -> Sample {
+    pub(crate) fn latest(&self) -> Sample {
         self.latest.map(|(_, sample)| sample).unwrap_or_default()
     }
 }

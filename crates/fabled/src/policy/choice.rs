@@ -20,8 +20,10 @@ pub fn permitted(kind: Kind, facts: &Facts, policy: &Policy) -> Result<(), Strin
         }
         if kind != Kind::Tls {
             if facts.protected || policy.protects(facts) {
-                return Err(format!("the flow must be protected and leaves the host; {kind} is \
-                     not protected"));
+                return Err(format!(
+                    "the flow must be protected and leaves the host; {kind} is \
+                     not protected"
+                ));
             }
             if !trusted_network {
                 return Err(format!(
@@ -32,7 +34,8 @@ pub fn permitted(kind: Kind, facts: &Facts, policy: &Policy) -> Result<(), Strin
         }
     }
     if kind.form() == Some(Form::Unsafe) {
-        unsafe_form(facts).map_err(|why| format!("{kind} is for ends that trust each other: {why}"))?;
+        unsafe_form(facts)
+            .map_err(|why| format!("{kind} is for ends that trust each other: {why}"))?;
     }
     Ok(())
 }
@@ -173,8 +176,10 @@ fn fastest(
         return (transports.calm, format!("{place}, and {rate} are too few to keep them busy"));
     }
     if placement.watched && matches!(transports.busy, Kind::MempipeSpin(_)) {
-        let reason = format!("{place}, and {rate}; but an end waits by a descriptor, which a \
-             spinning peer does not ring");
+        let reason = format!(
+            "{place}, and {rate}; but an end waits by a descriptor, which a \
+             spinning peer does not ring"
+        );
         return (transports.calm, reason);
     }
     let load = placement.runnable / f64::from(placement.cpu_count);
