@@ -34,9 +34,9 @@ use crate::policy::Policy;
 use crate::process::Process;
 use crate::registry::{ClientId, Registry};
 use client::Client;
-use signals::Signals;
 use socket::Door;
 
+pub use signals::Signals;
 pub use socket::DoorError;
 
 /// Keys of the loop for what is no client; clients count from [`FIRST_CLIENT`].
@@ -47,6 +47,8 @@ const FIRST_CLIENT: u64 = 16;
 
 /// What a daemon is made of.
 pub struct Options {
+    /// What ends it. Caught before anything else that starts threads.
+    pub signals: Signals,
     /// Where processes connect.
     pub socket: PathBuf,
     /// Which transports to choose.
@@ -97,14 +99,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Opens the socket and catches `SIGTERM` and `SIGINT` of this thread, and of those that it
-    /// starts.
+    /// Opens the socket.
     ///
     /// # Errors
     /// [`DaemonError`] if there is another daemon, or the kernel refuses.
     pub fn start(options: Options) -> Result<Daemon, DaemonError> {
-        let signals = Signals::catch()
-            .map_err(|source| DaemonError::System { call: "catching signals", source })?;
         limits::raise_descriptors();
         let door = Door::open(&options.socket)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
@@ -115,14 +114,14 @@ impl Daemon {
                 .map_err(DaemonError::system("epoll_ctl"))
         };
         add(door.as_fd(), DOOR)?;
-        add(signals.as_fd(), SIGNALS)?;
+        add(options.signals.as_fd(), SIGNALS)?;
         if let Some(descriptor) = options.cluster.poll_descriptor() {
             add(descriptor, CLUSTER)?;
         }
         let now = Instant::now();
         Ok(Daemon {
             door,
-            signals,
+            signals: options.signals,
             epoll,
             policy: options.policy,
             cluster: options.cluster,

@@ -3,15 +3,19 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// `SIGTERM` and `SIGINT`, blocked for this thread and readable instead. Dropping gives the
-/// thread its signals back.
-pub(super) struct Signals {
+/// `SIGTERM` and `SIGINT`, blocked for this thread and those that it starts, and readable instead.
+/// Dropping gives the thread its signals back.
+pub struct Signals {
     descriptor: OwnedFd,
     before: libc::sigset_t,
 }
 
 impl Signals {
-    pub(super) fn catch() -> io::Result<Signals> {
+    /// Blocks the signals.
+    ///
+    /// # Errors
+    /// The kernel's, if there is no descriptor left.
+    pub fn catch() -> io::Result<Signals> {
         // SAFETY: a signal set is plain data, valid when zeroed, and initialised next.
         let (mut set, mut before): (libc::sigset_t, libc::sigset_t) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
