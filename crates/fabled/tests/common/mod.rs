@@ -53,6 +53,14 @@ impl Daemon {
         self.directory.path()
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap()
+    }
+
     /// Kills it, and starts another on the same socket.
     pub(crate) fn crash_and_start_again(&mut self) {
         self.child.kill().unwrap();
@@ -106,8 +114,11 @@ fn spawn(directory: &Path) -> Child {
         .unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let log = fs::read_to_string(directory.join("log")).unwrap();
-    assert!(line.starts_with("listening on /"), "{line}{log}");
+    if !line.starts_with("listening on /") {
+        let _ = child.kill();
+        let _ = child.wait();
+        panic!("{line}{}", fs::read_to_string(directory.join("log")).unwrap());
+    }
     child
 }
 
