@@ -1,3 +1,4 @@
 //! The name daemon of FABLE, and what its command line does.
 
+pub mod cluster;
 pub mod cluster_link;
