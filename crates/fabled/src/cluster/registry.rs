@@ -34,6 +34,8 @@ pub(super) struct State {
     pub(super) view: View,
     pub(super) host_record: HostRecord,
     wanted: BTreeMap<Name, Peer>,
+    /// Lease and epoch under which the daemon was told that a name stands.
+    published: BTreeMap<Name, (i64, i64)>,
     /// Where something else stands, that only its owner can remove.
     blocked: BTreeSet<Key>,
 }
@@ -74,6 +76,7 @@ impl State {
             view: View::new(zone, host),
             host_record,
             wanted: BTreeMap::new(),
+            published: BTreeMap::new(),
             blocked: BTreeSet::new(),
         }
     }
@@ -86,6 +89,7 @@ impl State {
 
     pub(super) fn withdraw(&mut self, name: &Name) {
         self.wanted.remove(name);
+        self.published.remove(name);
         self.blocked.remove(&Key::Name(name.clone()));
     }
 
@@ -139,15 +143,34 @@ impl State {
         let deletions = unwanted
             .map(|(name, entry)| Step::Delete { key: Key::Name(name), revision: entry.revision });
         let wanted = self.wanted.iter().filter_map(|(name, owner)| {
-            let record = NameRecord::new(&self.identity, owner);
-            let known = self.view.name(name).filter(|entry| self.wrote(&entry.record));
-            if known.is_some_and(|entry| entry.lease == lease && entry.record == record) {
+            if self.standing(name, owner, lease).is_some() {
                 return None;
             }
+            let record = NameRecord::new(&self.identity, owner);
+            let known = self.view.name(name).filter(|entry| self.wrote(&entry.record));
             let revision = known.map(|entry| entry.revision);
             self.write(Key::Name(name.clone()), &record, revision)
         });
         deletions.chain(wanted).collect()
+    }
+
+    /// Which names stand now, and the daemon was not told so. Looked up in the view, because a step
+    /// may have been done though its answer was lost.
+    pub(super) fn confirm(&mut self, lease: i64) -> Vec<ClusterEvent> {
+        let standing = self.wanted.iter().filter_map(|(name, owner)| {
+            let epoch = self.standing(name, owner, lease)?;
+            (self.published.get(name) != Some(&(lease, epoch))).then(|| (name.clone(), epoch))
+        });
+        let news: Vec<(Name, i64)> = standing.collect();
+        self.published.extend(news.iter().map(|(name, epoch)| (name.clone(), (lease, *epoch))));
+        news.into_iter().map(|(name, epoch)| ClusterEvent::Published { name, epoch }).collect()
+    }
+
+    /// The epoch of a name that stands as it is wanted.
+    fn standing(&self, name: &Name, owner: &Peer, lease: i64) -> Option<i64> {
+        let wanted = NameRecord::new(&self.identity, owner);
+        let entry = self.view.name(name)?;
+        (entry.lease == lease && entry.record == wanted).then_some(entry.revision)
     }
 
     /// Takes over what became of a step.
@@ -172,9 +195,6 @@ impl State {
             (Outcome::Done(revision), Some(value)) => {
                 let entry = found(revision, value, lease);
                 events.extend(self.view.apply(&EventKind::Put, &entry, now));
-                if let Key::Name(name) = key {
-                    events.push(ClusterEvent::Published { name, epoch: revision });
-                }
             }
             (Outcome::Done(revision) | Outcome::Differs(revision, None), _) => {
                 let entry = found(revision, Vec::new(), 0);
@@ -265,6 +285,8 @@ mod tests {
             events.extend(state.conclude(step, Outcome::Done(revision), lease, Instant::now()));
             revision += 1;
         }
+        events.extend(state.confirm(lease));
+        assert!(state.confirm(lease).is_empty());
         events
     }
 

@@ -179,14 +179,15 @@ async fn reconcile(
     told: &mut Option<bool>,
 ) -> Result<Never, End> {
     loop {
-        let (joined, steps) = {
-            let state = shared.lock();
-            (state.is_joined(lease), state.plan(lease))
+        let (joined, standing, steps) = {
+            let mut state = shared.lock();
+            (state.is_joined(lease), state.confirm(lease), state.plan(lease))
         };
         if joined && *told != Some(true) {
             *told = Some(true);
             shared.outbox.push(ClusterEvent::Up);
         }
+        shared.push_all(standing);
         if steps.is_empty() {
             shared.changed.notified().await;
         }
