@@ -8,6 +8,8 @@ use fable::protocol::{Access, FlowId, Peer, Role, Trust};
 use fable::transport::TlsKeys;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::{Authority, AuthorityError};
+
 /// The other hosts, as the daemon's loop sees them. No method waits for the network: names are
 /// looked up in a local copy, and what is to be told to others is queued.
 pub trait Cluster: Send {
@@ -134,15 +136,26 @@ pub struct ClusterError {
 }
 
 /// A host that knows no others.
-#[derive(Debug)]
+#[derive(Default)]
 pub struct Standalone {
     host: String,
+    /// Made when the first keys are wanted, which most hosts never do.
+    authority: Option<Authority>,
 }
 
 impl Standalone {
     /// Of this name.
     pub fn new(host: String) -> Standalone {
-        Standalone { host }
+        Standalone { host, authority: None }
+    }
+
+    fn own_keys(&mut self, flow: FlowId, role: Role) -> Result<TlsKeys, AuthorityError> {
+        let authority = match self.authority.take() {
+            Some(authority) => authority,
+            None => Authority::in_memory(&self.host)?,
+        };
+        let authority = self.authority.insert(authority);
+        authority.issue(flow, role, vec![authority.certificate().to_vec()])
     }
 }
 
@@ -172,9 +185,12 @@ impl Cluster for Standalone {
         Err(ClusterError { reason })
     }
 
-    fn keys(&mut self, _: FlowId, _: Role, _: &str) -> Result<TlsKeys, ClusterError> {
-        let reason = "this daemon has no authority for keys: start it with --etcd".to_owned();
-        Err(ClusterError { reason })
+    fn keys(&mut self, flow: FlowId, role: Role, host: &str) -> Result<TlsKeys, ClusterError> {
+        if host != self.host {
+            let reason = format!("this daemon does not know {host}: start it with --etcd");
+            return Err(ClusterError { reason });
+        }
+        self.own_keys(flow, role).map_err(|error| ClusterError { reason: error.to_string() })
     }
 
     fn poll_descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -183,5 +199,21 @@ impl Cluster for Standalone {
 
     fn take_events(&mut self) -> Vec<ClusterEvent> {
         Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_ends_on_one_host_get_keys_that_fit() {
+        let mut host = Standalone::new("here".to_owned());
+        let leader = host.keys(FlowId(1), Role::Leader, "here").unwrap();
+        let follower = host.keys(FlowId(1), Role::Follower, "here").unwrap();
+        assert_eq!(leader.authorities, follower.authorities);
+        assert_ne!(leader.peer_name, follower.peer_name);
+        let refused = host.keys(FlowId(1), Role::Leader, "there").unwrap_err();
+        assert!(refused.reason.contains("--etcd"), "{refused}");
     }
 }

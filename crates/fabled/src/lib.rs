@@ -4,6 +4,7 @@
 //! a flow uses, [`cluster_link`] is what the daemon wants of other hosts, [`options`] is the
 //! daemon's command line, and [`commands`] that of `fable`, which talks to a daemon.
 
+pub mod cluster;
 pub mod cluster_link;
 pub mod commands;
 pub mod daemon;

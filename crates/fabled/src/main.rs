@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 fn serve(cli: &Cli) -> Result<(), Box<dyn Error>> {
     let signals = Signals::catch()?;
     let policy = cli.read_policy()?;
-    let cluster = cli.cluster();
+    let cluster = cli.cluster()?;
     let mut daemon =
         Daemon::start(Options { signals, socket: cli.socket_path(), policy, cluster })?;
     // For those who wait for it; that nobody does is no error.
