@@ -36,8 +36,7 @@ fn garbage_ends_the_connection_with_a_reason() {
         b"{\"say\":\"fly\"}",
         b"{\"say\":\"unregister\",\"name\":\"fable://a b\"}",
         b"{\"say\":\"register\",\"request\":-1}",
-        b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\
-          [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+        &[b'['; 10_000],
     ];
     for bytes in garbage {
         let process = Process::connect(&daemon);

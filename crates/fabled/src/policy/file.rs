@@ -8,6 +8,7 @@ use std::time::Duration;
 use fable::{Kind, Name};
 use serde::{Deserialize, Deserializer};
 
+use super::choice::crosses_hosts;
 use super::{Facts, Network, Reach};
 
 /// The built-in policy, with comments.
@@ -157,7 +158,10 @@ fn some_kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Kind>,
 #[non_exhaustive]
 pub enum FileError {
     /// It cannot be read.
-    #[error("cannot read the policy {}: {source}; name a readable file with --policy", path.display())]
+    #[error(
+        "cannot read the policy {}: {source}; name a readable file with --policy",
+        path.display()
+    )]
     Read {
         /// The file.
         path: PathBuf,
@@ -165,7 +169,10 @@ pub enum FileError {
         source: std::io::Error,
     },
     /// It is no policy. The message has line and column.
-    #[error("the policy {} is wrong: {source}`fabled --print-policy` shows what may stand there", path.display())]
+    #[error(
+        "the policy {} is wrong: {source}`fabled --print-policy` shows what may stand there",
+        path.display()
+    )]
     Parse {
         /// The file.
         path: PathBuf,
@@ -242,6 +249,10 @@ impl Policy {
             ),
             ((1..=1000).contains(&limits.observations), "observations is a number from 1 to 1000"),
             (limits.retry_ms <= 86_400_000, "retry_ms is at most a day"),
+            (
+                crosses_hosts(self.transports.remote),
+                "transports.remote is one that reaches another host: tcp, tcp-nodelay, mptcp, tls",
+            ),
             (self.rules.len() <= 1000, "there are at most 1000 rules"),
         ];
         checks.into_iter().find(|(holds, _)| !holds).map(|(_, what)| what)
@@ -332,6 +343,8 @@ mod tests {
         assert!(error.contains("line 1") && error.contains("10.0.0.0/8"), "{error}");
         let error = parse("[thresholds]\ncalm_messages_s = 1e9").unwrap_err().to_string();
         assert!(error.contains("less than busy_messages_s"), "{error}");
+        let error = parse("[transports]\nremote = \"pipe\"").unwrap_err().to_string();
+        assert!(error.contains("tcp-nodelay"), "{error}");
         let error = Policy::read(Path::new("/nowhere/policy.toml")).unwrap_err().to_string();
         assert!(error.contains("/nowhere/policy.toml") && error.contains("--policy"), "{error}");
     }
