@@ -36,6 +36,19 @@ pub struct Policy {
     /// Exceptions, in order.
     #[serde(default, rename = "rule")]
     pub rules: Vec<Rule>,
+    /// Names that not everybody may register, in order.
+    #[serde(default, rename = "reserve")]
+    pub reserved: Vec<Reserve>,
+}
+
+/// Names that are kept for some users.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reserve {
+    /// Names like this, in which `*` stands for anything.
+    pub name: String,
+    /// Who may register them, apart from root.
+    pub users: Vec<u32>,
 }
 
 /// Who may connect by default.
@@ -209,6 +222,7 @@ impl Policy {
             thresholds: Thresholds::default(),
             transports: Transports::default(),
             rules: Vec::new(),
+            reserved: Vec::new(),
         }
     }
 
@@ -253,7 +267,10 @@ impl Policy {
                 crosses_hosts(self.transports.remote),
                 "transports.remote is one that reaches another host: tcp, tcp-nodelay, mptcp, tls",
             ),
-            (self.rules.len() <= 1000, "there are at most 1000 rules"),
+            (
+                self.rules.len() <= 1000 && self.reserved.len() <= 1000,
+                "there are at most 1000 rules and as many reservations",
+            ),
         ];
         checks.into_iter().find(|(holds, _)| !holds).map(|(_, what)| what)
     }
@@ -280,6 +297,12 @@ impl Policy {
                 && rule.trusted.is_none_or(|trusted| trusted == facts.both_trust)
                 && rule.remote.is_none_or(|wanted| wanted == remote)
         })
+    }
+
+    /// Whether a user may register a name.
+    pub fn may_register(&self, name: &Name, user: u32) -> bool {
+        let reserve = self.reserved.iter().find(|reserve| fits(&reserve.name, name));
+        user == 0 || reserve.is_none_or(|reserve| reserve.users.contains(&user))
     }
 
     /// Whether the rules demand protection beyond the host.
@@ -326,11 +349,13 @@ mod tests {
     }
 
     #[test]
-    fn the_example_in_the_printed_policy_is_a_rule() {
-        let lines: Vec<_> = DEFAULT.lines().skip_while(|line| *line != "# [[rule]]").collect();
-        let text: String = lines.iter().map(|line| format!("{}\n", &line[2..])).collect();
-        let policy = parse(&text).unwrap();
+    fn the_examples_in_the_printed_policy_can_be_used() {
+        let lines = DEFAULT.lines().filter_map(|line| line.strip_prefix("# "));
+        let text: Vec<_> =
+            lines.filter(|line| line.starts_with("[[") || line.contains(" = ")).collect();
+        let policy = parse(&text.join("\n")).unwrap();
         assert_eq!(policy.rules[0].transport, Some(Kind::Unix));
+        assert_eq!(policy.reserved[0].users, [990]);
     }
 
     #[test]
@@ -347,6 +372,15 @@ mod tests {
         assert!(error.contains("tcp-nodelay"), "{error}");
         let error = Policy::read(Path::new("/nowhere/policy.toml")).unwrap_err().to_string();
         assert!(error.contains("/nowhere/policy.toml") && error.contains("--policy"), "{error}");
+    }
+
+    #[test]
+    fn reserved_names_are_for_those_who_are_named() {
+        let policy = parse("[[reserve]]\nname = \"fable://kv*\"\nusers = [7]\n").unwrap();
+        let (kv, other) = ("fable://kv/1".parse().unwrap(), "fable://web".parse().unwrap());
+        let may = |name, users: [u32; 3]| users.map(|user| policy.may_register(name, user));
+        assert_eq!(may(&kv, [0, 7, 8]), [true, true, false]);
+        assert_eq!(may(&other, [0, 7, 8]), [true; 3]);
     }
 
     #[test]
