@@ -8,6 +8,8 @@ use fable::protocol::{Access, FlowId, Peer, Role, Trust};
 use fable::transport::TlsKeys;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::Authority;
+
 /// The other hosts, as the daemon's loop sees them. No method waits for the network: names are
 /// looked up in a local copy, and what is to be told to others is queued.
 pub trait Cluster: Send {
@@ -133,16 +135,17 @@ pub struct ClusterError {
     pub reason: String,
 }
 
-/// A host that knows no others.
+/// A host that knows no others. Its flows can be protected all the same.
 #[derive(Debug)]
 pub struct Standalone {
     host: String,
+    authority: Authority,
 }
 
 impl Standalone {
-    /// Of this name.
-    pub fn new(host: String) -> Standalone {
-        Standalone { host }
+    /// Of this name, and with this authority for the keys of its flows.
+    pub fn new(host: String, authority: Authority) -> Standalone {
+        Standalone { host, authority }
     }
 }
 
@@ -172,9 +175,15 @@ impl Cluster for Standalone {
         Err(ClusterError { reason })
     }
 
-    fn keys(&mut self, _: FlowId, _: Role, _: &str) -> Result<TlsKeys, ClusterError> {
-        let reason = "this daemon has no authority for keys: start it with --etcd".to_owned();
-        Err(ClusterError { reason })
+    fn keys(&mut self, flow: FlowId, role: Role, peer_host: &str) -> Result<TlsKeys, ClusterError> {
+        if peer_host != self.host {
+            let reason = format!("host {peer_host} is unknown: start this daemon with --etcd");
+            return Err(ClusterError { reason });
+        }
+        let own = self.authority.certificate().to_vec();
+        self.authority
+            .issue(flow, role, vec![own])
+            .map_err(|error| ClusterError { reason: error.to_string() })
     }
 
     fn poll_descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -5,6 +5,7 @@
 //! `<role>.<flow>.flow.fable`: that end of that flow, and nothing else, so that the other end can
 //! tell that it speaks to the process that the two daemons meant.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -84,7 +85,24 @@ struct Stored {
     private_key: String,
 }
 
+impl fmt::Debug for Authority {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
 impl Authority {
+    /// That of a directory if there is one, else a new one in memory.
+    ///
+    /// # Errors
+    /// As [`Authority::in_directory`].
+    pub fn open(host: &str, directory: Option<&Path>) -> Result<Authority> {
+        match directory {
+            Some(directory) => Authority::in_directory(host, directory),
+            None => Authority::in_memory(host),
+        }
+    }
+
     /// A new one, which is forgotten with this process: flows that live on with another daemon
     /// need nothing of it until they open their next path.
     ///

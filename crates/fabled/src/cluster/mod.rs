@@ -17,6 +17,7 @@
 //! spoken to without TLS: over a network that is not trusted, put a tunnel or etcd's own
 //! `grpc-proxy` in between.
 
+mod arguments;
 mod authority;
 mod etcd;
 mod interfaces;
@@ -40,7 +41,9 @@ use std::time::{Duration, SystemTime};
 use fable::Name;
 use fable::protocol::{Access, FlowId, Peer, Role};
 use fable::transport::TlsKeys;
+use ring::rand::{SecureRandom, SystemRandom};
 
+pub use arguments::ClusterArguments;
 pub use authority::{Authority, AuthorityError};
 pub use etcd::EtcdError;
 
@@ -135,10 +138,7 @@ impl Member {
         }
         let ttl = Duration::from_secs(options.lease_ttl_s.into());
         let client = etcd::Client::new(&options.etcd, (ttl / 3).max(CALL_TIMEOUT_MIN))?;
-        let authority = match &options.state_directory {
-            Some(directory) => Authority::in_directory(&options.host, directory)?,
-            None => Authority::in_memory(&options.host)?,
-        };
+        let authority = Authority::open(&options.host, options.state_directory.as_deref())?;
         let (listener, listening) = listen(options.listen)
             .map_err(|source| StartError::Listen { address: options.listen, source })?;
         let unspecified = options.advertise.is_empty() && listening.ip().is_unspecified();
@@ -291,8 +291,7 @@ fn block_signals() {
 /// If the kernel has no random bytes, which it always has once it is up.
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    if let Err(error) = getrandom::fill(&mut bytes) {
-        panic!("the kernel gives no random bytes: {error}");
-    }
+    let filled = SystemRandom::new().fill(&mut bytes);
+    assert!(filled.is_ok(), "the kernel gives no random bytes");
     bytes
 }
