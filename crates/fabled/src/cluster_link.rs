@@ -8,7 +8,7 @@ use fable::protocol::{Access, FlowId, Peer, Role, Trust};
 use fable::transport::TlsKeys;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::Authority;
+use crate::cluster::{Authority, AuthorityError};
 
 /// The other hosts, as the daemon's loop sees them. No method waits for the network: names are
 /// looked up in a local copy, and what is to be told to others is queued.
@@ -135,17 +135,27 @@ pub struct ClusterError {
     pub reason: String,
 }
 
-/// A host that knows no others. Its flows can be protected all the same.
-#[derive(Debug)]
+/// A host that knows no others.
+#[derive(Default)]
 pub struct Standalone {
     host: String,
-    authority: Authority,
+    /// Made when the first keys are wanted, which most hosts never do.
+    authority: Option<Authority>,
 }
 
 impl Standalone {
-    /// Of this name, and with this authority for the keys of its flows.
-    pub fn new(host: String, authority: Authority) -> Standalone {
-        Standalone { host, authority }
+    /// Of this name.
+    pub fn new(host: String) -> Standalone {
+        Standalone { host, authority: None }
+    }
+
+    fn own_keys(&mut self, flow: FlowId, role: Role) -> Result<TlsKeys, AuthorityError> {
+        let authority = match self.authority.take() {
+            Some(authority) => authority,
+            None => Authority::in_memory(&self.host)?,
+        };
+        let authority = self.authority.insert(authority);
+        authority.issue(flow, role, vec![authority.certificate().to_vec()])
     }
 }
 
@@ -175,15 +185,12 @@ impl Cluster for Standalone {
         Err(ClusterError { reason })
     }
 
-    fn keys(&mut self, flow: FlowId, role: Role, peer_host: &str) -> Result<TlsKeys, ClusterError> {
-        if peer_host != self.host {
-            let reason = format!("host {peer_host} is unknown: start this daemon with --etcd");
+    fn keys(&mut self, flow: FlowId, role: Role, host: &str) -> Result<TlsKeys, ClusterError> {
+        if host != self.host {
+            let reason = format!("this daemon does not know {host}: start it with --etcd");
             return Err(ClusterError { reason });
         }
-        let own = self.authority.certificate().to_vec();
-        self.authority
-            .issue(flow, role, vec![own])
-            .map_err(|error| ClusterError { reason: error.to_string() })
+        self.own_keys(flow, role).map_err(|error| ClusterError { reason: error.to_string() })
     }
 
     fn poll_descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -192,5 +199,21 @@ impl Cluster for Standalone {
 
     fn take_events(&mut self) -> Vec<ClusterEvent> {
         Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_ends_on_one_host_get_keys_that_fit() {
+        let mut host = Standalone::new("here".to_owned());
+        let leader = host.keys(FlowId(1), Role::Leader, "here").unwrap();
+        let follower = host.keys(FlowId(1), Role::Follower, "here").unwrap();
+        assert_eq!(leader.authorities, follower.authorities);
+        assert_ne!(leader.peer_name, follower.peer_name);
+        let refused = host.keys(FlowId(1), Role::Leader, "there").unwrap_err();
+        assert!(refused.reason.contains("--etcd"), "{refused}");
     }
 }

@@ -1,12 +1,13 @@
 //! The daemon's command line.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
 
-use crate::cluster::{ClusterArguments, StartError};
-use crate::cluster_link::Cluster;
+use crate::cluster::{self, Member, StartError};
+use crate::cluster_link::{Cluster, Standalone};
 use crate::policy::{FileError, Policy};
 
 /// Where the policy is looked for if none is named.
@@ -36,13 +37,33 @@ pub struct Cli {
     #[arg(long, value_name = "NAME")]
     pub host: Option<String>,
 
+    /// Share names with other hosts through the etcd at these URLs, separated by commas
+    #[arg(long, value_name = "URL", value_delimiter = ',', requires = "listen")]
+    pub etcd: Vec<String>,
+
+    /// Where processes of other hosts connect; port 0 takes any
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "etcd")]
+    pub listen: Option<SocketAddr>,
+
+    /// Where other hosts are told to connect [default: what is listened on]
+    #[arg(long, value_name = "ADDRESS:PORT", value_delimiter = ',', requires = "etcd")]
+    pub advertise: Vec<SocketAddr>,
+
+    /// Hosts of different zones do not see each other
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub zone: String,
+
+    /// For how long the others believe in this host when it is silent
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    pub lease: u32,
+
+    /// Where this host's authority for keys is kept over a restart [default: in memory only]
+    #[arg(long, value_name = "DIRECTORY", requires = "etcd")]
+    pub state_directory: Option<PathBuf>,
+
     /// What is written to standard error
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LogLevel,
-
-    /// What is about other hosts.
-    #[command(flatten)]
-    pub cluster: ClusterArguments,
 }
 
 /// How much is logged.
@@ -87,12 +108,24 @@ impl Cli {
         }
     }
 
-    /// The cluster that this host is in.
+    /// The cluster that this host is in, if only with itself.
     ///
     /// # Errors
-    /// [`StartError`] if it cannot be joined as it is described.
+    /// [`StartError`] if it cannot be a member.
     pub fn cluster(&self) -> Result<Box<dyn Cluster>, StartError> {
-        self.cluster.start(self.host_name())
+        let host = self.host_name();
+        let Some(listen) = self.listen else { return Ok(Box::new(Standalone::new(host))) };
+        let member = Member::start(&cluster::Options {
+            zone: self.zone.clone(),
+            host,
+            etcd: self.etcd.clone(),
+            lease_ttl_s: self.lease,
+            listen,
+            advertise: self.advertise.clone(),
+            state_directory: self.state_directory.clone(),
+        })?;
+        tracing::info!("processes of other hosts connect to {}", member.listening());
+        Ok(Box::new(member))
     }
 
     fn host_name(&self) -> String {
@@ -116,5 +149,9 @@ mod tests {
         let cli = Cli::parse_from(["fabled", "--socket", "/tmp/x", "--host", "h"]);
         assert_eq!(cli.socket_path(), PathBuf::from("/tmp/x"));
         assert_eq!(cli.cluster().unwrap().host(), "h");
+        for arguments in [["--etcd", "http://127.0.0.1:1"], ["--listen", "127.0.0.1:0"]] {
+            let error = Cli::try_parse_from(["fabled"].into_iter().chain(arguments)).unwrap_err();
+            assert!(error.to_string().contains("required"), "{error}");
+        }
     }
 }

@@ -5,7 +5,6 @@
 //! `<role>.<flow>.flow.fable`: that end of that flow, and nothing else, so that the other end can
 //! tell that it speaks to the process that the two daemons meant.
 
-use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -83,12 +82,6 @@ struct Stored {
     certificate: String,
     /// PKCS #8 in base64.
     private_key: String,
-}
-
-impl fmt::Debug for Authority {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Authority").finish_non_exhaustive()
-    }
 }
 
 impl Authority {

@@ -17,7 +17,6 @@
 //! spoken to without TLS: over a network that is not trusted, put a tunnel or etcd's own
 //! `grpc-proxy` in between.
 
-mod arguments;
 mod authority;
 mod etcd;
 mod interfaces;
@@ -43,7 +42,6 @@ use fable::protocol::{Access, FlowId, Peer, Role};
 use fable::transport::TlsKeys;
 use ring::rand::{SecureRandom, SystemRandom};
 
-pub use arguments::ClusterArguments;
 pub use authority::{Authority, AuthorityError};
 pub use etcd::EtcdError;
 
