@@ -85,17 +85,6 @@ struct Stored {
 }
 
 impl Authority {
-    /// That of a directory if there is one, else a new one in memory.
-    ///
-    /// # Errors
-    /// As [`Authority::in_directory`].
-    pub fn open(host: &str, directory: Option<&Path>) -> Result<Authority> {
-        match directory {
-            Some(directory) => Authority::in_directory(host, directory),
-            None => Authority::in_memory(host),
-        }
-    }
-
     /// A new one, which is forgotten with this process: flows that live on with another daemon
     /// need nothing of it until they open their next path.
     ///

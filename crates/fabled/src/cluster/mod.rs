@@ -40,7 +40,6 @@ use std::time::{Duration, SystemTime};
 use fable::Name;
 use fable::protocol::{Access, FlowId, Peer, Role};
 use fable::transport::TlsKeys;
-use ring::rand::{SecureRandom, SystemRandom};
 
 pub use authority::{Authority, AuthorityError};
 pub use etcd::EtcdError;
@@ -136,7 +135,10 @@ impl Member {
         }
         let ttl = Duration::from_secs(options.lease_ttl_s.into());
         let client = etcd::Client::new(&options.etcd, (ttl / 3).max(CALL_TIMEOUT_MIN))?;
-        let authority = Authority::open(&options.host, options.state_directory.as_deref())?;
+        let authority = match &options.state_directory {
+            Some(directory) => Authority::in_directory(&options.host, directory)?,
+            None => Authority::in_memory(&options.host)?,
+        };
         let (listener, listening) = listen(options.listen)
             .map_err(|source| StartError::Listen { address: options.listen, source })?;
         let unspecified = options.advertise.is_empty() && listening.ip().is_unspecified();
@@ -289,7 +291,8 @@ fn block_signals() {
 /// If the kernel has no random bytes, which it always has once it is up.
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    let filled = SystemRandom::new().fill(&mut bytes);
-    assert!(filled.is_ok(), "the kernel gives no random bytes");
+    if let Err(error) = getrandom::fill(&mut bytes) {
+        panic!("the kernel gives no random bytes: {error}");
+    }
     bytes
 }

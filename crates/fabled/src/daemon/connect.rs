@@ -279,8 +279,7 @@ fn no_memory(error: io::Error) -> String {
 /// A number that nobody can guess.
 fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
-    // So few bytes come whole.
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
