@@ -59,6 +59,13 @@ impl Daemon {
         self.directory.path()
     }
 
+    /// How many descriptors it may have open from now on.
+    pub(crate) fn limit_descriptors(&self, count: u64) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let limit = rustix::process::Rlimit { current: Some(count), maximum: Some(count) };
+        rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).unwrap();
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
