@@ -103,7 +103,6 @@ impl Daemon {
             current: flow.current,
             failed: flow.failed_lately(self.now_ns()),
             messages_s: flow.meter.messages_s.iter().sum(),
-            sleeps_s: flow.meter.sleeps_s.iter().sum(),
         }
     }
 }

@@ -16,8 +16,6 @@ pub(crate) struct Sample {
     pub(crate) messages: [u64; 2],
     /// Bytes sent by leader and follower.
     pub(crate) bytes: [u64; 2],
-    /// How often leader and follower slept.
-    pub(crate) sleeps: [u64; 2],
     /// Where they last ran.
     pub(crate) cpus: [Option<u32>; 2],
     /// Whether one of them waits by a descriptor.
@@ -37,7 +35,6 @@ impl Sample {
         Sample {
             messages: both(Counter::MessagesSent),
             bytes: both(Counter::BytesSent),
-            sleeps: both(Counter::Sleeps),
             cpus: both(Counter::Cpu).map(cpu),
             watched: both(Counter::Watched).iter().any(|&word| word != 0),
             latency_ns: both(Counter::LatencyNs),
@@ -54,8 +51,6 @@ pub(crate) struct Meter {
     pub(crate) messages_s: [f64; 2],
     /// Bytes per second likewise.
     pub(crate) bytes_s: [f64; 2],
-    /// Sleeps per second of leader and follower.
-    pub(crate) sleeps_s: [f64; 2],
 }
 
 impl Meter {
@@ -76,7 +71,6 @@ impl Meter {
             };
             smooth(&mut self.messages_s, sample.messages, before.messages);
             smooth(&mut self.bytes_s, sample.bytes, before.bytes);
-            smooth(&mut self.sleeps_s, sample.sleeps, before.sleeps);
         }
         self.latest = Some((now_ns, sample));
     }

@@ -40,8 +40,6 @@ pub struct Facts {
     pub failed: Vec<Kind>,
     /// Messages per second, both directions together.
     pub messages_s: f64,
-    /// Sleeps per second, both ends together.
-    pub sleeps_s: f64,
 }
 
 /// Where the ends are.

@@ -29,7 +29,6 @@ fn busy_facts() -> Facts {
         current: Some(FUTEX),
         failed: Vec::new(),
         messages_s: 100_000.0,
-        sleeps_s: 0.0,
     }
 }
 
@@ -170,7 +169,6 @@ prop_compose! {
             name: "fable://kv/1".parse().unwrap(),
             users: [users.0, users.1],
             both_trust, reach, protected, pinned, insisted, current, failed, messages_s,
-            sleeps_s: 0.0,
         }
     }
 }
