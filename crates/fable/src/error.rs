@@ -1,6 +1,104 @@
-//! What can go wrong below a flow.
+//! What can go wrong with a flow, and below it.
 
 use std::io;
+use std::path::PathBuf;
+
+use crate::name::BadName;
+
+/// The result of a call of the library.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Nothing to read now, or no room to write: wait for the flow's descriptor, or call the
+    /// variant that waits.
+    #[error("the call would have to wait")]
+    WouldBlock,
+    /// The time is over.
+    #[error("the time-out has passed")]
+    TimedOut,
+    /// A message that no transport of the flow need take.
+    #[error("a message of {bytes} bytes is longer than the {bytes_max} that this flow takes")]
+    TooLong {
+        /// What was asked for.
+        bytes: usize,
+        /// The most that there can be.
+        bytes_max: usize,
+    },
+    /// The application holds too many buffers (`ENOSPC` of section 3.1.3 of the paper).
+    #[error("{held} buffers of this flow are held: release or commit some first")]
+    TooManyBuffers {
+        /// How many are held.
+        held: usize,
+    },
+    /// This direction of the flow was ended in good order.
+    #[error("the flow has ended")]
+    Ended,
+    /// The peer is gone without having ended the flow; all that it committed and the transport
+    /// could deliver was read.
+    #[error("the peer has died, or dropped the flow without ending it")]
+    PeerDied,
+    /// The peer broke the rules. The flow cannot be used any more.
+    #[error("the peer broke the rules: {what}")]
+    Corrupt {
+        /// Which.
+        what: String,
+    },
+    /// The peer, the daemon or the policy said no.
+    #[error("refused: {reason}")]
+    Refused {
+        /// Cause and remedy.
+        reason: String,
+    },
+    /// No name daemon answers.
+    #[error("no name daemon answers at {}: {remedy}", path.display())]
+    NoDaemon {
+        /// Its socket.
+        path: PathBuf,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// Not a name.
+    #[error(transparent)]
+    BadName(#[from] BadName),
+    /// A flow is used in a child of the process that opened it.
+    #[error("the flow belongs to the parent process: open one of your own after fork")]
+    Forked,
+    /// Below the flow.
+    #[error(transparent)]
+    Transport(TransportError),
+    /// The operating system failed.
+    #[error("{call}: {source}")]
+    System {
+        /// The system call, with what it was for.
+        call: &'static str,
+        /// Its errno.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The error of the system call that has just failed.
+    pub(crate) fn last(call: &'static str) -> Error {
+        Error::System { call, source: io::Error::last_os_error() }
+    }
+}
+
+/// What a transport says, in the words of a flow.
+impl From<TransportError> for Error {
+    fn from(error: TransportError) -> Error {
+        match error {
+            TransportError::TooLong { bytes, bytes_max, .. } => Error::TooLong { bytes, bytes_max },
+            TransportError::TooManySlots { held } => Error::TooManyBuffers { held },
+            TransportError::Closed => Error::PeerDied,
+            TransportError::Corrupt { .. } => Error::Corrupt { what: error.to_string() },
+            TransportError::System { call, source } => Error::System { call, source },
+            other => Error::Transport(other),
+        }
+    }
+}
 
 /// The result of a transport's call.
 pub type TransportResult<T> = std::result::Result<T, TransportError>;

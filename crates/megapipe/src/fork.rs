@@ -17,15 +17,19 @@ unsafe impl Sync for Page {}
 
 static PAGE: OnceLock<Page> = OnceLock::new();
 
-/// The process in which a channel was created.
-#[derive(Clone, Copy)]
-pub(crate) struct Birth {
+/// The process in which something was created.
+#[derive(Clone, Copy, Debug)]
+pub struct Birth {
     process: u32,
     mark: &'static AtomicU32,
 }
 
 impl Birth {
-    pub(crate) fn here() -> io::Result<Birth> {
+    /// The calling process.
+    ///
+    /// # Errors
+    /// The kernel's, if it has no page to give (`MADV_WIPEONFORK` needs Linux 4.14).
+    pub fn here() -> io::Result<Birth> {
         let page = match PAGE.get() {
             Some(page) => page,
             None => {
@@ -42,7 +46,8 @@ impl Birth {
     }
 
     /// Whether the caller is still the process that called `here`.
-    pub(crate) fn is_here(&self) -> bool {
+    #[inline]
+    pub fn is_here(&self) -> bool {
         self.mark.load(Ordering::Relaxed) == self.process
     }
 }

@@ -58,7 +58,7 @@ mod cpuset;
 mod driver;
 mod engine;
 mod error;
-mod fork;
+pub mod fork;
 mod partition;
 mod pool;
 pub mod probe;

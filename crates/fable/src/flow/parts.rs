@@ -1,0 +1,151 @@
+//! What a flow is made of, and what it says to the daemon.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::kind::Kind;
+use crate::name::Name;
+use crate::protocol::{FlowId, Peer, Role, Trust};
+use crate::transport::{PathOptions, TlsKeys};
+
+/// Where the answer to a question for keys goes. May be called on any thread, also at once.
+pub type KeysAnswer = Box<dyn FnOnce(Result<TlsKeys, String>) + Send>;
+
+/// Who tells the daemon what becomes of a flow. Called on the agent's and on the application's
+/// threads; must not block.
+pub trait Reporter: Send + Sync {
+    /// This end writes on a new epoch's path; the move kept it from sending for this long.
+    fn moved(&self, flow: FlowId, epoch: u32, transport: Kind, pause_ns: u64);
+    /// A move did not come about.
+    fn move_failed(&self, flow: FlowId, transport: Kind, reason: &str);
+    /// This end is closed.
+    fn ended(&self, flow: FlowId, reason: &str);
+    /// Asks for the keys of a TLS path.
+    fn keys(&self, flow: FlowId, role: Role, answer: KeysAnswer);
+}
+
+/// How long a flow waits for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For the first path, and for the answer to each offer of a later one.
+    pub offer: Duration,
+    /// For write buffers of an old epoch: those that are committed later are copied over.
+    pub drain: Duration,
+    /// After the peer's death, for what its kernel still delivers; and in `drop`, for room to send
+    /// what is committed.
+    pub linger: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            offer: Duration::from_secs(5),
+            drain: Duration::from_millis(100),
+            linger: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Everything that a flow is made of.
+pub struct FlowParts {
+    /// Its name in the cluster.
+    pub id: FlowId,
+    /// The endpoint's full name.
+    pub name: Name,
+    /// Which end this is.
+    pub role: Role,
+    /// The other end.
+    pub peer: Peer,
+    /// The control link: a `SOCK_SEQPACKET` socket if the peer is local, else a TCP socket.
+    pub link: OwnedFd,
+    /// Whether the peer is on this host.
+    pub local: bool,
+    /// The memory of the flow's [page](crate::page).
+    pub page: OwnedFd,
+    /// Whether this end trusts the peer.
+    pub own_trust: Trust,
+    /// Whether the peer trusts this end. Only the leader is told; a follower, for whom the leader
+    /// decides this, says [`Trust::Trusted`].
+    pub peer_trust: Trust,
+    /// Whether only protected transports may be used beyond this host.
+    pub protected: bool,
+    /// What a leader offers first.
+    pub first: Kind,
+    /// Why.
+    pub reason: String,
+    /// Memory of the paths.
+    pub path: PathOptions,
+    /// How long to wait for what.
+    pub timeouts: Timeouts,
+    /// Who tells the daemon.
+    pub reporter: Arc<dyn Reporter>,
+}
+
+/// What a restarted daemon is told about a flow.
+#[derive(Debug)]
+pub struct Description {
+    /// The flow.
+    pub flow: FlowId,
+    /// The endpoint's name.
+    pub name: Name,
+    /// Which end this is.
+    pub role: Role,
+    /// The other end.
+    pub peer: Peer,
+    /// The epoch that this end writes on.
+    pub epoch: u32,
+    /// Its transport.
+    pub transport: Kind,
+    /// Whether this end trusts the other.
+    pub trust: Trust,
+    /// Whether only protected transports may be used beyond this host.
+    pub protected: bool,
+    /// Whether the peer is on this host.
+    pub local: bool,
+    /// The page.
+    pub page: OwnedFd,
+}
+
+/// Something that happened to a flow (section 3.1.4 of the paper).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FlowEvent {
+    /// New write buffers belong to a new epoch. Release and commit the older ones soon.
+    Moved {
+        /// The new epoch.
+        epoch: u32,
+        /// Its transport.
+        transport: Kind,
+        /// Why.
+        reason: String,
+    },
+    /// A move did not come about; the flow goes on as it was.
+    MoveFailed {
+        /// What was wanted.
+        transport: Kind,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// What a flow has done so far, as this end counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Messages committed.
+    pub messages_sent: u64,
+    /// Their bytes.
+    pub bytes_sent: u64,
+    /// Messages acquired.
+    pub messages_received: u64,
+    /// Their bytes.
+    pub bytes_received: u64,
+    /// How often this end has slept.
+    pub sleeps: u64,
+    /// How often the direction from this end has moved to another path.
+    pub moves: u64,
+    /// The longest time that this end could not send because of a move, in nanoseconds.
+    pub pause_max_ns: u64,
+    /// The sum of those times.
+    pub pause_total_ns: u64,
+}
