@@ -66,6 +66,9 @@ pub enum Error {
     /// A flow is used in a child of the process that opened it.
     #[error("the flow belongs to the parent process: open one of your own after fork")]
     Forked,
+    /// A channel did not take the flow.
+    #[error("the channel refused: {0}")]
+    Channel(#[source] megapipe::Error),
     /// Below the flow.
     #[error(transparent)]
     Transport(TransportError),

@@ -16,6 +16,7 @@
 mod cacheline;
 mod keys;
 mod mempipe;
+pub(crate) mod raw;
 mod slot;
 mod spin;
 mod wait;

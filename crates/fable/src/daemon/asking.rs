@@ -1,0 +1,205 @@
+//! Questions to the daemon, each with a time-out.
+
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::Daemon;
+use super::message::Message;
+use super::state::{Asked, Held, Link, State};
+use crate::agent::Agent;
+use crate::endpoint::Backlog;
+use crate::error::Error;
+use crate::kind::Kind;
+use crate::name::Name;
+use crate::protocol::{Access, FlowId, Peer, ToDaemon, ToProcess, Trust};
+
+/// Where a name was found.
+pub(crate) enum Found {
+    /// On this host.
+    Here {
+        /// The flow.
+        flow: FlowId,
+        /// The endpoint's full name.
+        name: Name,
+        /// Who listens.
+        peer: Peer,
+        /// The control socket.
+        link: OwnedFd,
+        /// The flow's page.
+        page: OwnedFd,
+    },
+    /// On another host.
+    Elsewhere {
+        /// The flow.
+        flow: FlowId,
+        /// The endpoint's full name.
+        name: Name,
+        /// Who listens.
+        peer: Peer,
+        /// Where the daemon of that host listens.
+        addresses: Vec<SocketAddr>,
+        /// What to send to it first.
+        ticket: String,
+        /// Whether only protected transports may be used.
+        protected: bool,
+        /// This end's page.
+        page: OwnedFd,
+    },
+}
+
+impl Daemon {
+    /// Registers a name, and returns it in full.
+    pub(crate) fn register(
+        &self,
+        name: &Name,
+        access: &Access,
+        trust: Trust,
+        deadline: Instant,
+    ) -> Result<Name, Error> {
+        let question = |request| ToDaemon::Register {
+            request,
+            name: name.clone(),
+            access: access.clone(),
+            trust,
+        };
+        let held = Held { access: access.clone(), trust, backlog: None };
+        let asked = |sender| Asked::Registrar(sender, held);
+        match self.ask(asked, question, deadline)?.body {
+            ToProcess::Registered { name, .. } => Ok(name),
+            other => Err(refusal(other)),
+        }
+    }
+
+    /// Gives a name up. Without a daemon there is nobody to tell.
+    pub(crate) fn unregister(&self, name: &Name) {
+        let mut state = self.lock();
+        state.names.remove(name);
+        self.tell(&mut state, &ToDaemon::Unregister { name: name.clone() });
+    }
+
+    /// From now on, who connects to the name comes into the backlog; `None` refuses them.
+    pub(crate) fn listen(&self, name: &Name, backlog: Option<Arc<Backlog>>) -> Result<(), Error> {
+        let mut state = self.lock();
+        match state.names.get_mut(name) {
+            Some(held) if backlog.is_some() && held.backlog.is_some() => Err(Error::Refused {
+                reason: format!("{name} has a listener already: use that, or drop it first"),
+            }),
+            Some(held) => {
+                held.backlog = backlog;
+                Ok(())
+            }
+            None => Err(Error::Refused { reason: format!("{name} was lost to another process") }),
+        }
+    }
+
+    /// Asks for a flow.
+    pub(crate) fn find(
+        &self,
+        name: &Name,
+        trust: Trust,
+        transport: Option<Kind>,
+        deadline: Instant,
+    ) -> Result<Found, Error> {
+        let question = |request| ToDaemon::Connect {
+            request,
+            name: name.clone(),
+            trust,
+            transport: transport.map(|kind| kind.to_string()),
+        };
+        let Message { body, descriptors } = self.ask(Asked::Caller, question, deadline)?;
+        let mut descriptors = descriptors.into_iter();
+        match (body, descriptors.next(), descriptors.next()) {
+            (ToProcess::Connected { flow, name, peer, .. }, Some(link), Some(page)) => {
+                Ok(Found::Here { flow, name, peer, link, page })
+            }
+            (
+                ToProcess::Elsewhere { flow, name, peer, addresses, ticket, protected, .. },
+                Some(page),
+                None,
+            ) => Ok(Found::Elsewhere { flow, name, peer, addresses, ticket, protected, page }),
+            (other, ..) => Err(refusal(other)),
+        }
+    }
+
+    /// Asks one question and waits for its answer.
+    pub(super) fn ask(
+        &self,
+        asked: impl FnOnce(SyncSender<Message>) -> Asked,
+        question: impl FnOnce(u64) -> ToDaemon,
+        deadline: Instant,
+    ) -> Result<Message, Error> {
+        if self.is_inherited() {
+            return Err(Error::Forked);
+        }
+        let mut state = self.wait_until_up(deadline)?;
+        let (sender, answer) = sync_channel(1);
+        let request = state.ask(asked(sender));
+        self.tell(&mut state, &question(request));
+        drop(state);
+        let message = match answer.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            Ok(message) => message,
+            Err(RecvTimeoutError::Timeout) => {
+                self.lock().asked.remove(&request);
+                // The answer may have come in between.
+                answer.try_recv().map_err(|_| Error::TimedOut)?
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let trouble = self.lock().trouble.clone();
+                return Err(self.absent(&format!("it went away before it answered: {trouble}")));
+            }
+        };
+        Ok(message)
+    }
+
+    /// Sends a message; failing to ends the connection.
+    pub(super) fn tell(&self, state: &mut State, message: &ToDaemon) {
+        self.tell_with(state, message, &[]);
+    }
+
+    /// The same with descriptors.
+    pub(super) fn tell_with(
+        &self,
+        state: &mut State,
+        message: &ToDaemon,
+        descriptors: &[BorrowedFd<'_>],
+    ) {
+        match state.say(message, descriptors) {
+            Err(error) => self.lose(state, error.to_string()),
+            // The agent is to wait for room, too.
+            Ok(()) if state.is_behind() => drop(Agent::get().map(|agent| agent.run(|| {}))),
+            Ok(()) => {}
+        }
+    }
+
+    fn wait_until_up(&self, deadline: Instant) -> Result<MutexGuard<'_, State>, Error> {
+        let mut state = self.lock();
+        if matches!(state.link, Link::Down) {
+            self.connect(&mut state)?;
+        }
+        loop {
+            match &state.link {
+                Link::Up(_) => return Ok(state),
+                Link::Down => return Err(self.absent(&state.trouble)),
+                Link::Greeting(_) => {}
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::TimedOut);
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn refusal(answer: ToProcess) -> Error {
+    let reason = match answer {
+        ToProcess::Refused { reason, .. } => reason.chars().take(1024).collect(),
+        _ => "the daemon's answer does not fit the question".to_owned(),
+    };
+    Error::Refused { reason }
+}

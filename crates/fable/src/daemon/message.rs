@@ -1,0 +1,43 @@
+//! The daemon's packets, checked before anybody acts on them.
+
+use std::os::fd::OwnedFd;
+
+use crate::packet::Packet;
+use crate::protocol::ToProcess;
+
+/// A message with exactly the descriptors that belong to it.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) body: ToProcess,
+    pub(super) descriptors: Vec<OwnedFd>,
+}
+
+/// Takes a packet apart; the descriptors of one that is refused are closed.
+pub(super) fn parse(packet: Packet) -> Result<Message, &'static str> {
+    let body = serde_json::from_slice(&packet.bytes).map_err(|_| "it is no message we know")?;
+    let expected = match &body {
+        ToProcess::Connected { .. } | ToProcess::Incoming { .. } => 2,
+        ToProcess::Elsewhere { .. } => 1,
+        _ => 0,
+    };
+    if packet.descriptors.len() != expected {
+        return Err("it came with the wrong number of descriptors");
+    }
+    Ok(Message { body, descriptors: packet.descriptors })
+}
+
+/// The number of the question that a message answers.
+pub(super) fn answered(body: &ToProcess) -> Option<u64> {
+    match body {
+        ToProcess::Registered { request, .. }
+        | ToProcess::Connected { request, .. }
+        | ToProcess::Elsewhere { request, .. }
+        | ToProcess::Keys { request, .. }
+        | ToProcess::Answer { request, .. }
+        | ToProcess::Refused { request, .. } => Some(*request),
+        ToProcess::Welcome { .. }
+        | ToProcess::Incoming { .. }
+        | ToProcess::Move { .. }
+        | ToProcess::Protect { .. } => None,
+    }
+}

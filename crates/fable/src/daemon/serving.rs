@@ -1,0 +1,211 @@
+//! What the agent thread does for the connection: it reads, acts, and connects again.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use super::Daemon;
+use super::flows::answer_keys;
+use super::message::{self, Message};
+use super::state::{Asked, Held, Link, State};
+use crate::agent::{Agent, Keep, Watched};
+use crate::name::Name;
+use crate::packet;
+use crate::protocol::{ToDaemon, ToProcess, VERSION};
+
+/// How many packets are read before the agent looks after others.
+const PACKETS_AT_ONCE: usize = 64;
+
+/// The connection, as the agent watches it.
+pub(super) struct Connection {
+    daemon: Weak<Daemon>,
+    socket: Arc<OwnedFd>,
+}
+
+impl Connection {
+    pub(super) fn new(daemon: Weak<Daemon>, socket: Arc<OwnedFd>) -> Connection {
+        Connection { daemon, socket }
+    }
+}
+
+impl Watched for Connection {
+    fn descriptor(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    fn events(&self) -> i16 {
+        let behind = self.daemon.upgrade().is_some_and(|daemon| daemon.lock().is_behind());
+        if behind { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN }
+    }
+
+    fn ready(&mut self, _events: i16) -> Keep {
+        match self.daemon.upgrade() {
+            Some(daemon) if daemon.serve(&self.socket) => Keep::Watching,
+            _ => Keep::Not,
+        }
+    }
+}
+
+/// The pause before the next attempt to connect.
+struct Pause {
+    daemon: Weak<Daemon>,
+    until: Instant,
+}
+
+impl Watched for Pause {
+    fn descriptor(&self) -> RawFd {
+        -1
+    }
+
+    fn events(&self) -> i16 {
+        0
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.until)
+    }
+
+    fn ready(&mut self, _events: i16) -> Keep {
+        if let Some(daemon) = self.daemon.upgrade() {
+            daemon.come_back();
+        }
+        Keep::Not
+    }
+}
+
+impl Daemon {
+    /// Reads and does what the daemon says. False when this connection is over.
+    fn serve(&self, socket: &Arc<OwnedFd>) -> bool {
+        for _ in 0..PACKETS_AT_ONCE {
+            let mut state = self.lock();
+            if !state.socket().is_some_and(|current| Arc::ptr_eq(current, socket)) {
+                return false;
+            }
+            match read(&mut state, socket) {
+                Ok(Some(message)) => {
+                    drop(state);
+                    self.act(message);
+                }
+                Ok(None) => return true,
+                Err(trouble) => {
+                    self.lose(&mut state, trouble);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Ends the connection, and plans the next one if it is needed.
+    pub(super) fn lose(&self, state: &mut State, trouble: String) {
+        if let Some(socket) = state.socket() {
+            // The agent, which may be asleep on it, sees the end and lets go of it.
+            // SAFETY: a plain system call on an open descriptor.
+            unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+        }
+        state.lose(trouble);
+        self.changed.notify_all();
+        self.plan_return(state);
+    }
+
+    fn plan_return(&self, state: &mut State) {
+        if !state.has_something_to_keep() {
+            return;
+        }
+        // Without an agent there is no return until somebody asks something.
+        if let Ok(agent) = Agent::get() {
+            let until = Instant::now() + state.next_pause();
+            agent.watch(Box::new(Pause { daemon: self.own.clone(), until }));
+        }
+    }
+
+    fn come_back(&self) {
+        let mut state = self.lock();
+        let wanted = matches!(state.link, Link::Down) && state.has_something_to_keep();
+        if wanted && self.connect(&mut state).is_err() {
+            self.plan_return(&mut state);
+        }
+    }
+
+    fn act(&self, message: Message) {
+        if let Some(request) = message::answered(&message.body) {
+            return self.answered(request, message);
+        }
+        match message.body {
+            ToProcess::Welcome { version, .. } => self.welcomed(version),
+            ToProcess::Incoming { .. } => self.incoming(message),
+            ToProcess::Move { flow, transport, reason } => {
+                self.order_move(flow, &transport, &reason);
+            }
+            ToProcess::Protect { flow, protected } => self.order_protection(flow, protected),
+            _ => {}
+        }
+    }
+
+    fn welcomed(&self, version: u32) {
+        let mut state = self.lock();
+        let Link::Greeting(socket) = &state.link else { return };
+        if version != VERSION {
+            let trouble = format!("it speaks version {version}, this program {VERSION}");
+            return self.lose(&mut state, trouble);
+        }
+        state.link = Link::Up(Arc::clone(socket));
+        state.forget_failures();
+        self.changed.notify_all();
+        let names = state.names.iter();
+        let names: Vec<_> =
+            names.map(|(name, held)| (name.clone(), held.access.clone(), held.trust)).collect();
+        for (name, access, trust) in names {
+            let request = state.ask(Asked::Again(name.clone()));
+            self.tell(&mut state, &ToDaemon::Register { request, name, access, trust });
+        }
+        drop(state);
+        self.announce();
+    }
+
+    fn answered(&self, request: u64, message: Message) {
+        let mut state = self.lock();
+        match (state.asked.remove(&request), &message.body) {
+            (Some(Asked::Registrar(caller, held)), ToProcess::Registered { name, .. }) => {
+                state.names.insert(name.clone(), held);
+                // Who gives up waiting withdraws the question first, so somebody is there.
+                let _ = caller.try_send(message);
+            }
+            (Some(Asked::Caller(caller) | Asked::Registrar(caller, _)), _) => {
+                let _ = caller.try_send(message);
+            }
+            (Some(Asked::Keys(answer)), _) => answer_keys(answer, Ok(Box::new(message.body))),
+            (Some(Asked::Again(name)), ToProcess::Refused { reason, .. }) => {
+                lose_name(&mut state, &name, reason);
+            }
+            (Some(Asked::Again(_)), _) => {}
+            // The answer to a question whose time is over.
+            (None, ToProcess::Registered { name, .. }) if !state.names.contains_key(name) => {
+                self.tell(&mut state, &ToDaemon::Unregister { name: name.clone() });
+            }
+            (None, _) => {}
+        }
+    }
+}
+
+/// The next message, `None` if there is none now, or why the connection is of no use any more.
+fn read(state: &mut State, socket: &OwnedFd) -> Result<Option<Message>, String> {
+    match packet::receive(socket.as_fd()) {
+        Ok(Some(packet)) => message::parse(packet)
+            .map(Some)
+            .map_err(|why| format!("a packet of the daemon's was refused: {why}")),
+        Ok(None) => Err("it closed the connection".to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            state.flush().map(|()| None).map_err(|error| error.to_string())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Another process took the name while there was no daemon.
+fn lose_name(state: &mut State, name: &Name, reason: &str) {
+    if let Some(Held { backlog: Some(backlog), .. }) = state.names.remove(name) {
+        backlog.close(format!("{name} was lost when the daemon came back: {reason}"));
+    }
+}

@@ -1,0 +1,259 @@
+//! Names of programs that know nothing of us: `tcp://` and `unix://` sockets.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::error::{Error, Result};
+use crate::kind::Kind;
+use crate::name::Name;
+use crate::protocol::Peer;
+use crate::transport::raw::Raw;
+
+/// How many connections the kernel keeps for a listener.
+const BACKLOG: i32 = 128;
+
+/// The pause before another attempt at a UNIX socket whose queue is full.
+const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(2);
+
+/// A socket that is bound to its name, and then listens.
+#[derive(Debug)]
+pub(super) struct Bound {
+    socket: Socket,
+    kind: Kind,
+    /// Held for its drop.
+    _file: Option<SocketFile>,
+}
+
+/// The name of a UNIX socket in the file system, removed with its owner.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+    process: u32,
+}
+
+/// A connection with a foreign program, and who that is as far as the kernel knows.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) transport: Raw,
+    pub(super) peer: Peer,
+}
+
+impl Bound {
+    /// Takes the name, which comes back with the port that was chosen for port 0.
+    pub(super) fn new(name: &Name) -> Result<(Bound, Name)> {
+        match name {
+            Name::Tcp { host, port } => Bound::tcp(name, host, *port),
+            Name::Unix { path } => Bound::unix(name, path),
+            Name::Fable { .. } => unreachable!("names of ours belong to the daemon"),
+        }
+    }
+
+    fn tcp(name: &Name, host: &str, port: u16) -> Result<(Bound, Name)> {
+        let mut last = nothing_found(name);
+        for address in resolve(name, host, port)? {
+            match bind_tcp(address) {
+                Ok(socket) => {
+                    let chosen = socket.local_addr().map_err(failed("getsockname"))?.as_socket();
+                    let port = chosen.map_or(port, |address| address.port());
+                    let full = Name::Tcp { host: host.to_owned(), port };
+                    return Ok((Bound { socket, kind: Kind::TcpNodelay, _file: None }, full));
+                }
+                Err(error) => last = failed("bind")(error),
+            }
+        }
+        Err(last)
+    }
+
+    fn unix(name: &Name, path: &str) -> Result<(Bound, Name)> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed("socket"))?;
+        socket.bind(&unix_address(path)?).map_err(|source| {
+            if source.kind() == io::ErrorKind::AddrInUse {
+                let reason = format!(
+                    "{name} is taken: stop the program that listens there, or remove the file if \
+                     none does"
+                );
+                return Error::Refused { reason };
+            }
+            Error::System { call: "bind", source }
+        })?;
+        let file = if path.starts_with('@') { None } else { SocketFile::of(path.into()) };
+        Ok((Bound { socket, kind: Kind::Unix, _file: file }, name.clone()))
+    }
+
+    pub(super) fn listen(&self) -> Result<()> {
+        self.socket.set_nonblocking(true).map_err(failed("fcntl(O_NONBLOCK)"))?;
+        self.socket.listen(BACKLOG).map_err(failed("listen"))
+    }
+
+    /// A connection that waits, if there is one.
+    pub(super) fn accept(&self) -> Result<Option<Connection>> {
+        match self.socket.accept() {
+            Ok((socket, _)) => Connection::new(socket, self.kind).map(Some),
+            Err(error) if is_nothing_yet(&error) => Ok(None),
+            Err(error) => Err(failed("accept")(error)),
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Whether accept(2) has just nothing to give; a connection that died in the queue is nothing.
+fn is_nothing_yet(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+    )
+}
+
+impl SocketFile {
+    fn of(path: PathBuf) -> Option<SocketFile> {
+        let identity = identity(&path)?;
+        Some(SocketFile { path, identity, process: std::process::id() })
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.process == std::process::id() && identity(&self.path) == Some(self.identity) {
+            // Who has removed it already has spared us that.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Connection {
+    fn new(socket: Socket, kind: Kind) -> Result<Connection> {
+        let peer = match kind {
+            Kind::Unix => unix_peer(&socket),
+            _ => {
+                // Answers of a request-reply program must not wait for acknowledgements.
+                socket.set_tcp_nodelay(true).map_err(failed("setsockopt(TCP_NODELAY)"))?;
+                let address = socket.peer_addr().ok().and_then(|address| address.as_socket());
+                unknown_peer(address.map_or_else(String::new, |address| address.to_string()))
+            }
+        };
+        Ok(Connection { transport: Raw::new(OwnedFd::from(socket), kind)?, peer })
+    }
+
+    /// Connects to a program.
+    pub(super) fn to(name: &Name, deadline: Instant) -> Result<Connection> {
+        match name {
+            Name::Tcp { host, port } => {
+                let mut last = nothing_found(name);
+                for address in resolve(name, host, *port)? {
+                    match connect_tcp(address, deadline) {
+                        Ok(socket) => return Connection::new(socket, Kind::TcpNodelay),
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+            Name::Unix { path } => Connection::new(connect_unix(path, deadline)?, Kind::Unix),
+            Name::Fable { .. } => unreachable!("names of ours are found by the daemon"),
+        }
+    }
+}
+
+/// Opens a TCP connection before the deadline.
+pub(super) fn connect_tcp(address: SocketAddr, deadline: Instant) -> Result<Socket> {
+    let socket =
+        Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(failed("socket"))?;
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(Error::TimedOut);
+    }
+    match socket.connect_timeout(&address.into(), left) {
+        Ok(()) => Ok(socket),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(Error::TimedOut),
+        Err(error) => Err(failed("connect")(error)),
+    }
+}
+
+fn connect_unix(path: &str, deadline: Instant) -> Result<Socket> {
+    let address = unix_address(path)?;
+    loop {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)
+            .map_err(failed("socket"))?;
+        match socket.connect(&address) {
+            Ok(()) => return Ok(socket),
+            // The program's queue is full, and there is no way to wait for room (unix(7)).
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if Instant::now() >= deadline {
+                    return Err(Error::TimedOut);
+                }
+                std::thread::sleep(FULL_QUEUE_PAUSE);
+            }
+            Err(error) => return Err(failed("connect")(error)),
+        }
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+fn resolve(name: &Name, host: &str, port: u16) -> Result<impl Iterator<Item = SocketAddr>> {
+    (host, port).to_socket_addrs().map_err(|error| Error::Refused {
+        reason: format!("{name}: the host cannot be looked up: {error}"),
+    })
+}
+
+fn nothing_found(name: &Name) -> Error {
+    Error::Refused { reason: format!("{name}: the host has no address") }
+}
+
+fn unix_address(path: &str) -> Result<SockAddr> {
+    let address = match path.strip_prefix('@') {
+        Some(name) => SockAddr::unix(format!("\0{name}")),
+        None => SockAddr::unix(path),
+    };
+    address.map_err(failed("making a socket address"))
+}
+
+fn unix_peer(socket: &Socket) -> Peer {
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the credentials and their length are valid for writing and fit each other.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut bytes,
+        )
+    };
+    if result < 0 {
+        return unknown_peer(String::new());
+    }
+    let libc::ucred { pid, uid, gid } = credentials;
+    let program = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let program = String::from_utf8_lossy(program.trim_ascii_end()).into_owned();
+    Peer { host: String::new(), pid, uid, gid, program }
+}
+
+/// Somebody behind an address.
+fn unknown_peer(host: String) -> Peer {
+    Peer { host, pid: 0, uid: u32::MAX, gid: u32::MAX, program: String::new() }
+}
+
+fn failed(call: &'static str) -> impl Fn(io::Error) -> Error {
+    move |source| Error::System { call, source }
+}

@@ -1,0 +1,124 @@
+//! Taking in flows.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::backlog::Backlog;
+use super::foreign::Connection;
+use super::registration::{Place, Registration};
+use crate::error::{Error, Result};
+use crate::flow::Flow;
+use crate::name::Name;
+use crate::poll;
+
+/// Where flows to an endpoint come in, from [`Endpoint::listen`](crate::Endpoint::listen).
+///
+/// Up to 128 flows wait; further ones are refused. Each is opened while it waits, so a peer that
+/// connects and then stalls holds up nobody else. What waits is refused when the listener is
+/// dropped. Several threads may accept from one listener.
+#[derive(Debug)]
+pub struct Listener {
+    registration: Arc<Registration>,
+    /// `None` for foreign names, whose sockets the kernel queues.
+    backlog: Option<Arc<Backlog>>,
+}
+
+impl Listener {
+    pub(super) fn new(registration: Arc<Registration>, backlog: Option<Arc<Backlog>>) -> Listener {
+        Listener { registration, backlog }
+    }
+
+    /// The endpoint's full name.
+    pub fn name(&self) -> &Name {
+        self.registration.name()
+    }
+
+    /// The next flow. Waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the name was lost to another process while there was no daemon;
+    /// [`Error::Forked`]; [`Error::System`].
+    pub fn accept(&self) -> Result<Flow> {
+        self.accept_before(None)
+    }
+
+    /// As [`Listener::accept`], but gives up with [`Error::TimedOut`].
+    ///
+    /// # Errors
+    /// As `accept`.
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Flow> {
+        self.accept_before(Instant::now().checked_add(timeout))
+    }
+
+    /// The next flow if one has come in, else [`Error::WouldBlock`].
+    ///
+    /// # Errors
+    /// As `accept`.
+    pub fn try_accept(&self) -> Result<Flow> {
+        self.registration.check_process()?;
+        self.next()?.ok_or(Error::WouldBlock)
+    }
+
+    /// Becomes readable when `try_accept` should be called. Stays the same for the listener's life.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        match (&self.backlog, self.registration.place()) {
+            (Some(backlog), _) => backlog.descriptor(),
+            (None, Place::Socket(bound)) => bound.descriptor(),
+            (None, Place::Daemon(_)) => unreachable!("names of the daemon's have a backlog"),
+        }
+    }
+
+    fn accept_before(&self, deadline: Option<Instant>) -> Result<Flow> {
+        self.registration.check_process()?;
+        loop {
+            if let Some(flow) = self.next()? {
+                return Ok(flow);
+            }
+            let descriptor = self.descriptor().as_raw_fd();
+            let ready = poll::wait_for(descriptor, libc::POLLIN, deadline);
+            if !ready.map_err(|source| Error::System { call: "poll", source })? {
+                return Err(Error::TimedOut);
+            }
+        }
+    }
+
+    fn next(&self) -> Result<Option<Flow>> {
+        match (&self.backlog, self.registration.place()) {
+            (Some(backlog), _) => {
+                while let Some(opening) = backlog.take()? {
+                    // One that has failed is its peer's concern, who has been told.
+                    if let Ok(flow) = opening.finish() {
+                        return Ok(Some(flow));
+                    }
+                }
+                Ok(None)
+            }
+            (None, Place::Socket(bound)) => {
+                let Some(Connection { transport, peer }) = bound.accept()? else {
+                    return Ok(None);
+                };
+                Flow::over(Box::new(transport), self.name().clone(), peer).map(Some)
+            }
+            (None, Place::Daemon(_)) => unreachable!("names of the daemon's have a backlog"),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let (Some(backlog), Place::Daemon(daemon)) = (&self.backlog, self.registration.place())
+            && !daemon.is_inherited()
+        {
+            // The name may be lost already; then nothing comes in anyway.
+            let _ = daemon.listen(self.name(), None);
+            backlog.close("the listener was dropped".to_owned());
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! How an endpoint is made.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Endpoint;
+use super::backlog::FlowSettings;
+use super::foreign::Bound;
+use super::registration::{Place, Registration};
+use crate::daemon::{Daemon, socket_path};
+use crate::error::Result;
+use crate::flow::Timeouts;
+use crate::kind::Kind;
+use crate::name::Name;
+use crate::protocol::{Access, Trust};
+use crate::transport::PathOptions;
+
+/// What an endpoint wants beyond its name; from [`Endpoint::options`].
+///
+/// ```no_run
+/// use fable::{Endpoint, Trust};
+/// use std::time::Duration;
+///
+/// let kv = Endpoint::options()
+///     .trust(Trust::Trusted)
+///     .timeout(Duration::from_secs(1))
+///     .register("fable://kv")?;
+/// # Ok::<(), fable::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct EndpointOptions {
+    pub(super) trust: Trust,
+    pub(super) transport: Option<Kind>,
+    pub(super) access: Access,
+    pub(super) timeout: Duration,
+    pub(super) drain_timeout: Duration,
+    pub(super) path: PathOptions,
+    pub(super) socket: Option<PathBuf>,
+}
+
+impl Default for EndpointOptions {
+    fn default() -> EndpointOptions {
+        EndpointOptions {
+            trust: Trust::default(),
+            transport: None,
+            access: Access::default(),
+            timeout: Timeouts::default().offer,
+            drain_timeout: Timeouts::default().drain,
+            path: PathOptions::default(),
+            socket: None,
+        }
+    }
+}
+
+impl EndpointOptions {
+    /// Whether this end trusts its peers not to change a message after committing it
+    /// (section 3.1.2 of the paper). Only if both ends do are messages read in place.
+    /// [`Trust::Untrusted`] if not set.
+    pub fn trust(mut self, trust: Trust) -> EndpointOptions {
+        self.trust = trust;
+        self
+    }
+
+    /// The transport that flows from this endpoint insist on at first. If not set, the daemon's
+    /// policy chooses. Foreign names have the one of their sockets.
+    pub fn transport(mut self, kind: Kind) -> EndpointOptions {
+        self.transport = Some(kind);
+        self
+    }
+
+    /// Who may connect to the name; the daemon's policy, if not set. Of no effect on foreign names.
+    pub fn access(mut self, access: Access) -> EndpointOptions {
+        self.access = access;
+        self
+    }
+
+    /// How long registering, connecting and the opening of an incoming flow may take: 5 seconds if
+    /// not set. Looking up a host name of `tcp://` comes on top.
+    pub fn timeout(mut self, timeout: Duration) -> EndpointOptions {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How long write buffers of an old epoch may stay uncommitted before they are copied over:
+    /// 100 milliseconds if not set.
+    pub fn drain_timeout(mut self, timeout: Duration) -> EndpointOptions {
+        self.drain_timeout = timeout;
+        self
+    }
+
+    /// Bytes of each ring or shared heap: from 4 KiB to 1 GiB, rounded up to a power of two; 1 MiB
+    /// if not set.
+    pub fn ring_bytes(mut self, bytes: usize) -> EndpointOptions {
+        self.path.ring_bytes = bytes;
+        self
+    }
+
+    /// The daemon's socket; [`socket_path`] if not set.
+    pub fn socket(mut self, path: impl Into<PathBuf>) -> EndpointOptions {
+        self.socket = Some(path.into());
+        self
+    }
+
+    /// Takes a name, as [`Endpoint::register`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn register(self, name: &str) -> Result<Endpoint> {
+        let name: Name = name.parse()?;
+        let (name, place) = match name {
+            Name::Fable { .. } => {
+                let daemon = self.daemon();
+                let full = daemon.register(&name, &self.access, self.trust, self.deadline())?;
+                (full, Place::Daemon(daemon))
+            }
+            Name::Tcp { .. } | Name::Unix { .. } => {
+                let (bound, full) = Bound::new(&name)?;
+                (full, Place::Socket(bound))
+            }
+        };
+        Ok(Endpoint::new(self, Some(Arc::new(Registration::new(name, place)))))
+    }
+
+    /// An endpoint without a name, as [`Endpoint::anonymous`] makes it.
+    pub fn anonymous(self) -> Endpoint {
+        Endpoint::new(self, None)
+    }
+
+    /// The connection to the daemon, which may not be there yet.
+    pub(super) fn daemon(&self) -> Arc<Daemon> {
+        match &self.socket {
+            Some(path) => Daemon::at(path),
+            None => Daemon::at(&socket_path()),
+        }
+    }
+
+    /// When something that begins now has taken too long.
+    pub(super) fn deadline(&self) -> Instant {
+        let now = Instant::now();
+        // A time-out beyond what the clock can say is as good as a year.
+        now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(365 * 86_400))
+    }
+
+    /// How flows are opened that have until `deadline`.
+    pub(super) fn flow_settings(&self, deadline: Instant) -> FlowSettings {
+        let offer = deadline.saturating_duration_since(Instant::now());
+        let timeouts = Timeouts { offer, drain: self.drain_timeout, ..Timeouts::default() };
+        FlowSettings { trust: self.trust, path: self.path, timeouts }
+    }
+}

@@ -1,0 +1,43 @@
+//! Sleeping on descriptors, with poll(2).
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+/// Waits until one of the descriptors has an event or the deadline has passed; `None` is never.
+/// Returns how many have events. Signals do not end it.
+pub(crate) fn wait(entries: &mut [libc::pollfd], deadline: Option<Instant>) -> io::Result<usize> {
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let time = left.map(timespec);
+        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let count = entries.len() as libc::nfds_t;
+        // SAFETY: the entries and the time outlive the call, and the mask is not changed.
+        let ready = unsafe { libc::ppoll(entries.as_mut_ptr(), count, time, std::ptr::null()) };
+        match usize::try_from(ready) {
+            Ok(ready) => return Ok(ready),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// The same for one descriptor: whether it has one of the events, an error, or an end.
+pub(crate) fn wait_for(
+    descriptor: RawFd,
+    events: i16,
+    deadline: Option<Instant>,
+) -> io::Result<bool> {
+    Ok(wait(&mut [libc::pollfd { fd: descriptor, events, revents: 0 }], deadline)? > 0)
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}

@@ -1,0 +1,259 @@
+//! A stream socket of a program that knows nothing of us (`tcp://`, `unix://`): bytes without
+//! boundaries. A message that is read is whatever has arrived, one that is committed is sent as
+//! its bytes and nothing else.
+
+mod blocks;
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Read};
+use std::net::Shutdown;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+
+use super::slot::Owner;
+use super::{Direction, Manner, ReadSlot, Record, Transport, Wait, WriteSlot};
+use crate::error::{TransportError, TransportResult};
+use crate::kind::Kind;
+use blocks::{Block, Blocks};
+
+/// The most bytes of one read or write.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+/// With more than this unsent there is no room to write.
+const UNSENT_BYTES_MAX: usize = 64 * 1024;
+
+/// The most pieces of one send.
+const PIECES_MAX: usize = 64;
+
+/// Bytes over a connected stream socket.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    socket: Socket,
+    kind: Kind,
+    owner: Owner,
+    reads: Blocks,
+    writes: Blocks,
+    unsent: VecDeque<(Block, Range<usize>)>,
+    unsent_bytes: usize,
+    batch: u32,
+    committed: u32,
+    /// The application's last record is committed; the direction ends behind what is unsent.
+    finished: bool,
+    shut: bool,
+    ended: bool,
+}
+
+impl Raw {
+    /// Takes over a connected socket; `kind` is what it is called.
+    ///
+    /// # Errors
+    /// [`TransportError::System`] if it cannot be made non-blocking.
+    pub(crate) fn new(socket: OwnedFd, kind: Kind) -> TransportResult<Raw> {
+        let socket = Socket::from(socket);
+        socket.set_nonblocking(true).map_err(|source| failed("fcntl(O_NONBLOCK)", source))?;
+        Ok(Raw {
+            socket,
+            kind,
+            owner: Owner::new(),
+            reads: Blocks::new(MESSAGE_BYTES_MAX),
+            writes: Blocks::new(MESSAGE_BYTES_MAX),
+            unsent: VecDeque::new(),
+            unsent_bytes: 0,
+            batch: 1,
+            committed: 0,
+            finished: false,
+            shut: false,
+            ended: false,
+        })
+    }
+
+    /// Sends what the socket takes.
+    fn send_some(&mut self) -> TransportResult<usize> {
+        let pieces: Vec<IoSlice<'_>> = self
+            .unsent
+            .iter()
+            .take(PIECES_MAX)
+            .map(|(block, range)| IoSlice::new(&block.bytes()[range.clone()]))
+            .collect();
+        match self.socket.send_vectored_with_flags(&pieces, libc::MSG_NOSIGNAL) {
+            Ok(count) => Ok(count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(error) => Err(failed("sendmsg", error)),
+        }
+    }
+
+    fn sent(&mut self, mut count: usize) {
+        self.unsent_bytes -= count;
+        while let Some((_, range)) = self.unsent.front_mut() {
+            let piece = range.len().min(count);
+            range.start += piece;
+            count -= piece;
+            if range.len() > 0 {
+                return;
+            }
+            if let Some((block, _)) = self.unsent.pop_front() {
+                self.writes.give(block);
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.unsent_bytes <= UNSENT_BYTES_MAX && self.unsent.len() < PIECES_MAX
+    }
+}
+
+impl Transport for Raw {
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn message_bytes_max(&self) -> usize {
+        MESSAGE_BYTES_MAX
+    }
+
+    fn acquire_write(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>> {
+        if bytes > MESSAGE_BYTES_MAX {
+            let transport = self.kind.base_name();
+            return Err(TransportError::TooLong { bytes, bytes_max: MESSAGE_BYTES_MAX, transport });
+        }
+        if self.writes.is_full() {
+            return Err(TransportError::TooManySlots { held: self.writes.held() });
+        }
+        if !self.has_room() {
+            self.flush()?;
+        }
+        if !self.has_room() {
+            return Ok(None);
+        }
+        let block = self.writes.take();
+        let (pointer, token) = self.writes.hold(block);
+        // SAFETY: the block has `MESSAGE_BYTES_MAX` bytes, is kept until the slot comes back, and
+        // no other slot points into it.
+        Ok(Some(unsafe { WriteSlot::new(pointer, bytes, self.owner, token) }))
+    }
+
+    fn commit(&mut self, slot: WriteSlot, bytes: usize, record: Record) -> TransportResult<()> {
+        if slot.owner != self.owner {
+            return Err(TransportError::Foreign);
+        }
+        let bytes = bytes.min(slot.len());
+        let block = self.writes.retake(slot.token).ok_or(TransportError::Foreign)?;
+        match record {
+            Record::Data if bytes > 0 => {
+                self.unsent.push_back((block, 0..bytes));
+                self.unsent_bytes += bytes;
+            }
+            // What is not bytes of the application must not show in a stream without boundaries.
+            _ => self.writes.give(block),
+        }
+        self.finished |= record == Record::EndOfFlow;
+        self.committed += 1;
+        if self.committed >= self.batch || self.finished {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn abandon(&mut self, slot: WriteSlot) {
+        if slot.owner == self.owner
+            && let Some(block) = self.writes.retake(slot.token)
+        {
+            self.writes.give(block);
+        }
+    }
+
+    fn set_batch(&mut self, commits: u32) {
+        self.batch = commits.clamp(1, PIECES_MAX as u32);
+    }
+
+    fn flush(&mut self) -> TransportResult<bool> {
+        self.committed = 0;
+        while !self.unsent.is_empty() {
+            match self.send_some() {
+                Ok(count) => self.sent(count),
+                Err(TransportError::System { source, .. })
+                    if source.kind() == io::ErrorKind::WouldBlock =>
+                {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if self.finished && !self.shut {
+            self.shut = true;
+            // A peer that is gone already needs no end of ours; reading tells that it is gone.
+            let _ = self.socket.shutdown(Shutdown::Write);
+        }
+        Ok(true)
+    }
+
+    fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {
+        if self.ended {
+            return Err(TransportError::Closed);
+        }
+        if self.reads.is_full() {
+            return Err(TransportError::TooManySlots { held: self.reads.held() });
+        }
+        let mut block = self.reads.take();
+        let count = match (&self.socket).read(block.bytes_mut()) {
+            Ok(count) => count,
+            Err(error) => {
+                self.reads.give(block);
+                return match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                    _ => Err(failed("recv", error)),
+                };
+            }
+        };
+        self.ended = count == 0;
+        let record = if self.ended { Record::EndOfFlow } else { Record::Data };
+        let (pointer, token) = self.reads.hold(block);
+        // SAFETY: the block has `count` bytes, and is kept and not written to until the slot comes
+        // back.
+        Ok(Some(unsafe { ReadSlot::new(pointer, count, record, self.owner, token) }))
+    }
+
+    fn release(&mut self, slot: ReadSlot) {
+        if slot.owner == self.owner
+            && let Some(block) = self.reads.retake(slot.token)
+        {
+            self.reads.give(block);
+        }
+    }
+
+    fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
+        let events = match direction {
+            Direction::Read => libc::POLLIN,
+            Direction::Write if self.flush()? => return Ok(Wait::Ready),
+            Direction::Write => libc::POLLOUT,
+        };
+        Ok(Wait::Descriptor { descriptor: self.socket.as_raw_fd(), events })
+    }
+
+    fn end_wait(&mut self, _direction: Direction) {}
+
+    fn wait(&mut self, direction: Direction, timeout: Option<Duration>) -> TransportResult<bool> {
+        let Wait::Descriptor { descriptor, events } =
+            self.prepare_wait(direction, Manner::Descriptor)?
+        else {
+            return Ok(true);
+        };
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        crate::poll::wait_for(descriptor, events, deadline).map_err(|source| failed("poll", source))
+    }
+}
+
+fn failed(call: &'static str, source: io::Error) -> TransportError {
+    match source.kind() {
+        io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted => TransportError::Closed,
+        _ => TransportError::System { call, source },
+    }
+}
+
+#[cfg(test)]
+mod tests;
