@@ -51,6 +51,11 @@ impl Failure {
         Failure::own(libc::EINVAL, text)
     }
 
+    /// That of the system call that has just failed.
+    pub(crate) fn last(call: &'static str) -> Failure {
+        Error::System { call, source: io::Error::last_os_error() }.into()
+    }
+
     pub(crate) fn errno(&self) -> c_int {
         match self {
             Failure::Channel(error) => errno_of(error),
@@ -119,6 +124,7 @@ fn errno_of_flow(error: &fable::Error) -> c_int {
         fable::Error::NoDaemon { .. } => libc::ENOENT,
         fable::Error::Forked => libc::EPERM,
         fable::Error::System { source, .. } => errno_in(source),
+        fable::Error::Channel(error) => errno_of(error),
         fable::Error::Transport(_) => libc::EIO,
         _ => libc::EINVAL,
     }

@@ -68,10 +68,6 @@ impl<T> Slots<T> {
             }
         }
     }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().filter_map(|(_, thing)| thing.as_ref())
-    }
 }
 
 #[cfg(test)]
@@ -91,7 +87,6 @@ mod tests {
         assert_eq!(slots.take(first), Some('A'));
         let fourth = slots.keep('d');
         assert_eq!((slots.get(first), slots.take(fourth)), (None, Some('d')));
-        assert_eq!(slots.iter().collect::<String>(), "bc");
         assert_eq!(slots.take(third), Some('c'));
         for wrong in [0, -1, i64::MIN, i64::MAX, second + 1] {
             assert_eq!(slots.take(wrong), None);

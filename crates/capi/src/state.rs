@@ -75,12 +75,12 @@ impl State {
         self.numbering.encode(handle)
     }
 
-    /// Forgets a member that was unregistered or closed.
-    pub(crate) fn dismiss(&mut self, handle: Handle) {
+    /// Forgets a member that was unregistered or closed. Says whether it was a descriptor that is
+    /// the caller's again.
+    pub(crate) fn dismiss(&mut self, handle: Handle) -> bool {
         self.members -= 1;
-        if let Some(generation) = self.descriptors.get_mut(handle.index() as usize) {
-            *generation = 0;
-        }
+        let generation = self.descriptors.get_mut(handle.index() as usize);
+        generation.is_some_and(|generation| std::mem::take(generation) != 0)
     }
 
     pub(crate) fn most_generation(&self) -> u32 {

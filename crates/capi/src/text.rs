@@ -30,7 +30,8 @@ pub(crate) unsafe fn words<'a>(text: *const c_char) -> Result<&'a str, Failure> 
 
 /// Words in an array of C's, cut at a character if they do not fit.
 pub(crate) fn fit<const ROOM: usize>(words: &str) -> [c_char; ROOM] {
-    let end = words.floor_char_boundary(ROOM - 1);
+    let ends = words.char_indices().map(|(start, letter)| start + letter.len_utf8());
+    let end = ends.take_while(|end| *end < ROOM).last().unwrap_or(0);
     let mut room = [0; ROOM];
     for (to, from) in room.iter_mut().zip(words[..end].bytes()) {
         *to = from as c_char;

@@ -229,7 +229,7 @@ pub unsafe extern "C" fn xio_release(buffer: *mut xio_buffer) -> c_int {
     status(on_table(|table| {
         // SAFETY: the caller vouches for the pointer.
         let (said, _) = unsafe { look_up(&mut table.buffers, buffer) }?;
-        drop(table.buffers.take(said.token as i64));
+        table.buffers.take(said.token as i64);
         // SAFETY: as above.
         unsafe { buffer.write(GONE) };
         Ok(())

@@ -49,11 +49,8 @@ pub extern "C" fn xio_shutdown(handle: xio_handle) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn xio_close(handle: xio_handle) -> c_int {
     status(on_table(|table| match table.flows.take(handle) {
-        Some(flow) => {
-            drop(flow);
-            Ok(())
-        }
-        None => shared::take_listener(handle).map(drop),
+        Some(_) => Ok(()),
+        None => shared::take_listener(handle).map(|_| ()),
     }))
 }
 
