@@ -92,14 +92,27 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Zeroed memory of this process alone. What of it is in a pipe when it is unmapped stays there.
+    pub(crate) fn private(bytes: usize) -> TransportResult<Mapping> {
+        Mapping::anonymous(bytes, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Keeps a range of addresses free of everything else.
     fn reserve(bytes: usize) -> TransportResult<Mapping> {
+        Mapping::anonymous(bytes, libc::PROT_NONE)
+    }
+
+    fn anonymous(bytes: usize, protection: libc::c_int) -> TransportResult<Mapping> {
         // SAFETY: an anonymous mapping at an address that the kernel chooses.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 bytes,
-                libc::PROT_NONE,
+                protection,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
                 0,
@@ -107,7 +120,7 @@ impl Mapping {
         };
         match NonNull::new(base.cast::<u8>()) {
             Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Mapping { base, bytes }),
-            _ => Err(TransportError::last("reserving addresses for shared memory")),
+            _ => Err(TransportError::last("mapping memory")),
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::hash_map::Entry;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use super::Daemon;
 use super::message::Message;
@@ -16,12 +17,26 @@ use crate::flow::{Description, FlowHandle, FlowParts, KeysAnswer, Opening, Repor
 use crate::kind::{Form, Kind};
 use crate::protocol::{FlowId, Role, ToDaemon, ToProcess, kind_of};
 
+/// Which end of which flow: a process may hold both.
+pub(super) type End = (FlowId, Role);
+
+/// Tells the daemon of one end.
+struct EndReporter {
+    daemon: Arc<Daemon>,
+    role: Role,
+}
+
 impl Daemon {
+    /// Who tells the daemon of the flows of which this process has that end.
+    pub(crate) fn reporter(self: &Arc<Daemon>, role: Role) -> Arc<dyn Reporter> {
+        Arc::new(EndReporter { daemon: Arc::clone(self), role })
+    }
+
     /// Begins to open a flow, which from now on is the daemon's to see and to move.
     pub(crate) fn open(&self, parts: FlowParts) -> Result<Opening> {
-        let flow = parts.id;
+        let end = (parts.id, parts.role);
         // The flow may report before it can be handled.
-        match self.lock().flows.entry(flow) {
+        match self.lock().flows.entry(end) {
             Entry::Vacant(entry) => drop(entry.insert(Known::default())),
             Entry::Occupied(_) => {
                 let reason = "the daemon has used the number of another flow".to_owned();
@@ -30,13 +45,13 @@ impl Daemon {
         }
         match Opening::start(parts) {
             Ok(opening) => {
-                if let Some(known) = self.lock().flows.get_mut(&flow) {
+                if let Some(known) = self.lock().flows.get_mut(&end) {
                     known.handle = Some(opening.handle());
                 }
                 Ok(opening)
             }
             Err(error) => {
-                self.ended(flow, &error.to_string());
+                self.ended(end, &error.to_string());
                 Err(error)
             }
         }
@@ -52,8 +67,8 @@ impl Daemon {
         let mut descriptors = message.descriptors.into_iter();
         let (Some(link), Some(page)) = (descriptors.next(), descriptors.next()) else { return };
         let backlog = self.lock().names.get(&name).and_then(|held| held.backlog.clone());
-        let (Some(backlog), Some(reporter)) = (backlog, self.own.upgrade()) else {
-            return self.ended(flow, "nobody listens");
+        let (Some(backlog), Some(daemon)) = (backlog, self.own.upgrade()) else {
+            return self.ended((flow, Role::Leader), "nobody listens");
         };
         let FlowSettings { trust: own_trust, path, timeouts } = backlog.settings();
         let parts = FlowParts {
@@ -71,10 +86,10 @@ impl Daemon {
             reason,
             path,
             timeouts,
-            reporter,
+            reporter: daemon.reporter(Role::Leader),
         };
         if backlog.is_full() {
-            return self.ended(flow, "too many wait to be accepted");
+            return self.ended((flow, Role::Leader), "too many wait to be accepted");
         }
         if let Ok(opening) = self.open(parts) {
             backlog.add(opening);
@@ -83,40 +98,46 @@ impl Daemon {
 
     /// An order to move.
     pub(super) fn order_move(&self, flow: FlowId, transport: &str, reason: &str) {
-        let handle = self.handle(flow);
-        match (handle, kind_of(transport)) {
-            (Some(handle), Ok(kind)) => handle.request_move(kind, reason),
-            (Some(_), Err(unknown)) => {
-                let reason = unknown.to_string();
-                let transport = transport.to_owned();
+        // The leader's end first: it need not ask the other. None at all if the flow has ended
+        // while the order was on its way.
+        let Some(handle) = self.handles(flow).next() else { return };
+        match kind_of(transport) {
+            Ok(kind) => handle.request_move(kind, reason),
+            Err(unknown) => {
+                let (transport, reason) = (transport.to_owned(), unknown.to_string());
                 let mut state = self.lock();
                 self.tell(&mut state, &ToDaemon::MoveFailed { flow, transport, reason });
             }
-            // It ended while the order was on its way.
-            (None, _) => {}
         }
     }
 
     pub(super) fn order_protection(&self, flow: FlowId, protected: bool) {
-        if let Some(handle) = self.handle(flow) {
-            handle.set_protected(protected);
-        }
+        self.handles(flow).for_each(|handle| handle.set_protected(protected));
     }
 
-    fn handle(&self, flow: FlowId) -> Option<FlowHandle> {
-        self.lock().flows.get(&flow)?.handle.clone()
+    fn handles(&self, flow: FlowId) -> impl Iterator<Item = FlowHandle> {
+        let state = self.lock();
+        let handle = |role| state.flows.get(&(flow, role)).and_then(|known| known.handle.clone());
+        [Role::Leader, Role::Follower].map(handle).into_iter().flatten()
+    }
+
+    /// This end is closed, or was never opened.
+    fn ended(&self, end: End, reason: &str) {
+        let mut state = self.lock();
+        state.flows.remove(&end);
+        self.tell(&mut state, &ToDaemon::Ended { flow: end.0, reason: reason.to_owned() });
     }
 
     /// Tells a daemon that has come back of the flows that never noticed.
     pub(super) fn announce(&self) {
-        let handles: Vec<_> =
-            self.lock().flows.values().filter_map(|known| known.handle.clone()).collect();
-        for handle in handles {
+        let ends = |(end, known): (&End, &Known)| Some((*end, known.handle.clone()?));
+        let handles: Vec<_> = self.lock().flows.iter().filter_map(ends).collect();
+        for (end, handle) in handles {
             let described = handle.describe();
             let mut state = self.lock();
             match described {
                 Ok(Some(description)) => self.announce_one(&mut state, description),
-                Ok(None) => drop(state.flows.remove(&handle.id())),
+                Ok(None) => drop(state.flows.remove(&end)),
                 // It stays unknown to the daemon, and works.
                 Err(_) => {}
             }
@@ -137,7 +158,7 @@ impl Daemon {
             page,
         } = description;
         // It may have ended, or moved on, since it was asked.
-        let Some(known) = state.flows.get(&flow) else { return };
+        let Some(known) = state.flows.get(&(flow, role)) else { return };
         if let Some((later, kind)) = known.moved
             && later > epoch
         {
@@ -168,35 +189,34 @@ fn fallback(local: bool, protected: bool) -> Kind {
     }
 }
 
-impl Reporter for Daemon {
+impl Reporter for EndReporter {
     fn moved(&self, flow: FlowId, epoch: u32, transport: Kind, pause_ns: u64) {
-        let mut state = self.lock();
-        if let Some(known) = state.flows.get_mut(&flow) {
+        let mut state = self.daemon.lock();
+        if let Some(known) = state.flows.get_mut(&(flow, self.role)) {
             known.moved = Some((epoch, transport));
         }
         let transport = transport.to_string();
-        self.tell(&mut state, &ToDaemon::Moved { flow, epoch, transport, pause_ns });
+        self.daemon.tell(&mut state, &ToDaemon::Moved { flow, epoch, transport, pause_ns });
     }
 
     fn move_failed(&self, flow: FlowId, transport: Kind, reason: &str) {
         let (transport, reason) = (transport.to_string(), reason.to_owned());
-        self.tell(&mut self.lock(), &ToDaemon::MoveFailed { flow, transport, reason });
+        let mut state = self.daemon.lock();
+        self.daemon.tell(&mut state, &ToDaemon::MoveFailed { flow, transport, reason });
     }
 
     fn ended(&self, flow: FlowId, reason: &str) {
-        let mut state = self.lock();
-        state.flows.remove(&flow);
-        self.tell(&mut state, &ToDaemon::Ended { flow, reason: reason.to_owned() });
+        self.daemon.ended((flow, self.role), reason);
     }
 
     fn keys(&self, flow: FlowId, role: Role, answer: KeysAnswer) {
-        let mut state = self.lock();
+        let mut state = self.daemon.lock();
         if !state.is_up() {
             drop(state);
             return answer(Err("there is no daemon that would have the keys".to_owned()));
         }
         let request = state.ask(Asked::Keys(answer));
-        self.tell(&mut state, &ToDaemon::GetKeys { request, flow, role });
+        self.daemon.tell(&mut state, &ToDaemon::GetKeys { request, flow, role });
     }
 }
 

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use super::flows::answer_keys;
+use super::flows::{End, answer_keys};
 use super::message::Message;
 use crate::endpoint::Backlog;
 use crate::flow::{FlowHandle, KeysAnswer};
 use crate::kind::Kind;
 use crate::name::Name;
 use crate::packet;
-use crate::protocol::{Access, FlowId, ToDaemon, Trust};
+use crate::protocol::{Access, ToDaemon, Trust};
 
 /// How many packets wait for a daemon that does not read.
 const OUTBOX_MAX: usize = 1024;
@@ -71,7 +71,7 @@ pub(super) struct State {
     pub(super) trouble: String,
     pub(super) asked: HashMap<u64, Asked>,
     pub(super) names: HashMap<Name, Held>,
-    pub(super) flows: HashMap<FlowId, Known>,
+    pub(super) flows: HashMap<End, Known>,
     last_request: u64,
     outbox: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     failures: u32,

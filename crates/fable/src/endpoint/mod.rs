@@ -147,7 +147,7 @@ impl Endpoint {
             reason: String::new(),
             path,
             timeouts,
-            reporter: Arc::<Daemon>::clone(&daemon),
+            reporter: daemon.reporter(Role::Follower),
         };
         daemon.open(parts)?.finish().map_err(|error| match error {
             Error::PeerDied => Error::Refused {

@@ -14,11 +14,16 @@
 //! [`release`]: Transport::release
 
 mod cacheline;
+mod framing;
 mod keys;
 mod mempipe;
+mod pipe;
 pub(crate) mod raw;
+mod shmem_pipe;
 mod slot;
 mod spin;
+pub mod stream;
+mod vmsplice;
 mod wait;
 
 use std::os::fd::OwnedFd;
@@ -142,6 +147,10 @@ pub fn create(kind: Kind, options: PathOptions) -> TransportResult<(Box<dyn Tran
     match kind {
         Kind::MempipeFutex(_) | Kind::MempipeSpin(_) => mempipe::create(kind, options),
         Kind::Cacheline => cacheline::create(),
+        Kind::Tcp | Kind::TcpNodelay | Kind::Unix | Kind::Mptcp => stream::create(kind),
+        Kind::Pipe => pipe::create(options),
+        Kind::ShmemPipe(_) => shmem_pipe::create(kind, options),
+        Kind::VmspliceCoop => vmsplice::create(options),
         _ => Err(TransportError::BadOffer("this transport cannot be made here")),
     }
 }
@@ -155,6 +164,10 @@ pub fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
     match offer.kind {
         Kind::MempipeFutex(_) | Kind::MempipeSpin(_) => mempipe::open(offer),
         Kind::Cacheline => cacheline::open(offer),
+        Kind::Tcp | Kind::TcpNodelay | Kind::Unix | Kind::Mptcp => stream::open(offer),
+        Kind::Pipe => pipe::open(offer),
+        Kind::ShmemPipe(_) => shmem_pipe::open(offer),
+        Kind::VmspliceCoop => vmsplice::open(offer),
         _ => Err(TransportError::BadOffer("this transport cannot be opened this way")),
     }
 }

@@ -2,6 +2,9 @@
 
 use std::os::fd::RawFd;
 use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+use crate::error::{TransportError, TransportResult};
 
 /// Which way of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,4 +46,15 @@ pub enum Wait {
     },
     /// The peer will not tell: look again and again.
     Spin,
+}
+
+/// Sleeps as `wait` says, for a transport that knows no other sleep than on descriptors. False if
+/// `timeout` has passed; `None` is without end.
+pub(super) fn wait_by_poll(wait: Wait, timeout: Option<Duration>) -> TransportResult<bool> {
+    let Wait::Descriptor { descriptor, events } = wait else {
+        return Ok(true);
+    };
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    crate::poll::wait_for(descriptor, events, deadline)
+        .map_err(|source| TransportError::System { call: "poll of a path", source })
 }

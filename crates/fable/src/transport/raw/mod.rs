@@ -9,11 +9,12 @@ use std::io::{self, IoSlice, Read};
 use std::net::Shutdown;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use socket2::Socket;
 
 use super::slot::Owner;
+use super::wait::wait_by_poll;
 use super::{Direction, Manner, ReadSlot, Record, Transport, Wait, WriteSlot};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
@@ -236,13 +237,7 @@ impl Transport for Raw {
     fn end_wait(&mut self, _direction: Direction) {}
 
     fn wait(&mut self, direction: Direction, timeout: Option<Duration>) -> TransportResult<bool> {
-        let Wait::Descriptor { descriptor, events } =
-            self.prepare_wait(direction, Manner::Descriptor)?
-        else {
-            return Ok(true);
-        };
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        crate::poll::wait_for(descriptor, events, deadline).map_err(|source| failed("poll", source))
+        wait_by_poll(self.prepare_wait(direction, Manner::Descriptor)?, timeout)
     }
 }
 

@@ -1,0 +1,99 @@
+//! From the agent to the thread that uses a flow.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::agent::{event_descriptor, ring, silence};
+use crate::error::Result;
+use crate::kind::Kind;
+use crate::transport::Transport;
+
+/// The most mail of one kind that waits for an application that does not look at it.
+const FAILURES_MAX: usize = 32;
+
+/// What the agent tells a flow.
+pub(crate) enum Mail {
+    /// The path of the next epoch.
+    Path { epoch: u32, kind: Kind, reason: String, transport: Box<dyn Transport> },
+    /// A move did not come about.
+    Failed { kind: Kind, reason: String },
+    /// The control link has ended: the peer is gone.
+    Gone,
+    /// The peer broke the rules of the control link.
+    Broken { what: String },
+}
+
+/// A queue with three ways of noticing that something is in it.
+pub(crate) struct Mailbox {
+    /// Not zero: look into the queue. A private futex for those who sleep.
+    attention: AtomicU32,
+    queue: Mutex<VecDeque<Mail>>,
+    /// Readable while attention is wanted.
+    bell: OwnedFd,
+    /// Paths of this flow that exist: under way, in the queue, or in use.
+    paths: AtomicU32,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> Result<Mailbox> {
+        Ok(Mailbox {
+            attention: AtomicU32::new(0),
+            queue: Mutex::new(VecDeque::new()),
+            bell: event_descriptor()?,
+            paths: AtomicU32::new(0),
+        })
+    }
+
+    pub(crate) fn attention(&self) -> &AtomicU32 {
+        &self.attention
+    }
+
+    #[inline]
+    pub(crate) fn wants_attention(&self) -> bool {
+        self.attention.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    pub(crate) fn put(&self, mail: Mail) {
+        {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_failure = |mail: &Mail| matches!(mail, Mail::Failed { .. });
+            if is_failure(&mail) && queue.iter().filter(|m| is_failure(m)).count() >= FAILURES_MAX {
+                return;
+            }
+            queue.push_back(mail);
+            // Under the lock: `take` must not forget what comes behind what it takes.
+            self.attention.store(1, Ordering::Release);
+        }
+        ring(&self.bell);
+        // SAFETY: waking touches no memory of ours.
+        unsafe {
+            let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+            libc::syscall(libc::SYS_futex, self.attention.as_ptr(), operation, i32::MAX);
+        }
+    }
+
+    pub(crate) fn take(&self) -> VecDeque<Mail> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        self.attention.store(0, Ordering::Relaxed);
+        silence(&self.bell);
+        std::mem::take(&mut queue)
+    }
+
+    pub(crate) fn paths(&self) -> u32 {
+        self.paths.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_path(&self) {
+        self.paths.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn discount_path(&self) {
+        self.paths.fetch_sub(1, Ordering::Relaxed);
+    }
+}

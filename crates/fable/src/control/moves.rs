@@ -1,0 +1,424 @@
+//! Agreeing on paths, without I/O: one end of a control link as a state machine.
+//!
+//! Law: the sequence of epochs that the follower installs is a prefix of the leader's, and equal to
+//! it when no message is under way. The leader offers one path at a time, with epochs that only
+//! grow; an offer that fails leaves a gap.
+
+use super::message::{Message, bounded};
+use crate::kind::{Form, Kind};
+use crate::protocol::{Role, Trust};
+
+/// The most requests of a follower that wait for an answer.
+const ASKED_MAX: usize = 8;
+
+/// Which transports a flow may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) local: bool,
+    pub(crate) protected: bool,
+    pub(crate) own_trust: Trust,
+    pub(crate) peer_trust: Trust,
+}
+
+impl Rules {
+    /// # Errors
+    /// Why this flow may not use the transport.
+    pub(crate) fn check(&self, kind: Kind) -> Result<(), String> {
+        let no = |why: &str| Err(format!("{kind}: {why}"));
+        let reaches_far =
+            matches!(kind, Kind::Tcp | Kind::TcpNodelay | Kind::Mptcp | Kind::Tls);
+        if kind == Kind::Cacheline {
+            return no("it is for measuring only, and carries no flows");
+        }
+        if !self.local && !reaches_far {
+            return no("the peer is on another host");
+        }
+        if !self.local && self.protected && kind != Kind::Tls {
+            return no("the flow must be protected when it leaves the host: use tls");
+        }
+        if kind.form() == Some(Form::Unsafe) && self.own_trust != Trust::Trusted {
+            return no("this end does not trust the peer: use the safe form");
+        }
+        if kind.form() == Some(Form::Unsafe) && self.peer_trust != Trust::Trusted {
+            return no("the peer does not trust this end: use the safe form");
+        }
+        Ok(())
+    }
+}
+
+/// What the machine wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Leader: make this end of a path; report by `made` or `make_failed`.
+    Make { epoch: u32, kind: Kind },
+    /// Leader: send the offer, with what `Make` has brought forth.
+    Offer { epoch: u32, kind: Kind, reason: String },
+    /// Follower: open what was offered; report by `opened` or `open_failed`.
+    Open { epoch: u32, kind: Kind },
+    /// Say this.
+    Send(Message),
+    /// The path stands: give it to the flow.
+    Install { epoch: u32, kind: Kind, reason: String },
+    /// The path is not wanted any more.
+    Discard { epoch: u32 },
+    /// Tell the flow and the daemon.
+    Failed { kind: Kind, reason: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wish {
+    kind: Kind,
+    reason: String,
+    from_peer: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    /// Leader: its end is being made.
+    Making { epoch: u32, wish: Wish },
+    /// Leader: waits for the answer, and for its own end if the peer must connect to it.
+    Offered { epoch: u32, wish: Wish, accepted: bool, ready: bool },
+    /// Follower: its end is being opened.
+    Opening { epoch: u32, kind: Kind, reason: String },
+    /// Follower: waits for the leader's decision.
+    Accepted { epoch: u32, kind: Kind, reason: String },
+}
+
+/// A message that an honest peer never sends: the rule that it breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Violation(pub(crate) &'static str);
+
+/// One end.
+#[derive(Debug)]
+pub(crate) struct Moves {
+    role: Role,
+    pub(crate) rules: Rules,
+    state: State,
+    /// The last epoch that was offered.
+    offered: u32,
+    /// What stands.
+    current: Option<Kind>,
+    /// Leader: what comes next.
+    next: Option<Wish>,
+    /// Follower: what it has asked for.
+    asked: Vec<Kind>,
+    actions: Vec<Action>,
+}
+
+impl Moves {
+    pub(crate) fn new(role: Role, rules: Rules) -> Moves {
+        Moves {
+            role,
+            rules,
+            state: State::Idle,
+            offered: 0,
+            current: None,
+            next: None,
+            asked: Vec::new(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// What is to be done, in this order. Empty when everything is.
+    pub(crate) fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether an answer or an outcome is awaited, which a time-out should guard.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state != State::Idle
+    }
+
+    /// Somebody on this side wants to move.
+    pub(crate) fn want(&mut self, kind: Kind, reason: &str) {
+        if let Err(why) = self.rules.check(kind) {
+            self.act(Action::Failed { kind, reason: why });
+            return;
+        }
+        let reason = bounded(reason);
+        match self.role {
+            Role::Leader => self.plan(Wish { kind, reason, from_peer: false }),
+            Role::Follower if self.asked.len() >= ASKED_MAX => {
+                let reason = "too many requests wait for the peer".to_owned();
+                self.act(Action::Failed { kind, reason });
+            }
+            Role::Follower => {
+                self.asked.push(kind);
+                self.say(Message::Request { transport: kind.to_string(), reason });
+            }
+        }
+    }
+
+    /// Leader: its end is made. Not `ready` if the peer must connect to it first.
+    pub(crate) fn made(&mut self, epoch: u32, ready: bool) {
+        match self.take_state() {
+            State::Making { epoch: making, wish } if making == epoch => {
+                let (kind, reason) = (wish.kind, wish.reason.clone());
+                self.act(Action::Offer { epoch, kind, reason });
+                self.state = State::Offered { epoch, wish, accepted: false, ready };
+            }
+            other => self.state = other,
+        }
+    }
+
+    /// Leader: the peer has connected to its end.
+    pub(crate) fn connected(&mut self, epoch: u32) {
+        if let State::Offered { epoch: offered, ready, .. } = &mut self.state
+            && *offered == epoch
+        {
+            *ready = true;
+            self.decide();
+        }
+    }
+
+    /// Leader: its end cannot be made, or the peer did not connect to it.
+    pub(crate) fn make_failed(&mut self, epoch: u32, why: &str) {
+        match self.take_state() {
+            State::Making { epoch: making, wish } if making == epoch => self.give_up(wish, why),
+            State::Offered { epoch: offered, wish, .. } if offered == epoch => {
+                self.say(Message::Withdraw { epoch });
+                self.act(Action::Discard { epoch });
+                self.give_up(wish, why);
+            }
+            other => self.state = other,
+        }
+    }
+
+    /// Follower: its end is open.
+    pub(crate) fn opened(&mut self, epoch: u32) {
+        match self.take_state() {
+            State::Opening { epoch: opening, kind, reason } if opening == epoch => {
+                self.state = State::Accepted { epoch, kind, reason };
+                self.say(Message::Accept { epoch });
+            }
+            other => self.state = other,
+        }
+    }
+
+    /// Follower: its end cannot be opened.
+    pub(crate) fn open_failed(&mut self, epoch: u32, why: &str) {
+        match self.take_state() {
+            State::Opening { epoch: opening, kind, .. } if opening == epoch => {
+                self.refuse(epoch, kind, why);
+            }
+            other => self.state = other,
+        }
+    }
+
+    /// The time for the present move is over. A follower goes on waiting: the leader decides.
+    pub(crate) fn expired(&mut self) {
+        if let State::Making { epoch, .. } | State::Offered { epoch, .. } = self.state {
+            self.make_failed(epoch, "the peer has not answered in time");
+        }
+    }
+
+    /// A message of the peer's.
+    ///
+    /// # Errors
+    /// [`Violation`] if an honest peer would not have sent it.
+    pub(crate) fn receive(&mut self, message: Message) -> Result<(), Violation> {
+        match (self.role, message) {
+            (Role::Follower, Message::Offer { epoch, transport, reason, .. }) => {
+                self.consider(epoch, &transport, &reason)
+            }
+            (Role::Leader, Message::Accept { epoch }) => self.answered(epoch, None),
+            (Role::Leader, Message::Refuse { epoch, reason }) => {
+                self.answered(epoch, Some(&reason))
+            }
+            (Role::Follower, Message::Use { epoch }) => self.stand(epoch),
+            (Role::Follower, Message::Withdraw { epoch }) => self.withdrawn(epoch),
+            (Role::Leader, Message::Request { transport, reason }) => {
+                self.requested(&transport, &reason);
+                Ok(())
+            }
+            (Role::Follower, Message::Decline { transport, reason }) => {
+                self.declined(&transport, &reason);
+                Ok(())
+            }
+            _ => Err(Violation("a message of the other role")),
+        }
+    }
+
+    fn consider(&mut self, epoch: u32, transport: &str, reason: &str) -> Result<(), Violation> {
+        if epoch <= self.offered {
+            return Err(Violation("an offer of an old epoch"));
+        }
+        if self.state != State::Idle {
+            return Err(Violation("a second offer at the same time"));
+        }
+        self.offered = epoch;
+        let Ok(kind) = transport.parse::<Kind>() else {
+            let reason = format!("there is no transport {}", bounded(transport));
+            self.say(Message::Refuse { epoch, reason });
+            return Ok(());
+        };
+        match self.rules.check(kind) {
+            Ok(()) => {
+                self.state = State::Opening { epoch, kind, reason: bounded(reason) };
+                self.act(Action::Open { epoch, kind });
+            }
+            Err(why) => self.refuse(epoch, kind, &why),
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, epoch: u32, kind: Kind, why: &str) {
+        self.say(Message::Refuse { epoch, reason: bounded(why) });
+        if self.current.is_none() {
+            // The flow does not come about, and whoever waits for it should know why.
+            self.act(Action::Failed { kind, reason: bounded(why) });
+        }
+    }
+
+    fn answered(&mut self, epoch: u32, refusal: Option<&str>) -> Result<(), Violation> {
+        if epoch > self.offered {
+            return Err(Violation("an answer to what was not offered"));
+        }
+        match self.take_state() {
+            State::Offered { epoch: offered, wish, ready, accepted } if offered == epoch => {
+                match refusal {
+                    Some(why) => {
+                        self.act(Action::Discard { epoch });
+                        self.give_up(wish, &format!("the peer refuses: {}", bounded(why)));
+                    }
+                    None if accepted => return Err(Violation("a second answer to one offer")),
+                    None => {
+                        self.state = State::Offered { epoch, wish, ready, accepted: true };
+                        self.decide();
+                    }
+                }
+            }
+            State::Making { epoch: making, .. } if making == epoch => {
+                return Err(Violation("an answer to what was not offered"));
+            }
+            // It has crossed our withdrawal.
+            other => self.state = other,
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self) {
+        match self.take_state() {
+            State::Offered { epoch, wish, accepted: true, ready: true } => {
+                self.current = Some(wish.kind);
+                self.act(Action::Install { epoch, kind: wish.kind, reason: wish.reason });
+                self.say(Message::Use { epoch });
+                self.go_on();
+            }
+            other => self.state = other,
+        }
+    }
+
+    fn stand(&mut self, epoch: u32) -> Result<(), Violation> {
+        match self.take_state() {
+            State::Accepted { epoch: accepted, kind, reason } if accepted == epoch => {
+                self.current = Some(kind);
+                self.no_longer_asked(kind);
+                self.act(Action::Install { epoch, kind, reason });
+                Ok(())
+            }
+            _ => Err(Violation("an order to use what was not accepted")),
+        }
+    }
+
+    fn withdrawn(&mut self, epoch: u32) -> Result<(), Violation> {
+        match self.take_state() {
+            State::Opening { epoch: own, kind, .. } | State::Accepted { epoch: own, kind, .. }
+                if own == epoch =>
+            {
+                self.act(Action::Discard { epoch });
+                if self.current.is_none() {
+                    let reason = "the peer has withdrawn its offer".to_owned();
+                    self.act(Action::Failed { kind, reason });
+                }
+                Ok(())
+            }
+            // It has crossed our refusal.
+            State::Idle if epoch == self.offered => Ok(()),
+            _ => Err(Violation("a withdrawal of what was not offered")),
+        }
+    }
+
+    fn requested(&mut self, transport: &str, reason: &str) {
+        let Ok(kind) = transport.parse::<Kind>() else {
+            let reason = format!("there is no transport {}", bounded(transport));
+            self.say(Message::Decline { transport: bounded(transport), reason });
+            return;
+        };
+        match self.rules.check(kind) {
+            Ok(()) => self.plan(Wish { kind, reason: bounded(reason), from_peer: true }),
+            Err(why) => {
+                self.say(Message::Decline { transport: kind.to_string(), reason: why });
+            }
+        }
+    }
+
+    fn declined(&mut self, transport: &str, reason: &str) {
+        let Ok(kind) = transport.parse::<Kind>() else { return };
+        if self.no_longer_asked(kind) || self.current.is_none() {
+            self.act(Action::Failed { kind, reason: bounded(reason) });
+        }
+    }
+
+    fn no_longer_asked(&mut self, kind: Kind) -> bool {
+        let found = self.asked.iter().position(|asked| *asked == kind);
+        found.map(|index| self.asked.remove(index)).is_some()
+    }
+
+    /// Leader: a wish, which replaces one that has not begun.
+    fn plan(&mut self, wish: Wish) {
+        if let Some(replaced) = self.next.replace(wish) {
+            self.disappoint(replaced, "a later order has replaced it");
+        }
+        if self.state == State::Idle {
+            self.go_on();
+        }
+    }
+
+    fn go_on(&mut self) {
+        let Some(wish) = self.next.take() else { return };
+        if self.current == Some(wish.kind) {
+            self.disappoint(wish, "the flow is there already");
+            return;
+        }
+        let Some(epoch) = self.offered.checked_add(1) else {
+            self.disappoint(wish, "the flow has used up its epochs");
+            return;
+        };
+        self.offered = epoch;
+        self.act(Action::Make { epoch, kind: wish.kind });
+        self.state = State::Making { epoch, wish };
+    }
+
+    fn give_up(&mut self, wish: Wish, why: &str) {
+        self.disappoint(wish, why);
+        self.go_on();
+    }
+
+    fn disappoint(&mut self, wish: Wish, why: &str) {
+        if wish.from_peer || self.current.is_none() {
+            let transport = wish.kind.to_string();
+            self.say(Message::Decline { transport, reason: bounded(why) });
+        }
+        if !wish.from_peer {
+            self.act(Action::Failed { kind: wish.kind, reason: bounded(why) });
+        }
+    }
+
+    fn take_state(&mut self) -> State {
+        std::mem::replace(&mut self.state, State::Idle)
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
+    fn say(&mut self, message: Message) {
+        self.actions.push(Action::Send(message));
+    }
+}
+
+#[cfg(test)]
+#[path = "moves_tests.rs"]
+mod tests;

@@ -1,0 +1,203 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+const KINDS: [Kind; 4] =
+    [Kind::MempipeFutex(Form::Safe), Kind::MempipeSpin(Form::Unsafe), Kind::Tcp, Kind::Cacheline];
+
+fn rules() -> Rules {
+    let trusted = Trust::Trusted;
+    Rules { local: true, protected: false, own_trust: trusted, peer_trust: trusted }
+}
+
+/// Two machines, the messages between them, and what each would have to do.
+struct Pair {
+    ends: [Moves; 2],
+    /// `links[i]` leads to end `i`.
+    links: [VecDeque<Message>; 2],
+    installed: [Vec<(u32, Kind)>; 2],
+    /// Epochs that the leader makes, that wait for a connection, and that the follower opens.
+    making: Vec<u32>,
+    connecting: Vec<u32>,
+    opening: Vec<u32>,
+    alive: bool,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        Pair {
+            ends: [Moves::new(Role::Leader, rules()), Moves::new(Role::Follower, rules())],
+            links: [VecDeque::new(), VecDeque::new()],
+            installed: [Vec::new(), Vec::new()],
+            making: Vec::new(),
+            connecting: Vec::new(),
+            opening: Vec::new(),
+            alive: true,
+        }
+    }
+
+    fn act(&mut self, side: usize) {
+        for action in self.ends[side].take_actions() {
+            match action {
+                Action::Make { epoch, .. } => self.making.push(epoch),
+                Action::Open { epoch, .. } => self.opening.push(epoch),
+                Action::Offer { epoch, kind, reason } => {
+                    let transport = kind.to_string();
+                    let offer =
+                        Message::Offer { epoch, transport, reason, port: None, token: None };
+                    self.links[1 - side].push_back(offer);
+                }
+                Action::Send(message) => self.links[1 - side].push_back(message),
+                Action::Install { epoch, kind, .. } => self.installed[side].push((epoch, kind)),
+                Action::Discard { .. } | Action::Failed { .. } => {}
+            }
+        }
+    }
+
+    /// One step; false if it changes nothing.
+    fn step(&mut self, choice: u8, argument: u8) -> bool {
+        let argument = argument as usize;
+        let side = match choice {
+            0 | 1 => {
+                let side = usize::from(choice);
+                self.ends[side].want(KINDS[argument % KINDS.len()], "test");
+                side
+            }
+            2 | 3 if !self.making.is_empty() => {
+                let epoch = self.making.remove(argument % self.making.len());
+                if choice == 2 {
+                    self.ends[0].make_failed(epoch, "test");
+                } else {
+                    let ready = argument.is_multiple_of(2);
+                    if !ready {
+                        self.connecting.push(epoch);
+                    }
+                    self.ends[0].made(epoch, ready);
+                }
+                0
+            }
+            4 if !self.connecting.is_empty() => {
+                let epoch = self.connecting.remove(argument % self.connecting.len());
+                self.ends[0].connected(epoch);
+                0
+            }
+            5 | 6 if !self.opening.is_empty() => {
+                let epoch = self.opening.remove(argument % self.opening.len());
+                match choice {
+                    5 => self.ends[1].open_failed(epoch, "test"),
+                    _ => self.ends[1].opened(epoch),
+                }
+                1
+            }
+            7 => {
+                self.ends[argument % 2].expired();
+                argument % 2
+            }
+            8 | 9 if self.alive => {
+                let side = usize::from(choice - 8);
+                let Some(message) = self.links[side].pop_front() else { return false };
+                self.ends[side].receive(message).expect("honest ends break no rule");
+                side
+            }
+            _ => return false,
+        };
+        self.act(side);
+        let [leader, follower] = &self.installed;
+        assert!(leader.starts_with(follower), "{leader:?} {follower:?}");
+        assert!(leader.windows(2).all(|two| two[0].0 < two[1].0), "epochs only grow");
+        true
+    }
+
+    /// Does everything that is under way, without failures.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let done = [3, 4, 6, 8, 9].map(|choice| self.step(choice, 0));
+            if done == [false; 5] {
+                return;
+            }
+        }
+        panic!("two ends never come to rest");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn both_ends_agree_on_the_order_of_epochs(
+        steps in proptest::collection::vec((0_u8..10, any::<u8>()), 0..300),
+        death in proptest::option::of(0_usize..300),
+    ) {
+        let mut pair = Pair::new();
+        for (number, (choice, argument)) in steps.into_iter().enumerate() {
+            pair.alive &= death != Some(number);
+            pair.step(choice, argument);
+        }
+        if pair.alive {
+            pair.settle();
+            prop_assert_eq!(&pair.installed[0], &pair.installed[1]);
+            prop_assert!(!pair.ends[0].is_busy() && !pair.ends[1].is_busy());
+            prop_assert!(pair.ends[1].asked.is_empty(), "every request is answered");
+        }
+    }
+
+    /// Whatever a hostile peer says, an end has a bounded amount of things to do about it.
+    #[test]
+    fn a_hostile_peer_gets_nothing_but_refusals(
+        says in proptest::collection::vec((0_u8..7, 0_u32..6, 0_usize..4), 0..200),
+        leads in any::<bool>(),
+    ) {
+        let role = if leads { Role::Leader } else { Role::Follower };
+        let rules = Rules { peer_trust: Trust::Untrusted, own_trust: Trust::Untrusted, ..rules() };
+        let mut moves = Moves::new(role, rules);
+        for (what, epoch, kind) in says {
+            let (transport, reason) = (KINDS[kind].to_string(), "x".repeat(4096));
+            let message = match what {
+                0 => Message::Offer { epoch, transport, reason, port: None, token: None },
+                1 => Message::Accept { epoch },
+                2 => Message::Refuse { epoch, reason },
+                3 => Message::Use { epoch },
+                4 => Message::Withdraw { epoch },
+                5 => Message::Request { transport, reason },
+                _ => Message::Decline { transport, reason },
+            };
+            let broken = moves.receive(message).is_err();
+            let actions = moves.take_actions();
+            prop_assert!(actions.len() <= 4, "{:?}", actions);
+            for action in &actions {
+                let bad = matches!(action, Action::Open { kind, .. } | Action::Make { kind, .. }
+                    | Action::Install { kind, .. }
+                    if kind.form() == Some(Form::Unsafe) || *kind == Kind::Cacheline);
+                prop_assert!(!bad, "{:?}", action);
+            }
+            if broken {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_offer_that_is_not_answered_is_withdrawn_and_the_late_answer_ignored() {
+    let mut leader = Moves::new(Role::Leader, rules());
+    leader.want(Kind::Tcp, "test");
+    leader.made(1, true);
+    leader.expired();
+    leader.receive(Message::Accept { epoch: 1 }).unwrap();
+    let actions = leader.take_actions();
+    assert!(actions.contains(&Action::Send(Message::Withdraw { epoch: 1 })), "{actions:?}");
+    assert!(!actions.iter().any(|action| matches!(action, Action::Install { .. })));
+    leader.want(Kind::Tcp, "again");
+    assert!(leader.take_actions().contains(&Action::Make { epoch: 2, kind: Kind::Tcp }));
+}
+
+#[test]
+fn rules_say_why() {
+    let far = Rules { local: false, protected: true, ..rules() };
+    assert!(far.check(Kind::Unix).unwrap_err().contains("another host"));
+    assert!(far.check(Kind::Tcp).unwrap_err().contains("tls"));
+    assert_eq!(far.check(Kind::Tls), Ok(()));
+    let wary = Rules { own_trust: Trust::Untrusted, ..rules() };
+    assert!(wary.check(Kind::MempipeSpin(Form::Unsafe)).unwrap_err().contains("safe form"));
+    assert_eq!(wary.check(Kind::MempipeSpin(Form::Safe)), Ok(()));
+}

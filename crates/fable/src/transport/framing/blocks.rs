@@ -1,0 +1,189 @@
+//! Memory of our own, in blocks that several messages share.
+//!
+//! Blocks are mapped rather than allocated: whoever splices their pages into a pipe may unmap them
+//! while they are there, but must not give them to an allocator.
+
+use std::ptr::NonNull;
+
+use crate::error::TransportResult;
+use crate::memory::{Mapping, PAGE_BYTES};
+
+/// The size of a block, unless one message needs more.
+pub(in crate::transport) const BLOCK_BYTES: usize = 64 << 10;
+
+/// How many unused blocks are kept for the next message; what is beyond goes back at once.
+const FREE_BLOCKS_MAX: usize = 4;
+
+/// Blocks are known by number. Each is held by whoever took it and by every message in it, and is
+/// used again when the last of them has let it go.
+#[derive(Default)]
+pub(in crate::transport) struct Blocks {
+    blocks: Vec<Block>,
+    /// Blocks with memory that nobody holds, the last one used at the end, while it is warm.
+    free: Vec<usize>,
+    /// Numbers without memory.
+    vacant: Vec<usize>,
+}
+
+#[derive(Default)]
+struct Block {
+    memory: Option<Mapping>,
+    holders: usize,
+}
+
+impl Blocks {
+    /// A block of at least this size, held once.
+    pub(super) fn take(&mut self, bytes: usize) -> TransportResult<usize> {
+        let fits = |&number: &usize| self.capacity(number) >= bytes;
+        let number = match self.free.iter().rposition(fits) {
+            Some(place) => self.free.remove(place),
+            None => {
+                let bytes = bytes.max(BLOCK_BYTES).next_multiple_of(PAGE_BYTES);
+                let memory = Some(Mapping::private(bytes)?);
+                let number = self.vacant.pop().unwrap_or_else(|| {
+                    self.blocks.push(Block::default());
+                    self.blocks.len() - 1
+                });
+                self.blocks[number].memory = memory;
+                number
+            }
+        };
+        self.hold(number);
+        Ok(number)
+    }
+
+    pub(super) fn hold(&mut self, number: usize) {
+        self.blocks[number].holders += 1;
+    }
+
+    pub(super) fn let_go(&mut self, number: usize) {
+        self.blocks[number].holders -= 1;
+        if self.blocks[number].holders > 0 {
+            return;
+        }
+        let is_long = |number: usize| self.capacity(number) > BLOCK_BYTES;
+        let long_one_is_kept = self.free.iter().any(|&free| is_long(free));
+        if self.free.len() < FREE_BLOCKS_MAX && !(is_long(number) && long_one_is_kept) {
+            self.free.push(number);
+        } else {
+            self.blocks[number].memory = None;
+            self.vacant.push(number);
+        }
+    }
+
+    /// Whether no message is left in the block.
+    pub(super) fn is_held_once(&self, number: usize) -> bool {
+        self.blocks[number].holders == 1
+    }
+
+    pub(super) fn capacity(&self, number: usize) -> usize {
+        self.blocks[number].memory.as_ref().map_or(0, |memory| memory.bytes())
+    }
+
+    /// The address of `bytes` bytes in a block.
+    pub(super) fn at(&self, number: usize, offset: usize, bytes: usize) -> NonNull<u8> {
+        let memory = self.blocks[number].memory.as_ref().expect("a block that is held has memory");
+        memory.at(offset, bytes)
+    }
+
+    /// Gives the memory to whoever still looks at it, for good.
+    pub(super) fn leak(&mut self) {
+        self.blocks.drain(..).for_each(std::mem::forget);
+    }
+}
+
+/// Places for messages, one behind the other in a block, as long as there is room.
+pub(in crate::transport) struct Pile {
+    blocks: Blocks,
+    /// The block in which the next place begins, at `filled`.
+    block: usize,
+    filled: usize,
+}
+
+/// A place in a pile, which holds its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport) struct Place {
+    pub(super) block: usize,
+    pub(super) start: usize,
+}
+
+impl Place {
+    /// The place in one word, as slots keep it.
+    pub(in crate::transport) fn to_token(self) -> u64 {
+        (self.block as u64) << 32 | self.start as u64
+    }
+
+    pub(in crate::transport) fn from_token(token: u64) -> Place {
+        Place { block: (token >> 32) as usize, start: (token & 0xffff_ffff) as usize }
+    }
+}
+
+impl Pile {
+    pub(in crate::transport) fn new() -> TransportResult<Pile> {
+        let mut blocks = Blocks::default();
+        let block = blocks.take(BLOCK_BYTES)?;
+        Ok(Pile { blocks, block, filled: 0 })
+    }
+
+    pub(in crate::transport) fn place(&mut self, bytes: usize) -> TransportResult<Place> {
+        if self.blocks.is_held_once(self.block) {
+            self.filled = 0;
+        }
+        if self.blocks.capacity(self.block) - self.filled < bytes {
+            let block = self.blocks.take(bytes)?;
+            self.blocks.let_go(self.block);
+            (self.block, self.filled) = (block, 0);
+        }
+        let place = Place { block: self.block, start: self.filled };
+        self.filled += bytes;
+        self.blocks.hold(self.block);
+        Ok(place)
+    }
+
+    /// Only the first `used` of the place's `bytes` are needed: the next place gets the rest, if
+    /// this was the last one.
+    pub(super) fn shrink(&mut self, place: Place, bytes: usize, used: usize) {
+        if place.block == self.block && place.start + bytes == self.filled {
+            self.filled = place.start + used;
+        }
+    }
+
+    pub(in crate::transport) fn at(&self, place: Place, bytes: usize) -> NonNull<u8> {
+        self.blocks.at(place.block, place.start, bytes)
+    }
+
+    pub(in crate::transport) fn let_go(&mut self, place: Place) {
+        self.blocks.let_go(place.block);
+    }
+
+    /// See [`Blocks::leak`].
+    pub(in crate::transport) fn leak(&mut self) {
+        self.blocks.leak();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_used_again_when_its_last_message_is_gone() {
+        let mut blocks = Blocks::default();
+        let first = blocks.take(10).unwrap();
+        blocks.hold(first);
+        blocks.let_go(first);
+        assert!(blocks.is_held_once(first));
+        assert_ne!(blocks.take(10).unwrap(), first, "it is still held");
+        blocks.let_go(first);
+        assert_eq!(blocks.take(10).unwrap(), first);
+    }
+
+    #[test]
+    fn what_is_kept_unused_is_bounded() {
+        let mut blocks = Blocks::default();
+        let taken: Vec<usize> = (0..100).map(|_| blocks.take(1 << 20).unwrap()).collect();
+        taken.into_iter().for_each(|number| blocks.let_go(number));
+        let kept: usize = (0..100).map(|number| blocks.capacity(number)).sum();
+        assert_eq!(kept, 1 << 20, "one long block is kept");
+    }
+}

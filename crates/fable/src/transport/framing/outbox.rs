@@ -1,0 +1,232 @@
+//! Messages into a stream of bytes.
+//!
+//! A slot has the header's room before it, and slots lie one behind the other in a block: a message
+//! is sent from where the application wrote it, and a batch of them is one piece of memory as long
+//! as they are committed in order and filled to the end.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use super::blocks::{BLOCK_BYTES, Pile, Place};
+use super::header::{HEADER_BYTES, Header, MESSAGE_BYTES_MAX};
+use crate::error::{TransportError, TransportResult};
+use crate::transport::slot::Owner;
+use crate::transport::{Record, SLOTS_MAX, WriteSlot};
+
+/// With more than this waiting to be sent there is no room for another message.
+const QUEUED_BYTES_MAX: usize = 256 << 10;
+
+/// What slots in the application's hands may take of this process's memory.
+const HELD_BYTES_MAX: usize = 4 * MESSAGE_BYTES_MAX;
+
+/// As many pieces go into one call.
+const PIECES_MAX: usize = 16;
+
+/// How long the memory of a message is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport) enum Keeping {
+    /// Until it is sent, because the kernel copies.
+    UntilSent,
+    /// Until the peer has read it. There is no room for more while this many bytes are unread.
+    UntilRead { bytes_max: usize },
+}
+
+pub(in crate::transport) struct Outbox {
+    name: &'static str,
+    owner: Owner,
+    pile: Pile,
+    held: usize,
+    held_bytes: usize,
+    /// Committed and not sent yet.
+    queue: VecDeque<Piece>,
+    queued_bytes: usize,
+    keeping: Keeping,
+    /// Sent and not read yet: the position in the stream behind each piece, and where it lies.
+    unread: VecDeque<(u64, Place)>,
+    /// How many bytes were sent since the beginning, and how many of them were read.
+    sent: u64,
+    acknowledged: u64,
+    batch: u32,
+    committed: u32,
+}
+
+/// A part of a block, from its place on.
+struct Piece {
+    place: Place,
+    end: usize,
+}
+
+impl Outbox {
+    pub(in crate::transport) fn new(
+        name: &'static str,
+        owner: Owner,
+        keeping: Keeping,
+    ) -> TransportResult<Outbox> {
+        Ok(Outbox {
+            name,
+            owner,
+            pile: Pile::new()?,
+            held: 0,
+            held_bytes: 0,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            keeping,
+            unread: VecDeque::new(),
+            sent: 0,
+            acknowledged: 0,
+            batch: 1,
+            committed: 0,
+        })
+    }
+
+    pub(in crate::transport) fn set_batch(&mut self, commits: u32) {
+        self.batch = commits.max(1);
+    }
+
+    /// Whether there is so much on its way that nothing may be added.
+    pub(in crate::transport) fn is_full(&self) -> bool {
+        let unread_bytes_max = match self.keeping {
+            Keeping::UntilSent => u64::MAX,
+            Keeping::UntilRead { bytes_max } => bytes_max as u64,
+        };
+        self.queued_bytes > QUEUED_BYTES_MAX || self.sent - self.acknowledged > unread_bytes_max
+    }
+
+    /// The peer has read this many bytes since the beginning.
+    pub(in crate::transport) fn acknowledge(&mut self, position: u64) -> TransportResult<()> {
+        if position < self.acknowledged || position > self.sent {
+            let what = "it has read what was not sent";
+            return Err(TransportError::Corrupt { transport: self.name, what });
+        }
+        self.acknowledged = position;
+        while let Some(&(end, place)) = self.unread.front()
+            && end <= position
+        {
+            self.unread.pop_front();
+            self.pile.let_go(place);
+        }
+        Ok(())
+    }
+
+    pub(in crate::transport) fn acquire(&mut self, bytes: usize) -> TransportResult<WriteSlot> {
+        if bytes > MESSAGE_BYTES_MAX {
+            let (bytes_max, transport) = (MESSAGE_BYTES_MAX, self.name);
+            return Err(TransportError::TooLong { bytes, bytes_max, transport });
+        }
+        if self.held >= SLOTS_MAX || self.held_bytes + bytes > HELD_BYTES_MAX {
+            return Err(TransportError::TooManySlots { held: self.held });
+        }
+        let place = self.pile.place(HEADER_BYTES + bytes)?;
+        self.held += 1;
+        self.held_bytes += bytes;
+        // SAFETY: the place is as long as header and message, and lies in memory that was zeroed
+        // once; it is the slot's until the pile gets it back.
+        Ok(unsafe {
+            let payload = self.pile.at(place, HEADER_BYTES + bytes).add(HEADER_BYTES);
+            WriteSlot::new(payload, bytes, self.owner, place.to_token())
+        })
+    }
+
+    /// Queues a message, and says whether it is time to send.
+    pub(in crate::transport) fn commit(
+        &mut self,
+        slot: WriteSlot,
+        bytes: usize,
+        record: Record,
+    ) -> TransportResult<bool> {
+        if slot.owner != self.owner {
+            return Err(TransportError::Foreign);
+        }
+        let bytes = bytes.min(slot.len());
+        let place = self.take_back(&slot, HEADER_BYTES + bytes);
+        let header = Header { bytes, record }.to_wire();
+        let before = self.pile.at(place, HEADER_BYTES).cast::<[u8; HEADER_BYTES]>();
+        // SAFETY: the room before the slot is reserved for this.
+        unsafe { before.write_unaligned(header) };
+        let end = place.start + HEADER_BYTES + bytes;
+        match self.queue.back_mut() {
+            Some(last)
+                if last.place.block == place.block
+                    && last.end == place.start
+                    && end - last.place.start <= BLOCK_BYTES =>
+            {
+                last.end = end;
+                self.pile.let_go(place);
+            }
+            _ => self.queue.push_back(Piece { place, end }),
+        }
+        self.queued_bytes += end - place.start;
+        self.committed += 1;
+        Ok(self.committed >= self.batch)
+    }
+
+    pub(in crate::transport) fn abandon(&mut self, slot: WriteSlot) {
+        if slot.owner == self.owner {
+            let place = self.take_back(&slot, 0);
+            self.pile.let_go(place);
+        }
+    }
+
+    fn take_back(&mut self, slot: &WriteSlot, used: usize) -> Place {
+        let place = Place::from_token(slot.token);
+        self.held -= 1;
+        self.held_bytes -= slot.len();
+        self.pile.shrink(place, HEADER_BYTES + slot.len(), used);
+        place
+    }
+
+    /// Sends what is queued, until `send`, which says how much it took, takes nothing more. True if
+    /// nothing is left.
+    pub(in crate::transport) fn send(
+        &mut self,
+        mut send: impl FnMut(&[IoSlice<'_>]) -> TransportResult<usize>,
+    ) -> TransportResult<bool> {
+        self.committed = 0;
+        while !self.queue.is_empty() {
+            let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
+            let count = self.queue.len().min(PIECES_MAX);
+            for (slice, piece) in pieces.iter_mut().zip(&self.queue) {
+                let bytes = piece.end - piece.place.start;
+                let start = self.pile.at(piece.place, bytes);
+                // SAFETY: the bytes lie within a block that the piece holds, and nobody writes to
+                // what is committed.
+                *slice = IoSlice::new(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) });
+            }
+            match send(&pieces[..count])? {
+                0 => return Ok(false),
+                sent => self.forget(sent),
+            }
+        }
+        Ok(true)
+    }
+
+    fn forget(&mut self, mut sent: usize) {
+        self.queued_bytes -= sent;
+        let mut position = self.sent;
+        self.sent += sent as u64;
+        while let Some(piece) = self.queue.front_mut() {
+            let bytes = piece.end - piece.place.start;
+            if sent < bytes {
+                piece.place.start += sent;
+                return;
+            }
+            sent -= bytes;
+            position += bytes as u64;
+            let place = piece.place;
+            self.queue.pop_front();
+            match self.keeping {
+                Keeping::UntilSent => self.pile.let_go(place),
+                Keeping::UntilRead { .. } => self.unread.push_back((position, place)),
+            }
+        }
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        if self.held > 0 {
+            // Somebody may still write to a slot.
+            self.pile.leak();
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Pipes: one each way as a transport, and what other transports need of them.
+//!
+//! A pipe's flags belong to both processes, so a peer could make it blocking at any time: every
+//! call here asks not to block by itself (`RWF_NOWAIT`, on pipes since Linux 6.4). Nor does a write
+//! to a dead peer raise `SIGPIPE` (`RWF_NOSIGNAL`, Linux 6.18); on older kernels it does, and a
+//! process that does not ignore that signal, as Rust programs do, dies of it.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use super::framing::{Framed, Keeping, Link, Need, Received};
+use super::{Offer, PathOptions, Transport};
+use crate::error::{TransportError, TransportResult};
+use crate::kind::Kind;
+
+/// What an unprivileged process may ask for, unless the administrator says otherwise
+/// (`/proc/sys/fs/pipe-max-size`).
+const PIPE_BYTES_MAX: usize = 1 << 20;
+
+/// What a pipe has at first.
+const PIPE_BYTES_MIN: usize = 64 << 10;
+
+/// Not in the C library's headers yet.
+const RWF_NOSIGNAL: libc::c_int = 0x100;
+
+/// Which end of a pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Reading,
+    Writing,
+}
+
+pub(super) fn create(options: PathOptions) -> TransportResult<(Box<dyn Transport>, Offer)> {
+    let (own_reading, peer_writing) = make(options.ring_bytes)?;
+    let (peer_reading, own_writing) = make(options.ring_bytes)?;
+    let own = PipeLink { reading: own_reading, writing: own_writing };
+    let offer = Offer { kind: Kind::Pipe, descriptors: vec![peer_reading, peer_writing] };
+    Ok((Box::new(Framed::new(Kind::Pipe, own, Keeping::UntilSent)?), offer))
+}
+
+pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
+    let [reading, writing] = <[_; 2]>::try_from(offer.descriptors)
+        .map_err(|_| TransportError::BadOffer("pipes come as two descriptors"))?;
+    check(reading.as_fd(), End::Reading)?;
+    check(writing.as_fd(), End::Writing)?;
+    let link = PipeLink { reading, writing };
+    Ok(Box::new(Framed::new(Kind::Pipe, link, Keeping::UntilSent)?))
+}
+
+/// A pipe's reading and writing end, with room for about `bytes`, as far as the system allows.
+pub(super) fn make(bytes: usize) -> TransportResult<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } < 0 {
+        return Err(TransportError::last("pipe2"));
+    }
+    // SAFETY: both descriptors are new and ours.
+    let (reading, writing) =
+        unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    let mut wanted = bytes.clamp(PIPE_BYTES_MIN, PIPE_BYTES_MAX);
+    while wanted > PIPE_BYTES_MIN && !resize(writing.as_fd(), wanted) {
+        wanted /= 2;
+    }
+    Ok((reading, writing))
+}
+
+fn resize(pipe: BorrowedFd<'_>, bytes: usize) -> bool {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    // SAFETY: a plain system call on a valid descriptor.
+    unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) >= 0 }
+}
+
+/// How much fits into the pipe.
+pub(super) fn bytes(pipe: BorrowedFd<'_>) -> TransportResult<usize> {
+    // SAFETY: a plain system call on a valid descriptor.
+    let bytes = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_GETPIPE_SZ) };
+    usize::try_from(bytes).map_err(|_| TransportError::last("fcntl F_GETPIPE_SZ"))
+}
+
+/// Refuses a peer's descriptor that is not this end of a pipe.
+pub(super) fn check(pipe: BorrowedFd<'_>, end: End) -> TransportResult<()> {
+    bytes(pipe).map_err(|_| TransportError::BadOffer("the descriptor is no pipe"))?;
+    // SAFETY: a plain system call on a valid descriptor.
+    let flags = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_GETFL) };
+    let wanted = match end {
+        End::Reading => libc::O_RDONLY,
+        End::Writing => libc::O_WRONLY,
+    };
+    if flags < 0 || flags & libc::O_ACCMODE != wanted {
+        return Err(TransportError::BadOffer("the pipe is open the wrong way"));
+    }
+    Ok(())
+}
+
+/// Writes some of the bytes, and says how many; 0 if the pipe is full.
+pub(super) fn write(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> TransportResult<usize> {
+    static FLAGS: AtomicI32 = AtomicI32::new(libc::RWF_NOWAIT | RWF_NOSIGNAL);
+    let count = libc::c_int::try_from(pieces.len()).unwrap_or(libc::c_int::MAX);
+    loop {
+        let flags = FLAGS.load(Ordering::Relaxed);
+        // SAFETY: slices of the standard library are laid out as the kernel's `iovec`.
+        let written =
+            unsafe { libc::pwritev2(pipe.as_raw_fd(), pieces.as_ptr().cast(), count, -1, flags) };
+        let Err(_) = usize::try_from(written) else {
+            return Ok(written as usize);
+        };
+        let source = io::Error::last_os_error();
+        match source.raw_os_error() {
+            Some(libc::EAGAIN) => return Ok(0),
+            Some(libc::EINTR) => {}
+            Some(libc::EPIPE) => return Err(TransportError::Closed),
+            Some(libc::EOPNOTSUPP | libc::EINVAL) if flags & RWF_NOSIGNAL != 0 => {
+                FLAGS.store(flags & !RWF_NOSIGNAL, Ordering::Relaxed);
+            }
+            _ => {
+                let call = "pwritev2 with RWF_NOWAIT (on pipes since Linux 6.4)";
+                return Err(TransportError::System { call, source });
+            }
+        }
+    }
+}
+
+/// Reads what is there.
+pub(super) fn read(pipe: BorrowedFd<'_>, room: &mut [u8]) -> TransportResult<Received> {
+    let piece = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+    loop {
+        // SAFETY: one piece, which is borrowed exclusively as long as the call.
+        let received =
+            unsafe { libc::preadv2(pipe.as_raw_fd(), &raw const piece, 1, -1, libc::RWF_NOWAIT) };
+        match usize::try_from(received) {
+            Ok(0) => return Ok(Received::End),
+            Ok(bytes) => return Ok(Received::Bytes(bytes)),
+            Err(_) => {
+                let source = io::Error::last_os_error();
+                match source.raw_os_error() {
+                    Some(libc::EAGAIN) => return Ok(Received::Nothing),
+                    Some(libc::EINTR) => {}
+                    _ => {
+                        let call = "preadv2 with RWF_NOWAIT (on pipes since Linux 6.4)";
+                        return Err(TransportError::System { call, source });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Two pipes as a stream each way.
+struct PipeLink {
+    reading: OwnedFd,
+    writing: OwnedFd,
+}
+
+impl Link for PipeLink {
+    fn send(&mut self, pieces: &[IoSlice<'_>]) -> TransportResult<usize> {
+        write(self.writing.as_fd(), pieces)
+    }
+
+    fn receive(&mut self, room: &mut [u8]) -> TransportResult<Received> {
+        read(self.reading.as_fd(), room)
+    }
+
+    fn readiness(&self, need: Need) -> (RawFd, i16) {
+        match need {
+            Need::Arrival | Need::Acknowledgement => (self.reading.as_raw_fd(), libc::POLLIN),
+            Need::Room => (self.writing.as_raw_fd(), libc::POLLOUT),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Messages on connected stream sockets: TCP with and without Nagle's algorithm, UNIX sockets, and
+//! Multipath TCP (section 2.1.1 of the paper, RFC 8684).
+//!
+//! A message costs the two copies of the kernel and no other, except where a block ends in the
+//! middle of it. A TCP end that is closed while messages for it are unread resets the connection:
+//! then the kernel may drop what that end had sent last. Flows end with a record of their own
+//! before they close.
+
+mod loopback;
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::framing::{Framed, Keeping, Link, Need, Received};
+use super::{Offer, Transport};
+use crate::error::{TransportError, TransportResult};
+use crate::kind::Kind;
+
+/// A connected pair in this kernel.
+pub(super) fn create(kind: Kind) -> TransportResult<(Box<dyn Transport>, Offer)> {
+    let (own, peer) = match kind {
+        Kind::Unix => loopback::unix()?,
+        Kind::Mptcp => loopback::tcp(Protocol::MPTCP)?,
+        _ => loopback::tcp(Protocol::TCP)?,
+    };
+    Ok((from_socket(own, kind)?, Offer { kind, descriptors: vec![peer] }))
+}
+
+pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
+    let [socket] = <[_; 1]>::try_from(offer.descriptors)
+        .map_err(|_| TransportError::BadOffer("a stream comes as one descriptor"))?;
+    from_socket(socket, offer.kind)
+}
+
+/// One end of a path over a connected stream socket, of which it becomes the owner. Nagle's
+/// algorithm is set as the kind says, and the congestion control to cubic if there is that: one
+/// that paces, as bbr does, slows the loopback down. Whether the socket blocks does not matter.
+///
+/// # Errors
+/// [`TransportError::BadOffer`] if the kind is none of [`Kind::Tcp`], [`Kind::TcpNodelay`],
+/// [`Kind::Unix`] and [`Kind::Mptcp`], or the socket is not of that kind, or not connected;
+/// [`TransportError::System`] if the kernel refuses.
+pub fn from_socket(socket: OwnedFd, kind: Kind) -> TransportResult<Box<dyn Transport>> {
+    let is_no_delay = match kind {
+        Kind::Tcp => Some(false),
+        Kind::TcpNodelay | Kind::Mptcp => Some(true),
+        Kind::Unix => None,
+        _ => return Err(TransportError::BadOffer("this transport is none on a plain socket")),
+    };
+    let socket = Socket::from(socket);
+    check(&socket, kind)?;
+    if let Some(is_no_delay) = is_no_delay {
+        tune(&socket, is_no_delay)?;
+    }
+    Ok(Box::new(Framed::new(kind, SocketLink { socket }, Keeping::UntilSent)?))
+}
+
+/// Refuses what is no connected stream socket of this kind.
+pub(super) fn check(socket: &Socket, kind: Kind) -> TransportResult<()> {
+    let refused = |_| TransportError::BadOffer("the descriptor is no socket");
+    if socket.r#type().map_err(refused)? != Type::STREAM {
+        return Err(TransportError::BadOffer("the socket is no stream"));
+    }
+    let domain = socket.domain().map_err(refused)?;
+    let protocol = socket.protocol().map_err(refused)?;
+    let is_internet = domain == Domain::IPV4 || domain == Domain::IPV6;
+    let is_of_kind = match kind {
+        Kind::Unix => domain == Domain::UNIX,
+        Kind::Mptcp => is_internet && protocol == Some(Protocol::MPTCP),
+        _ => is_internet && protocol == Some(Protocol::TCP),
+    };
+    if !is_of_kind {
+        return Err(TransportError::BadOffer("the socket is of another protocol"));
+    }
+    // An end whose peer has gone already is no longer connected, but may have messages.
+    match socket.peer_addr() {
+        Ok(_) => Ok(()),
+        Err(_) if matches!(socket.take_error(), Ok(Some(_))) => Ok(()),
+        Err(_) => Err(TransportError::BadOffer("the socket is not connected")),
+    }
+}
+
+/// Sets what matters for messages.
+pub(super) fn tune(socket: &Socket, is_no_delay: bool) -> TransportResult<()> {
+    socket
+        .set_tcp_nodelay(is_no_delay)
+        .map_err(|source| TransportError::System { call: "setsockopt TCP_NODELAY", source })?;
+    // A kernel without cubic keeps its own.
+    let _ = socket.set_tcp_congestion(b"cubic");
+    Ok(())
+}
+
+/// A socket as a stream of bytes. The calls themselves do not block, whatever the descriptor's
+/// flags say: a peer may share these and change them.
+pub(super) struct SocketLink {
+    pub(super) socket: Socket,
+}
+
+impl Link for SocketLink {
+    fn send(&mut self, pieces: &[IoSlice<'_>]) -> TransportResult<usize> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        loop {
+            let sent = match pieces {
+                [piece] => self.socket.send_with_flags(piece, flags),
+                pieces => self.socket.send_vectored_with_flags(pieces, flags),
+            };
+            match sent {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(0),
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                        return Err(TransportError::Closed);
+                    }
+                    _ => return Err(TransportError::System { call: "send", source: error }),
+                },
+            }
+        }
+    }
+
+    fn receive(&mut self, room: &mut [u8]) -> TransportResult<Received> {
+        loop {
+            // SAFETY: the room is valid for as many bytes; the descriptor is ours.
+            let received = unsafe {
+                libc::recv(
+                    self.socket.as_raw_fd(),
+                    room.as_mut_ptr().cast(),
+                    room.len(),
+                    libc::MSG_DONTWAIT,
+                )
+            };
+            match usize::try_from(received) {
+                Ok(0) => return Ok(Received::End),
+                Ok(bytes) => return Ok(Received::Bytes(bytes)),
+                Err(_) => {
+                    let source = io::Error::last_os_error();
+                    match source.kind() {
+                        io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
+                        io::ErrorKind::Interrupted => {}
+                        io::ErrorKind::ConnectionReset => return Ok(Received::End),
+                        _ => return Err(TransportError::System { call: "recv", source }),
+                    }
+                }
+            }
+        }
+    }
+
+    fn readiness(&self, need: Need) -> (RawFd, i16) {
+        let events = match need {
+            Need::Arrival | Need::Acknowledgement => libc::POLLIN,
+            Need::Room => libc::POLLOUT,
+        };
+        (self.socket.as_raw_fd(), events)
+    }
+}

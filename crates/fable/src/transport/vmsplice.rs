@@ -1,0 +1,190 @@
+//! Cooperative `vmsplice` (section 2.1.5 of the paper).
+//!
+//! The writer's pages themselves go into a pipe, and the reader's `read` is the only copy. The
+//! kernel does not say when that has happened, so the reader does, through a second pipe: how many
+//! bytes of the stream it has read so far, in eight bytes. Until then the writer keeps the pages as
+//! they are. A reader that lies about it gets messages that change under its eyes, and harms nobody
+//! else; one that says nothing stops the writer.
+//!
+//! A pipe has room for a number of pages, 16 at first, however little of each is used. Short
+//! messages share pages here and, in a batch, a place in the pipe. `SPLICE_F_GIFT` would be a lie:
+//! the pages are used again.
+//!
+//! A writer whose reader is dead gets `SIGPIPE`, which `vmsplice` cannot be asked to leave out:
+//! the process must ignore it, as Rust programs do.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use super::framing::{Framed, Keeping, Link, Need, Received};
+use super::pipe::{self, End};
+use super::{Offer, PathOptions, Transport};
+use crate::error::{TransportError, TransportResult};
+use crate::kind::Kind;
+
+/// How much of a writer's memory may be unread. The lower bound leaves room for what the reader
+/// has read and not acknowledged yet.
+const UNREAD_BYTES_MIN: usize = 4 * ACKNOWLEDGE_BYTES as usize;
+const UNREAD_BYTES_MAX: usize = 16 << 20;
+
+/// The reader speaks up after this many bytes, and whenever it finds the pipe empty.
+const ACKNOWLEDGE_BYTES: u64 = 64 << 10;
+
+/// The writer listens at least this often, so that the pipe of acknowledgements never fills: the
+/// last one would be lost on a writer that waits for it. Each call of `vmsplice` sends 16 pieces at
+/// most, and no piece or page is acknowledged in more than two parts.
+const CALLS_UNHEARD_MAX: u32 = 128;
+const BYTES_UNHEARD_MAX: u64 = 4 << 20;
+
+/// Reads of acknowledgements in a row.
+const READS_MAX: usize = 64;
+
+pub(super) fn create(options: PathOptions) -> TransportResult<(Box<dyn Transport>, Offer)> {
+    let (data_in, peer_data_out) = pipe::make(options.ring_bytes)?;
+    let (peer_data_in, data_out) = pipe::make(options.ring_bytes)?;
+    let (read_in, peer_read_out) = pipe::make(0)?;
+    let (peer_read_in, read_out) = pipe::make(0)?;
+    let descriptors = vec![peer_data_in, peer_data_out, peer_read_in, peer_read_out];
+    let transport = framed([data_in, data_out, read_in, read_out], options)?;
+    Ok((transport, Offer { kind: Kind::VmspliceCoop, descriptors }))
+}
+
+pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
+    let pipes = <[_; 4]>::try_from(offer.descriptors)
+        .map_err(|_| TransportError::BadOffer("vmsplice needs four pipes"))?;
+    for (number, pipe) in pipes.iter().enumerate() {
+        let end = if number % 2 == 0 { End::Reading } else { End::Writing };
+        pipe::check(pipe.as_fd(), end)?;
+    }
+    // What this end keeps is its own affair; the pipe's size says what the other end had in mind.
+    let ring_bytes = pipe::bytes(pipes[1].as_fd())?;
+    framed(pipes, PathOptions { ring_bytes })
+}
+
+fn framed(pipes: [OwnedFd; 4], options: PathOptions) -> TransportResult<Box<dyn Transport>> {
+    let bytes_max = options.ring_bytes.clamp(UNREAD_BYTES_MIN, UNREAD_BYTES_MAX);
+    let [data_in, data_out, read_in, read_out] = pipes;
+    let link = SpliceLink {
+        data_in,
+        data_out,
+        read_in,
+        read_out,
+        heard: 0,
+        calls_unheard: 0,
+        bytes_unheard: 0,
+        received: 0,
+        told: 0,
+    };
+    Ok(Box::new(Framed::new(Kind::VmspliceCoop, link, Keeping::UntilRead { bytes_max })?))
+}
+
+struct SpliceLink {
+    data_in: OwnedFd,
+    data_out: OwnedFd,
+    /// What the peer has read of ours, and what we have read of the peer's.
+    read_in: OwnedFd,
+    read_out: OwnedFd,
+    heard: u64,
+    calls_unheard: u32,
+    bytes_unheard: u64,
+    received: u64,
+    told: u64,
+}
+
+impl SpliceLink {
+    /// Tells the peer what was read. If that must wait, it is told with what is read next.
+    fn tell(&mut self) -> TransportResult<()> {
+        if self.told == self.received {
+            return Ok(());
+        }
+        let word = self.received.to_le_bytes();
+        match pipe::write(self.read_out.as_fd(), &[IoSlice::new(&word)]) {
+            Ok(0) | Err(TransportError::Closed) => Ok(()),
+            Ok(_) => {
+                self.told = self.received;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads what the peer has told; the last word counts. Words come whole, as they must be
+    /// written. More than fits into a pipe is not listened to at once.
+    fn hear(&mut self) -> TransportResult<()> {
+        (self.calls_unheard, self.bytes_unheard) = (0, 0);
+        let mut room = [0; 4096];
+        for _ in 0..READS_MAX {
+            let bytes = match pipe::read(self.read_in.as_fd(), &mut room)? {
+                Received::Bytes(bytes) => bytes,
+                Received::Nothing => return Ok(()),
+                Received::End => return Err(TransportError::Closed),
+            };
+            let (words, rest) = room[..bytes].as_chunks::<8>();
+            if !rest.is_empty() {
+                let what = "a broken acknowledgement";
+                return Err(TransportError::Corrupt { transport: "vmsplice-coop", what });
+            }
+            self.heard = words.last().map_or(self.heard, |word| u64::from_le_bytes(*word));
+            if bytes < room.len() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Link for SpliceLink {
+    fn send(&mut self, pieces: &[IoSlice<'_>]) -> TransportResult<usize> {
+        if self.calls_unheard >= CALLS_UNHEARD_MAX || self.bytes_unheard >= BYTES_UNHEARD_MAX {
+            self.hear()?;
+        }
+        self.calls_unheard += 1;
+        loop {
+            // SAFETY: slices of the standard library are laid out as the kernel's `iovec`. The
+            // pages stay as they are until the peer has read them, see `Keeping::UntilRead`.
+            let spliced = unsafe {
+                libc::vmsplice(
+                    self.data_out.as_raw_fd(),
+                    pieces.as_ptr().cast(),
+                    pieces.len(),
+                    libc::SPLICE_F_NONBLOCK,
+                )
+            };
+            if let Ok(bytes) = usize::try_from(spliced) {
+                self.bytes_unheard += bytes as u64;
+                return Ok(bytes);
+            }
+            let source = io::Error::last_os_error();
+            match source.raw_os_error() {
+                Some(libc::EAGAIN) => return Ok(0),
+                Some(libc::EINTR) => {}
+                Some(libc::EPIPE) => return Err(TransportError::Closed),
+                _ => return Err(TransportError::System { call: "vmsplice", source }),
+            }
+        }
+    }
+
+    fn receive(&mut self, room: &mut [u8]) -> TransportResult<Received> {
+        let received = pipe::read(self.data_in.as_fd(), room)?;
+        if let Received::Bytes(bytes) = received {
+            self.received += bytes as u64;
+        }
+        if received == Received::Nothing || self.received - self.told >= ACKNOWLEDGE_BYTES {
+            self.tell()?;
+        }
+        Ok(received)
+    }
+
+    fn acknowledged(&mut self) -> TransportResult<Option<u64>> {
+        self.hear()?;
+        Ok(Some(self.heard))
+    }
+
+    fn readiness(&self, need: Need) -> (RawFd, i16) {
+        match need {
+            Need::Arrival => (self.data_in.as_raw_fd(), libc::POLLIN),
+            Need::Room => (self.data_out.as_raw_fd(), libc::POLLOUT),
+            Need::Acknowledgement => (self.read_in.as_raw_fd(), libc::POLLIN),
+        }
+    }
+}

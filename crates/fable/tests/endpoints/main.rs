@@ -1,0 +1,4 @@
+//! Endpoints, listeners and the connection to the daemon, seen from outside.
+
+mod daemon;
+mod rig;

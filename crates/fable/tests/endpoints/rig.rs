@@ -1,0 +1,273 @@
+//! A name daemon for tests, in a thread of the test: it speaks the protocol over a real socket, can
+//! be made to misbehave, and can die.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fable::packet;
+use fable::protocol::{ToDaemon, ToProcess, VERSION};
+use fable::{EndpointOptions, FlowId, Name, Peer, Trust};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// Generous: only a hang takes that long.
+pub(crate) const GUARD: Duration = Duration::from_secs(20);
+
+/// What the daemon does with a message.
+pub(crate) enum Deed {
+    /// What a good daemon does.
+    Serve,
+    /// Nothing.
+    Ignore,
+    /// It closes the connection.
+    Close,
+    /// It sends this instead.
+    Send(Vec<(Vec<u8>, Vec<OwnedFd>)>),
+}
+
+type Whim = Box<dyn FnMut(&ToDaemon) -> Deed + Send>;
+
+/// The daemon; it dies when dropped, and its socket's file goes with it.
+pub(crate) struct TestDaemon {
+    path: PathBuf,
+    stop: UnixStream,
+    heard: Arc<Mutex<Vec<ToDaemon>>>,
+    orders: Arc<Mutex<Vec<ToProcess>>>,
+    thread: Option<JoinHandle<()>>,
+    _directory: Option<tempfile::TempDir>,
+}
+
+impl TestDaemon {
+    pub(crate) fn start() -> TestDaemon {
+        TestDaemon::with_whims(|_| Deed::Serve)
+    }
+
+    pub(crate) fn with_whims(whim: impl FnMut(&ToDaemon) -> Deed + Send + 'static) -> TestDaemon {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fabled.sock");
+        let mut daemon = TestDaemon::at(&path, whim);
+        daemon._directory = Some(directory);
+        daemon
+    }
+
+    pub(crate) fn at(
+        path: &Path,
+        whim: impl FnMut(&ToDaemon) -> Deed + Send + 'static,
+    ) -> TestDaemon {
+        let listener = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking(), None).unwrap();
+        listener.bind(&SockAddr::unix(path).unwrap()).unwrap();
+        listener.listen(64).unwrap();
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        let heard = Arc::<Mutex<Vec<ToDaemon>>>::default();
+        let orders = Arc::<Mutex<Vec<ToProcess>>>::default();
+        let broker = Broker {
+            listener,
+            stopped,
+            heard: Arc::clone(&heard),
+            orders: Arc::clone(&orders),
+            whim: Box::new(whim),
+            clients: HashMap::new(),
+            names: HashMap::new(),
+            last: 0,
+        };
+        let thread = Some(std::thread::spawn(move || broker.run()));
+        TestDaemon { path: path.to_owned(), stop, heard, orders, thread, _directory: None }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Endpoints of this daemon.
+    pub(crate) fn options(&self) -> EndpointOptions {
+        fable::Endpoint::options().socket(&self.path).timeout(GUARD)
+    }
+
+    /// Everything that processes have said so far.
+    pub(crate) fn heard(&self) -> Vec<ToDaemon> {
+        self.heard.lock().unwrap().clone()
+    }
+
+    /// Tells all processes.
+    pub(crate) fn order(&self, order: ToProcess) {
+        self.orders.lock().unwrap().push(order);
+    }
+
+    /// Waits until something of the kind has been said.
+    pub(crate) fn wait_to_hear(&self, what: &str, matches: impl Fn(&ToDaemon) -> bool) -> ToDaemon {
+        let deadline = Instant::now() + GUARD;
+        loop {
+            if let Some(message) = self.heard().into_iter().find(&matches) {
+                return message;
+            }
+            assert!(Instant::now() < deadline, "never heard {what}: {:?}", self.heard());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for TestDaemon {
+    fn drop(&mut self) {
+        self.stop.shutdown(std::net::Shutdown::Both).unwrap();
+        let ended = self.thread.take().unwrap().join();
+        let _ = std::fs::remove_file(&self.path);
+        if !std::thread::panicking() {
+            ended.unwrap();
+        }
+    }
+}
+
+struct Broker {
+    listener: Socket,
+    stopped: UnixStream,
+    heard: Arc<Mutex<Vec<ToDaemon>>>,
+    orders: Arc<Mutex<Vec<ToProcess>>>,
+    whim: Whim,
+    clients: HashMap<i32, OwnedFd>,
+    names: HashMap<Name, (i32, Trust)>,
+    last: u64,
+}
+
+impl Broker {
+    fn run(mut self) {
+        loop {
+            let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut entries = vec![entry(self.stopped.as_raw_fd())];
+            entries.push(entry(self.listener.as_raw_fd()));
+            entries.extend(self.clients.keys().map(|fd| entry(*fd)));
+            // SAFETY: the entries outlive the call.
+            unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, 5) };
+            if entries[0].revents != 0 {
+                return;
+            }
+            if let Ok((client, _)) = self.listener.accept() {
+                self.clients.insert(client.as_raw_fd(), client.into());
+            }
+            for entry in &entries[2..] {
+                if entry.revents != 0 {
+                    self.serve(entry.fd);
+                }
+            }
+            let orders = std::mem::take(&mut *self.orders.lock().unwrap());
+            for order in orders {
+                for client in self.clients.values() {
+                    say(client, &order, &[]);
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, client: i32) {
+        let socket = &self.clients[&client];
+        let packet = match packet::receive(socket.as_fd()) {
+            Ok(Some(packet)) => packet,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            _ => return self.close(client),
+        };
+        let message: ToDaemon = serde_json::from_slice(&packet.bytes).unwrap();
+        let deed = (self.whim)(&message);
+        match deed {
+            Deed::Serve => self.answer(client, &message),
+            Deed::Ignore => {}
+            Deed::Close => self.close(client),
+            Deed::Send(packets) => {
+                for (bytes, descriptors) in packets {
+                    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+                    let _ = packet::send(socket.as_fd(), &bytes, &descriptors);
+                }
+            }
+        }
+        self.heard.lock().unwrap().push(message);
+    }
+
+    fn close(&mut self, client: i32) {
+        self.clients.remove(&client);
+        self.names.retain(|_, (owner, _)| *owner != client);
+    }
+
+    fn answer(&mut self, client: i32, message: &ToDaemon) {
+        let socket = &self.clients[&client];
+        match message.clone() {
+            ToDaemon::Hello { .. } => {
+                say(socket, &ToProcess::Welcome { version: VERSION, host: "here".into() }, &[]);
+            }
+            ToDaemon::Register { request, name, trust, .. } => {
+                if self.names.contains_key(&name) {
+                    let reason = format!("{name} is taken");
+                    return say(socket, &ToProcess::Refused { request, reason }, &[]);
+                }
+                self.names.insert(name.clone(), (client, trust));
+                say(socket, &ToProcess::Registered { request, name }, &[]);
+            }
+            ToDaemon::Unregister { name } => drop(self.names.remove(&name)),
+            ToDaemon::Connect { request, name, trust, transport } => {
+                self.connect(client, request, name, trust, transport);
+            }
+            _ => {}
+        }
+    }
+
+    fn connect(
+        &mut self,
+        client: i32,
+        request: u64,
+        name: Name,
+        trust: Trust,
+        transport: Option<String>,
+    ) {
+        let socket = &self.clients[&client];
+        let Some((owner, _)) = self.names.get(&name) else {
+            let reason = format!("nobody has {name}");
+            return say(socket, &ToProcess::Refused { request, reason }, &[]);
+        };
+        self.last += 1;
+        let flow = FlowId(self.last);
+        let (leader, follower) = packet::pair().unwrap();
+        let page = fable::page::create().unwrap();
+        let transport = transport.unwrap_or_else(|| "mempipe-futex-safe".to_owned());
+        let incoming = ToProcess::Incoming {
+            flow,
+            name: name.clone(),
+            peer: somebody(),
+            trust,
+            local: true,
+            protected: false,
+            transport: transport.clone(),
+            reason: "a test".into(),
+        };
+        say(&self.clients[owner], &incoming, &[&leader, &page]);
+        let reason = "a test".into();
+        let peer = somebody();
+        let connected = ToProcess::Connected { request, flow, name, peer, transport, reason };
+        say(socket, &connected, &[&follower, &page]);
+    }
+}
+
+fn say(client: &OwnedFd, message: &ToProcess, descriptors: &[&OwnedFd]) {
+    let descriptors: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
+    // Who has gone in between hears nothing.
+    let _ = packet::send(client.as_fd(), &serde_json::to_vec(message).unwrap(), &descriptors);
+}
+
+pub(crate) fn somebody() -> Peer {
+    Peer { host: "here".into(), pid: 1, uid: 0, gid: 0, program: "somebody".into() }
+}
+
+/// How many descriptors this process has open.
+pub(crate) fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Waits until something is so.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + GUARD;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
