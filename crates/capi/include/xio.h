@@ -11,17 +11,21 @@
  * byte is copied that the transport need not copy. A server, whose client is in
  * examples/c/xio_client.c:
  *
- *     struct xio_buffer message;
+ *     struct xio_buffer message, reply;
  *     xio_context *echo = xio_register_name("fable://echo", NULL);
  *     xio_handle flow = xio_accept(xio_listen(echo), -1);
  *
- *     while (xio_getreadbuf(flow, &message, 1, -1) == 1)
- *         xio_commit(flow, &message);
+ *     while (xio_getreadbuf(flow, &message, 1, -1) == 1) {
+ *         xio_getwritebuf(flow, message.bytes, &reply, 1, -1);
+ *         memcpy(reply.data, message.data, message.bytes);
+ *         xio_commit(flow, &reply);
+ *         xio_release(&message);
+ *     }
  *
  * The paper: Steven Smith et al., The Case for Reconfigurable I/O Channels, RESoLVE 2012. The calls
  * are those of its Table 2, and what they need beside them.
  *
- * Names. fable://service and fable://service/instance are kept by the name daemon, fabled(8).
+ * Names. fable://service and fable://service/instance are kept by the name daemon, fabled.
  * tcp://host:port and unix:///path reach programs that know nothing of flows, without a daemon: each
  * buffer that is obtained holds whatever bytes have arrived, each that is committed is sent as bytes,
  * and there is no other transport to move to.
@@ -60,6 +64,9 @@
 
 /* No handle. */
 #define XIO_NONE (-1)
+
+/* For xio_getwritebuf(): a size that suits long transfers. */
+#define XIO_ANY UINT32_MAX
 
 /* What happened to a flow, in struct xio_event. */
 typedef enum xio_event_type {
@@ -208,12 +215,12 @@ typedef struct xio_counters {
 typedef struct xio_poll {
     /* The flow or listener; entries with XIO_NONE are passed over. */
     xio_handle handle;
-    /*
-     * POLLIN: a message, a connection, an event of xio_getevent(), or the end. POLLOUT: room for
-     * a message, after xio_getwritebuf() has found none.
-     */
+    /* POLLIN; or 0 to pass the entry over. */
     int16_t events;
-    /* Which of them are there; POLLERR: the next call will fail; POLLNVAL: EBADF. */
+    /*
+     * POLLIN if the flow may go on: there is a message, the end, an event for xio_getevent(), or
+     * room for a message after a call has found none; or a flow to be accepted. POLLNVAL: EBADF.
+     */
     int16_t revents;
     /* Zero. */
     uint32_t reserved;
@@ -320,7 +327,7 @@ int xio_getreadbuf(xio_handle handle, struct xio_buffer *buffers, int limit, int
 
 /*
  * Allocates buffers for messages, at most limit of them, each of that many bytes (paper, Table 2);
- * bytes 0 stands for a size that suits long transfers. Fill them, and commit them in the order of
+ * XIO_ANY stands for a size that suits long transfers. Fill them, and commit them in the order of
  * the array. This is where back-pressure happens: there may be room for fewer or for none.
  *
  * timeout_ms: 0 to take the room that is there; below 0 to wait for the first buffer for ever.

@@ -1,6 +1,6 @@
 //! Buffers: a message that has arrived, or room for one (paper, section 3.1.3).
 
-use super::types::{XIO_NONE, xio_buffer, xio_handle};
+use super::types::{XIO_ANY, XIO_NONE, xio_buffer, xio_handle};
 use super::{Table, no_flow, on_flow, on_table};
 use crate::failure::{Failure, status, value};
 use crate::slots::Slots;
@@ -36,15 +36,21 @@ enum Buffer {
 }
 
 impl Held {
-    fn of_message(home: xio_handle, message: ReadBuffer) -> (Held, u32) {
-        let (data, bytes, epoch) = (message.as_ptr(), message.len(), message.epoch());
-        let data = data.cast_mut().cast();
-        (Held { home, data, bytes, buffer: Buffer::Read(message) }, epoch)
+    /// A buffer that is going to be kept.
+    fn new(home: xio_handle, buffer: Buffer) -> Held {
+        Held { home, data: ptr::null_mut(), bytes: 0, buffer }
     }
 
-    fn of_room(home: xio_handle, mut room: WriteBuffer) -> (Held, u32) {
-        let (data, bytes, epoch) = (room.as_mut_ptr().cast(), room.len(), room.epoch());
-        (Held { home, data, bytes, buffer: Buffer::Write(room) }, epoch)
+    /// What C is told of a buffer, once it has its place.
+    fn show(&mut self, token: i64) -> xio_buffer {
+        let (data, epoch);
+        (data, self.bytes, epoch) = match &mut self.buffer {
+            Buffer::Read(message) => (message.as_ptr().cast_mut(), message.len(), message.epoch()),
+            Buffer::Write(room) => (room.as_mut_ptr(), room.len(), room.epoch()),
+        };
+        self.data = data.cast();
+        let Held { home: handle, data, bytes, .. } = *self;
+        xio_buffer { data, bytes, handle, token: token as u64, epoch, reserved: 0 }
     }
 }
 
@@ -65,10 +71,11 @@ const GONE: xio_buffer = xio_buffer {
 /// `buffers` must be null or point to `limit` structs.
 unsafe fn give(
     held: &mut Slots<Held>,
+    home: xio_handle,
     buffers: *mut xio_buffer,
     limit: c_int,
     timeout_ms: c_int,
-    mut next: impl FnMut(Option<Duration>) -> Result<(Held, u32), Failure>,
+    mut next: impl FnMut(Option<Duration>) -> Result<Buffer, Failure>,
 ) -> Result<c_int, Failure> {
     if buffers.is_null() {
         return Err(Failure::NULL);
@@ -80,19 +87,17 @@ unsafe fn give(
     let mut given = 0;
     while given < limit && !held.is_full() {
         let timeout = if given == 0 { duration_of(timeout_ms) } else { Some(Duration::ZERO) };
-        let (buffer, epoch) = match next(timeout) {
+        let buffer = match next(timeout) {
             Ok(buffer) => buffer,
             Err(Failure::Flow(Error::WouldBlock | Error::TimedOut)) => break,
             // What is wrong now will be wrong at the next call.
             Err(_) if given > 0 => break,
             Err(failure) => return Err(failure),
         };
-        let (data, bytes, handle) = (buffer.data, buffer.bytes, buffer.home);
-        let token = held.keep(buffer) as u64;
+        let token = held.keep(Held::new(home, buffer));
+        let Some(held) = held.get(token) else { break };
         // SAFETY: the caller has room for `limit` buffers.
-        unsafe {
-            buffers.add(given).write(xio_buffer { data, bytes, handle, token, epoch, reserved: 0 });
-        }
+        unsafe { buffers.add(given).write(held.show(token)) };
         given += 1;
     }
     Ok(given as c_int)
@@ -127,14 +132,14 @@ pub unsafe extern "C" fn xio_getreadbuf(
 ) -> c_int {
     let given = on_flow(handle, |flow, held| {
         let next = |timeout| match read(flow, timeout)? {
-            Some(message) => Ok(Held::of_message(handle, message)),
+            Some(message) => Ok(Buffer::Read(message)),
             None => Err(Failure::own(
                 libc::ENODATA,
                 "the peer has ended its direction of the flow, and all that it sent was obtained",
             )),
         };
         // SAFETY: the caller vouches for the array.
-        unsafe { give(held, buffers, limit, timeout_ms, next) }
+        unsafe { give(held, handle, buffers, limit, timeout_ms, next) }
     });
     value(given, -1)
 }
@@ -148,7 +153,7 @@ fn read(flow: &Flow, timeout: Option<Duration>) -> Result<Option<ReadBuffer>, Er
 }
 
 /// Allocates buffers for messages, at most limit of them, each of that many bytes (paper, Table 2);
-/// bytes 0 stands for a size that suits long transfers. Fill them, and commit them in the order of
+/// XIO_ANY stands for a size that suits long transfers. Fill them, and commit them in the order of
 /// the array. This is where back-pressure happens: there may be room for fewer or for none.
 ///
 /// timeout_ms: 0 to take the room that is there; below 0 to wait for the first buffer for ever.
@@ -175,13 +180,10 @@ pub unsafe extern "C" fn xio_getwritebuf(
 ) -> c_int {
     let given = on_flow(handle, |flow, held| {
         let preferred = || flow.message_bytes_max().min(PREFERRED_BYTES);
-        let bytes = if bytes == 0 { preferred() } else { bytes };
-        let next = |timeout| {
-            let room = write(flow, bytes, timeout)?;
-            Ok(Held::of_room(handle, room))
-        };
+        let bytes = if bytes == XIO_ANY as usize { preferred() } else { bytes };
+        let next = |timeout| Ok(Buffer::Write(write(flow, bytes, timeout)?));
         // SAFETY: the caller vouches for the array.
-        unsafe { give(held, buffers, limit, timeout_ms, next) }
+        unsafe { give(held, handle, buffers, limit, timeout_ms, next) }
     });
     value(given, -1)
 }

@@ -121,15 +121,14 @@ pub extern "C" fn xio_listen(context: *mut xio_context) -> xio_handle {
 #[unsafe(no_mangle)]
 pub extern "C" fn xio_accept(listener: xio_handle, timeout_ms: c_int) -> xio_handle {
     let accepted = on_table(|table| {
-        let listener = shared::listener(listener).map_err(|failure| {
-            match table.flows.get(listener) {
+        let listener =
+            shared::listener(listener).map_err(|failure| match table.flows.get(listener) {
                 Some(_) => Failure::own(
                     libc::EOPNOTSUPP,
                     "the handle is a flow's: accept from what xio_listen gave",
                 ),
                 None => failure,
-            }
-        })?;
+            })?;
         let accepted = table.add(|| match duration_of(timeout_ms) {
             Some(Duration::ZERO) => listener.try_accept(),
             Some(timeout) => listener.accept_timeout(timeout),
@@ -162,10 +161,7 @@ pub extern "C" fn xio_accept(listener: xio_handle, timeout_ms: c_int) -> xio_han
 ///
 /// name must be a string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn xio_connect(
-    context: *mut xio_context,
-    name: *const c_char,
-) -> xio_handle {
+pub unsafe extern "C" fn xio_connect(context: *mut xio_context, name: *const c_char) -> xio_handle {
     let connected = on_table(|table| {
         let endpoint = shared::context(context)?;
         // SAFETY: the caller vouches for the string.

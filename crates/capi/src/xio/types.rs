@@ -15,6 +15,9 @@ pub type xio_handle = i64;
 /// No handle.
 pub const XIO_NONE: i64 = -1;
 
+/// For xio_getwritebuf(): a size that suits long transfers.
+pub const XIO_ANY: u32 = u32::MAX;
+
 /// How much an end trusts the other one not to change a message after committing it.
 #[repr(C)]
 pub enum xio_trust {
@@ -147,10 +150,10 @@ pub struct xio_counters {
 pub struct xio_poll {
     /// The flow or listener; entries with XIO_NONE are passed over.
     pub handle: xio_handle,
-    /// POLLIN: a message, a connection, an event of xio_getevent(), or the end. POLLOUT: room for
-    /// a message, after xio_getwritebuf() has found none.
+    /// POLLIN; or 0 to pass the entry over.
     pub events: i16,
-    /// Which of them are there; POLLERR: the next call will fail; POLLNVAL: EBADF.
+    /// POLLIN if the flow may go on: there is a message, the end, an event for xio_getevent(), or
+    /// room for a message after a call has found none; or a flow to be accepted. POLLNVAL: EBADF.
     pub revents: i16,
     /// Zero.
     pub reserved: u32,

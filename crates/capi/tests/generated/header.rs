@@ -28,9 +28,7 @@ pub(crate) const HEADERS: [Source; 2] = [
         calls: &["mp_"],
         related: ".BR io_uring (7),\n.BR epoll (7),\n.BR xio (7)",
         includes: &["sched.h", "stddef.h", "stdint.h", "sys/socket.h", "sys/uio.h"],
-        files: &[
-            "types", "lifecycle", "members", "requests", "dispatch", "sockets", "failure",
-        ],
+        files: &["types", "lifecycle", "members", "requests", "dispatch", "sockets", "failure"],
     },
     Source {
         name: "xio",
