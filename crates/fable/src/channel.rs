@@ -53,8 +53,8 @@ impl Flow {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Channel`] if the channel takes no more, [`Error::System`] if there can be no further
-    /// descriptor, and what [`Flow::descriptor`] says.
+    /// [`Error::Channel`] if the channel takes no more, [`Error::System`] if there can be no
+    /// further descriptor, and what [`Flow::descriptor`] says.
     pub fn watch<C>(&self, channel: &mut Channel<C>, cookie: C) -> Result<Handle> {
         watch(self.descriptor()?, channel, cookie)
     }

@@ -1,8 +1,8 @@
 //! The process's connection to the name daemon.
 //!
 //! One connection per process and socket, shared by all endpoints and flows that came from there.
-//! Whoever asks something waits on a thread of its own with a time-out; the agent thread alone reads
-//! what the daemon says. When the daemon goes away, every question that it has not answered fails
+//! Whoever asks something waits on a thread of its own with a time-out; the agent thread alone
+//! reads what the daemon says. When the daemon goes away, every question that it has not answered fails
 //! at once, and flows stay as they are: if there are names or flows, the agent connects again, with
 //! growing pauses, registers the names and announces the flows.
 

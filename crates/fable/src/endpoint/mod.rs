@@ -25,8 +25,8 @@ use registration::{Place, Registration};
 
 /// One party of a conversation: a name under which others find it, and a place to connect from.
 ///
-/// The name is this endpoint's until it and its [`Listener`] are dropped, or the process ends. Names
-/// of the `fable` scheme need the name daemon ([`Error::NoDaemon`] says how to start it); `tcp://`
+/// The name is this endpoint's until it and its [`Listener`] are dropped, or the process ends.
+/// Names of the `fable` scheme need the name daemon ([`Error::NoDaemon`] says how to start it); `tcp://`
 /// and `unix://` names are sockets, and reach programs that know nothing of us.
 ///
 /// An endpoint can be used by several threads; the flows that it makes belong to one thread each.
@@ -102,8 +102,8 @@ impl Endpoint {
     /// has arrived, each that is committed is sent as its bytes.
     ///
     /// # Errors
-    /// [`Error::BadName`]; [`Error::NoDaemon`]; [`Error::Refused`] with what the daemon or the other
-    /// end says; [`Error::TimedOut`]; [`Error::Forked`]; [`Error::System`].
+    /// [`Error::BadName`]; [`Error::NoDaemon`]; [`Error::Refused`] with what the daemon or the
+    /// other end says; [`Error::TimedOut`]; [`Error::Forked`]; [`Error::System`].
     pub fn connect(&self, name: &str) -> Result<Flow> {
         self.check_process()?;
         let name: Name = name.parse()?;

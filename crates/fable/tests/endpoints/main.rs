@@ -1,4 +1,9 @@
-//! Endpoints, listeners and the connection to the daemon, seen from outside.
+//! Endpoints, listeners, the connection to the daemon, and waiting, seen from outside.
 
+mod alone;
 mod daemon;
+mod flows;
+mod foreign;
+mod programs;
 mod rig;
+mod waiting;

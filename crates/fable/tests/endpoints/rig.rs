@@ -30,6 +30,7 @@ pub(crate) enum Deed {
     Send(Vec<(Vec<u8>, Vec<OwnedFd>)>),
 }
 
+type Order = (ToProcess, Vec<OwnedFd>);
 type Whim = Box<dyn FnMut(&ToDaemon) -> Deed + Send>;
 
 /// The daemon; it dies when dropped, and its socket's file goes with it.
@@ -37,7 +38,8 @@ pub(crate) struct TestDaemon {
     path: PathBuf,
     stop: UnixStream,
     heard: Arc<Mutex<Vec<ToDaemon>>>,
-    orders: Arc<Mutex<Vec<ToProcess>>>,
+    orders: Arc<Mutex<Vec<Order>>>,
+    pages: Arc<Mutex<usize>>,
     thread: Option<JoinHandle<()>>,
     _directory: Option<tempfile::TempDir>,
 }
@@ -64,19 +66,21 @@ impl TestDaemon {
         listener.listen(64).unwrap();
         let (stop, stopped) = UnixStream::pair().unwrap();
         let heard = Arc::<Mutex<Vec<ToDaemon>>>::default();
-        let orders = Arc::<Mutex<Vec<ToProcess>>>::default();
+        let orders = Arc::<Mutex<Vec<Order>>>::default();
+        let pages = Arc::<Mutex<usize>>::default();
         let broker = Broker {
             listener,
             stopped,
             heard: Arc::clone(&heard),
             orders: Arc::clone(&orders),
+            pages: Arc::clone(&pages),
             whim: Box::new(whim),
             clients: HashMap::new(),
             names: HashMap::new(),
             last: 0,
         };
         let thread = Some(std::thread::spawn(move || broker.run()));
-        TestDaemon { path: path.to_owned(), stop, heard, orders, thread, _directory: None }
+        TestDaemon { path: path.to_owned(), stop, heard, orders, pages, thread, _directory: None }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -93,9 +97,14 @@ impl TestDaemon {
         self.heard.lock().unwrap().clone()
     }
 
+    /// How many announcements came with a page.
+    pub(crate) fn pages(&self) -> usize {
+        *self.pages.lock().unwrap()
+    }
+
     /// Tells all processes.
-    pub(crate) fn order(&self, order: ToProcess) {
-        self.orders.lock().unwrap().push(order);
+    pub(crate) fn order(&self, order: ToProcess, descriptors: Vec<OwnedFd>) {
+        self.orders.lock().unwrap().push((order, descriptors));
     }
 
     /// Waits until something of the kind has been said.
@@ -126,7 +135,8 @@ struct Broker {
     listener: Socket,
     stopped: UnixStream,
     heard: Arc<Mutex<Vec<ToDaemon>>>,
-    orders: Arc<Mutex<Vec<ToProcess>>>,
+    orders: Arc<Mutex<Vec<Order>>>,
+    pages: Arc<Mutex<usize>>,
     whim: Whim,
     clients: HashMap<i32, OwnedFd>,
     names: HashMap<Name, (i32, Trust)>,
@@ -154,9 +164,10 @@ impl Broker {
                 }
             }
             let orders = std::mem::take(&mut *self.orders.lock().unwrap());
-            for order in orders {
+            for (order, descriptors) in orders {
+                let descriptors: Vec<_> = descriptors.iter().collect();
                 for client in self.clients.values() {
-                    say(client, &order, &[]);
+                    say(client, &order, &descriptors);
                 }
             }
         }
@@ -170,6 +181,10 @@ impl Broker {
             _ => return self.close(client),
         };
         let message: ToDaemon = serde_json::from_slice(&packet.bytes).unwrap();
+        if let (ToDaemon::Announce { .. }, [page]) = (&message, &packet.descriptors[..]) {
+            fable::page::Page::open(page.as_fd()).unwrap();
+            *self.pages.lock().unwrap() += 1;
+        }
         let deed = (self.whim)(&message);
         match deed {
             Deed::Serve => self.answer(client, &message),
@@ -256,11 +271,6 @@ fn say(client: &OwnedFd, message: &ToProcess, descriptors: &[&OwnedFd]) {
 
 pub(crate) fn somebody() -> Peer {
     Peer { host: "here".into(), pid: 1, uid: 0, gid: 0, program: "somebody".into() }
-}
-
-/// How many descriptors this process has open.
-pub(crate) fn open_descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 /// Waits until something is so.
