@@ -82,10 +82,10 @@ impl Endpoint {
             return Err(Error::Refused { reason });
         };
         let backlog = match registration.place() {
-            Place::Daemon(daemon) => {
+            Place::Daemon(daemon, number) => {
                 let settings = self.options.flow_settings(self.options.deadline());
                 let backlog = Arc::new(Backlog::new(settings)?);
-                daemon.listen(registration.name(), Some(Arc::clone(&backlog)))?;
+                daemon.listen(registration.name(), *number, Arc::clone(&backlog))?;
                 Some(backlog)
             }
             Place::Socket(bound) => {
@@ -125,7 +125,10 @@ impl Endpoint {
                     (flow, name, peer, link, page, false, true)
                 }
                 Found::Elsewhere { flow, name, peer, addresses, ticket, protected, page } => {
-                    let link = remote::open_link(&name, &addresses, &ticket, deadline)?;
+                    let link = remote::open_link(&name, &addresses, &ticket, deadline);
+                    let link = link.inspect_err(|error| {
+                        daemon.ended((flow, Role::Follower), &error.to_string());
+                    })?;
                     (flow, name, peer, link, page, protected, false)
                 }
             };
@@ -160,7 +163,7 @@ impl Endpoint {
     /// The daemon that has the endpoint's name, or that the options tell.
     fn daemon(&self) -> Arc<Daemon> {
         match self.registration.as_ref().map(|registration| registration.place()) {
-            Some(Place::Daemon(daemon)) => Arc::clone(daemon),
+            Some(Place::Daemon(daemon, _)) => Arc::clone(daemon),
             _ => self.options.daemon(),
         }
     }

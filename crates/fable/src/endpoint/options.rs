@@ -111,8 +111,9 @@ impl EndpointOptions {
         let (name, place) = match name {
             Name::Fable { .. } => {
                 let daemon = self.daemon();
-                let full = daemon.register(&name, &self.access, self.trust, self.deadline())?;
-                (full, Place::Daemon(daemon))
+                let (full, number) =
+                    daemon.register(&name, &self.access, self.trust, self.deadline())?;
+                (full, Place::Daemon(daemon, number))
             }
             Name::Tcp { .. } | Name::Unix { .. } => {
                 let (bound, full) = Bound::new(&name)?;
