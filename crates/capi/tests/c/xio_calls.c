@@ -358,7 +358,9 @@ static void children_have_nothing(void)
         flow_pair(ends);
         say(ends[0], "child");
         hear_and_release(ends[1], "child");
-        exit(EXIT_SUCCESS);
+        /* Without a question for leaks: the parent's buffers are not the child's to free. */
+        execl("/bin/true", "true", NULL);
+        _exit(EXIT_FAILURE);
     }
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
     CHECK(xio_commit(ends[0], &buffer) == 0);
