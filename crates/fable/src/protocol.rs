@@ -339,11 +339,17 @@ pub enum Answer {
     Names {
         /// The names.
         names: Vec<NameEntry>,
+        /// Whether another answer to the same question goes on with the list.
+        #[serde(default)]
+        more: bool,
     },
     /// To `Flows`.
     Flows {
         /// The flows.
         flows: Vec<FlowEntry>,
+        /// Whether another answer to the same question goes on with the list.
+        #[serde(default)]
+        more: bool,
     },
     /// To `Move` and `Protect`: done.
     Done {

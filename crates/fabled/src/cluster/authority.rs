@@ -1,0 +1,350 @@
+//! The authority of a host: it signs what the two ends of a TLS path show each other.
+//!
+//! Each host has one, whose certificate stands in etcd beside the host's addresses. Each end of
+//! each flow gets a key and a certificate of its own, for an hour and for the name
+//! `<role>.<flow>.flow.fable`: that end of that flow, and nothing else, so that the other end can
+//! tell that it speaks to the process that the two daemons meant.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fable::protocol::{FlowId, Role};
+use fable::transport::TlsKeys;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
+};
+use serde::{Deserialize, Serialize};
+
+const VERSION: u32 = 1;
+const FILE: &str = "authority.json";
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+/// How long a flow's certificate is good. Paths that were opened with it may live longer.
+const LEAF_LIFE: Duration = Duration::from_secs(3600);
+/// By how much the clocks of two hosts may differ.
+const SKEW: Duration = Duration::from_secs(300);
+const AUTHORITY_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Why there is no authority, or no certificate of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthorityError {
+    /// Its file cannot be read or written.
+    #[error("cannot {what} {path}: {source}; the state directory must belong to the daemon")]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Others could have read the key.
+    #[error("{path} is open to others (mode {mode:o}): remove it, and a new one is made")]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Its file holds something else.
+    #[error("{path} holds no authority ({why}): remove it, and a new one is made")]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Something could not be signed.
+    #[error("cannot make a certificate: {0}")]
+    Signing(#[from] rcgen::Error),
+}
+
+type Result<T> = std::result::Result<T, AuthorityError>;
+
+/// Signs the keys of one host's flows.
+pub struct Authority {
+    certificate: Vec<u8>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// The file. One, so that key and certificate cannot disagree.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    host: String,
+    /// DER in base64.
+    certificate: String,
+    /// PKCS #8 in base64.
+    private_key: String,
+}
+
+impl Authority {
+    /// A new one, which is forgotten with this process: flows that live on with another daemon
+    /// need nothing of it until they open their next path.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Signing`] if there is no randomness.
+    pub fn in_memory(host: &str) -> Result<Authority> {
+        let key = KeyPair::generate()?;
+        let params = authority_params(host);
+        let certificate = params.self_signed(&key)?.der().to_vec();
+        Ok(Authority { certificate, issuer: Issuer::new(params, key) })
+    }
+
+    /// That of an earlier daemon of this host, from `authority.json` in a directory, or a new one,
+    /// which is stored there and only readable by this user.
+    ///
+    /// # Errors
+    /// [`AuthorityError`] if the file is unusable or cannot be written.
+    pub fn in_directory(host: &str, directory: &Path) -> Result<Authority> {
+        let path = directory.join(FILE);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Authority::create(host, &path);
+            }
+            Err(source) => return Err(AuthorityError::File { what: "open", path, source }),
+        };
+        let failed = |source| AuthorityError::File { what: "read", path: path.clone(), source };
+        let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
+        if mode & 0o077 != 0 {
+            return Err(AuthorityError::Exposed { path, mode });
+        }
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
+        let unusable = |why: String| AuthorityError::Unusable { path: path.clone(), why };
+        let stored: Stored =
+            serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
+        if stored.version != VERSION {
+            return Err(unusable(format!("it has version {}", stored.version)));
+        }
+        if stored.host != host {
+            return Err(unusable(format!("it belongs to host {}", stored.host)));
+        }
+        let decoded = |text: &str| STANDARD.decode(text).map_err(|why| unusable(why.to_string()));
+        let certificate = decoded(&stored.certificate)?;
+        let key = KeyPair::try_from(decoded(&stored.private_key)?.as_slice())
+            .map_err(|error| unusable(error.to_string()))?;
+        let public = key.der_bytes();
+        if !certificate.windows(public.len()).any(|part| part == public) {
+            return Err(unusable("the certificate is for another key".to_owned()));
+        }
+        Ok(Authority { certificate, issuer: Issuer::new(authority_params(host), key) })
+    }
+
+    fn create(host: &str, path: &Path) -> Result<Authority> {
+        let authority = Authority::in_memory(host)?;
+        let stored = Stored {
+            version: VERSION,
+            host: host.to_owned(),
+            certificate: STANDARD.encode(&authority.certificate),
+            private_key: STANDARD.encode(authority.issuer.key().serialize_der()),
+        };
+        let failed = |what| {
+            let path = path.to_owned();
+            move |source| AuthorityError::File { what, path, source }
+        };
+        // Written beside it and renamed, so that there is never half a file.
+        let draft = path.with_extension("new");
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&draft)
+            .map_err(failed("create"))?;
+        let text = serde_json::to_vec(&stored).map_err(io::Error::from).map_err(failed("write"))?;
+        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed("write"))?;
+        fs::rename(&draft, path).map_err(failed("rename"))?;
+        Ok(authority)
+    }
+
+    /// The certificate, DER: what others must trust.
+    pub fn certificate(&self) -> &[u8] {
+        &self.certificate
+    }
+
+    /// A new key with a certificate for one end of a flow whose other end's certificate is signed
+    /// by one of these authorities (DER).
+    ///
+    /// # Errors
+    /// [`AuthorityError::Signing`] if there is no randomness.
+    pub fn issue(&self, flow: FlowId, role: Role, authorities: Vec<Vec<u8>>) -> Result<TlsKeys> {
+        let other = match role {
+            Role::Leader => Role::Follower,
+            Role::Follower => Role::Leader,
+        };
+        let key = KeyPair::generate()?;
+        let name = end_name(flow, role);
+        let mut params = CertificateParams::new(vec![name.clone()])?;
+        params.distinguished_name = common_name(&name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        let now = SystemTime::now();
+        params.not_before = (now - SKEW).into();
+        params.not_after = (now + LEAF_LIFE).into();
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok(TlsKeys {
+            chain: vec![certificate.der().to_vec(), self.certificate.clone()],
+            private_key: key.serialize_der(),
+            authorities,
+            peer_name: end_name(flow, other),
+        })
+    }
+}
+
+/// The name in the certificate of one end.
+fn end_name(flow: FlowId, role: Role) -> String {
+    let role = match role {
+        Role::Leader => "leader",
+        Role::Follower => "follower",
+    };
+    format!("{role}.{:016x}.flow.fable", flow.0)
+}
+
+fn authority_params(host: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = common_name(&format!("FABLE authority of host {host}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let now = SystemTime::now();
+    params.not_before = (now - SKEW).into();
+    params.not_after = (now + AUTHORITY_LIFE).into();
+    params
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut distinguished = DistinguishedName::new();
+    distinguished.push(DnType::CommonName, name);
+    distinguished
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    use rustls::server::WebPkiClientVerifier;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::Arc;
+
+    const FLOW: FlowId = FlowId(0xabcd);
+
+    fn roots(keys: &TlsKeys) -> Arc<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        for authority in &keys.authorities {
+            roots.add(CertificateDer::from(authority.clone())).unwrap();
+        }
+        Arc::new(roots)
+    }
+
+    fn chain(keys: &TlsKeys) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let chain = keys.chain.iter().cloned().map(CertificateDer::from).collect();
+        (chain, PrivateKeyDer::try_from(keys.private_key.clone()).unwrap())
+    }
+
+    /// A handshake with client certificates between two ends, in memory.
+    fn handshake(leader: &TlsKeys, follower: &TlsKeys) -> std::result::Result<(), String> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots(leader), provider.clone());
+        let (certificates, key) = chain(leader);
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(verifier.build().unwrap())
+            .with_single_cert(certificates, key)
+            .unwrap();
+        let (certificates, key) = chain(follower);
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots(follower))
+            .with_client_auth_cert(certificates, key)
+            .unwrap();
+        let name = ServerName::try_from(follower.peer_name.clone()).unwrap();
+        let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
+        let mut server = ServerConnection::new(Arc::new(server)).unwrap();
+        while client.is_handshaking() || server.is_handshaking() {
+            let mut bytes = Vec::new();
+            client.write_tls(&mut bytes).unwrap();
+            server.read_tls(&mut bytes.as_slice()).unwrap();
+            server.process_new_packets().map_err(|error| format!("leader: {error}"))?;
+            let mut bytes = Vec::new();
+            server.write_tls(&mut bytes).unwrap();
+            client.read_tls(&mut bytes.as_slice()).unwrap();
+            client.process_new_packets().map_err(|error| format!("follower: {error}"))?;
+        }
+        Ok(())
+    }
+
+    fn issue(own: &Authority, role: Role, flow: FlowId, other: &Authority) -> TlsKeys {
+        own.issue(flow, role, vec![other.certificate().to_vec()]).unwrap()
+    }
+
+    #[test]
+    fn the_two_ends_of_a_flow_trust_each_other_and_nobody_else() {
+        let [a, b, stranger] = ["a", "b", "a"].map(|host| Authority::in_memory(host).unwrap());
+        let leader = issue(&a, Role::Leader, FLOW, &b);
+        let follower = issue(&b, Role::Follower, FLOW, &a);
+        assert_eq!(leader.peer_name, "follower.000000000000abcd.flow.fable");
+        handshake(&leader, &follower).unwrap();
+
+        let forged = issue(&stranger, Role::Leader, FLOW, &b);
+        assert!(handshake(&forged, &follower).unwrap_err().starts_with("follower"));
+        let forged = issue(&stranger, Role::Follower, FLOW, &a);
+        assert!(handshake(&leader, &forged).unwrap_err().starts_with("leader"));
+        let other_flow = issue(&a, Role::Leader, FlowId(1), &b);
+        assert!(handshake(&other_flow, &follower).unwrap_err().starts_with("follower"));
+        let other_role = issue(&a, Role::Follower, FLOW, &b);
+        assert!(handshake(&other_role, &follower).unwrap_err().starts_with("follower"));
+    }
+
+    #[test]
+    fn an_authority_survives_in_its_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = Authority::in_directory("a", directory.path()).unwrap();
+        let mode = fs::metadata(directory.path().join(FILE)).unwrap().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        let again = Authority::in_directory("a", directory.path()).unwrap();
+        assert_eq!(first.certificate(), again.certificate());
+        let b = Authority::in_memory("b").unwrap();
+        let leader = issue(&again, Role::Leader, FLOW, &b);
+        handshake(&leader, &issue(&b, Role::Follower, FLOW, &first)).unwrap();
+    }
+
+    #[test]
+    fn files_that_hold_no_authority_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        Authority::in_directory("a", directory.path()).unwrap();
+        let refused = |host: &str| match Authority::in_directory(host, directory.path()) {
+            Err(error) => error.to_string(),
+            Ok(_) => panic!("accepted"),
+        };
+        assert!(refused("b").contains("belongs to host a"));
+        let good: Stored = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let other = Authority::in_memory("a").unwrap();
+        let mixed = Stored { certificate: STANDARD.encode(other.certificate()), ..good };
+        fs::write(&path, serde_json::to_vec(&mixed).unwrap()).unwrap();
+        assert!(refused("a").contains("for another key"));
+        fs::write(&path, "{}").unwrap();
+        assert!(refused("a").contains("holds no authority"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(refused("a").contains("open to others (mode 640)"));
+        let missing = directory.path().join("missing");
+        assert!(
+            Authority::in_directory("a", &missing)
+                .is_err_and(|error| { error.to_string().starts_with("cannot create ") })
+        );
+    }
+}

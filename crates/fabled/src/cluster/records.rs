@@ -1,0 +1,283 @@
+//! What stands in etcd, and nothing else may be believed of it:
+//!
+//! | key | value | lease |
+//! | --- | --- | --- |
+//! | `/fable/<zone>/names/<service>/<instance>` | [`NameRecord`] | of the host |
+//! | `/fable/<zone>/hosts/<host>` | [`HostRecord`] | of the host |
+//! | `/fable/<zone>/key` | [`KeyRecord`] | none |
+//!
+//! Values are JSON with a version. Whoever can write to etcd can say anything: what does not fit
+//! its key, or is longer than it may be, is no record.
+
+use std::net::SocketAddr;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fable::Name;
+use fable::protocol::Peer;
+use ring::digest;
+use serde::{Deserialize, Serialize};
+
+const VERSION: u32 = 1;
+const VALUE_BYTES_MAX: usize = 16 * 1024;
+const LABEL_BYTES_MAX: usize = 64;
+const ADDRESSES_MAX: usize = 16;
+const PROGRAM_BYTES_MAX: usize = 256;
+/// Of a zone's secret.
+pub(super) const SECRET_BYTES: usize = 32;
+
+/// A key of a zone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Name(Name),
+    Host(String),
+    Secret,
+}
+
+/// Who has a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct NameRecord {
+    version: u32,
+    /// Which daemon wrote this, should two call themselves the same: see [`identity_of`].
+    pub(super) identity: String,
+    pub(super) owner: Peer,
+}
+
+/// Where a host's daemon is, and who signs its keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct HostRecord {
+    version: u32,
+    pub(super) addresses: Vec<SocketAddr>,
+    /// Its authority's certificate, DER in base64.
+    authority: String,
+}
+
+/// The secret of a zone, base64, with which tickets are signed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KeyRecord {
+    version: u32,
+    secret: String,
+}
+
+/// Why a value is no record.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BadRecord {
+    #[error("its key is none of ours")]
+    Key,
+    #[error("it is longer than {VALUE_BYTES_MAX} bytes")]
+    TooLong,
+    #[error("it is not understood: {0}")]
+    Malformed(#[from] serde_json::Error),
+    #[error("it has version {0}, this daemon knows {VERSION}")]
+    Version(u32),
+    #[error("{0}")]
+    Content(&'static str),
+}
+
+/// A name for zones and hosts: what may stand between the slashes of a key.
+pub(super) fn is_label(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=LABEL_BYTES_MAX).contains(&text.len()) && text.bytes().all(allowed)
+}
+
+/// What all keys of a zone begin with.
+pub(super) fn prefix(zone: &str) -> String {
+    format!("/fable/{zone}/")
+}
+
+impl Key {
+    /// The key behind a zone's prefix. A name without an instance has none.
+    pub(super) fn path(&self, zone: &str) -> Option<String> {
+        let prefix = prefix(zone);
+        match self {
+            Key::Name(Name::Fable { service, instance: Some(instance) }) => {
+                Some(format!("{prefix}names/{service}/{instance}"))
+            }
+            Key::Name(_) => None,
+            Key::Host(host) => Some(format!("{prefix}hosts/{host}")),
+            Key::Secret => Some(format!("{prefix}key")),
+        }
+    }
+
+    pub(super) fn parse(zone: &str, key: &[u8]) -> Result<Key, BadRecord> {
+        let text = std::str::from_utf8(key).map_err(|_| BadRecord::Key)?;
+        let rest = text.strip_prefix(&prefix(zone)).ok_or(BadRecord::Key)?;
+        let mut parts = rest.split('/');
+        let key = (parts.next(), parts.next(), parts.next(), parts.next());
+        match key {
+            (Some("key"), None, ..) => Ok(Key::Secret),
+            (Some("hosts"), Some(host), None, _) if is_label(host) => {
+                Ok(Key::Host(host.to_owned()))
+            }
+            (Some("names"), Some(service), Some(instance), None) => {
+                let name = format!("fable://{service}/{instance}").parse();
+                name.map(Key::Name).map_err(|_| BadRecord::Key)
+            }
+            _ => Err(BadRecord::Key),
+        }
+    }
+}
+
+impl NameRecord {
+    pub(super) fn new(identity: &str, owner: &Peer) -> NameRecord {
+        NameRecord { version: VERSION, identity: identity.to_owned(), owner: owner.clone() }
+    }
+
+    pub(super) fn parse(value: &[u8]) -> Result<NameRecord, BadRecord> {
+        let record: NameRecord = parse(value, |record: &NameRecord| record.version)?;
+        check(is_label(&record.identity), "its identity is none")?;
+        check(is_label(&record.owner.host), "its host's name is none")?;
+        check(record.owner.program.len() <= PROGRAM_BYTES_MAX, "its program's name is too long")?;
+        Ok(record)
+    }
+}
+
+impl HostRecord {
+    pub(super) fn new(addresses: &[SocketAddr], authority: &[u8]) -> HostRecord {
+        let authority = STANDARD.encode(authority);
+        HostRecord { version: VERSION, addresses: Vec::new(), authority }.with_addresses(addresses)
+    }
+
+    /// The same with these addresses; those beyond the most that a record may have are left out.
+    pub(super) fn with_addresses(&self, addresses: &[SocketAddr]) -> HostRecord {
+        let addresses = addresses.iter().take(ADDRESSES_MAX).copied().collect();
+        HostRecord { addresses, ..self.clone() }
+    }
+
+    pub(super) fn parse(value: &[u8]) -> Result<HostRecord, BadRecord> {
+        let record: HostRecord = parse(value, |record: &HostRecord| record.version)?;
+        check(record.addresses.len() <= ADDRESSES_MAX, "it has too many addresses")?;
+        let usable = |address: &SocketAddr| address.port() != 0 && !address.ip().is_unspecified();
+        check(record.addresses.iter().all(usable), "an address cannot be connected to")?;
+        check(record.authority().is_some(), "its authority is not base64")?;
+        Ok(record)
+    }
+
+    /// The certificate, DER.
+    pub(super) fn authority(&self) -> Option<Vec<u8>> {
+        STANDARD.decode(&self.authority).ok()
+    }
+
+    pub(super) fn identity(&self) -> Option<String> {
+        self.authority().map(|authority| identity_of(&authority))
+    }
+}
+
+impl KeyRecord {
+    pub(super) fn new(secret: &[u8; SECRET_BYTES]) -> KeyRecord {
+        KeyRecord { version: VERSION, secret: STANDARD.encode(secret) }
+    }
+
+    pub(super) fn parse(value: &[u8]) -> Result<[u8; SECRET_BYTES], BadRecord> {
+        let record: KeyRecord = parse(value, |record: &KeyRecord| record.version)?;
+        let secret = STANDARD.decode(&record.secret).ok();
+        let secret = secret.and_then(|secret| secret.try_into().ok());
+        secret.ok_or(BadRecord::Content("its secret has not 256 bits"))
+    }
+}
+
+/// Tells daemons apart that give their host the same name: their authority's fingerprint.
+pub(super) fn identity_of(authority: &[u8]) -> String {
+    let digest = digest::digest(&digest::SHA256, authority);
+    digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn parse<'a, T: Deserialize<'a>>(
+    value: &'a [u8],
+    version: impl Fn(&T) -> u32,
+) -> Result<T, BadRecord> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(BadRecord::TooLong);
+    }
+    let record: T = serde_json::from_slice(value)?;
+    match version(&record) {
+        VERSION => Ok(record),
+        other => Err(BadRecord::Version(other)),
+    }
+}
+
+fn check(holds: bool, otherwise: &'static str) -> Result<(), BadRecord> {
+    if holds { Ok(()) } else { Err(BadRecord::Content(otherwise)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner() -> Peer {
+        let (host, program) = ("a".to_owned(), "kv".to_owned());
+        Peer { host, pid: 1, uid: 2, gid: 3, program }
+    }
+
+    #[test]
+    fn keys_parse_back() {
+        for key in [
+            Key::Name("fable://kv/1".parse().unwrap()),
+            Key::Host("host-1.example".to_owned()),
+            Key::Secret,
+        ] {
+            let path = key.path("zone").unwrap();
+            assert_eq!(Key::parse("zone", path.as_bytes()).unwrap(), key);
+            assert!(Key::parse("other", path.as_bytes()).is_err());
+        }
+        assert_eq!(Key::Name("fable://kv".parse().unwrap()).path("zone"), None);
+    }
+
+    #[test]
+    fn foreign_keys_are_none_of_ours() {
+        for key in [
+            &b"/fable/zone/"[..],
+            b"/fable/zone/key/x",
+            b"/fable/zone/hosts/",
+            b"/fable/zone/hosts/a/b",
+            b"/fable/zone/hosts/a b",
+            b"/fable/zone/names/kv",
+            b"/fable/zone/names/kv/1/2",
+            b"/fable/zone/names/k v/1",
+            b"/fable/zone/names/\xff/1",
+        ] {
+            assert!(Key::parse("zone", key).is_err(), "{}", String::from_utf8_lossy(key));
+        }
+    }
+
+    #[test]
+    fn records_parse_back() {
+        let name = NameRecord::new("abc", &owner());
+        assert_eq!(NameRecord::parse(&serde_json::to_vec(&name).unwrap()).unwrap(), name);
+        let host = HostRecord::new(&["10.0.0.1:7000".parse().unwrap()], b"certificate");
+        assert_eq!(HostRecord::parse(&serde_json::to_vec(&host).unwrap()).unwrap(), host);
+        assert_eq!(host.authority().unwrap(), b"certificate");
+        let key = KeyRecord::new(&[7; SECRET_BYTES]);
+        assert_eq!(KeyRecord::parse(&serde_json::to_vec(&key).unwrap()).unwrap(), [7; 32]);
+    }
+
+    #[test]
+    fn hostile_values_are_no_records() {
+        let good = serde_json::to_value(NameRecord::new("abc", &owner())).unwrap();
+        let tampered = |path: &str, value: serde_json::Value| {
+            let mut record = good.clone();
+            *record.pointer_mut(path).unwrap() = value;
+            NameRecord::parse(record.to_string().as_bytes())
+        };
+        assert!(matches!(tampered("/version", 2.into()), Err(BadRecord::Version(2))));
+        assert!(matches!(tampered("/owner/host", "../b".into()), Err(BadRecord::Content(_))));
+        assert!(matches!(tampered("/identity", "".into()), Err(BadRecord::Content(_))));
+        let long = "x".repeat(PROGRAM_BYTES_MAX + 1);
+        assert!(matches!(tampered("/owner/program", long.into()), Err(BadRecord::Content(_))));
+        assert!(matches!(tampered("/owner/pid", "one".into()), Err(BadRecord::Malformed(_))));
+        let long = "x".repeat(VALUE_BYTES_MAX);
+        assert!(matches!(tampered("/owner/program", long.into()), Err(BadRecord::TooLong)));
+        for value in ["", "[]", "{}", "\u{0}", r#"{"version":1}"#] {
+            assert!(NameRecord::parse(value.as_bytes()).is_err(), "{value}");
+            assert!(HostRecord::parse(value.as_bytes()).is_err(), "{value}");
+            assert!(KeyRecord::parse(value.as_bytes()).is_err(), "{value}");
+        }
+        for addresses in [vec!["0.0.0.0:1"], vec!["10.0.0.1:0"]] {
+            let addresses: Vec<_> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+            let value = serde_json::to_vec(&HostRecord::new(&addresses, b"")).unwrap();
+            assert!(HostRecord::parse(&value).is_err());
+        }
+        let short = r#"{"version":1,"secret":"AAAA"}"#;
+        assert!(KeyRecord::parse(short.as_bytes()).is_err());
+    }
+}

@@ -1,0 +1,262 @@
+//! Tickets: what the daemon of the connecting end signs for the daemon of the listening end, so
+//! that nobody else can speak for a process of its host.
+//!
+//! A ticket is one line of JSON: `{"ticket": TEXT, "signature": BASE64}`. TEXT is JSON itself, and
+//! what is signed are its bytes, so that there is no question of how it is written. The signature
+//! is HMAC-SHA256 (RFC 2104) under the zone's secret; whoever can read that secret in etcd can
+//! speak for every host of the zone. A ticket can be used once, and for a minute.
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::hmac;
+use serde::{Deserialize, Serialize};
+
+use super::records::SECRET_BYTES;
+use crate::cluster_link::Ticket;
+
+/// How long a ticket is good.
+const LIFE: Duration = Duration::from_secs(60);
+/// By how much the clocks of two hosts may differ.
+const SKEW: Duration = Duration::from_secs(30);
+/// The longest line, with its end.
+pub(super) const LINE_BYTES_MAX: usize = 4096;
+/// Tickets that are remembered because they could be shown again.
+const REMEMBERED_MAX: usize = 64 * 1024;
+
+/// Why a ticket is refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BadTicket {
+    #[error("it is no ticket")]
+    Malformed,
+    #[error("its signature is wrong; do both hosts use the same etcd and zone?")]
+    Signature,
+    #[error("it is for host `{0}`")]
+    Target(String),
+    #[error("it has expired; do the hosts' clocks agree?")]
+    Expired,
+    #[error("it is good for longer than a ticket may be; do the hosts' clocks agree?")]
+    TooLong,
+    #[error("it was used before")]
+    Replayed,
+    #[error("too many tickets were used within their life")]
+    TooMany,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    ticket: String,
+    signature: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Text {
+    #[serde(flatten)]
+    ticket: Ticket,
+    target: String,
+    /// Seconds since 1970.
+    expires_s: u64,
+    /// 128 random bits in base64.
+    nonce: String,
+}
+
+/// Writes a ticket for the daemon of `target`, without the end of the line. `None` if it would be
+/// longer than a line may be.
+pub(super) fn seal(
+    ticket: &Ticket,
+    target: &str,
+    secret: &[u8; SECRET_BYTES],
+    nonce: [u8; 16],
+    now: SystemTime,
+) -> Option<String> {
+    let text = Text {
+        ticket: ticket.clone(),
+        target: target.to_owned(),
+        expires_s: seconds(now + LIFE),
+        nonce: STANDARD.encode(nonce),
+    };
+    let ticket = serde_json::to_string(&text).ok()?;
+    let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), ticket.as_bytes());
+    let line = Line { ticket, signature: STANDARD.encode(signature) };
+    serde_json::to_string(&line).ok().filter(|line| line.len() < LINE_BYTES_MAX)
+}
+
+/// Remembers the tickets that were shown to it.
+#[derive(Default)]
+pub(super) struct Inspector {
+    used: HashSet<String>,
+    by_expiry: BTreeSet<(u64, String)>,
+}
+
+impl Inspector {
+    /// Reads a line, without its end, that was written under one of these secrets for `host`.
+    pub(super) fn open(
+        &mut self,
+        line: &[u8],
+        host: &str,
+        secrets: &[[u8; SECRET_BYTES]],
+        now: SystemTime,
+    ) -> Result<Ticket, BadTicket> {
+        if line.len() > LINE_BYTES_MAX {
+            return Err(BadTicket::Malformed);
+        }
+        let line: Line = serde_json::from_slice(line).map_err(|_| BadTicket::Malformed)?;
+        let signature = STANDARD.decode(&line.signature).map_err(|_| BadTicket::Malformed)?;
+        let genuine = secrets.iter().any(|secret| {
+            let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+            hmac::verify(&key, line.ticket.as_bytes(), &signature).is_ok()
+        });
+        if !genuine {
+            return Err(BadTicket::Signature);
+        }
+        let text: Text = serde_json::from_str(&line.ticket).map_err(|_| BadTicket::Malformed)?;
+        if text.target != host {
+            return Err(BadTicket::Target(text.target));
+        }
+        let now_s = seconds(now);
+        if text.expires_s <= now_s {
+            return Err(BadTicket::Expired);
+        }
+        if text.expires_s > now_s + (LIFE + SKEW).as_secs() {
+            return Err(BadTicket::TooLong);
+        }
+        self.remember(text.nonce, text.expires_s, now_s)?;
+        Ok(text.ticket)
+    }
+
+    fn remember(&mut self, nonce: String, expires_s: u64, now_s: u64) -> Result<(), BadTicket> {
+        while self.by_expiry.first().is_some_and(|(expires_s, _)| *expires_s <= now_s) {
+            if let Some((_, nonce)) = self.by_expiry.pop_first() {
+                self.used.remove(&nonce);
+            }
+        }
+        if self.used.contains(&nonce) {
+            return Err(BadTicket::Replayed);
+        }
+        if self.used.len() >= REMEMBERED_MAX {
+            return Err(BadTicket::TooMany);
+        }
+        self.used.insert(nonce.clone());
+        self.by_expiry.insert((expires_s, nonce));
+        Ok(())
+    }
+}
+
+/// Since 1970.
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use fable::protocol::{FlowId, Peer, Trust};
+
+    const SECRET: [u8; SECRET_BYTES] = [5; SECRET_BYTES];
+
+    pub(in crate::cluster) fn ticket() -> Ticket {
+        let (host, program) = ("a".to_owned(), "client".to_owned());
+        Ticket {
+            flow: FlowId(u64::MAX - 1),
+            name: "fable://kv/1".parse().unwrap(),
+            peer: Peer { host, pid: 10, uid: 1000, gid: 100, program },
+            trust: Trust::Untrusted,
+            protected: true,
+        }
+    }
+
+    fn sealed(nonce: u8) -> String {
+        seal(&ticket(), "b", &SECRET, [nonce; 16], SystemTime::now()).unwrap()
+    }
+
+    fn open(line: &str) -> Result<Ticket, BadTicket> {
+        Inspector::default().open(line.as_bytes(), "b", &[SECRET], SystemTime::now())
+    }
+
+    #[test]
+    fn a_ticket_says_what_was_signed() {
+        assert_eq!(open(&sealed(1)).unwrap(), ticket());
+        let old_secret_too = [[6; SECRET_BYTES], SECRET];
+        let line = sealed(1);
+        let mut inspector = Inspector::default();
+        let now = SystemTime::now();
+        assert!(inspector.open(line.as_bytes(), "b", &old_secret_too, now).is_ok());
+        assert_eq!(
+            inspector.open(sealed(2).as_bytes(), "b", &[[6; SECRET_BYTES]], now),
+            Err(BadTicket::Signature)
+        );
+        assert_eq!(inspector.open(sealed(2).as_bytes(), "b", &[], now), Err(BadTicket::Signature));
+    }
+
+    #[test]
+    fn no_field_can_be_changed() {
+        let line: Line = serde_json::from_str(&sealed(1)).unwrap();
+        let text: serde_json::Value = serde_json::from_str(&line.ticket).unwrap();
+        let changes: [(&str, serde_json::Value); 12] = [
+            ("/flow", 1.into()),
+            ("/name", "fable://other/1".into()),
+            ("/peer/host", "c".into()),
+            ("/peer/pid", 1.into()),
+            ("/peer/uid", 0.into()),
+            ("/peer/gid", 0.into()),
+            ("/peer/program", "root".into()),
+            ("/trust", "trusted".into()),
+            ("/protected", false.into()),
+            ("/target", "c".into()),
+            ("/expires_s", u64::MAX.into()),
+            ("/nonce", "x".into()),
+        ];
+        for (path, value) in changes {
+            let mut tampered = text.clone();
+            let place = tampered.pointer_mut(path).unwrap_or_else(|| panic!("no {path}"));
+            assert_ne!(*place, value);
+            *place = value;
+            let line = Line { ticket: tampered.to_string(), signature: line.signature.clone() };
+            let line = serde_json::to_string(&line).unwrap();
+            assert_eq!(open(&line), Err(BadTicket::Signature), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_good_for_one_host_one_minute_and_one_time() {
+        let now = SystemTime::now();
+        let mut inspector = Inspector::default();
+        let line = seal(&ticket(), "b", &SECRET, [1; 16], now).unwrap();
+        let mut open = |host: &str, now| inspector.open(line.as_bytes(), host, &[SECRET], now);
+        assert_eq!(open("a", now), Err(BadTicket::Target("b".to_owned())));
+        assert_eq!(open("b", now + LIFE), Err(BadTicket::Expired));
+        assert_eq!(open("b", now - SKEW - Duration::from_secs(1)), Err(BadTicket::TooLong));
+        assert!(open("b", now - SKEW).is_ok());
+        assert_eq!(open("b", now), Err(BadTicket::Replayed));
+        assert_eq!(open("b", now + LIFE - Duration::from_secs(1)), Err(BadTicket::Replayed));
+        assert_eq!(open("b", now + LIFE), Err(BadTicket::Expired));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_forgotten() {
+        let mut inspector = Inspector::default();
+        for number in 0..REMEMBERED_MAX {
+            inspector.remember(number.to_string(), 100, 50).unwrap();
+        }
+        assert_eq!(inspector.remember("more".to_owned(), 100, 99), Err(BadTicket::TooMany));
+        assert_eq!(inspector.remember("more".to_owned(), 160, 100), Ok(()));
+        assert_eq!((inspector.used.len(), inspector.by_expiry.len()), (1, 1));
+    }
+
+    #[test]
+    fn what_is_no_ticket_is_refused() {
+        let mut line: Line = serde_json::from_str(&sealed(1)).unwrap();
+        line.signature = "?".to_owned();
+        let no_base64 = serde_json::to_string(&line).unwrap();
+        let long = "x".repeat(LINE_BYTES_MAX + 1);
+        for line in ["", "{}", "[]", "GET / HTTP/1.1", "\u{0}", &no_base64, &long] {
+            assert_eq!(open(line), Err(BadTicket::Malformed), "{line}");
+        }
+        let mut endless = ticket();
+        endless.peer.program = "x".repeat(LINE_BYTES_MAX);
+        assert_eq!(seal(&endless, "b", &SECRET, [1; 16], SystemTime::now()), None);
+    }
+}

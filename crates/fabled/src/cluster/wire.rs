@@ -1,0 +1,271 @@
+//! What etcd's JSON gateway says: the messages of its `rpc.proto`, as proto3's JSON mapping writes
+//! them. 64-bit numbers are strings, bytes are base64, and what is zero is left out.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A key or a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bytes(pub(super) Vec<u8>);
+
+impl Bytes {
+    pub(super) fn of(text: &str) -> Bytes {
+        Bytes(text.as_bytes().to_vec())
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        STANDARD.decode(text).map(Bytes).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A 64-bit number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Number(pub(super) i64);
+
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Number, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Number).map_err(serde::de::Error::custom)
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Header {
+    pub(super) revision: Number,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct KeyValue {
+    pub(super) key: Bytes,
+    pub(super) value: Bytes,
+    pub(super) mod_revision: Number,
+    pub(super) lease: Number,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct RangeRequest {
+    pub(super) key: Bytes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) range_end: Option<Bytes>,
+    pub(super) limit: Number,
+    pub(super) revision: Number,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct RangeResponse {
+    pub(super) header: Header,
+    pub(super) kvs: Vec<KeyValue>,
+    pub(super) more: bool,
+}
+
+/// A condition of a transaction.
+#[derive(Debug, Serialize)]
+pub(super) struct Compare {
+    key: Bytes,
+    target: &'static str,
+    result: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    create_revision: Option<Number>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mod_revision: Option<Number>,
+}
+
+impl Compare {
+    /// The key does not exist.
+    pub(super) fn absent(key: &str) -> Compare {
+        Compare {
+            key: Bytes::of(key),
+            target: "CREATE",
+            result: "EQUAL",
+            create_revision: Some(Number(0)),
+            mod_revision: None,
+        }
+    }
+
+    /// The key is as it was written in this revision.
+    pub(super) fn unchanged(key: &str, revision: i64) -> Compare {
+        Compare {
+            key: Bytes::of(key),
+            target: "MOD",
+            result: "EQUAL",
+            create_revision: None,
+            mod_revision: Some(Number(revision)),
+        }
+    }
+}
+
+/// A step of a transaction: exactly one of them.
+#[derive(Debug, Serialize)]
+pub(super) enum Step {
+    #[serde(rename = "request_put")]
+    Put { key: Bytes, value: Bytes, lease: Number },
+    #[serde(rename = "request_delete_range")]
+    Delete { key: Bytes },
+    #[serde(rename = "request_range")]
+    Get { key: Bytes },
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Transaction {
+    pub(super) compare: Vec<Compare>,
+    pub(super) success: Vec<Step>,
+    pub(super) failure: Vec<Step>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct TransactionResponse {
+    pub(super) header: Header,
+    pub(super) succeeded: bool,
+    pub(super) responses: Vec<StepResponse>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct StepResponse {
+    pub(super) response_range: Option<RangeResponse>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct GrantRequest {
+    #[serde(rename = "TTL")]
+    pub(super) ttl_s: Number,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct LeaseRequest {
+    #[serde(rename = "ID")]
+    pub(super) lease: Number,
+}
+
+/// To a grant, and inside of [`Streamed`] to a keep-alive. Without seconds: the lease is gone.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeaseResponse {
+    #[serde(rename = "ID")]
+    pub(super) lease: Number,
+    #[serde(rename = "TTL")]
+    pub(super) ttl_s: Number,
+}
+
+/// The body is of no interest.
+#[derive(Debug, Deserialize)]
+pub(super) struct Nothing {}
+
+#[derive(Debug, Serialize)]
+pub(super) struct WatchRequest {
+    pub(super) create_request: WatchCreate,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct WatchCreate {
+    pub(super) key: Bytes,
+    pub(super) range_end: Bytes,
+    pub(super) start_revision: Number,
+}
+
+/// One line of a streamed answer.
+#[derive(Debug, Deserialize)]
+pub(super) struct Streamed<T> {
+    pub(super) result: Option<T>,
+    pub(super) error: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct WatchResponse {
+    pub(super) header: Header,
+    pub(super) canceled: bool,
+    pub(super) compact_revision: Number,
+    pub(super) cancel_reason: String,
+    pub(super) events: Vec<WatchEvent>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct WatchEvent {
+    /// Left out for a put.
+    #[serde(rename = "type")]
+    pub(super) kind: EventKind,
+    pub(super) kv: KeyValue,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) enum EventKind {
+    #[default]
+    #[serde(rename = "PUT")]
+    Put,
+    #[serde(rename = "DELETE")]
+    Delete,
+}
+
+/// The smallest key behind all that begin with this prefix, which must not end in 0xff.
+pub(super) fn behind_prefix(prefix: &str) -> Bytes {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last = last.saturating_add(1);
+    }
+    Bytes(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_written_as_the_gateway_reads_them() {
+        let transaction = Transaction {
+            compare: vec![Compare::absent("a")],
+            success: vec![Step::Put {
+                key: Bytes::of("a"),
+                value: Bytes::of("1"),
+                lease: Number(7),
+            }],
+            failure: vec![Step::Get { key: Bytes::of("a") }],
+        };
+        assert_eq!(
+            serde_json::to_string(&transaction).unwrap(),
+            r#"{"compare":[{"key":"YQ==","target":"CREATE","result":"EQUAL","create_revision":"0"}],"#
+                .to_owned()
+                + r#""success":[{"request_put":{"key":"YQ==","value":"MQ==","lease":"7"}}],"#
+                + r#""failure":[{"request_range":{"key":"YQ=="}}]}"#
+        );
+        assert_eq!(behind_prefix("/fable/z/"), Bytes::of("/fable/z0"));
+    }
+
+    #[test]
+    fn answers_may_leave_out_what_is_zero() {
+        let line = r#"{"result":{"header":{"cluster_id":"1","revision":"9"},"events":[
+            {"kv":{"key":"YQ==","mod_revision":"9","value":"MQ==","version":"1"}},
+            {"type":"DELETE","kv":{"key":"Yg==","mod_revision":"9"}}]}}"#;
+        let batch: Streamed<WatchResponse> = serde_json::from_str(line).unwrap();
+        let batch = batch.result.unwrap();
+        assert_eq!(batch.header.revision, Number(9));
+        assert!(!batch.canceled && batch.compact_revision == Number(0));
+        assert_eq!(batch.events[0].kind, EventKind::Put);
+        assert_eq!(batch.events[0].kv.value, Bytes::of("1"));
+        assert_eq!(batch.events[1].kind, EventKind::Delete);
+        for hostile in [r#"{"result":{"header":{"revision":"x"}}}"#, r#"{"result":7}"#] {
+            assert!(serde_json::from_str::<Streamed<WatchResponse>>(hostile).is_err(), "{hostile}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! `fable top`.
+
+use std::io::{IsTerminal, stdout};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use fable::protocol::FlowEntry;
+
+use super::table::{Align, duration, latency, short, table};
+use super::{CommandError, Connection, json, print};
+use crate::text::plain;
+
+/// Show the flows and what they do, the busiest first
+///
+/// Columns: FLOW is the flow's number, of which a unique beginning is enough for the other
+/// commands; NAME the endpoint's name; TRANSPORT what is in use, with * if an operator chose it and
+/// ! if the flow must be protected beyond the host; EPOCH counts its changes. MSG/S and B/S are
+/// messages and bytes per second from the end that listens to the end that connects, and back;
+/// LATENCY is from commit to acquisition at the end that listens, and at the other; CPU is where
+/// the two last ran; - is what is not known. LISTENS and CONNECTS are the two programs.
+///
+/// Flows of other users are shown to root and to the user who runs the daemon.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct TopArguments {
+    /// Print once and end
+    #[arg(long)]
+    pub once: bool,
+
+    /// Print a JSON array each time
+    #[arg(long)]
+    pub json: bool,
+
+    /// How many seconds to wait in between
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    pub interval: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value| (0.1..=3600.0).contains(value));
+    value.ok_or_else(|| "it is a number of seconds from 0.1 to 3600".to_owned())
+}
+
+/// Shows flows until the reader has enough.
+///
+/// # Errors
+/// [`CommandError`].
+pub fn top(connection: &mut Connection, arguments: &TopArguments) -> Result<(), CommandError> {
+    let redraws = !arguments.once && !arguments.json && stdout().is_terminal();
+    loop {
+        let mut flows = connection.flows()?;
+        let rate = |flow: &FlowEntry| flow.messages_s.iter().sum::<f64>();
+        flows.sort_by(|one, other| {
+            rate(other).total_cmp(&rate(one)).then(one.flow.cmp(&other.flow))
+        });
+        let text = match arguments.json {
+            true => format!("{}\n", json(&flows)?),
+            // Home, then the rest of the screen is cleared: without flicker.
+            false if redraws => format!("\x1b[H\x1b[J{}", listing(&flows)),
+            false => listing(&flows),
+        };
+        if !print(&text)? || arguments.once {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_secs_f64(arguments.interval));
+        if !arguments.json && !redraws && !print("\n")? {
+            return Ok(());
+        }
+    }
+}
+
+fn listing(flows: &[FlowEntry]) -> String {
+    let heads = [
+        ("FLOW", Align::Left),
+        ("NAME", Align::Left),
+        ("TRANSPORT", Align::Left),
+        ("EPOCH", Align::Right),
+        ("MSG/S", Align::Right),
+        ("B/S", Align::Right),
+        ("LATENCY", Align::Right),
+        ("CPU", Align::Right),
+        ("AGE", Align::Right),
+        ("LISTENS", Align::Left),
+        ("CONNECTS", Align::Left),
+    ];
+    let row = |flow: &FlowEntry| {
+        let pinned = if flow.pinned { "*" } else { "" };
+        let protected = if flow.protected { "!" } else { "" };
+        let cpu = |cpu: Option<u32>| cpu.map_or_else(|| "-".to_owned(), |cpu| cpu.to_string());
+        let time = |time: Option<u64>| time.map_or_else(|| "-".to_owned(), latency);
+        vec![
+            format!("{:016x}", flow.flow.0),
+            flow.name.to_string(),
+            format!("{}{pinned}{protected}", plain(&flow.transport, 64)),
+            flow.epoch.to_string(),
+            flow.messages_s.map(short).join(" / "),
+            flow.bytes_s.map(short).join(" / "),
+            flow.latency_ns.map(time).join(" / "),
+            flow.cpus.map(cpu).join(" / "),
+            duration(flow.age_s),
+            super::prose::party(&flow.leader),
+            super::prose::party(&flow.follower),
+        ]
+    };
+    table(&heads, &flows.iter().map(row).collect::<Vec<_>>())
+}

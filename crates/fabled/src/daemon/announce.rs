@@ -1,0 +1,152 @@
+//! Flows that are older than the daemon, or than the connection of an end.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use fable::protocol::{FlowId, Peer, Role, Trust, kind_of};
+use fable::{Kind, Name};
+
+use super::connect::identity;
+use super::{Daemon, limits};
+use crate::flows::{End, Flow, Outcome, index};
+use crate::process::Process;
+use crate::registry::ClientId;
+
+/// What an end says of its flow.
+pub(super) struct Announcement {
+    pub(super) flow: FlowId,
+    pub(super) name: Name,
+    pub(super) role: Role,
+    pub(super) peer: Peer,
+    pub(super) epoch: u32,
+    pub(super) transport: String,
+    pub(super) trust: Trust,
+    pub(super) protected: bool,
+    pub(super) local: bool,
+}
+
+impl Daemon {
+    pub(super) fn announce(&mut self, id: ClientId, said: Announcement, page: OwnedFd) {
+        let Ok(kind) = kind_of(&said.transport) else {
+            return self.expel(id, "it announced a transport that does not exist");
+        };
+        let Some(client) = self.clients.get(&id) else { return };
+        let process = Rc::clone(&client.process);
+        let many = client.flows >= limits::FLOWS_OF_CLIENT_MAX;
+        let flow = said.flow;
+        let result = if self.flows.contains_key(&flow) {
+            self.complete(id, &process, &said, kind, &page)
+        } else if many || self.flows.len() >= limits::FLOWS_MAX {
+            Err("there are too many flows".to_owned())
+        } else {
+            self.learn(id, &process, &said, kind, &page)
+        };
+        match result {
+            Ok(()) => {
+                let what = format!(
+                    "flow {:016x} is announced by {} as {:?} over {kind}",
+                    flow.0,
+                    super::names::who(&process.peer),
+                    said.role
+                );
+                self.event(Some(flow), &what);
+            }
+            // The flow goes on without the daemon; only its table lacks it.
+            Err(why) => {
+                let what =
+                    format!("the announcement of flow {:016x} is not believed: {why}", flow.0);
+                tracing::warn!(client = id.0, pid = process.peer.pid, "{what}");
+                self.refuse(id, 0, what);
+            }
+        }
+    }
+
+    /// The first end of a flow, or the only one on this host.
+    fn learn(
+        &mut self,
+        id: ClientId,
+        process: &Rc<Process>,
+        said: &Announcement,
+        kind: Kind,
+        page: &OwnedFd,
+    ) -> Result<(), String> {
+        let own = End {
+            peer: process.peer.clone(),
+            client: Some(id),
+            process: Some(Rc::clone(process)),
+            trust: said.trust,
+        };
+        let mut peer = said.peer.clone();
+        peer.host = crate::text::plain(&peer.host, 255);
+        peer.program = crate::text::plain(&peer.program, 64);
+        let other = End { peer, client: None, process: None, trust: Trust::Untrusted };
+        let ends = match said.role {
+            Role::Leader => [own, other],
+            Role::Follower => [other, own],
+        };
+        let mut flow = self
+            .flow_with(said.flow, &said.name, ends, page)
+            .map_err(|error| format!("its page: {error}"))?;
+        flow.local = said.local;
+        flow.protected = said.protected;
+        flow.current = Some(kind);
+        flow.epoch = said.epoch;
+        // What a network the flow crosses is not known any more; that it was allowed to be
+        // unprotected is.
+        flow.trusted_network = !said.protected;
+        flow.decided(kind, "it was in use before this daemon knew the flow", Outcome::InUse);
+        self.keep(flow, id);
+        Ok(())
+    }
+
+    /// The other end, or one that comes back. It proves that it belongs to the flow by its page.
+    fn complete(
+        &mut self,
+        id: ClientId,
+        process: &Rc<Process>,
+        said: &Announcement,
+        kind: Kind,
+        page: &OwnedFd,
+    ) -> Result<(), String> {
+        let page = identity(page).map_err(|error| error.to_string())?;
+        let Some(flow) = self.flows.get_mut(&said.flow) else {
+            return Err("it has ended".to_owned());
+        };
+        check(flow, process, said, page)?;
+        let end = &mut flow.ends[index(said.role)];
+        end.peer = process.peer.clone();
+        end.client = Some(id);
+        end.process = Some(Rc::clone(process));
+        end.trust = said.trust;
+        flow.protected |= said.protected;
+        if said.epoch > flow.epoch {
+            flow.epoch = said.epoch;
+            flow.current = Some(kind);
+        }
+        Ok(())
+    }
+}
+
+/// Whether what an end says fits what is known.
+fn check(
+    flow: &Flow,
+    process: &Process,
+    said: &Announcement,
+    page: (u64, u64),
+) -> Result<(), String> {
+    let end = &flow.ends[index(said.role)];
+    let reason = if page != flow.page_identity {
+        "its page is another one"
+    } else if said.name != flow.name || said.local != flow.local {
+        "the other end says otherwise"
+    } else if end.client.is_some() {
+        "that end is here already"
+    } else if !flow.local && end.process.is_none() {
+        "that end is on another host"
+    } else if end.peer.uid != process.peer.uid {
+        "that end belongs to another user"
+    } else {
+        return Ok(());
+    };
+    Err(reason.to_owned())
+}

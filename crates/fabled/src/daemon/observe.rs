@@ -1,0 +1,109 @@
+//! Looks at the flows from time to time, and moves those that another transport suits better.
+
+use fable::protocol::{FlowId, ToProcess};
+
+use super::Daemon;
+use super::reports::is_over;
+use crate::flows::{Flow, MOVE_PATIENCE, Outcome, Pending, Sample};
+use crate::policy::{Facts, Placement, Reach, Verdict, choose};
+
+impl Daemon {
+    /// One period has passed.
+    pub(super) fn observe(&mut self) {
+        self.machine.observe();
+        let now_ns = self.now_ns();
+        let (mut over, mut late) = (Vec::new(), Vec::new());
+        let patience_ns = MOVE_PATIENCE.as_nanos() as u64;
+        for flow in self.flows.values_mut() {
+            flow.meter.add(now_ns, Sample::of(&flow.page));
+            flow.failed.retain(|(_, until_ns)| *until_ns > now_ns);
+            if is_over(flow) {
+                over.push(flow.id);
+            } else if flow
+                .pending
+                .as_ref()
+                .is_some_and(|pending| now_ns.saturating_sub(pending.since_ns) > patience_ns)
+            {
+                late.push(flow.id);
+            }
+        }
+        over.into_iter().for_each(|id| self.forget(id, "a process is gone"));
+        for id in late {
+            let pending = self.flows.get_mut(&id).and_then(|flow| flow.pending.take());
+            let Some(kind) = pending.as_ref().map(|pending| pending.kind) else { continue };
+            let reason =
+                format!("no end has said within {} s that it did", MOVE_PATIENCE.as_secs());
+            self.has_failed(id, kind, pending, &reason);
+        }
+        let ids: Vec<FlowId> = self.flows.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.reconsider(id));
+    }
+
+    /// Follows the policy, if it wants another transport and has wanted it for long enough.
+    pub(super) fn reconsider(&mut self, id: FlowId) {
+        let Some(flow) = self.flows.get(&id) else { return };
+        // The first path is still being made, a move is under way, or half of the facts lack.
+        if flow.current.is_none() || flow.pending.is_some() || !flow.is_complete() {
+            return;
+        }
+        let verdict = choose(&self.facts(flow), &self.policy);
+        let now_ns = self.now_ns();
+        let limits = &self.policy.thresholds;
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        if flow.steady.observe(now_ns, flow.current, &verdict, limits)
+            && !flow.failed_lately(now_ns).contains(&verdict.kind)
+        {
+            let pending = Pending {
+                kind: verdict.kind,
+                since_ns: now_ns,
+                operator: None,
+                pinned_before: None,
+            };
+            self.order(id, &verdict, pending);
+        }
+    }
+
+    /// Tells an end to move.
+    pub(super) fn order(&mut self, id: FlowId, verdict: &Verdict, pending: Pending) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        let Some(mover) = flow.mover() else { return };
+        flow.decided(verdict.kind, &verdict.reason, Outcome::Proposed);
+        flow.pending = Some(pending);
+        let (transport, reason) = (verdict.kind.to_string(), verdict.reason.clone());
+        let what = format!("flow {:016x} is to move to {transport}: {reason}", id.0);
+        self.event(Some(id), &what);
+        self.send(mover, &ToProcess::Move { flow: id, transport, reason }, &[]);
+    }
+
+    /// All that a choice depends on, as far as it is known now.
+    pub(super) fn facts(&self, flow: &Flow) -> Facts {
+        let sample = flow.meter.latest();
+        let reach = match flow.local {
+            true => Reach::SameHost(Placement {
+                cpus: sample.cpus,
+                nodes: sample.cpus.map(|cpu| cpu.and_then(|cpu| self.machine.node(cpu))),
+                watched: sample.watched,
+                cpu_count: self.machine.cpu_count,
+                runnable: self.machine.runnable,
+                separated_by: match [&flow.ends[0].process, &flow.ends[1].process] {
+                    [Some(leader), Some(follower)] => leader.separated_by(follower),
+                    _ => vec!["unknown"],
+                },
+            }),
+            false => Reach::OtherHost { trusted_network: flow.trusted_network },
+        };
+        Facts {
+            name: flow.name.clone(),
+            users: [flow.ends[0].peer.uid, flow.ends[1].peer.uid],
+            both_trust: flow.both_trust(),
+            reach,
+            protected: flow.protected,
+            pinned: flow.pinned,
+            insisted: flow.insisted,
+            current: flow.current,
+            failed: flow.failed_lately(self.now_ns()),
+            messages_s: flow.meter.messages_s.iter().sum(),
+            sleeps_s: flow.meter.sleeps_s.iter().sum(),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What comes from other hosts.
+
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use fable::protocol::{FlowId, Role, ToProcess};
+
+use super::names::{admits, who};
+use super::{Daemon, limits};
+use crate::cluster_link::{ClusterEvent, Ticket};
+use crate::flows::{End, index};
+use crate::registry::ClientId;
+
+impl Daemon {
+    pub(super) fn take_cluster_events(&mut self) {
+        for event in self.cluster.take_events() {
+            match event {
+                ClusterEvent::Connection { stream, ticket } => {
+                    let flow = ticket.flow;
+                    if let Err(why) = self.incoming(stream, &ticket) {
+                        let from = format!("{} on {}", who(&ticket.peer), ticket.peer.host);
+                        let name = &ticket.name;
+                        let what = format!(
+                            "flow {:016x}: {from} may not connect to {name}: {why}",
+                            flow.0
+                        );
+                        self.event(Some(flow), &what);
+                    }
+                }
+                ClusterEvent::Published { name, epoch } => {
+                    if let Some(registration) = self.names.get_mut(&name) {
+                        registration.epoch = Some(epoch);
+                    }
+                    let what = format!("{name} is known to the cluster, with epoch {epoch}");
+                    self.event(None, &what);
+                }
+                ClusterEvent::NameConflict { name, holder } => {
+                    if let Some(registration) = self.names.get_mut(&name) {
+                        registration.epoch = None;
+                    }
+                    let what = format!(
+                        "{name} stays on this host only: {holder} has it in the cluster; \
+                         register it as another instance"
+                    );
+                    self.event(None, &what);
+                }
+                ClusterEvent::NameFound { name, host } => {
+                    self.event(None, &format!("{name} is on {host}"));
+                }
+                ClusterEvent::NameGone { name } => {
+                    self.event(None, &format!("{name} is gone from the cluster"));
+                }
+                ClusterEvent::Up => self.event(None, "the cluster is reached"),
+                ClusterEvent::Down { reason } => {
+                    let what =
+                        format!("the cluster is out of reach, its names may be old: {reason}");
+                    self.event(None, &what);
+                }
+            }
+        }
+    }
+
+    /// A process of another host connects to a name of this one. The other daemon has vouched for
+    /// who it is; whether it may is decided here.
+    fn incoming(&mut self, stream: TcpStream, ticket: &Ticket) -> Result<(), String> {
+        if self.flows.contains_key(&ticket.flow) || self.flows.len() >= limits::FLOWS_MAX {
+            return Err("there is such a flow already, or there are too many".to_owned());
+        }
+        let access = self.policy.access;
+        let found = self
+            .names
+            .pick(&ticket.name, |found| admits(found, &ticket.peer, &[], access))
+            .map_err(|refused| refused.unwrap_or_else(|| "nobody has registered it".to_owned()))?;
+        let Some(leader) = self.clients.get(&found.owner) else {
+            return Err("its process is gone".to_owned());
+        };
+        if leader.queued() >= limits::QUEUE_FOR_INCOMING {
+            return Err("it does not keep up with its connections".to_owned());
+        }
+        let ends = [
+            End {
+                peer: leader.process.peer.clone(),
+                client: Some(leader.id),
+                process: Some(Rc::clone(&leader.process)),
+                trust: found.trust,
+            },
+            End { peer: ticket.peer.clone(), client: None, process: None, trust: ticket.trust },
+        ];
+        let memory = fable::page::create().map_err(|error| error.to_string())?;
+        let mut flow = self
+            .flow_with(ticket.flow, &found.name, ends, &memory)
+            .map_err(|error| error.to_string())?;
+        let address = stream.peer_addr().map_err(|error| error.to_string())?;
+        flow.trusted_network = self.policy.trusts(address.ip());
+        flow.protected = ticket.protected || !flow.trusted_network;
+        let verdict = self.first_choice(&mut flow)?;
+        let incoming = ToProcess::Incoming {
+            flow: flow.id,
+            name: found.name.clone(),
+            peer: ticket.peer.clone(),
+            trust: ticket.trust,
+            local: false,
+            protected: flow.protected,
+            transport: verdict.kind.to_string(),
+            reason: verdict.reason.clone(),
+        };
+        let what = format!(
+            "flow {:016x}: {} on {} connects to {} over {}: {}",
+            flow.id.0,
+            who(&ticket.peer),
+            ticket.peer.host,
+            found.name,
+            verdict.kind,
+            verdict.reason
+        );
+        self.keep(flow, found.owner);
+        let descriptors = [Rc::new(OwnedFd::from(stream)), Rc::new(memory)];
+        self.send(found.owner, &incoming, &descriptors);
+        self.event(Some(ticket.flow), &what);
+        Ok(())
+    }
+
+    pub(super) fn get_keys(&mut self, id: ClientId, request: u64, flow: FlowId, role: Role) {
+        let Some(known) = self.flows.get(&flow) else {
+            return self.refuse(id, request, "there is no such flow");
+        };
+        if known.ends[index(role)].client != Some(id) {
+            return self.refuse(id, request, "this end of the flow is not yours");
+        }
+        let other = match role {
+            Role::Leader => &known.ends[1],
+            Role::Follower => &known.ends[0],
+        };
+        match self.cluster.keys(flow, role, &other.peer.host) {
+            Ok(keys) => self.send(id, &ToProcess::Keys { request, keys }, &[]),
+            Err(error) => self.refuse(id, request, error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The flows of this host, as the daemon knows them.
+
+mod history;
+mod sample;
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fable::page::Page;
+use fable::protocol::{Decision, FlowEntry, FlowId, Peer, Role, Trust};
+use fable::{Kind, Name};
+
+use crate::policy::steady::Steady;
+use crate::process::Process;
+use crate::registry::ClientId;
+
+pub(crate) use history::{Outcome, wall_time_s};
+pub(crate) use sample::{Meter, Sample};
+
+/// How long an end may take to carry out a move.
+pub(crate) const MOVE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// One end.
+#[derive(Debug)]
+pub(crate) struct End {
+    /// Who it is: from the kernel if `process` is there, else what the other end or the other
+    /// host's daemon says.
+    pub(crate) peer: Peer,
+    /// Its connection, if it is a process of this host that is connected now.
+    pub(crate) client: Option<ClientId>,
+    /// Its process, likewise; stays when the connection is lost.
+    pub(crate) process: Option<Rc<Process>>,
+    /// Whether it trusts the other end.
+    pub(crate) trust: Trust,
+}
+
+/// A move that was ordered and not yet reported.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    /// What was ordered.
+    pub(crate) kind: Kind,
+    /// When, in nanoseconds of the daemon's clock.
+    pub(crate) since_ns: u64,
+    /// The operator who waits for the outcome, and the question's number.
+    pub(crate) operator: Option<(ClientId, u64)>,
+    /// What was pinned before.
+    pub(crate) pinned_before: Option<Kind>,
+}
+
+/// A flow.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    /// Its number.
+    pub(crate) id: FlowId,
+    /// The endpoint's full name.
+    pub(crate) name: Name,
+    /// Leader and follower.
+    pub(crate) ends: [End; 2],
+    /// The connection among whose flows it counts.
+    pub(crate) maker: Option<ClientId>,
+    /// Whether both ends are on this host.
+    pub(crate) local: bool,
+    /// For a flow to another host: whether the network between is trusted.
+    pub(crate) trusted_network: bool,
+    /// Whether it must be protected beyond the host.
+    pub(crate) protected: bool,
+    /// What an operator ordered.
+    pub(crate) pinned: Option<Kind>,
+    /// What the application insisted on.
+    pub(crate) insisted: Option<Kind>,
+    /// In use; `None` before the first path.
+    pub(crate) current: Option<Kind>,
+    /// Its epoch; 0 before the first path.
+    pub(crate) epoch: u32,
+    /// When it began or was announced, in nanoseconds of the daemon's clock.
+    pub(crate) since_ns: u64,
+    /// Its counters.
+    pub(crate) page: Page,
+    /// The memory of the page: which file system and file.
+    pub(crate) page_identity: (u64, u64),
+    /// What was read of them.
+    pub(crate) meter: Meter,
+    /// What keeps it from changing too often.
+    pub(crate) steady: Steady,
+    /// A move under way.
+    pub(crate) pending: Option<Pending>,
+    /// What failed, and until when it is not tried again.
+    pub(crate) failed: Vec<(Kind, u64)>,
+    /// The latest decisions, oldest first.
+    pub(crate) history: VecDeque<Decision>,
+}
+
+/// The index of an end.
+pub(crate) fn index(role: Role) -> usize {
+    match role {
+        Role::Leader => 0,
+        Role::Follower => 1,
+    }
+}
+
+impl Flow {
+    /// Whether this client holds an end.
+    pub(crate) fn has(&self, client: ClientId) -> bool {
+        self.ends.iter().any(|end| end.client == Some(client))
+    }
+
+    /// Who carries out moves: the leader if it is here.
+    pub(crate) fn mover(&self) -> Option<ClientId> {
+        self.ends.iter().find_map(|end| end.client)
+    }
+
+    /// Whether both ends are known first-hand, or as much as they can be.
+    pub(crate) fn is_complete(&self) -> bool {
+        let known = |end: &End| end.client.is_some();
+        if self.local { self.ends.iter().all(known) } else { self.ends.iter().any(known) }
+    }
+
+    /// Whether this user runs one of the ends.
+    pub(crate) fn belongs_to(&self, uid: u32, host: &str) -> bool {
+        self.ends.iter().any(|end| end.peer.uid == uid && end.peer.host == host)
+    }
+
+    /// Whether both ends trust each other.
+    pub(crate) fn both_trust(&self) -> bool {
+        self.ends.iter().all(|end| end.trust == Trust::Trusted)
+    }
+
+    /// What failed lately.
+    pub(crate) fn failed_lately(&self, now_ns: u64) -> Vec<Kind> {
+        let lately = self.failed.iter().filter(|(_, until_ns)| *until_ns > now_ns);
+        lately.map(|(kind, _)| *kind).collect()
+    }
+
+    /// The flow for people.
+    pub(crate) fn entry(&self, now_ns: u64) -> FlowEntry {
+        let (meter, sample) = (&self.meter, self.meter.latest());
+        let known = |value: u64| (value != 0).then_some(value);
+        let transport = self.current.map_or_else(|| "none yet".to_owned(), |kind| kind.to_string());
+        FlowEntry {
+            flow: self.id,
+            name: self.name.clone(),
+            leader: self.ends[0].peer.clone(),
+            follower: self.ends[1].peer.clone(),
+            transport,
+            epoch: self.epoch,
+            age_s: now_ns.saturating_sub(self.since_ns) as f64 / 1e9,
+            messages_s: meter.messages_s,
+            bytes_s: meter.bytes_s,
+            messages: sample.messages,
+            latency_ns: sample.latency_ns.map(known),
+            cpus: sample.cpus,
+            protected: self.protected,
+            pinned: self.pinned.is_some(),
+        }
+    }
+}

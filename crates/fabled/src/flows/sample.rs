@@ -1,0 +1,125 @@
+//! Counters into rates. The page is written by the ends, which may write anything.
+
+use fable::page::{Counter, Page};
+use fable::protocol::Role;
+
+/// Over how long rates are smoothed, in seconds.
+const SMOOTHING_S: f64 = 1.0;
+
+/// A CPU number that no machine has.
+const CPU_MAX: u64 = 1 << 16;
+
+/// What a page said at one moment. Each word is read once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// Messages sent by leader and follower.
+    pub(crate) messages: [u64; 2],
+    /// Bytes sent by leader and follower.
+    pub(crate) bytes: [u64; 2],
+    /// How often leader and follower slept.
+    pub(crate) sleeps: [u64; 2],
+    /// Where they last ran.
+    pub(crate) cpus: [Option<u32>; 2],
+    /// Whether one of them waits by a descriptor.
+    pub(crate) watched: bool,
+    /// Of messages to the leader and to the follower; 0 if unknown.
+    pub(crate) latency_ns: [u64; 2],
+}
+
+impl Sample {
+    /// Reads a page.
+    pub(crate) fn of(page: &Page) -> Sample {
+        let both = |counter| [Role::Leader, Role::Follower].map(|role| page.read(role, counter));
+        let cpu = |word: u64| {
+            let number = word.checked_sub(1).filter(|&number| number < CPU_MAX)?;
+            u32::try_from(number).ok()
+        };
+        Sample {
+            messages: both(Counter::MessagesSent),
+            bytes: both(Counter::BytesSent),
+            sleeps: both(Counter::Sleeps),
+            cpus: both(Counter::Cpu).map(cpu),
+            watched: both(Counter::Watched).iter().any(|&word| word != 0),
+            latency_ns: both(Counter::LatencyNs),
+        }
+    }
+}
+
+/// Rates of a flow.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meter {
+    /// The latest sample and its time.
+    latest: Option<(u64, Sample)>,
+    /// Messages per second from leader to follower, and back.
+    pub(crate) messages_s: [f64; 2],
+    /// Bytes per second likewise.
+    pub(crate) bytes_s: [f64; 2],
+    /// Sleeps per second of leader and follower.
+    pub(crate) sleeps_s: [f64; 2],
+}
+
+impl Meter {
+    /// Takes a sample at a time of a monotonic clock. A counter that runs backwards counts as
+    /// standing still.
+    pub(crate) fn add(&mut self, now_ns: u64, sample: Sample) {
+        if let Some((then_ns, before)) = self.latest {
+            let passed_s = now_ns.saturating_sub(then_ns) as f64 / 1e9;
+            if passed_s <= 0.0 {
+                return;
+            }
+            let weight = 1.0 - (-passed_s / SMOOTHING_S).exp();
+            let smooth = |rates: &mut [f64; 2], now: [u64; 2], before: [u64; 2]| {
+                for end in 0..2 {
+                    let rate = now[end].saturating_sub(before[end]) as f64 / passed_s;
+                    rates[end] += (rate - rates[end]) * weight;
+                }
+            };
+            smooth(&mut self.messages_s, sample.messages, before.messages);
+            smooth(&mut self.bytes_s, sample.bytes, before.bytes);
+            smooth(&mut self.sleeps_s, sample.sleeps, before.sleeps);
+        }
+        self.latest = Some((now_ns, sample));
+    }
+
+    /// The latest sample.
+    pub(crate) fn latest(&self) -> Sample {
+        self.latest.map(|(_, sample)| sample).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_page_is_read_and_what_makes_no_sense_in_it_is_ignored() {
+        let memory = fable::page::create().unwrap();
+        let page = Page::open(memory.as_fd()).unwrap();
+        page.write(Role::Leader, Counter::MessagesSent, 7);
+        page.write(Role::Leader, Counter::Cpu, 3);
+        page.write(Role::Follower, Counter::Cpu, u64::MAX);
+        page.write(Role::Follower, Counter::Watched, 99);
+        let sample = Sample::of(&page);
+        assert_eq!(sample.messages, [7, 0]);
+        assert_eq!(sample.cpus, [Some(2), None]);
+        assert!(sample.watched);
+    }
+
+    #[test]
+    fn rates_approach_what_happens_and_never_leave_the_finite() {
+        let mut meter = Meter::default();
+        for second in 0..20_u64 {
+            let sample = Sample { messages: [second * 1000, 0], ..Sample::default() };
+            meter.add(second * 1_000_000_000, sample);
+        }
+        assert!((meter.messages_s[0] - 1000.0).abs() < 1.0, "{:?}", meter.messages_s);
+        // A peer that writes nonsense, twice at the same time, and backwards.
+        for (time, count) in [(21, u64::MAX), (21, 0), (22, 0), (20, u64::MAX), (23, 5)] {
+            let sample = Sample { messages: [count; 2], bytes: [count; 2], ..Sample::default() };
+            meter.add(time * 1_000_000_000, sample);
+            assert!(meter.messages_s.iter().chain(&meter.bytes_s).all(|rate| rate.is_finite()));
+            assert!(meter.messages_s.iter().all(|&rate| rate >= 0.0));
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Choices for typical facts, and what must hold for any.
+
+use std::path::Path;
+
+use fable::{Form, Kind};
+use proptest::prelude::*;
+
+use super::steady::Steady;
+use super::*;
+
+const SPIN: Kind = Kind::MempipeSpin(Form::Safe);
+const FUTEX: Kind = Kind::MempipeFutex(Form::Safe);
+
+fn busy_facts() -> Facts {
+    Facts {
+        name: "fable://kv/1".parse().unwrap(),
+        users: [1000, 1000],
+        both_trust: false,
+        reach: Reach::SameHost(Placement {
+            cpus: [Some(0), Some(1)],
+            nodes: [Some(0), Some(0)],
+            cpu_count: 4,
+            runnable: 2.0,
+            ..Placement::default()
+        }),
+        protected: false,
+        pinned: None,
+        insisted: None,
+        current: Some(FUTEX),
+        failed: Vec::new(),
+        messages_s: 100_000.0,
+        sleeps_s: 0.0,
+    }
+}
+
+fn placement(facts: &mut Facts) -> &mut Placement {
+    match &mut facts.reach {
+        Reach::SameHost(placement) => placement,
+        Reach::OtherHost { .. } => panic!("the facts are of one host"),
+    }
+}
+
+fn chosen(facts: &Facts) -> Verdict {
+    choose(facts, &Policy::built_in())
+}
+
+#[test]
+fn busy_ends_on_different_cpus_spin() {
+    assert_eq!(chosen(&busy_facts()).kind, SPIN);
+    let mut facts = busy_facts();
+    placement(&mut facts).cpus = [Some(1), Some(1)];
+    let verdict = chosen(&facts);
+    assert_eq!(verdict.kind, FUTEX);
+    assert!(verdict.reason.contains("CPU 1"), "{}", verdict.reason);
+}
+
+#[test]
+fn nobody_spins_who_is_calm_watched_or_crowded() {
+    let mut calm = busy_facts();
+    calm.messages_s = 10.0;
+    let mut watched = busy_facts();
+    placement(&mut watched).watched = true;
+    let mut crowded = busy_facts();
+    placement(&mut crowded).runnable = 20.0;
+    let mut single = busy_facts();
+    placement(&mut single).cpu_count = 1;
+    for (facts, word) in
+        [(calm, "few"), (watched, "descriptor"), (crowded, "threads per CPU"), (single, "one CPU")]
+    {
+        let verdict = chosen(&facts);
+        assert_eq!(verdict.kind, FUTEX);
+        assert!(verdict.reason.contains(word), "{}", verdict.reason);
+    }
+}
+
+#[test]
+fn unsafe_forms_are_for_ends_that_trust_each_other() {
+    let mut facts = busy_facts();
+    facts.both_trust = true;
+    assert_eq!(chosen(&facts).kind, Kind::MempipeSpin(Form::Unsafe));
+    facts.users = [1000, 1001];
+    let verdict = chosen(&facts);
+    assert_eq!(verdict.kind, SPIN);
+    assert!(verdict.reason.contains("1001"), "{}", verdict.reason);
+    facts.users = [1000, 1000];
+    placement(&mut facts).separated_by = vec!["mount"];
+    assert_eq!(chosen(&facts).kind, SPIN);
+    facts.pinned = Some(Kind::MempipeFutex(Form::Unsafe));
+    let verdict = chosen(&facts);
+    assert_eq!(verdict.kind, SPIN);
+    assert!(verdict.reason.contains("operator"), "{}", verdict.reason);
+}
+
+#[test]
+fn other_hosts_get_tls_unless_trusted() {
+    let mut facts = busy_facts();
+    facts.reach = Reach::OtherHost { trusted_network: false };
+    assert_eq!(chosen(&facts).kind, Kind::Tls);
+    assert_eq!(chosen(&facts).urgency, Urgency::Must);
+    facts.reach = Reach::OtherHost { trusted_network: true };
+    assert_eq!(chosen(&facts).kind, Kind::TcpNodelay);
+    facts.insisted = Some(Kind::Mptcp);
+    assert_eq!(chosen(&facts).kind, Kind::Mptcp);
+    facts.protected = true;
+    facts.current = Some(Kind::Mptcp);
+    assert_eq!(chosen(&facts).kind, Kind::Tls);
+    assert_eq!(chosen(&facts).urgency, Urgency::Must);
+}
+
+#[test]
+fn rules_count_from_the_top() {
+    let text = "[[rule]]\nname = \"fable://kv/*\"\nusers = [1000]\nspin = false\n\
+                [[rule]]\ntransport = \"pipe\"\nwhy = \"we like pipes\"\n";
+    let policy = Policy::parse(text, Path::new("test")).unwrap();
+    let mut facts = busy_facts();
+    assert_eq!(choose(&facts, &policy).kind, FUTEX);
+    facts.users = [0, 1000];
+    let verdict = choose(&facts, &policy);
+    assert_eq!(verdict.kind, Kind::Pipe);
+    assert!(verdict.reason.contains("we like pipes"), "{}", verdict.reason);
+}
+
+#[test]
+fn what_failed_lately_is_left_out() {
+    let mut facts = busy_facts();
+    facts.failed = vec![SPIN];
+    assert_eq!(chosen(&facts).kind, FUTEX);
+    facts.failed = vec![SPIN, FUTEX];
+    let verdict = chosen(&facts);
+    assert_eq!(verdict.kind, Kind::Unix);
+    assert!(verdict.reason.contains("failed lately"), "{}", verdict.reason);
+}
+
+fn any_kind() -> impl Strategy<Value = Kind> {
+    (0..Kind::ALL.len()).prop_map(|index| Kind::ALL[index])
+}
+
+fn any_reach() -> impl Strategy<Value = Reach> {
+    let cpu = || proptest::option::of(0_u32..4);
+    let same = ((cpu(), cpu()), (cpu(), cpu()), any::<bool>(), 0_u32..8, 0.0..20.0, any::<bool>());
+    prop_oneof![
+        any::<bool>().prop_map(|trusted_network| Reach::OtherHost { trusted_network }),
+        same.prop_map(|(cpus, nodes, watched, cpu_count, runnable, apart)| {
+            let separated_by = if apart { vec!["pid", "network"] } else { Vec::new() };
+            Reach::SameHost(Placement {
+                cpus: [cpus.0, cpus.1],
+                nodes: [nodes.0, nodes.1],
+                watched,
+                cpu_count,
+                runnable,
+                separated_by,
+            })
+        }),
+    ]
+}
+
+prop_compose! {
+    fn any_facts()(
+        users in (0_u32..3, 0_u32..3),
+        both_trust: bool,
+        reach in any_reach(),
+        protected: bool,
+        pinned in proptest::option::of(any_kind()),
+        insisted in proptest::option::of(any_kind()),
+        current in proptest::option::of(any_kind()),
+        failed in proptest::collection::vec(any_kind(), 0..4),
+        messages_s in prop_oneof![0.0..1e6, Just(f64::NAN), Just(f64::INFINITY)],
+    ) -> Facts {
+        Facts {
+            name: "fable://kv/1".parse().unwrap(),
+            users: [users.0, users.1],
+            both_trust, reach, protected, pinned, insisted, current, failed, messages_s,
+            sleeps_s: 0.0,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_choice_is_permitted_explained_and_repeatable(facts in any_facts()) {
+        let verdict = chosen(&facts);
+        prop_assert!(!verdict.reason.trim().is_empty());
+        prop_assert_eq!(permitted(verdict.kind, &facts, &Policy::built_in()), Ok(()));
+        prop_assert_eq!(&verdict, &chosen(&facts));
+    }
+
+    #[test]
+    fn a_choice_stands_once_it_is_followed(mut facts in any_facts()) {
+        // What was chosen for one state of the world is not given up in the same state.
+        facts.current = Some(chosen(&facts).kind);
+        let again = chosen(&facts).kind;
+        prop_assert_eq!(Some(again), facts.current);
+    }
+
+    #[test]
+    fn noise_between_the_thresholds_changes_nothing(
+        rates in proptest::collection::vec(5_000.0..20_000.0, 1..200),
+        spins: bool,
+    ) {
+        let policy = Policy::built_in();
+        let mut facts = busy_facts();
+        facts.current = Some(if spins { SPIN } else { FUTEX });
+        let mut steady = Steady::new(0, &policy.thresholds);
+        for (turn, rate) in (1_u64..).zip(rates) {
+            facts.messages_s = rate;
+            let verdict = choose(&facts, &policy);
+            let now_ns = turn * 250_000_000;
+            prop_assert!(!steady.observe(now_ns, facts.current, &verdict, &policy.thresholds));
+        }
+    }
+
+    #[test]
+    fn changes_are_at_least_a_dwell_time_apart_whatever_is_seen(
+        seen in proptest::collection::vec((0.0..100_000.0, 0_u32..3, 0.0..16.0), 1..2_000),
+    ) {
+        let policy = Policy::built_in();
+        let limits = &policy.thresholds;
+        let mut facts = busy_facts();
+        let mut steady = Steady::new(0, limits);
+        let mut changes = vec![0];
+        for (turn, (rate, cpu, runnable)) in (1_u64..).zip(seen) {
+            facts.messages_s = rate;
+            placement(&mut facts).cpus = [Some(0), Some(cpu)];
+            placement(&mut facts).runnable = runnable;
+            let (now_ns, verdict) = (turn * 250_000_000, choose(&facts, &policy));
+            if steady.observe(now_ns, facts.current, &verdict, limits) {
+                steady.changed(now_ns, limits);
+                facts.current = Some(verdict.kind);
+                changes.push(now_ns);
+            }
+        }
+        for pair in changes.windows(2) {
+            prop_assert!(pair[1] - pair[0] >= limits.dwell_ms * 1_000_000);
+        }
+    }
+
+    #[test]
+    fn a_lasting_advantage_is_taken_once_and_a_short_one_is_not(blip in 1_u32..4) {
+        let policy = Policy::built_in();
+        let limits = &policy.thresholds;
+        let mut facts = busy_facts();
+        let mut steady = Steady::new(0, limits);
+        let mut followed = 0;
+        for turn in 1..200_u64 {
+            // Busy for good from the 100th observation on, and for moments before.
+            let busy = turn >= 100 || turn % 10 < u64::from(blip);
+            facts.messages_s = if busy { 90_000.0 } else { 1_000.0 };
+            let (now_ns, verdict) = (turn * 250_000_000, choose(&facts, &policy));
+            if steady.observe(now_ns, facts.current, &verdict, limits) {
+                prop_assert!(turn >= 100, "a blip of {} observations was followed", blip);
+                steady.changed(now_ns, limits);
+                facts.current = Some(verdict.kind);
+                followed += 1;
+            }
+        }
+        prop_assert_eq!((followed, facts.current), (1, Some(SPIN)));
+    }
+}

@@ -1,0 +1,145 @@
+//! What the kernel says of the process behind a socket.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use fable::protocol::Peer;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// From `include/uapi/asm-generic/socket.h`.
+const SO_PEERGROUPS: libc::c_int = 59;
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// More supplementary groups than a process can have (`NGROUPS_MAX`).
+const GROUPS_MAX: usize = 65_536;
+
+/// The namespaces that tell containers apart: what people call them, and the kernel.
+const NAMESPACES: [(&str, &str); 3] = [("network", "net"), ("pid", "pid"), ("mount", "mnt")];
+
+/// A process, as it was when it connected.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// Who it is.
+    pub(crate) peer: Peer,
+    /// Its supplementary groups.
+    pub(crate) groups: Vec<u32>,
+    /// Becomes readable when the process ends (Linux 6.5); without it the connection must do.
+    handle: Option<OwnedFd>,
+    namespaces: [Option<String>; 3],
+}
+
+impl Process {
+    /// The process that connected this UNIX socket.
+    ///
+    /// # Errors
+    /// The kernel's, if it does not know the peer.
+    pub(crate) fn behind(socket: BorrowedFd<'_>, host: &str) -> io::Result<Process> {
+        let credentials = rustix::net::sockopt::socket_peercred(socket)?;
+        let pid = credentials.pid.as_raw_nonzero().get();
+        let handle = process_handle(socket);
+        let directory = Path::new("/proc").join(pid.to_string());
+        let program = fs::read_to_string(directory.join("comm")).unwrap_or_default();
+        let namespaces = NAMESPACES.map(|(_, file)| {
+            let link = fs::read_link(directory.join("ns").join(file)).ok()?;
+            Some(link.to_string_lossy().into_owned())
+        });
+        let peer = Peer {
+            host: host.to_owned(),
+            pid,
+            uid: credentials.uid.as_raw(),
+            gid: credentials.gid.as_raw(),
+            program: crate::text::plain(program.trim_end(), 64),
+        };
+        let mut process = Process { peer, groups: peer_groups(socket)?, handle, namespaces };
+        if !process.is_alive() {
+            // The number may belong to another process by now, and what was read of it, too.
+            process.namespaces = Default::default();
+            process.peer.program = String::new();
+        }
+        Ok(process)
+    }
+
+    /// Whether the process still runs, as far as can be seen.
+    pub(crate) fn is_alive(&self) -> bool {
+        let Some(handle) = &self.handle else { return true };
+        let mut ends = [PollFd::new(handle, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        !matches!(poll(&mut ends, Some(&now)), Ok(count) if count > 0)
+    }
+
+    /// Which namespaces the two do not share, or may not share.
+    pub(crate) fn separated_by(&self, other: &Process) -> Vec<&'static str> {
+        let pairs = self.namespaces.iter().zip(&other.namespaces);
+        let same = pairs.map(|(one, other)| one.is_some() && one == other);
+        let apart = NAMESPACES.iter().zip(same).filter(|(_, same)| !same);
+        apart.map(|((name, _), _)| *name).collect()
+    }
+}
+
+fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0_u32; 64];
+    loop {
+        let mut bytes = libc::socklen_t::try_from(size_of_val(&groups[..])).unwrap_or(0);
+        // SAFETY: the kernel writes at most `bytes` into the vector, which has as many.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut bytes,
+            )
+        };
+        let count = bytes as usize / size_of::<u32>();
+        if result == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // Then the kernel has told how many there are.
+        let too_small = error.raw_os_error() == Some(libc::ERANGE);
+        if !too_small || count <= groups.len() || count > GROUPS_MAX {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
+}
+
+fn process_handle(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let mut number: libc::c_int = -1;
+    let mut bytes = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes one number.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut number).cast(),
+            &raw mut bytes,
+        )
+    };
+    // SAFETY: the descriptor is new and ours.
+    (result == 0 && number >= 0).then(|| unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn the_kernel_knows_us() {
+        let (left, _right) = UnixStream::pair().unwrap();
+        let process = Process::behind(left.as_fd(), "here").unwrap();
+        assert_eq!(process.peer.pid, std::process::id() as i32);
+        assert_eq!(process.peer.host, "here");
+        assert!(!process.peer.program.is_empty());
+        assert!(process.is_alive());
+        let again = Process::behind(left.as_fd(), "here").unwrap();
+        assert_eq!(process.separated_by(&again), Vec::<&str>::new());
+        assert_eq!(process.groups, again.groups);
+    }
+}

@@ -1,0 +1,83 @@
+//! From a name that was found to a connection that the other daemon holds in its hands.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use fable::protocol::Role;
+use fabled::cluster_link::{Cluster, ClusterEvent};
+
+use super::etcd::Etcd;
+use super::hosts::{GUARD, Host, address, join, ticket};
+use super::network::Network;
+
+impl Host {
+    /// Where host number `index`, which this is, can be reached.
+    pub(crate) fn find_self(&self, index: usize) -> SocketAddr {
+        address(index, self.member.listening())
+    }
+}
+
+/// Shows a ticket from host number `index`, with a greeting behind it.
+pub(crate) fn show(network: &Network, index: usize, to: SocketAddr, ticket: &str) -> TcpStream {
+    let line = format!("{ticket}\nhello");
+    network.hosts[index].run(move || {
+        let mut stream = TcpStream::connect(to).expect("it listens");
+        stream.set_read_timeout(Some(GUARD)).expect("a time-out");
+        stream.write_all(line.as_bytes()).expect("it reads");
+        stream
+    })
+}
+
+#[test]
+fn a_ticket_opens_a_connection_to_its_host_and_to_no_other() {
+    let Some(network) = Network::start("a ticket opens a connection", 3) else { return };
+    let _etcd = Etcd::start(&network);
+    let [mut a, mut b, c] = [0, 1, 2].map(|index| join(&network, index, ["a", "b", "c"][index]));
+    a.publish_well("fable://kv/1");
+    let found = b.found("fable://kv");
+    let wanted = ticket("fable://kv/1", "b");
+    let line = b.member.ticket(&wanted, &found.owner.host).unwrap();
+
+    let mut elsewhere = show(&network, 1, c.find_self(2), &line);
+    let refused = elsewhere.read(&mut [0; 1]);
+    assert!(refused.as_ref().map_or(true, |count| *count == 0), "{refused:?}");
+
+    let mut client = show(&network, 1, found.addresses[0], &line);
+    let admitted =
+        a.expect("it is admitted", |event| matches!(event, ClusterEvent::Connection { .. }));
+    let ClusterEvent::Connection { mut stream, ticket } = admitted else { unreachable!() };
+    assert_eq!(ticket, wanted);
+    assert_eq!(stream.peer_addr().unwrap(), client.local_addr().unwrap());
+    stream.set_nonblocking(false).unwrap();
+    let mut greeting = [0; 5];
+    stream.read_exact(&mut greeting).unwrap();
+    assert_eq!(&greeting, b"hello");
+    stream.write_all(b"hello").unwrap();
+    client.read_exact(&mut greeting).unwrap();
+
+    let mut again = show(&network, 1, found.addresses[0], &line);
+    let refused = again.read(&mut [0; 1]);
+    assert!(refused.as_ref().map_or(true, |count| *count == 0), "{refused:?}");
+}
+
+#[test]
+fn both_ends_get_keys_that_fit() {
+    let Some(network) = Network::start("keys for both ends", 2) else { return };
+    let _etcd = Etcd::start(&network);
+    let mut a = join(&network, 0, "a");
+    let mut b = join(&network, 1, "b");
+    let flow = ticket("fable://kv/1", "b").flow;
+    // Host a joined first, and hears of b a little later.
+    assert!(super::hosts::eventually(|| a.member.keys(flow, Role::Leader, "b").is_ok()));
+    let leader = a.member.keys(flow, Role::Leader, "b").unwrap();
+    let follower = b.member.keys(flow, Role::Follower, "a").unwrap();
+    assert_eq!(leader.authorities[..], follower.chain[1..]);
+    assert_eq!(follower.authorities[..], leader.chain[1..]);
+    assert_eq!(leader.peer_name, "follower.0123456789abcdef.flow.fable");
+    assert_eq!(follower.peer_name, "leader.0123456789abcdef.flow.fable");
+    // Both ends on one host.
+    let local = a.member.keys(flow, Role::Follower, "a").unwrap();
+    assert_eq!(local.authorities[..], leader.chain[1..]);
+    let error = a.member.keys(flow, Role::Leader, "nobody").unwrap_err().to_string();
+    assert!(error.contains("host nobody is not in the zone"), "{error}");
+}

@@ -1,0 +1,158 @@
+//! Names in calm times: registered here, found there; conflicts; hosts that die.
+
+use std::thread;
+use std::time::Instant;
+
+use fabled::cluster::Options;
+use fabled::cluster_link::{Cluster, ClusterEvent};
+
+use super::etcd::Etcd;
+use super::hosts::{HostProcess, TTL, address, join, join_with, options};
+use super::network::Network;
+
+#[test]
+fn a_name_of_one_host_is_found_on_the_other() {
+    let Some(network) = Network::start("a name of one host on another", 3) else { return };
+    let _etcd = Etcd::start(&network);
+    let [mut a, mut b] = [0, 1].map(|index| join(&network, index, ["a", "b"][index]));
+    let epoch = a.publish_well("fable://kv/1");
+    let found = b.found("fable://kv");
+    assert_eq!((found.name.to_string().as_str(), found.epoch), ("fable://kv/1", epoch));
+    assert_eq!((found.owner.host.as_str(), found.owner.pid), ("a", 42));
+    assert_eq!(found.addresses, [address(0, a.member.listening())]);
+    assert!(a.find("fable://kv").is_empty(), "a host's own names are its daemon's");
+    b.publish_well("fable://kv/2");
+    // One that comes later finds what is there, and both instances.
+    let mut c = join(&network, 2, "c");
+    assert_eq!(c.find("fable://kv").len(), 2);
+    assert_eq!(c.member.names().len(), 2);
+    a.withdraw("fable://kv/1");
+    c.gone("fable://kv/1");
+    c.expect("an event", |event| matches!(event, ClusterEvent::NameGone { .. }));
+    // An orderly end needs no lease to run out: it is told.
+    drop(b);
+    c.gone("fable://kv/2");
+}
+
+#[test]
+fn of_two_hosts_that_want_a_name_one_gets_it() {
+    let Some(network) = Network::start("two hosts that want one name", 2) else { return };
+    let _etcd = Etcd::start(&network);
+    let mut hosts = [0, 1].map(|index| join(&network, index, ["a", "b"][index]));
+    for number in 0..10 {
+        let name = format!("fable://kv/{number}");
+        hosts.iter_mut().for_each(|host| host.publish(&name));
+        let mut outcomes = hosts.iter_mut().map(|host| {
+            host.expect("an answer", |event| {
+                matches!(event, ClusterEvent::Published { .. } | ClusterEvent::NameConflict { .. })
+            })
+        });
+        let (first, second) = (outcomes.next().unwrap(), outcomes.next().unwrap());
+        drop(outcomes);
+        let (winner, epoch) =
+            match (first, second) {
+                (
+                    ClusterEvent::Published { epoch, .. },
+                    ClusterEvent::NameConflict { holder, .. },
+                ) if holder == "a" => (0, epoch),
+                (
+                    ClusterEvent::NameConflict { holder, .. },
+                    ClusterEvent::Published { epoch, .. },
+                ) if holder == "b" => (1, epoch),
+                other => panic!("{other:?}"),
+            };
+        // What the winner gives back, the other gets without asking again.
+        hosts[winner].withdraw(&name);
+        assert!(hosts[1 - winner].published(&name) > epoch);
+        assert_eq!(hosts[winner].found(&name).owner.host, ["b", "a"][winner]);
+    }
+}
+
+#[test]
+fn the_names_of_a_killed_host_end_with_its_lease() {
+    let Some(network) = Network::start("the names of a killed host", 2) else { return };
+    let _etcd = Etcd::start(&network);
+    let b = join(&network, 1, "b");
+    let mut a = HostProcess::start(&network, 0, "a", "fable://kv/1", None);
+    let epoch = b.found("fable://kv/1").epoch;
+    // The lease is renewed: it would have run out by now.
+    thread::sleep(TTL * 3);
+    assert_eq!(b.found("fable://kv/1").epoch, epoch);
+    a.kill();
+    let killed = Instant::now();
+    b.gone("fable://kv/1");
+    println!("gone {} ms after the host, with a lease of {TTL:?}", killed.elapsed().as_millis());
+}
+
+#[test]
+fn a_daemon_that_comes_back_has_its_names_at_once() {
+    let Some(network) = Network::start("a daemon that comes back", 2) else { return };
+    let _etcd = Etcd::start(&network);
+    let state = tempfile::tempdir().unwrap();
+    let mut b = join(&network, 1, "b");
+    let start = || HostProcess::start(&network, 0, "a", "fable://kv/1", Some(state.path()));
+    let mut first = start();
+    let epoch = b.found("fable://kv/1").epoch;
+    first.kill();
+    let _second = start();
+    // It succeeds its predecessor, whose lease has not ended, or comes just behind that.
+    b.expect("it is there", |event| matches!(event, ClusterEvent::NameFound { .. }));
+    assert!(super::hosts::eventually(|| b.find("fable://kv/1").iter().any(|n| n.epoch > epoch)));
+    thread::sleep(TTL * 3);
+    assert_eq!(b.find("fable://kv/1").len(), 1, "the end of the first lease took the name along");
+}
+
+#[test]
+fn a_namesake_waits_until_the_first_is_gone() {
+    let Some(network) = Network::start("two hosts of one name", 3) else { return };
+    let _etcd = Etcd::start(&network);
+    let first = join(&network, 0, "a");
+    let namesake = options("a");
+    let member = network.hosts[1].run(move || fabled::cluster::Member::start(&namesake)).unwrap();
+    let mut second = super::hosts::Host { member, events: Vec::new() };
+    let down = second.expect("a reason", |event| matches!(event, ClusterEvent::Down { .. }));
+    assert!(format!("{down:?}").contains("another daemon is registered as host a"), "{down:?}");
+    second.publish("fable://kv/1");
+    let mut c = join(&network, 2, "c");
+    assert!(c.find("fable://kv/1").is_empty());
+    drop(first);
+    second.expect_up();
+    second.published("fable://kv/1");
+    assert_eq!(c.found("fable://kv/1").addresses, [address(1, second.member.listening())]);
+    // Zones do not see each other, and a host may be in another one under the same name.
+    let other = Options { zone: "other".to_owned(), ..options("a") };
+    let mut other = join_with(&network, 0, other);
+    assert!(other.find("fable://kv").is_empty());
+    other.publish_well("fable://kv/1");
+    c.take_events();
+    assert_eq!(c.find("fable://kv").len(), 1);
+}
+
+#[test]
+fn what_others_write_into_etcd_is_not_believed() {
+    let Some(network) = Network::start("hostile values in etcd", 2) else { return };
+    let _etcd = Etcd::start(&network);
+    let put = |key: &str, value: &str| {
+        Etcd::control(&network, &format!("put /fable/test/{key} {value}"));
+    };
+    put("names/kv/0", "garbage");
+    put("names/kv", "{}");
+    put("hosts/x", r#"{"version":1,"addresses":["0.0.0.0:1"],"authority":""}"#);
+    let mut a = join(&network, 0, "a");
+    let b = join(&network, 1, "b");
+    a.publish("fable://kv/0");
+    let conflict =
+        a.expect("a conflict", |event| matches!(event, ClusterEvent::NameConflict { .. }));
+    assert!(format!("{conflict:?}").contains("unknown"), "{conflict:?}");
+    a.publish_well("fable://kv/1");
+    b.found("fable://kv/1");
+    // Somebody overwrites a name, and removes another.
+    put("names/kv/1", "garbage");
+    a.expect("a conflict", |event| matches!(event, ClusterEvent::NameConflict { .. }));
+    b.gone("fable://kv/1");
+    Etcd::control(&network, "del --prefix /fable/test/names/");
+    a.published("fable://kv/0");
+    a.published("fable://kv/1");
+    b.found("fable://kv/0");
+    b.found("fable://kv/1");
+}

@@ -1,0 +1,151 @@
+//! Network namespaces without names: they live as long as the thread that entered them and the
+//! descriptor that points to them, so nothing is left behind however the test ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+/// Where etcd is, on the bridge.
+pub(crate) const ETCD: &str = "10.77.0.254";
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A thread in a namespace of its own.
+pub(crate) struct Namespace {
+    work: Option<mpsc::Sender<Work>>,
+    thread: Option<JoinHandle<()>>,
+    file: File,
+}
+
+impl Namespace {
+    fn new() -> Namespace {
+        let (work, orders) = mpsc::channel::<Work>();
+        let (sender, receiver) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            // SAFETY: a plain number; only this thread moves.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "unshare");
+            sender
+                .send(File::open("/proc/thread-self/ns/net").expect("/proc"))
+                .expect("waited for");
+            orders.into_iter().for_each(|work| work());
+        });
+        let file = receiver.recv().expect("a network namespace");
+        let namespace = Namespace { work: Some(work), thread: Some(thread), file };
+        namespace.ip("link set lo up");
+        namespace
+    }
+
+    /// Does something inside. What it starts, threads and processes, is inside as well.
+    pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, receiver) = mpsc::channel();
+        let work = Box::new(move || {
+            let _ = sender.send(work());
+        });
+        self.work.as_ref().expect("until it is dropped").send(work).expect("the thread lives");
+        receiver.recv().expect("the work inside has panicked")
+    }
+
+    /// Runs ip(8).
+    pub(crate) fn ip(&self, words: &str) {
+        self.command(&format!("ip {words}"), &[]);
+    }
+
+    /// Runs a program, which must succeed, and gives what it wrote.
+    pub(crate) fn command(
+        &self,
+        words: &str,
+        environment: &[(&'static str, &'static str)],
+    ) -> String {
+        let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        let environment = environment.to_vec();
+        self.run(move || {
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]).envs(environment).stdin(Stdio::null());
+            let output = command.output().expect("the program starts");
+            let message = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{}: {message}", words.join(" "));
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        })
+    }
+
+    /// What ip(8) takes for this namespace.
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        self.work = None;
+        let _ = self.thread.take().expect("only once").join();
+    }
+}
+
+/// A bridge with hosts at 10.77.0.1, 10.77.0.2 …
+pub(crate) struct Network {
+    pub(crate) hosts: Vec<Namespace>,
+    pub(crate) bridge: Namespace,
+}
+
+impl Network {
+    /// `None`, and a note of it, if this test cannot run here.
+    pub(crate) fn start(test: &str, hosts: usize) -> Option<Network> {
+        if !possible(test) {
+            return None;
+        }
+        let bridge = Namespace::new();
+        bridge.ip("link add bridge type bridge");
+        bridge.ip(&format!("address add {ETCD}/24 dev bridge"));
+        bridge.ip("link set bridge up");
+        let hosts = (0..hosts).map(|index| join(&bridge, index)).collect();
+        Some(Network { hosts, bridge })
+    }
+
+    /// Pulls a host's cable.
+    pub(crate) fn cut(&self, host: usize) {
+        self.bridge.ip(&format!("link set port{host} down"));
+    }
+
+    /// Plugs it in again.
+    pub(crate) fn mend(&self, host: usize) {
+        self.bridge.ip(&format!("link set port{host} up"));
+    }
+}
+
+fn join(bridge: &Namespace, index: usize) -> Namespace {
+    let host = Namespace::new();
+    let inside = host.path();
+    bridge.ip(&format!("link add port{index} type veth peer name eth0 netns {inside}"));
+    bridge.ip(&format!("link set port{index} master bridge up"));
+    host.ip(&format!("address add 10.77.0.{}/24 dev eth0", index + 1));
+    host.ip("link set eth0 up");
+    host
+}
+
+fn possible(test: &str) -> bool {
+    let programs = [("ip", "iproute2"), ("etcd", "etcd-server"), ("etcdctl", "etcd-client")];
+    let missing = programs.into_iter().find(|(program, _)| !on_path(program));
+    // SAFETY: geteuid has no arguments and cannot fail.
+    let reason = if unsafe { libc::geteuid() } != 0 {
+        "network namespaces need root".to_owned()
+    } else if let Some((program, package)) = missing {
+        format!("there is no {program}; install {package}")
+    } else {
+        return true;
+    };
+    let line = format!("SKIPPED: {test}: {reason}\n");
+    eprint!("{line}");
+    if let Some(file) = std::env::var_os("MEGAPIPE_SKIPS") {
+        let file = OpenOptions::new().append(true).create(true).open(file);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip is noted");
+    }
+    false
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}

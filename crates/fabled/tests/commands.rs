@@ -1,0 +1,141 @@
+//! The command line, against a real daemon.
+
+mod common;
+
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+
+use common::{Daemon, Process, flow, within};
+use fable::page::{Counter, Page};
+use fable::protocol::{FlowEntry, NameEntry, Role};
+
+#[test]
+fn ls_and_top_show_names_and_flows() {
+    let daemon = Daemon::start();
+    assert_eq!(daemon.fable_says(&["ls"]).lines().count(), 1);
+    let (_server, _client, end, _) = flow(&daemon);
+    let listing = daemon.fable_says(&["ls"]);
+    let line = listing.lines().nth(1).unwrap();
+    let columns: Vec<_> = line.split_whitespace().collect();
+    assert_eq!(columns[..3], ["fable://kv/1", "1", "here"]);
+    assert_eq!(columns[3], std::process::id().to_string());
+    let names: Vec<NameEntry> =
+        serde_json::from_str(&daemon.fable_says(&["ls", "--json"])).unwrap();
+    assert_eq!(names.len(), 1);
+    let page = Page::open(end.page.as_fd()).unwrap();
+    page.write(Role::Leader, Counter::LatencyNs, 1_500);
+    page.write(Role::Leader, Counter::Cpu, 2);
+    let flow = format!("{:016x}", end.flow.0);
+    let table = within("the page is read", || {
+        Some(daemon.fable_says(&["top", "--once"])).filter(|table| table.contains("µs"))
+    });
+    let lines: Vec<_> = table.lines().collect();
+    assert_eq!(lines.len(), 2);
+    assert!(lines[0].starts_with("FLOW "), "{table}");
+    for part in [&flow, "fable://kv/1", "mempipe-futex-safe", "1.5 µs / -", "1 / -"] {
+        assert!(lines[1].contains(part), "{part}: {table}");
+    }
+    let json = daemon.fable_says(&["top", "--once", "--json"]);
+    let flows: Vec<FlowEntry> = serde_json::from_str(&json).unwrap();
+    assert_eq!(flows[0].latency_ns, [Some(1_500), None]);
+}
+
+#[test]
+fn lists_longer_than_a_packet_are_complete() {
+    let daemon = Daemon::start();
+    let mut server = Process::connect(&daemon);
+    for _ in 0..300 {
+        server.register("fable://many");
+    }
+    let names: Vec<NameEntry> =
+        serde_json::from_str(&daemon.fable_says(&["ls", "--json"])).unwrap();
+    assert_eq!(names.len(), 300);
+}
+
+#[test]
+fn top_without_terminal_goes_on_until_nobody_reads() {
+    let daemon = Daemon::start();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fable"))
+        .arg("--socket")
+        .arg(daemon.socket())
+        .args(["top", "--interval", "0.1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut seen = [0; 200];
+    let mut stdout = child.stdout.take().unwrap();
+    std::io::Read::read_exact(&mut stdout, &mut seen).unwrap();
+    let text = String::from_utf8_lossy(&seen);
+    assert!(text.matches("FLOW").count() >= 2 && !text.contains('\x1b'), "{text}");
+    drop(stdout);
+    let status = within("top ends", || child.try_wait().unwrap());
+    assert!(status.success());
+}
+
+#[test]
+fn move_why_and_protect_say_what_happens() {
+    let daemon = Daemon::start();
+    let (server, client, end, _) = flow(&daemon);
+    let digits = &format!("{:016x}", end.flow.0)[..6];
+    let moved = std::thread::scope(|scope| {
+        let command = scope.spawn(|| daemon.fable_says(&["move", digits, "unix"]));
+        assert_eq!(server.ordered_move(end.flow).0, "unix");
+        server.moved(end.flow, 2, "unix");
+        command.join().unwrap()
+    });
+    assert!(moved.contains("uses unix from epoch 2 on"), "{moved}");
+    let story = daemon.fable_says(&["why", digits]);
+    for part in [
+        "goes to fable://kv/1",
+        "uses unix in epoch 2",
+        "An operator chose its transport",
+        "mempipe-futex-safe, because both ends are on this host (in use)",
+        "unix, because an operator chose it (the choice now)",
+    ] {
+        assert!(story.contains(part), "{part}: {story}");
+    }
+    assert!(daemon.fable_says(&["why", digits, "--json"]).contains("\"decisions\""));
+    assert!(daemon.fable_says(&["top", "--once"]).contains("unix* "));
+    let protected = daemon.fable_says(&["protect", digits, "on"]);
+    assert!(protected.contains("must be protected"), "{protected}");
+    assert!(daemon.fable_says(&["top", "--once"]).contains("unix*! "));
+    let auto = daemon.fable_says(&["move", digits, "auto"]);
+    assert!(auto.contains("the policy chooses"), "{auto}");
+    let error = daemon.fable_fails(&["move", "zzzz", "unix"]);
+    assert!(error.contains("no flow zzzz") && error.contains("fable top"), "{error}");
+    drop((server, client));
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let missing = Command::new(env!("CARGO_BIN_EXE_fable"))
+        .args(["--socket", "/nowhere/fabled.sock", "ls"])
+        .output()
+        .unwrap();
+    let error = String::from_utf8(missing.stderr).unwrap();
+    assert!(error.contains("no daemon at /nowhere") && error.contains("`fabled`"), "{error}");
+    assert_eq!(missing.status.code(), Some(1));
+    let directory = tempfile::tempdir().unwrap();
+    let policy = directory.path().join("policy.toml");
+    std::fs::write(&policy, "[thresholds]\nbuzy = 1\n").unwrap();
+    let wrong = Command::new(env!("CARGO_BIN_EXE_fabled"))
+        .arg("--policy")
+        .arg(&policy)
+        .arg("--socket")
+        .arg(directory.path().join("fabled.sock"))
+        .output()
+        .unwrap();
+    let error = String::from_utf8(wrong.stderr).unwrap();
+    assert!(error.contains("line 2") && error.contains("--print-policy"), "{error}");
+}
+
+#[test]
+fn pages_are_made_of_the_definitions() {
+    let daemon = Daemon::start();
+    let help = daemon.fable_says(&["top", "--help"]);
+    assert!(help.contains("TRANSPORT what is in use"), "{help}");
+    assert!(daemon.fable_says(&["man"]).contains("fable\\-move"));
+    assert!(daemon.fable_says(&["completions", "bash"]).contains("protect"));
+    let policy = Command::new(env!("CARGO_BIN_EXE_fabled")).arg("--print-policy").output().unwrap();
+    assert_eq!(String::from_utf8(policy.stdout).unwrap(), fabled::policy::DEFAULT);
+}

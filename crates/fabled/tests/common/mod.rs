@@ -1,0 +1,345 @@
+//! A real daemon on a socket of its own, and processes that speak the raw protocol.
+
+#![allow(dead_code, reason = "each test binary uses a part of this")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fable::packet;
+use fable::protocol::{
+    Access, Answer, FlowId, Operation, Peer, ToDaemon, ToProcess, Trust, VERSION,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// A guard against hanging, no measure of anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A policy that acts at once, whatever else this machine does.
+pub(crate) const QUICK_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nspin_load = 1000.0\n\
+    crowded_load = 2000.0\ndwell_ms = 0\ndwell_ms_max = 0\nobservations = 2\nretry_ms = 200\n";
+
+/// A daemon; killed when dropped.
+pub(crate) struct Daemon {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Daemon {
+    pub(crate) fn start() -> Daemon {
+        Daemon::with_policy(QUICK_POLICY)
+    }
+
+    pub(crate) fn with_policy(policy: &str) -> Daemon {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("policy.toml"), policy).unwrap();
+        // Other users have to reach the socket.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(directory.path(), open).unwrap();
+        let child = spawn(directory.path());
+        Daemon { child, directory }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("fabled.sock")
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap()
+    }
+
+    /// Kills it, and starts another on the same socket.
+    pub(crate) fn crash_and_start_again(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        assert!(self.socket().exists(), "a killed daemon leaves its socket");
+        self.child = spawn(self.directory.path());
+    }
+
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        within("the daemon ends", || self.child.try_wait().unwrap())
+    }
+
+    /// Runs `fable` against this daemon.
+    pub(crate) fn fable(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fable"));
+        command.arg("--socket").arg(self.socket()).args(arguments).output().unwrap()
+    }
+
+    pub(crate) fn fable_says(&self, arguments: &[&str]) -> String {
+        let output = self.fable(arguments);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{arguments:?}: {text}{:?}", output.stderr);
+        text
+    }
+
+    pub(crate) fn fable_fails(&self, arguments: &[&str]) -> String {
+        let output = self.fable(arguments);
+        assert!(!output.status.success(), "{arguments:?} succeeded");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(directory: &Path) -> Child {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fabled"))
+        .args(["--host", "here", "--log-level", "debug", "--socket"])
+        .arg(directory.join("fabled.sock"))
+        .arg("--policy")
+        .arg(directory.join("policy.toml"))
+        .stdout(Stdio::piped())
+        .stderr(fs::File::create(directory.join("log")).unwrap())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if !line.starts_with("listening on /") {
+        let _ = child.kill();
+        let _ = child.wait();
+        panic!("{line}{}", fs::read_to_string(directory.join("log")).unwrap());
+    }
+    child
+}
+
+/// A connection to the daemon, as a process would have it.
+pub(crate) struct Process {
+    pub(crate) socket: OwnedFd,
+    request: u64,
+}
+
+/// An end of a flow that was made.
+pub(crate) struct End {
+    pub(crate) flow: FlowId,
+    pub(crate) control: OwnedFd,
+    pub(crate) page: OwnedFd,
+    pub(crate) transport: String,
+}
+
+impl Process {
+    pub(crate) fn connect(daemon: &Daemon) -> Process {
+        Process::connect_to(&daemon.socket())
+    }
+
+    pub(crate) fn connect_to(socket: &Path) -> Process {
+        let process = Process::silent(socket);
+        process.say(&ToDaemon::Hello { version: VERSION, program: "test".to_owned() });
+        let welcome = process.hear();
+        assert!(matches!(welcome, ToProcess::Welcome { .. }), "{welcome:?}");
+        process
+    }
+
+    /// A connection that has not said hello.
+    pub(crate) fn silent(socket: &Path) -> Process {
+        let address = SocketAddrUnix::new(socket).unwrap();
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let socket = socket.unwrap();
+        rustix::net::connect(&socket, &address).unwrap();
+        Process { socket, request: 0 }
+    }
+
+    /// A connection of another user. Credentials belong to a thread, and the kernel notes those of
+    /// the one that connects.
+    pub(crate) fn connect_as(daemon: &Daemon, uid: u32, groups: &[u32]) -> Process {
+        let connect = || {
+            // SAFETY: raw system calls, which unlike libc's change this thread alone; it ends
+            // right after.
+            unsafe {
+                let none = -1_i64;
+                let result = libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
+                assert_eq!(result, 0, "setgroups");
+                assert_eq!(libc::syscall(libc::SYS_setresgid, none, uid, none), 0, "setresgid");
+                assert_eq!(libc::syscall(libc::SYS_setresuid, none, uid, none), 0, "setresuid");
+            }
+            Process::connect(daemon)
+        };
+        thread::scope(|scope| scope.spawn(connect).join().unwrap())
+    }
+
+    pub(crate) fn say(&self, message: &ToDaemon) {
+        self.send(&serde_json::to_vec(message).unwrap(), &[]);
+    }
+
+    pub(crate) fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+        packet::send(self.socket.as_fd(), bytes, descriptors).unwrap();
+    }
+
+    pub(crate) fn hear(&self) -> ToProcess {
+        self.hear_with_descriptors().0
+    }
+
+    pub(crate) fn hear_with_descriptors(&self) -> (ToProcess, Vec<OwnedFd>) {
+        self.wait();
+        let packet = packet::receive(self.socket.as_fd()).unwrap().expect("the daemon is there");
+        (serde_json::from_slice(&packet.bytes).unwrap(), packet.descriptors)
+    }
+
+    /// Waits for the daemon to close the connection, and says what it said before that.
+    pub(crate) fn hear_the_end(&self) -> String {
+        let mut said = String::new();
+        loop {
+            self.wait();
+            match packet::receive(self.socket.as_fd()) {
+                Ok(Some(packet)) => said.push_str(&String::from_utf8_lossy(&packet.bytes)),
+                Ok(None) => return said,
+                // Closed with something unread.
+                Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => return said,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn wait(&self) {
+        let mut ends = [PollFd::new(&self.socket, PollFlags::IN)];
+        let patience = Timespec::try_from(PATIENCE).unwrap();
+        assert_eq!(poll(&mut ends, Some(&patience)), Ok(1), "the daemon says nothing");
+    }
+
+    pub(crate) fn next_request(&mut self) -> u64 {
+        self.request += 1;
+        self.request
+    }
+
+    pub(crate) fn try_register(&mut self, name: &str, access: Access) -> Result<String, String> {
+        let (request, name) = (self.next_request(), name.parse().unwrap());
+        self.say(&ToDaemon::Register { request, name, access, trust: Trust::Untrusted });
+        match self.hear() {
+            ToProcess::Registered { name, request: answered } if answered == request => {
+                Ok(name.to_string())
+            }
+            ToProcess::Refused { reason, request: answered } if answered == request => Err(reason),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn register(&mut self, name: &str) -> String {
+        self.try_register(name, Access::default()).unwrap()
+    }
+
+    pub(crate) fn try_connect(
+        &mut self,
+        name: &str,
+        transport: Option<&str>,
+    ) -> Result<(String, Peer, End), String> {
+        let (request, name) = (self.next_request(), name.parse().unwrap());
+        let transport = transport.map(str::to_owned);
+        self.say(&ToDaemon::Connect { request, name, trust: Trust::Untrusted, transport });
+        let (message, descriptors) = self.hear_with_descriptors();
+        match message {
+            ToProcess::Connected { name, flow, transport, peer, reason, .. } => {
+                assert!(!reason.is_empty());
+                Ok((name.to_string(), peer, end(flow, transport, descriptors)))
+            }
+            ToProcess::Refused { reason, request: answered } if answered == request => Err(reason),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn incoming(&self) -> (Peer, End) {
+        let (message, descriptors) = self.hear_with_descriptors();
+        match message {
+            ToProcess::Incoming { flow, transport, peer, local: true, .. } => {
+                (peer, end(flow, transport, descriptors))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn operate(&mut self, operation: Operation) -> Result<Answer, String> {
+        let request = self.next_request();
+        self.say(&ToDaemon::Operate { request, operation });
+        match self.hear() {
+            ToProcess::Answer { request: answered, answer } if answered == request => Ok(answer),
+            ToProcess::Refused { request: answered, reason } if answered == request => Err(reason),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn moved(&self, flow: FlowId, epoch: u32, transport: &str) {
+        let transport = transport.to_owned();
+        self.say(&ToDaemon::Moved { flow, epoch, transport, pause_ns: 1234 });
+    }
+
+    /// Waits for an order to move this flow.
+    pub(crate) fn ordered_move(&self, expected: FlowId) -> (String, String) {
+        match self.hear() {
+            ToProcess::Move { flow, transport, reason } if flow == expected => (transport, reason),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn end(flow: FlowId, transport: String, descriptors: Vec<OwnedFd>) -> End {
+    let [control, page] = <[OwnedFd; 2]>::try_from(descriptors).unwrap();
+    End { flow, control, page, transport }
+}
+
+/// Server, client, and the two ends of a flow between them, in use.
+pub(crate) fn flow(daemon: &Daemon) -> (Process, Process, End, End) {
+    let (mut server, mut client) = (Process::connect(daemon), Process::connect(daemon));
+    server.register("fable://kv/1");
+    let (_, _, following) = client.try_connect("fable://kv", None).unwrap();
+    let (_, leading) = server.incoming();
+    server.moved(leading.flow, 1, &leading.transport);
+    client.moved(following.flow, 1, &following.transport);
+    (server, client, leading, following)
+}
+
+/// Whether users can be changed here; else says which test is skipped.
+pub(crate) fn can_change_users(test: &str) -> bool {
+    if rustix::process::geteuid().is_root() {
+        return true;
+    }
+    let line = format!("SKIPPED: {test}: other users need root\n");
+    eprint!("{line}");
+    if let Some(file) = std::env::var_os("MEGAPIPE_SKIPS") {
+        let file = fs::OpenOptions::new().append(true).create(true).open(file);
+        file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()))
+            .expect("the skip is noted");
+    }
+    false
+}
+
+/// Asks again and again until there is an answer.
+pub(crate) fn within<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "it never came true that {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Everything that a child says.
+pub(crate) fn read_all(mut from: impl Read) -> String {
+    let mut text = String::new();
+    from.read_to_string(&mut text).unwrap();
+    text
+}

@@ -1,0 +1,250 @@
+//! Flows from the first path to the end: reports, orders, the policy's own moves.
+
+mod common;
+
+use std::os::fd::AsFd;
+
+use common::{Daemon, Process, can_change_users, flow, within};
+use fable::page::{Counter, Page};
+use fable::protocol::{
+    Access, Answer, Decision, FlowEntry, FlowId, Operation, Role, ToDaemon, ToProcess,
+};
+
+fn flows(process: &mut Process) -> Vec<FlowEntry> {
+    match process.operate(Operation::Flows) {
+        Ok(Answer::Flows { flows, more: false }) => flows,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn why(process: &mut Process, flow: FlowId) -> (FlowEntry, Vec<Decision>) {
+    match process.operate(Operation::Why { flow }) {
+        Ok(Answer::Why { flow, decisions }) => (*flow, decisions),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Sends an order without waiting for its outcome.
+fn order(operator: &mut Process, flow: FlowId, transport: &str) -> u64 {
+    let request = operator.next_request();
+    let operation = Operation::Move { flow, transport: transport.to_owned() };
+    operator.say(&ToDaemon::Operate { request, operation });
+    request
+}
+
+#[test]
+fn an_order_goes_to_the_leader_and_its_outcome_to_the_operator() {
+    let daemon = Daemon::start();
+    let (server, client, end, _) = flow(&daemon);
+    let mut operator = Process::connect(&daemon);
+    let request = order(&mut operator, end.flow, "pipe");
+    let (transport, reason) = server.ordered_move(end.flow);
+    assert_eq!(transport, "pipe");
+    assert!(reason.contains("ordered"), "{reason}");
+    server.moved(end.flow, 2, "pipe");
+    client.moved(end.flow, 2, "pipe");
+    match operator.hear() {
+        ToProcess::Answer { request: answered, answer: Answer::Done { what } } => {
+            assert_eq!(answered, request);
+            assert!(what.contains("pipe") && what.contains("epoch 2"), "{what}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let (entry, decisions) = why(&mut operator, end.flow);
+    assert_eq!((entry.transport.as_str(), entry.epoch, entry.pinned), ("pipe", 2, true));
+    let outcomes: Vec<_> = decisions
+        .iter()
+        .map(|decision| (decision.transport.as_str(), decision.outcome.as_str()))
+        .collect();
+    let expected =
+        [("mempipe-futex-safe", "in use"), ("pipe", "in use"), ("pipe", "the choice now")];
+    assert_eq!(outcomes, expected);
+    assert!(decisions.iter().all(|decision| !decision.reason.is_empty()));
+    // Left to the policy again, the flow goes back.
+    order(&mut operator, end.flow, "auto");
+    assert!(matches!(operator.hear(), ToProcess::Answer { answer: Answer::Done { .. }, .. }));
+    assert_eq!(server.ordered_move(end.flow).0, "mempipe-futex-safe");
+}
+
+#[test]
+fn a_failed_order_is_told_and_does_not_pin() {
+    let daemon = Daemon::start();
+    let (server, _client, end, _) = flow(&daemon);
+    let mut operator = Process::connect(&daemon);
+    order(&mut operator, end.flow, "shmem-pipe");
+    let (transport, _) = server.ordered_move(end.flow);
+    assert_eq!(transport, "shmem-pipe-safe");
+    let reason = "no\x1b[2J memory".to_owned();
+    server.say(&ToDaemon::MoveFailed { flow: end.flow, transport, reason });
+    match operator.hear() {
+        ToProcess::Refused { reason, .. } => {
+            assert!(reason.contains("memory") && !reason.contains('\x1b'), "{reason:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let (entry, decisions) = why(&mut operator, end.flow);
+    assert_eq!((entry.transport.as_str(), entry.pinned), ("mempipe-futex-safe", false));
+    assert!(decisions.iter().any(|decision| decision.outcome.starts_with("failed: no")));
+}
+
+#[test]
+fn orders_that_cannot_be_are_refused_with_the_reason() {
+    let daemon = Daemon::start();
+    let (_server, _client, end, _) = flow(&daemon);
+    let mut operator = Process::connect(&daemon);
+    for (transport, word) in [
+        ("pigeon", "vmsplice-coop"),
+        ("cacheline", "measuring"),
+        ("mempipe-futex-unsafe", "trust each other"),
+    ] {
+        let operation = Operation::Move { flow: end.flow, transport: transport.to_owned() };
+        let refused = operator.operate(operation).unwrap_err();
+        assert!(refused.contains(word), "{transport}: {refused}");
+    }
+    let operation = Operation::Move { flow: FlowId(1), transport: "unix".to_owned() };
+    let refused = operator.operate(operation).unwrap_err();
+    assert!(refused.contains("no flow 0000000000000001"), "{refused}");
+    let operation = Operation::Move { flow: end.flow, transport: "mempipe-futex-safe".to_owned() };
+    let Ok(Answer::Done { what }) = operator.operate(operation) else { panic!("not done") };
+    assert!(what.contains("already"), "{what}");
+}
+
+#[test]
+fn rates_are_read_off_the_page_and_busy_flows_spin_until_they_are_calm() {
+    let daemon = Daemon::start();
+    let (server, _client, end, _) = flow(&daemon);
+    let page = Page::open(end.page.as_fd()).unwrap();
+    page.write(Role::Leader, Counter::Cpu, 1);
+    page.write(Role::Follower, Counter::Cpu, 2);
+    let mut operator = Process::connect(&daemon);
+    let send = |messages: u64| {
+        for role in [Role::Leader, Role::Follower] {
+            let sent = page.read(role, Counter::MessagesSent) + messages;
+            page.write(role, Counter::MessagesSent, sent);
+            page.write(role, Counter::BytesSent, sent * 64);
+        }
+    };
+    within("the rates are high", || {
+        send(100_000);
+        let flow = flows(&mut operator).remove(0);
+        let busy = flow.messages_s.iter().all(|&rate| rate > 50_000.0);
+        (busy && flow.bytes_s[0] > flow.messages_s[0]).then_some(())
+    });
+    // A host with one CPU keeps its flows asleep.
+    if !std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+        return;
+    }
+    let (transport, reason) = server.ordered_move(end.flow);
+    assert_eq!(transport, "mempipe-spin-safe");
+    assert!(reason.contains("CPUs 0 and 1") && reason.contains("messages/s"), "{reason}");
+    server.moved(end.flow, 2, &transport);
+    // Nothing is sent any more.
+    let (transport, reason) = server.ordered_move(end.flow);
+    assert_eq!(transport, "mempipe-futex-safe");
+    assert!(reason.contains("too few"), "{reason}");
+    server.moved(end.flow, 3, &transport);
+    let flow = within("the move is noted", || {
+        Some(flows(&mut operator).remove(0)).filter(|flow| flow.epoch == 3)
+    });
+    assert_eq!(flow.cpus, [Some(0), Some(1)]);
+    assert!(!flow.pinned);
+}
+
+#[test]
+fn flows_vanish_with_either_end() {
+    let daemon = Daemon::start();
+    let mut operator = Process::connect(&daemon);
+    let (server, client, end, _) = flow(&daemon);
+    client.say(&ToDaemon::Ended { flow: end.flow, reason: "closed".to_owned() });
+    within("the ended flow is gone", || flows(&mut operator).is_empty().then_some(()));
+    // The other end's word comes late, and the next flow is not meant by it.
+    server.say(&ToDaemon::Ended { flow: end.flow, reason: "peer ended".to_owned() });
+    drop((server, client));
+    let (server, client, end, _) = flow(&daemon);
+    assert_eq!(flows(&mut operator).len(), 1);
+    drop(server);
+    // Its process lives on: the other end says what became of the flow.
+    client.say(&ToDaemon::Ended { flow: end.flow, reason: "peer died".to_owned() });
+    within("the flow without server is gone", || flows(&mut operator).is_empty().then_some(()));
+    let (server, client, ..) = flow(&daemon);
+    drop((server, client));
+    within("the flow without ends is gone", || flows(&mut operator).is_empty().then_some(()));
+}
+
+#[test]
+fn users_see_and_move_their_own_flows_only() {
+    if !can_change_users("users_see_and_move_their_own_flows_only") {
+        return;
+    }
+    let daemon = Daemon::start();
+    let mut server = Process::connect_as(&daemon, 4242, &[]);
+    let access = Access { users: vec![4243], groups: Vec::new() };
+    server.try_register("fable://kv/1", access).unwrap();
+    let mut client = Process::connect_as(&daemon, 4243, &[]);
+    let (_, _, end) = client.try_connect("fable://kv", None).unwrap();
+    let (_, _leading) = server.incoming();
+    server.moved(end.flow, 1, &end.transport);
+    for uid in [4242, 4243, 0] {
+        let mut user = Process::connect_as(&daemon, uid, &[]);
+        assert_eq!(flows(&mut user).len(), 1, "user {uid}");
+    }
+    let mut stranger = Process::connect_as(&daemon, 4244, &[]);
+    assert!(flows(&mut stranger).is_empty());
+    let protect = |protected| Operation::Protect { flow: end.flow, protected };
+    let pipe = || Operation::Move { flow: end.flow, transport: "pipe".to_owned() };
+    for operation in [pipe(), Operation::Why { flow: end.flow }, protect(true)] {
+        let refused = stranger.operate(operation).unwrap_err();
+        assert!(refused.contains("no flow"), "{refused}");
+    }
+    // A stranger's reports about the flow change nothing.
+    stranger.moved(end.flow, 9, "unix");
+    stranger.say(&ToDaemon::Ended { flow: end.flow, reason: String::new() });
+    let keys = stranger.next_request();
+    stranger.say(&ToDaemon::GetKeys { request: keys, flow: end.flow, role: Role::Leader });
+    assert!(matches!(stranger.hear(), ToProcess::Refused { request, .. } if request == keys));
+    let mut owner = Process::connect_as(&daemon, 4243, &[]);
+    assert_eq!(flows(&mut owner)[0].epoch, 1);
+    order(&mut owner, end.flow, "pipe");
+    assert_eq!(server.ordered_move(end.flow).0, "pipe");
+    server.moved(end.flow, 2, "pipe");
+    assert!(matches!(owner.hear(), ToProcess::Answer { answer: Answer::Done { .. }, .. }));
+    // Either may ask for protection; to lift it takes both, or an operator.
+    assert!(owner.operate(protect(true)).is_ok());
+    for end in [&server, &client] {
+        let told = end.hear();
+        assert!(matches!(told, ToProcess::Protect { protected: true, .. }), "{told:?}");
+    }
+    assert!(flows(&mut owner)[0].protected);
+    assert!(owner.operate(protect(false)).unwrap_err().contains("two users"));
+    assert!(Process::connect(&daemon).operate(protect(false)).is_ok());
+}
+
+#[test]
+fn events_are_told_with_their_reasons() {
+    let daemon = Daemon::start();
+    let mut watcher = Process::connect(&daemon);
+    let request = watcher.next_request();
+    watcher.say(&ToDaemon::Operate { request, operation: Operation::Events });
+    // Questions are still answered, and show that the subscription stands.
+    let question = watcher.next_request();
+    watcher.say(&ToDaemon::Operate { request: question, operation: Operation::Flows });
+    watcher.hear();
+    let (server, client, ..) = flow(&daemon);
+    drop((server, client));
+    let mut told = Vec::new();
+    within("the end is told", || {
+        match watcher.hear() {
+            ToProcess::Answer { request: of, answer: Answer::Event { time_s, what } } => {
+                assert_eq!(of, request);
+                assert!(time_s > 1.6e9);
+                told.push(what);
+            }
+            other => panic!("{other:?}"),
+        }
+        told.last().is_some_and(|what| what.contains("has ended")).then_some(())
+    });
+    for part in ["is registered by", "connects to fable://kv/1 over mempipe-futex-safe: ", "uses "]
+    {
+        assert!(told.iter().any(|what| what.contains(part)), "{part}: {told:?}");
+    }
+}
