@@ -36,13 +36,17 @@ static inline struct server serve_as(const char *name, const struct xio_options 
     return server;
 }
 
-/* A server at an abstract name that no other test has. */
+/* Whether the names are of the name daemon, which then is there; else they are sockets. */
+static int is_named;
+
+/* A server at a name that no other test has. */
 static inline struct server serve_somewhere(void)
 {
+    const char *form = is_named ? "fable://xio-test-%d-%d/only" : "unix://@xio-test-%d-%d";
     static int number;
     char name[64];
 
-    snprintf(name, sizeof name, "unix://@xio-test-%d-%d", (int)getpid(), number++);
+    snprintf(name, sizeof name, form, (int)getpid(), number++);
     return serve_as(name, NULL);
 }
 
@@ -52,7 +56,7 @@ static inline void end_server(struct server server)
     CHECK(xio_unregister_name(server.context) == 0);
 }
 
-/* Both ends of a connection of a foreign name: nothing else has to happen for that. */
+/* Both ends of a flow. */
 static inline void flow_pair(xio_handle ends[2])
 {
     struct server server = serve_somewhere();
@@ -108,6 +112,14 @@ static inline int open_descriptors(void)
         count++;
     closedir(directory);
     return count;
+}
+
+/* What the library gives back on a thread of its own may take a while. */
+static inline void expect_descriptors(int count)
+{
+    for (int waited_ms = 0; open_descriptors() != count && waited_ms < PATIENCE_MS; waited_ms++)
+        usleep(1000);
+    CHECK(open_descriptors() == count);
 }
 
 #endif
