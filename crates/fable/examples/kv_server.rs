@@ -1,4 +1,5 @@
-//! A store of keys and values under a name. `set KEY VALUE` and `get KEY` are its requests.
+//! A store of keys and values under a name, for one client at a time. `set KEY VALUE` and `get KEY`
+//! are its requests.
 //!
 //! Start the name daemon (`fabled`), then `kv_server`, then `kv_client set colour green`.
 

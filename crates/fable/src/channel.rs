@@ -34,7 +34,7 @@ impl Flow {
     /// hello.commit()?;
     ///
     /// 'served: loop {
-    ///     let done = channel.dispatch(None)?.unwrap();
+    ///     let Some(done) = channel.dispatch(None)? else { continue };
     ///     assert!(matches!(done.event, Event::Poll(Ok(_))));
     ///     assert_eq!(channel.cookie(done.handle), Some(&"server"));
     ///     loop {

@@ -112,10 +112,17 @@ impl Driver {
     }
 
     /// Ends everything. The link closes now.
-    pub(crate) fn close(&mut self) {
+    fn close(&mut self) {
         self.link = None;
         self.prepared = None;
         self.deadline = None;
+    }
+
+    /// The same, and nobody is there any more who would take what is in the mailbox.
+    pub(crate) fn abandon(&mut self) {
+        self.close();
+        // A path in it holds the mailbox by its permit, which would keep both for good.
+        drop(self.shared.mailbox.take());
     }
 
     fn receive(&mut self) {

@@ -54,7 +54,7 @@ impl Daemon {
     /// Registers a name, and returns it in full, with the number of the registration: a name that
     /// was lost may be registered again.
     pub(crate) fn register(
-        &self,
+        &'static self,
         name: &Name,
         access: &Access,
         trust: Trust,
@@ -75,7 +75,7 @@ impl Daemon {
     }
 
     /// Gives a name up. Without a daemon there is nobody to tell.
-    pub(crate) fn unregister(&self, name: &Name, number: u64) {
+    pub(crate) fn unregister(&'static self, name: &Name, number: u64) {
         let mut state = self.lock();
         if state.held(name, number).is_some() {
             state.names.remove(name);
@@ -112,7 +112,7 @@ impl Daemon {
 
     /// Asks for a flow.
     pub(crate) fn find(
-        &self,
+        &'static self,
         name: &Name,
         trust: Trust,
         transport: Option<Kind>,
@@ -141,7 +141,7 @@ impl Daemon {
 
     /// Asks one question and waits for its answer.
     pub(super) fn ask(
-        &self,
+        &'static self,
         asked: impl FnOnce(SyncSender<Message>) -> Asked,
         question: impl FnOnce(u64) -> ToDaemon,
         deadline: Instant,
@@ -171,13 +171,13 @@ impl Daemon {
     }
 
     /// Sends a message; failing to ends the connection.
-    pub(super) fn tell(&self, state: &mut State, message: &ToDaemon) {
+    pub(super) fn tell(&'static self, state: &mut State, message: &ToDaemon) {
         self.tell_with(state, message, &[]);
     }
 
     /// The same with descriptors.
     pub(super) fn tell_with(
-        &self,
+        &'static self,
         state: &mut State,
         message: &ToDaemon,
         descriptors: &[BorrowedFd<'_>],
@@ -190,7 +190,10 @@ impl Daemon {
         }
     }
 
-    fn wait_until_up(&self, deadline: Instant) -> Result<MutexGuard<'_, State>, Error> {
+    fn wait_until_up(
+        &'static self,
+        deadline: Instant,
+    ) -> Result<MutexGuard<'static, State>, Error> {
         let mut state = self.lock();
         if matches!(state.link, Link::Down) {
             self.connect(&mut state)?;

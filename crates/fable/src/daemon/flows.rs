@@ -22,18 +22,18 @@ pub(super) type End = (FlowId, Role);
 
 /// Tells the daemon of one end.
 struct EndReporter {
-    daemon: Arc<Daemon>,
+    daemon: &'static Daemon,
     role: Role,
 }
 
 impl Daemon {
     /// Who tells the daemon of the flows of which this process has that end.
-    pub(crate) fn reporter(self: &Arc<Daemon>, role: Role) -> Arc<dyn Reporter> {
-        Arc::new(EndReporter { daemon: Arc::clone(self), role })
+    pub(crate) fn reporter(&'static self, role: Role) -> Arc<dyn Reporter> {
+        Arc::new(EndReporter { daemon: self, role })
     }
 
     /// Begins to open a flow, which from now on is the daemon's to see and to move.
-    pub(crate) fn open(&self, parts: FlowParts) -> Result<Opening> {
+    pub(crate) fn open(&'static self, parts: FlowParts) -> Result<Opening> {
         let end = (parts.id, parts.role);
         // The flow may report before it can be handled.
         match self.lock().flows.entry(end) {
@@ -58,7 +58,7 @@ impl Daemon {
     }
 
     /// Somebody has connected to a name of this process.
-    pub(super) fn incoming(&self, message: Message) {
+    pub(super) fn incoming(&'static self, message: Message) {
         let ToProcess::Incoming { flow, name, peer, trust, local, protected, transport, reason } =
             message.body
         else {
@@ -67,7 +67,7 @@ impl Daemon {
         let mut descriptors = message.descriptors.into_iter();
         let (Some(link), Some(page)) = (descriptors.next(), descriptors.next()) else { return };
         let backlog = self.lock().names.get(&name).and_then(|held| held.backlog.clone());
-        let (Some(backlog), Some(daemon)) = (backlog, self.own.upgrade()) else {
+        let Some(backlog) = backlog else {
             return self.ended((flow, Role::Leader), "nobody listens");
         };
         let FlowSettings { trust: own_trust, path, timeouts } = backlog.settings();
@@ -86,7 +86,7 @@ impl Daemon {
             reason,
             path,
             timeouts,
-            reporter: daemon.reporter(Role::Leader),
+            reporter: self.reporter(Role::Leader),
         };
         if backlog.is_full() {
             return self.ended((flow, Role::Leader), "too many wait to be accepted");
@@ -97,7 +97,7 @@ impl Daemon {
     }
 
     /// An order to move.
-    pub(super) fn order_move(&self, flow: FlowId, transport: &str, reason: &str) {
+    pub(super) fn order_move(&'static self, flow: FlowId, transport: &str, reason: &str) {
         // The leader's end first: it need not ask the other. None at all if the flow has ended
         // while the order was on its way.
         let Some(handle) = self.handles(flow).next() else { return };
@@ -123,14 +123,14 @@ impl Daemon {
     }
 
     /// This end is closed, or was never opened.
-    pub(crate) fn ended(&self, end: End, reason: &str) {
+    pub(crate) fn ended(&'static self, end: End, reason: &str) {
         let mut state = self.lock();
         state.flows.remove(&end);
         self.tell(&mut state, &ToDaemon::Ended { flow: end.0, reason: reason.to_owned() });
     }
 
     /// Tells a daemon that has come back of the flows that never noticed.
-    pub(super) fn announce(&self) {
+    pub(super) fn announce(&'static self) {
         let ends = |(end, known): (&End, &Known)| Some((*end, known.handle.clone()?));
         let handles: Vec<_> = self.lock().flows.iter().filter_map(ends).collect();
         for (end, handle) in handles {
@@ -150,7 +150,7 @@ impl Daemon {
         }
     }
 
-    fn announce_one(&self, state: &mut State, description: Description) {
+    fn announce_one(&'static self, state: &mut State, description: Description) {
         let Description {
             flow,
             name,

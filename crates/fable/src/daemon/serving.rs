@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Daemon;
@@ -19,12 +19,12 @@ const PACKETS_AT_ONCE: usize = 64;
 
 /// The connection, as the agent watches it.
 pub(super) struct Connection {
-    daemon: Weak<Daemon>,
+    daemon: &'static Daemon,
     socket: Arc<OwnedFd>,
 }
 
 impl Connection {
-    pub(super) fn new(daemon: Weak<Daemon>, socket: Arc<OwnedFd>) -> Connection {
+    pub(super) fn new(daemon: &'static Daemon, socket: Arc<OwnedFd>) -> Connection {
         Connection { daemon, socket }
     }
 }
@@ -35,21 +35,17 @@ impl Watched for Connection {
     }
 
     fn events(&self) -> i16 {
-        let behind = self.daemon.upgrade().is_some_and(|daemon| daemon.lock().is_behind());
-        if behind { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN }
+        if self.daemon.lock().is_behind() { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN }
     }
 
     fn ready(&mut self, _events: i16) -> Keep {
-        match self.daemon.upgrade() {
-            Some(daemon) if daemon.serve(&self.socket) => Keep::Watching,
-            _ => Keep::Not,
-        }
+        if self.daemon.serve(&self.socket) { Keep::Watching } else { Keep::Not }
     }
 }
 
 /// The pause before the next attempt to connect.
 struct Pause {
-    daemon: Weak<Daemon>,
+    daemon: &'static Daemon,
     until: Instant,
 }
 
@@ -67,16 +63,14 @@ impl Watched for Pause {
     }
 
     fn ready(&mut self, _events: i16) -> Keep {
-        if let Some(daemon) = self.daemon.upgrade() {
-            daemon.come_back();
-        }
+        self.daemon.come_back();
         Keep::Not
     }
 }
 
 impl Daemon {
     /// Reads and does what the daemon says. False when this connection is over.
-    fn serve(&self, socket: &Arc<OwnedFd>) -> bool {
+    fn serve(&'static self, socket: &Arc<OwnedFd>) -> bool {
         for _ in 0..PACKETS_AT_ONCE {
             let mut state = self.lock();
             if !state.socket().is_some_and(|current| Arc::ptr_eq(current, socket)) {
@@ -98,7 +92,7 @@ impl Daemon {
     }
 
     /// Ends the connection, and plans the next one if it is needed.
-    pub(super) fn lose(&self, state: &mut State, trouble: String) {
+    pub(super) fn lose(&'static self, state: &mut State, trouble: String) {
         if let Some(socket) = state.socket() {
             // The agent, which may be asleep on it, sees the end and lets go of it.
             // SAFETY: a plain system call on an open descriptor.
@@ -109,18 +103,18 @@ impl Daemon {
         self.plan_return(state);
     }
 
-    fn plan_return(&self, state: &mut State) {
+    fn plan_return(&'static self, state: &mut State) {
         if !state.has_something_to_keep() {
             return;
         }
         // Without an agent there is no return until somebody asks something.
         if let Ok(agent) = Agent::get() {
             let until = Instant::now() + state.next_pause();
-            agent.watch(Box::new(Pause { daemon: self.own.clone(), until }));
+            agent.watch(Box::new(Pause { daemon: self, until }));
         }
     }
 
-    fn come_back(&self) {
+    fn come_back(&'static self) {
         let mut state = self.lock();
         let wanted = matches!(state.link, Link::Down) && state.has_something_to_keep();
         if wanted && self.connect(&mut state).is_err() {
@@ -128,7 +122,7 @@ impl Daemon {
         }
     }
 
-    fn act(&self, message: Message) {
+    fn act(&'static self, message: Message) {
         if let Some(request) = message::answered(&message.body) {
             return self.answered(request, message);
         }
@@ -143,7 +137,7 @@ impl Daemon {
         }
     }
 
-    fn welcomed(&self, version: u32) {
+    fn welcomed(&'static self, version: u32) {
         let mut state = self.lock();
         let Link::Greeting(socket) = &state.link else { return };
         if version != VERSION {
@@ -164,7 +158,7 @@ impl Daemon {
         self.announce();
     }
 
-    fn answered(&self, request: u64, message: Message) {
+    fn answered(&'static self, request: u64, message: Message) {
         let mut state = self.lock();
         match (state.asked.remove(&request), &message.body) {
             (Some(Asked::Registrar(caller, held)), ToProcess::Registered { name, .. }) => {

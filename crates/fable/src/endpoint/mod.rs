@@ -26,8 +26,8 @@ use registration::{Place, Registration};
 /// One party of a conversation: a name under which others find it, and a place to connect from.
 ///
 /// The name is this endpoint's until it and its [`Listener`] are dropped, or the process ends.
-/// Names of the `fable` scheme need the name daemon ([`Error::NoDaemon`] says how to start it); `tcp://`
-/// and `unix://` names are sockets, and reach programs that know nothing of us.
+/// Names of the `fable` scheme need the name daemon ([`Error::NoDaemon`] says how to start it);
+/// `tcp://` and `unix://` names are sockets, and reach programs that know nothing of us.
 ///
 /// An endpoint can be used by several threads; the flows that it makes belong to one thread each.
 #[derive(Debug)]
@@ -161,9 +161,9 @@ impl Endpoint {
     }
 
     /// The daemon that has the endpoint's name, or that the options tell.
-    fn daemon(&self) -> Arc<Daemon> {
+    fn daemon(&self) -> &'static Daemon {
         match self.registration.as_ref().map(|registration| registration.place()) {
-            Some(Place::Daemon(daemon, _)) => Arc::clone(daemon),
+            Some(Place::Daemon(daemon, _)) => daemon,
             _ => self.options.daemon(),
         }
     }

@@ -89,10 +89,10 @@ impl EndpointOptions {
         self
     }
 
-    /// Bytes of each ring or shared heap: from 4 KiB to 1 GiB, rounded up to a power of two; 1 MiB
-    /// if not set.
+    /// Bytes of each ring or shared heap: from 1 MiB, the default, to 1 GiB; rounded up to a power
+    /// of two. Less could not take a flow's longest message.
     pub fn ring_bytes(mut self, bytes: usize) -> EndpointOptions {
-        self.path.ring_bytes = bytes;
+        self.path.ring_bytes = bytes.max(PathOptions::default().ring_bytes);
         self
     }
 
@@ -129,7 +129,7 @@ impl EndpointOptions {
     }
 
     /// The connection to the daemon, which may not be there yet.
-    pub(super) fn daemon(&self) -> Arc<Daemon> {
+    pub(super) fn daemon(&self) -> &'static Daemon {
         match &self.socket {
             Some(path) => Daemon::at(path),
             None => Daemon::at(&socket_path()),

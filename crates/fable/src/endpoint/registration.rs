@@ -1,7 +1,5 @@
 //! A name that is taken, for as long as anybody needs it.
 
-use std::sync::Arc;
-
 use super::foreign::Bound;
 use crate::daemon::Daemon;
 use crate::error::{Error, Result};
@@ -19,7 +17,7 @@ pub(super) struct Registration {
 #[derive(Debug)]
 pub(super) enum Place {
     /// The daemon, and the number of the registration with it.
-    Daemon(Arc<Daemon>, u64),
+    Daemon(&'static Daemon, u64),
     Socket(Bound),
 }
 

@@ -338,10 +338,6 @@ impl Core {
             let slot = match acquired {
                 Ok(Some(slot)) => slot,
                 Ok(None) => return Err(self.nothing(&state)),
-                Err(TransportError::Closed) if self.control.is_none() => {
-                    state.read_ended = true;
-                    continue;
-                }
                 Err(error) => return Err(self.note_error(&mut state, error)),
             };
             if slot.record() == Record::Data {

@@ -62,7 +62,8 @@ impl Flow {
     }
 
     /// A flow over one path that never moves, without control link: for foreign names. Its
-    /// transport says by [`crate::TransportError::Closed`] that the peer has ended.
+    /// transport says by [`crate::transport::Record::EndOfFlow`] that the peer has ended, and by
+    /// [`crate::TransportError::Closed`] that it is gone without having done so.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -307,7 +308,7 @@ impl Drop for Flow {
             shared.reporter.ended(self.core.id, &reason);
             let link = std::sync::Arc::clone(link);
             if let Ok(agent) = Agent::get() {
-                agent.run(move || driver::lock(&link).close());
+                agent.run(move || driver::lock(&link).abandon());
             }
         }
     }

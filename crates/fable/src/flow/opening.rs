@@ -194,7 +194,7 @@ impl Drop for Opening {
         shared.reporter.ended(shared.id, "not opened");
         let driver = Arc::clone(driver);
         if let Ok(agent) = Agent::get() {
-            agent.run(move || driver::lock(&driver).close());
+            agent.run(move || driver::lock(&driver).abandon());
         }
     }
 }

@@ -1,9 +1,10 @@
-//! What can only be seen in a process that does nothing else: that no descriptor is leaked.
+//! What can only be seen in a process that does nothing else: that no descriptor is leaked, and what
+//! a child of fork can do.
 
 use std::process::Command;
 
 use fable::protocol::ToDaemon;
-use fable::{Endpoint, FlowId, Kind};
+use fable::{Endpoint, EndpointOptions, Error, Flow, FlowId, Kind};
 
 use crate::rig::{Deed, GUARD, TestDaemon, eventually};
 
@@ -14,15 +15,66 @@ fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
+/// Runs the body of this test in a process of its own.
+fn alone(test: &str, body: impl FnOnce()) {
+    if std::env::var_os(ALONE).is_some() {
+        return body();
+    }
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    alone.args(["--exact", test, "--nocapture"]).env(ALONE, "1");
+    assert!(alone.status().unwrap().success());
+}
+
 #[test]
 fn no_descriptor_is_leaked() {
-    if std::env::var_os(ALONE).is_some() {
-        return count();
+    alone("alone::no_descriptor_is_leaked", count);
+}
+
+#[test]
+fn a_forked_child_speaks_for_itself() {
+    alone("alone::a_forked_child_speaks_for_itself", speak_as_a_child);
+}
+
+fn speak_as_a_child() {
+    let daemon = TestDaemon::start();
+    let kv = daemon.options().register("fable://kv").unwrap();
+    let listener = kv.listen().unwrap();
+    let parents = kv.connect("fable://kv").unwrap();
+    let server = listener.accept_timeout(GUARD).unwrap();
+    let options = daemon.options();
+    // SAFETY: nothing in this process holds a lock now that the child would need.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_right = matches!(parents.try_read(), Err(Error::Forked))
+            && matches!(kv.connect("fable://kv"), Err(Error::Forked))
+            && ask_as_a_child(options).is_ok_and(|answer| answer == b"from the parent");
+        drop((parents, server, listener, kv));
+        // SAFETY: it ends the child.
+        unsafe { libc::_exit(i32::from(!is_right)) };
     }
-    let this = std::env::current_exe().unwrap();
-    let mut alone = Command::new(this);
-    alone.args(["--exact", "alone::no_descriptor_is_leaked", "--nocapture"]).env(ALONE, "1");
-    assert!(alone.status().unwrap().success());
+    let childs = listener.accept_timeout(GUARD).unwrap();
+    assert_eq!(&childs.read_timeout(GUARD).unwrap().unwrap()[..], b"from the child");
+    send(&childs, b"from the parent");
+    let mut status = 0;
+    // SAFETY: the status outlives the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
+    // What the child did to its copies is nothing to ours.
+    send(&parents, b"still here");
+    assert_eq!(&server.read_timeout(GUARD).unwrap().unwrap()[..], b"still here");
+    let _another = kv.connect("fable://kv").unwrap();
+}
+
+fn ask_as_a_child(options: EndpointOptions) -> Result<Vec<u8>, Error> {
+    let flow = options.anonymous().connect("fable://kv")?;
+    send(&flow, b"from the child");
+    Ok(flow.read_timeout(GUARD)?.map(|answer| answer.to_vec()).unwrap_or_default())
+}
+
+fn send(flow: &Flow, bytes: &[u8]) {
+    let mut buffer = flow.write(bytes.len()).unwrap();
+    buffer.copy_from_slice(bytes);
+    buffer.commit().unwrap();
 }
 
 fn count() {

@@ -94,7 +94,6 @@ fn the_daemon_moves_a_flow() {
         ToProcess::Move { flow, transport, reason: reason.clone() }
     };
     daemon.order(order("pipe"), vec![]);
-    daemon.wait_to_hear("the move", |said| matches!(said, ToDaemon::Moved { epoch: 2, .. }));
     for end in [&client, &server] {
         eventually("the move is an event", || {
             // The flow's own thread has to call for a move to come about.
@@ -105,6 +104,7 @@ fn the_daemon_moves_a_flow() {
             })
         });
     }
+    daemon.wait_to_hear("the move", |said| matches!(said, ToDaemon::Moved { epoch: 2, .. }));
     check(&client, &server);
 
     daemon.order(order("carrier-pigeon"), vec![]);
@@ -143,7 +143,10 @@ fn flows_outlive_the_daemon_and_are_announced_to_the_next() {
     let flow = client.id();
     let transport = "shmem-pipe-safe".to_owned();
     second.order(ToProcess::Move { flow, transport, reason }, vec![]);
-    second.wait_to_hear("the move", |said| matches!(said, ToDaemon::Moved { epoch: 2, .. }));
+    eventually("the flow has moved", || {
+        check(&client, &server);
+        second.heard().iter().any(|said| matches!(said, ToDaemon::Moved { epoch: 2, .. }))
+    });
     check(&client, &server);
     let newcomer = second.options().anonymous().connect("fable://kv").unwrap();
     check(&newcomer, &listener.accept_timeout(GUARD).unwrap());
@@ -275,4 +278,69 @@ fn another_host_that_cannot_be_reached_is_an_error_in_time() {
         assert!(matches!(error, Error::Refused { .. } | Error::TimedOut), "{error}");
         assert!(begin.elapsed() < GUARD);
     }
+}
+
+#[test]
+fn a_daemon_that_dies_with_the_keys_costs_the_move_and_not_the_flow() {
+    let daemon = TestDaemon::with_whims(|said| match said {
+        ToDaemon::GetKeys { .. } => Deed::Ignore,
+        _ => Deed::Serve,
+    });
+    let (_kv, listener) = kv(&daemon);
+    let client = daemon.options().anonymous().connect("fable://kv").unwrap();
+    let server = listener.accept_timeout(GUARD).unwrap();
+    server.move_to(Kind::Tls).unwrap();
+    let said = daemon.wait_to_hear("it", |said| matches!(said, ToDaemon::GetKeys { .. }));
+    let ToDaemon::GetKeys { flow, role, .. } = said else { unreachable!() };
+    assert_eq!((flow, role), (server.id(), Role::Leader));
+    drop(daemon);
+    eventually("the move has failed", || {
+        check(&client, &server);
+        let event = server.take_event();
+        event.is_some_and(|event| match event {
+            FlowEvent::MoveFailed { reason, .. } => {
+                assert!(reason.contains("went away"), "{reason}");
+                true
+            }
+            _ => false,
+        })
+    });
+    // Without a daemon there is nobody to ask.
+    server.move_to(Kind::Tls).unwrap();
+    eventually("the move has failed", || {
+        check(&client, &server);
+        matches!(server.take_event(), Some(FlowEvent::MoveFailed { .. }))
+    });
+}
+
+#[test]
+fn many_threads_connect_and_accept_at_once() {
+    const THREADS: usize = 4;
+    const FLOWS: usize = 20;
+    fn assert_shareable<T: Send + Sync>(_: &T) {}
+    let daemon = TestDaemon::start();
+    let (kv, listener) = kv(&daemon);
+    assert_shareable(&kv);
+    assert_shareable(&listener);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..FLOWS {
+                    let flow = listener.accept_timeout(GUARD).unwrap();
+                    let message = flow.read_timeout(GUARD).unwrap().unwrap();
+                    send(&flow, &message);
+                }
+            });
+            let kv = &kv;
+            scope.spawn(move || {
+                for number in 0..FLOWS {
+                    let flow = kv.connect("fable://kv").unwrap();
+                    let message = format!("{thread} {number}");
+                    send(&flow, message.as_bytes());
+                    let answer = flow.read_timeout(GUARD).unwrap().unwrap();
+                    assert_eq!(&answer[..], message.as_bytes());
+                }
+            });
+        }
+    });
 }
