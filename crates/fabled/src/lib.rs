@@ -1,8 +1,9 @@
 //! The name daemon of FABLE, and what its command line does.
 //!
 //! [`daemon`] keeps names and flows (section 3.1 of the paper), [`policy`] decides which transport
-//! a flow uses, [`cluster_link`] is what the daemon wants of other hosts, [`options`] is the
-//! daemon's command line, and [`commands`] that of `fable`, which talks to a daemon.
+//! a flow uses, [`cluster_link`] is what the daemon wants of other hosts and [`cluster`] how etcd
+//! brings it, [`options`] is the daemon's command line, and [`commands`] that of `fable`, which
+//! talks to a daemon.
 
 pub mod cluster;
 pub mod cluster_link;

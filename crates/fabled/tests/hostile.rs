@@ -36,8 +36,7 @@ fn garbage_ends_the_connection_with_a_reason() {
         b"{\"say\":\"fly\"}",
         b"{\"say\":\"unregister\",\"name\":\"fable://a b\"}",
         b"{\"say\":\"register\",\"request\":-1}",
-        b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\
-          [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+        &[b'['; 10_000],
     ];
     for bytes in garbage {
         let process = Process::connect(&daemon);
@@ -145,11 +144,30 @@ fn a_listener_that_does_not_accept_is_not_drowned() {
 }
 
 #[test]
+fn a_daemon_out_of_descriptors_waits_for_some() {
+    let daemon = Daemon::start();
+    let mut first = Process::connect(&daemon);
+    daemon.limit_descriptors(open_descriptors(&daemon) as u64 + 6);
+    let many: Vec<_> = (0..20).map(|_| Process::silent(&daemon.socket())).collect();
+    within("it notices", || daemon.log().contains("cannot accept connections").then_some(()));
+    assert!(first.operate(Operation::Names).is_ok(), "who is connected is served");
+    let later = Process::silent(&daemon.socket());
+    drop(many);
+    later.say(&ToDaemon::Hello { version: VERSION, program: String::new() });
+    assert!(matches!(later.hear(), ToProcess::Welcome { .. }));
+    // It did not spend the time with trying.
+    let tries = daemon.log().matches("cannot accept connections").count();
+    assert!(tries < 1000, "{tries}");
+}
+
+#[test]
 fn names_are_bounded() {
     let daemon = Daemon::start();
     let mut greedy = Process::connect(&daemon);
     let refused = (0..10_000).find_map(|number| {
-        greedy.try_register(&format!("fable://greedy/{number}"), Access::default()).err()
+        greedy
+            .try_register(&format!("fable://greedy{}/{number}", number % 8), Access::default())
+            .err()
     });
     assert!(refused.unwrap().contains("at most 1024 names"));
     let users = (0..2000).collect();

@@ -144,6 +144,36 @@ const PACKAGES: &[Package] = &[
         probe: Probe::Program("wrk"),
     },
     Package {
+        name: "etcd-server",
+        why: "hosts share their names through it in a test; its own service is left alone",
+        probe: Probe::Program("etcd"),
+    },
+    Package {
+        name: "etcd-client",
+        why: "a test compacts etcd's history with etcdctl",
+        probe: Probe::Program("etcdctl"),
+    },
+    Package {
+        name: "redis-server",
+        why: "a test runs it, unmodified, over flows; its own service is left alone",
+        probe: Probe::Program("redis-server"),
+    },
+    Package {
+        name: "redis-tools",
+        why: "a test loads redis with redis-benchmark",
+        probe: Probe::Program("redis-benchmark"),
+    },
+    Package {
+        name: "libmemcached-tools",
+        why: "a test loads memcached with memcslap",
+        probe: Probe::Program("memcslap"),
+    },
+    Package {
+        name: "postgresql",
+        why: "a test runs it and pgbench, unmodified, over flows; no cluster of its own is used",
+        probe: Probe::Command(&["sh", "-c", "ls /usr/lib/postgresql/*/bin/postgres"]),
+    },
+    Package {
         name: "nghttp2-client",
         why: "a test speaks HTTP/2 to nginx with h2load",
         probe: Probe::Program("h2load"),
@@ -235,7 +265,16 @@ fn install<'a>(names: &[&'a str], host: &Host) -> Result<Vec<Vec<&'a str>>, Stri
         }
     };
     // Another apt may hold the lock on a machine that has just started.
-    let apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=120"];
+    let apt = [
+        "env",
+        "DEBIAN_FRONTEND=noninteractive",
+        // Packages' own services are not started, see systemctl(1) and invoke-rc.d(8).
+        "SYSTEMD_OFFLINE=1",
+        "RUNLEVEL=1",
+        "apt-get",
+        "-o",
+        "DPkg::Lock::Timeout=120",
+    ];
     let prefix = [privilege, &apt].concat();
     let install = ["install", "-y", "--no-install-recommends"];
     Ok(vec![

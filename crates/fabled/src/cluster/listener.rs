@@ -172,11 +172,10 @@ mod tests {
         fn admitted(&self) -> (std::net::TcpStream, Ticket) {
             let started = Instant::now();
             while started.elapsed() < GUARD {
-                for event in self.shared.outbox.take() {
-                    match event {
-                        ClusterEvent::Connection { stream, ticket } => return (stream, ticket),
-                        other => panic!("unexpected: {other:?}"),
-                    }
+                match self.shared.outbox.take().pop() {
+                    Some(ClusterEvent::Connection { stream, ticket }) => return (stream, ticket),
+                    Some(other) => panic!("unexpected: {other:?}"),
+                    None => {}
                 }
                 thread::sleep(Duration::from_millis(5));
             }

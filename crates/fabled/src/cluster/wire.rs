@@ -242,10 +242,10 @@ mod tests {
             }],
             failure: vec![Step::Get { key: Bytes::of("a") }],
         };
+        let absent = r#""target":"CREATE","result":"EQUAL","create_revision":"0""#;
         assert_eq!(
             serde_json::to_string(&transaction).unwrap(),
-            r#"{"compare":[{"key":"YQ==","target":"CREATE","result":"EQUAL","create_revision":"0"}],"#
-                .to_owned()
+            format!(r#"{{"compare":[{{"key":"YQ==",{absent}}}],"#)
                 + r#""success":[{"request_put":{"key":"YQ==","value":"MQ==","lease":"7"}}],"#
                 + r#""failure":[{"request_range":{"key":"YQ=="}}]}"#
         );

@@ -83,6 +83,7 @@ impl DaemonError {
 /// A running daemon. Dropping it removes its socket.
 pub struct Daemon {
     door: Door,
+    door_is_open: bool,
     signals: Signals,
     epoll: OwnedFd,
     policy: Policy,
@@ -121,6 +122,7 @@ impl Daemon {
         let now = Instant::now();
         Ok(Daemon {
             door,
+            door_is_open: true,
             signals: options.signals,
             epoll,
             policy: options.policy,
@@ -175,7 +177,7 @@ impl Daemon {
 
     /// Who has no clients sleeps.
     fn time_to_tick(&self) -> Option<Timespec> {
-        if self.clients.is_empty() {
+        if self.clients.is_empty() && self.door_is_open {
             return None;
         }
         let left = self.next_tick.saturating_duration_since(Instant::now());
@@ -187,6 +189,9 @@ impl Daemon {
         self.next_tick = Instant::now() + self.policy.period();
         for client in self.clients.values_mut() {
             client.refill();
+        }
+        if !self.door_is_open {
+            self.open_door(true);
         }
         self.observe();
     }
@@ -203,8 +208,9 @@ impl Daemon {
                 Ok(Some(socket)) => socket,
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!("cannot accept a connection: {error}");
-                    return;
+                    // Out of descriptors, most likely: asking again at once would not help.
+                    tracing::warn!("cannot accept connections for now: {error}");
+                    return self.open_door(false);
                 }
             };
             let process = match Process::behind(socket.as_fd(), self.cluster.host()) {
@@ -228,6 +234,15 @@ impl Daemon {
                 }
                 Err(errno) => tracing::warn!("a connection cannot be watched: {errno}"),
             }
+        }
+    }
+
+    /// Whether connections are taken; if not, until the next tick.
+    fn open_door(&mut self, open: bool) {
+        let flags = if open { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        match epoll::modify(&self.epoll, &self.door, epoll::EventData::new_u64(DOOR), flags) {
+            Ok(()) => self.door_is_open = open,
+            Err(errno) => tracing::error!("the listening socket cannot be watched: {errno}"),
         }
     }
 
@@ -267,7 +282,7 @@ impl Daemon {
         let Some(client) = self.clients.remove(&id) else { return };
         let why = client.doom().unwrap_or("closed").to_owned();
         let pid = client.process.peer.pid;
-        tracing::info!(client = id.0, pid, "disconnected: {why}");
+        tracing::debug!(client = id.0, pid, "disconnected: {why}");
         for name in self.names.of_owner(id) {
             self.drop_name(&name, id, "its process is gone");
         }

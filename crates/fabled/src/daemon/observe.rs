@@ -19,11 +19,11 @@ impl Daemon {
             flow.failed.retain(|(_, until_ns)| *until_ns > now_ns);
             if is_over(flow) {
                 over.push(flow.id);
-            } else if flow
-                .pending
-                .as_ref()
-                .is_some_and(|pending| now_ns.saturating_sub(pending.since_ns) > patience_ns)
-            {
+                continue;
+            }
+            // The first path may wait for the application to accept.
+            let moving = flow.pending.as_ref().filter(|_| flow.current.is_some());
+            if moving.is_some_and(|ordered| now_ns.saturating_sub(ordered.since_ns) > patience_ns) {
                 late.push(flow.id);
             }
         }
