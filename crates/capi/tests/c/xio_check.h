@@ -114,12 +114,26 @@ static inline int open_descriptors(void)
     return count;
 }
 
-/* What the library gives back on a thread of its own may take a while. */
-static inline void expect_descriptors(int count)
+/*
+ * How many descriptors there are once the library has had its first flow, of which it keeps some.
+ * Others it closes on a thread of its own, which may take a while: then the count is too high, and
+ * the comparison at the end weaker, but not wrong.
+ */
+static inline int descriptors_kept(void)
 {
-    for (int waited_ms = 0; open_descriptors() != count && waited_ms < PATIENCE_MS; waited_ms++)
+    xio_handle ends[2];
+
+    flow_pair(ends);
+    CHECK(xio_close(ends[0]) == 0 && xio_close(ends[1]) == 0);
+    usleep(100000);
+    return open_descriptors();
+}
+
+static inline void expect_descriptors(int most)
+{
+    for (int waited_ms = 0; open_descriptors() > most && waited_ms < PATIENCE_MS; waited_ms++)
         usleep(1000);
-    CHECK(open_descriptors() == count);
+    CHECK(open_descriptors() <= most);
 }
 
 #endif

@@ -197,9 +197,7 @@ int main(int argc, char **argv)
 
     state = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     is_named = argc > 3;
-    flow_pair(handles);
-    CHECK(xio_close(handles[0]) == 0 && xio_close(handles[1]) == 0);
-    before = open_descriptors();
+    before = descriptors_kept();
     server = serve_somewhere();
     for (int at = 0; at < HANDLES; at += 2) {
         CHECK((handles[at] = xio_connect(server.context, server.name)) > 0);

@@ -212,14 +212,10 @@ static void channels_tell_of_flows(void)
 
 int main(int argc, char **argv)
 {
-    xio_handle ends[2];
     int before;
 
     is_named = argc > 1 && !strcmp(argv[1], "named");
-    /* The library keeps a few descriptors from the first flow on. */
-    flow_pair(ends);
-    CHECK(xio_close(ends[0]) == 0 && xio_close(ends[1]) == 0);
-    before = open_descriptors();
+    before = descriptors_kept();
     xpoll_tells_what_may_go_on();
     signals_end_xpoll_and_may_not_call();
     room_wakes_who_has_found_none();
