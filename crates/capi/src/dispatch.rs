@@ -3,20 +3,16 @@
 use crate::failure::{Failure, errno_in, status, value};
 use crate::place::on_channel;
 use crate::state::State;
+use crate::text::duration_of;
 use crate::types::{MP_MORE, MP_NONE, mp_channel, mp_command, mp_event};
 use channel::{Accepted, Buffer, Completion, Event, RawCommand, Transferred};
 use libc::c_int;
 use std::io;
 use std::os::fd::IntoRawFd;
 use std::ptr;
-use std::time::Duration;
 
 /// Completions that one call converts at most; more stay in the channel for the next.
 const BATCH_MAX: usize = 4096;
-
-fn duration_of(timeout_ms: c_int) -> Option<Duration> {
-    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
-}
 
 /// Waits for the next completion (report, Table 3.1), and hands what was filed to the kernel first
 /// if none is there.
@@ -103,7 +99,7 @@ pub extern "C" fn mp_flush(channel: *mut mp_channel) -> c_int {
 ///   EINVAL  the buffer is not in the caller's hands (any more)
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_release(channel: *mut mp_channel, buffer: i64) -> c_int {
-    status(on_channel(channel, |state| state.leases.take(buffer).map(drop)))
+    status(on_channel(channel, |state| state.take_lease(buffer).map(drop)))
 }
 
 fn event_of(state: &mut State, done: Completion) -> mp_event {

@@ -10,6 +10,8 @@ use std::panic::catch_unwind;
 /// Why a call failed.
 pub(crate) enum Failure {
     Channel(Error),
+    Flow(fable::Error),
+    Transport(fable::UnknownKind),
     Own { errno: c_int, text: &'static str },
 }
 
@@ -25,10 +27,20 @@ impl Failure {
         libc::EBADF,
         "the handle is not registered with a channel of this thread (any more)",
     );
+    pub(crate) const WITHIN: Failure = Failure::own(
+        libc::EDEADLK,
+        "a call on the same channel, or on a flow, is under way already: call nothing in signal \
+         handlers",
+    );
     pub(crate) const PANIC: Failure = Failure::own(
         libc::ENOTRECOVERABLE,
-        "the call failed in the middle, which is a defect of megapipe: destroy the channel, and \
-         report what was printed on the standard error output",
+        "the call failed in the middle, which is a defect of megapipe: destroy the channel (with \
+         flows: end the thread), and report what was printed on the standard error output",
+    );
+    pub(crate) const BROKEN: Failure = Failure::own(
+        libc::ENOTRECOVERABLE,
+        "an earlier call failed in the middle, which is a defect of megapipe: destroy the channel \
+         (with flows: end the thread), and report what was printed then",
     );
 
     pub(crate) const fn own(errno: c_int, text: &'static str) -> Failure {
@@ -39,9 +51,16 @@ impl Failure {
         Failure::own(libc::EINVAL, text)
     }
 
+    /// That of the system call that has just failed.
+    pub(crate) fn last(call: &'static str) -> Failure {
+        Error::System { call, source: io::Error::last_os_error() }.into()
+    }
+
     pub(crate) fn errno(&self) -> c_int {
         match self {
             Failure::Channel(error) => errno_of(error),
+            Failure::Flow(error) => errno_of_flow(error),
+            Failure::Transport(_) => libc::EINVAL,
             Failure::Own { errno, .. } => *errno,
         }
     }
@@ -49,6 +68,8 @@ impl Failure {
     fn describe(&self) -> String {
         match self {
             Failure::Channel(error) => error.to_string(),
+            Failure::Flow(error) => error.to_string(),
+            Failure::Transport(error) => error.to_string(),
             Failure::Own { text, .. } => (*text).to_owned(),
         }
     }
@@ -57,6 +78,12 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         Failure::Channel(error)
+    }
+}
+
+impl From<fable::Error> for Failure {
+    fn from(error: fable::Error) -> Failure {
+        Failure::Flow(error)
     }
 }
 
@@ -79,6 +106,26 @@ fn errno_of(error: &Error) -> c_int {
             ListenerError::Setup { source, .. } => errno_in(source),
             _ => libc::EINVAL,
         },
+        _ => libc::EINVAL,
+    }
+}
+
+/// The table in the header of the flows says the same.
+fn errno_of_flow(error: &fable::Error) -> c_int {
+    match error {
+        fable::Error::WouldBlock => libc::EAGAIN,
+        fable::Error::TimedOut => libc::ETIMEDOUT,
+        fable::Error::TooLong { .. } => libc::EMSGSIZE,
+        fable::Error::TooManyBuffers { .. } => libc::ENOSPC,
+        fable::Error::Ended => libc::EPIPE,
+        fable::Error::PeerDied => libc::ECONNRESET,
+        fable::Error::Corrupt { .. } => libc::EPROTO,
+        fable::Error::Refused { .. } => libc::ECONNREFUSED,
+        fable::Error::NoDaemon { .. } => libc::ENOENT,
+        fable::Error::Forked => libc::EPERM,
+        fable::Error::System { source, .. } => errno_in(source),
+        fable::Error::Channel(error) => errno_of(error),
+        fable::Error::Transport(_) => libc::EIO,
         _ => libc::EINVAL,
     }
 }

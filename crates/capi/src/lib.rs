@@ -21,8 +21,12 @@ mod dispatch;
 mod sockets;
 
 mod failure;
+mod guard;
 
 mod address;
 mod place;
+mod slots;
 mod state;
+mod text;
 mod types;
+mod xio;

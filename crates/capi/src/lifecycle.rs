@@ -1,12 +1,13 @@
 //! Channels from their creation to their end.
 
 use crate::failure::{Failure, status, value};
+use crate::guard::contain;
 use crate::place::{HANDLES_MAX, destroy, occupy, on_channel};
 use crate::state::State;
+use crate::text::copy_sized;
 use crate::types::{MP_NEVER, mp_channel, mp_counters, mp_driver_choice, mp_options};
 use channel::{BufferClass, Channel, Config, DriverChoice, DriverKind};
 use libc::{c_char, c_int};
-use std::panic::catch_unwind;
 use std::ptr;
 use std::time::Duration;
 
@@ -36,13 +37,13 @@ pub unsafe extern "C" fn mp_create(options: *const mp_options) -> *mut mp_channe
         // SAFETY: the caller vouches for the pointer.
         false => Some(unsafe { &*options }),
     };
-    let created = catch_unwind(|| {
+    let created = contain(|| {
         let config = options.map_or_else(|| Ok(Config::default()), config_of)?;
         let max_members = config.max_handles;
         let channel = Channel::with_config(config)?;
         occupy(|numbering| State::new(channel, max_members, numbering))
     });
-    value(created.unwrap_or(Err(Failure::PANIC)), ptr::null_mut())
+    value(created, ptr::null_mut())
 }
 
 fn config_of(options: &mp_options) -> Result<Config, Failure> {
@@ -144,9 +145,6 @@ pub unsafe extern "C" fn mp_statistics(
     bytes: usize,
 ) -> c_int {
     status(on_channel(channel, |state| {
-        if counters.is_null() {
-            return Err(Failure::NULL);
-        }
         let counted = state.channel.counters();
         let current = mp_counters {
             requests: counted.requests,
@@ -164,16 +162,8 @@ pub unsafe extern "C" fn mp_statistics(
             adopted: counted.adopted,
             orphaned: counted.orphaned,
         };
-        if bytes > 1 << 16 {
-            return Err(Failure::invalid("bytes must be the size of the struct"));
-        }
-        let known = bytes.min(size_of::<mp_counters>());
-        // SAFETY: the caller has room for `bytes` bytes, of which `known` are ours to fill.
-        unsafe {
-            ptr::write_bytes(counters.cast::<u8>(), 0, bytes);
-            ptr::copy_nonoverlapping((&raw const current).cast(), counters.cast::<u8>(), known);
-        }
-        Ok(())
+        // SAFETY: the caller vouches for the pointer.
+        unsafe { copy_sized(&current, counters, bytes) }
     }))
 }
 

@@ -107,18 +107,14 @@ fn register_descriptor(state: &mut State, fd: c_int, cookie: Cookie) -> Result<m
     Ok(state.enroll(handle, true))
 }
 
-fn has_room(state: &State) -> Result<(), Failure> {
+pub(crate) fn has_room(state: &State) -> Result<(), Failure> {
     let limit = state.max_members;
     if state.members < limit { Ok(()) } else { Err(Error::TooManyHandles { limit }.into()) }
 }
 
-fn system(call: &'static str) -> Failure {
-    Error::System { call, source: std::io::Error::last_os_error() }.into()
-}
-
 fn check_open(fd: c_int) -> Result<(), Failure> {
     // SAFETY: the call takes no pointers.
-    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 { Err(system("fcntl")) } else { Ok(()) }
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 { Err(Failure::last("fcntl")) } else { Ok(()) }
 }
 
 /// Linux's SIOCOUTQNSD, see tcp(7): bytes that were not sent.
@@ -142,7 +138,7 @@ fn source_of(fd: c_int) -> Result<Source, Failure> {
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is valid for writing and outlives the call.
     if unsafe { libc::fstat(fd, &mut stat) } < 0 {
-        return Err(system("fstat"));
+        return Err(Failure::last("fstat"));
     }
     let format = stat.st_mode & libc::S_IFMT;
     if format == libc::S_IFDIR {
@@ -168,7 +164,7 @@ fn socket_number(fd: c_int, option: c_int) -> Result<c_int, Failure> {
     let got = unsafe {
         libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &mut bytes)
     };
-    if got < 0 { Err(system("getsockopt")) } else { Ok(value) }
+    if got < 0 { Err(Failure::last("getsockopt")) } else { Ok(value) }
 }
 
 /// Ends a membership (report, Table 3.1). Nothing that is pending for the handle is delivered any
@@ -181,8 +177,10 @@ fn socket_number(fd: c_int, option: c_int) -> Result<c_int, Failure> {
 pub extern "C" fn mp_unregister(handle: mp_handle) -> c_int {
     status(on_handle(handle, |state, handle| {
         let left = state.channel.unregister(handle)?;
-        state.dismiss(handle);
-        if let Some(descriptor) = left.descriptor {
+        // What xio_watch() has made is nobody's else, and is closed.
+        if state.dismiss(handle)
+            && let Some(descriptor) = left.descriptor
+        {
             let _ = descriptor.into_raw_fd();
         }
         Ok(())

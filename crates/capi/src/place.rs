@@ -7,11 +7,12 @@
 //! goes on from it to the channel.
 
 use crate::failure::Failure;
+use crate::guard::{Guarded, contain};
 use crate::state::State;
 use crate::types::{mp_channel, mp_handle};
 use channel::Handle;
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -28,7 +29,7 @@ const PLACE_SHIFT: u32 = 52;
 struct Place {
     /// The number of the thread, 0 while the place is free.
     owner: AtomicU64,
-    state: AtomicPtr<Guarded>,
+    state: AtomicPtr<Guarded<State>>,
     /// What is added to the generations of the channel's handles: above all that earlier channels
     /// of the place have used, so that their handles stay stale.
     base: AtomicU32,
@@ -51,22 +52,6 @@ thread_local! {
     /// A number that no later thread has, unlike the system's. 0 until the first channel.
     static THREAD: Cell<u64> = const { Cell::new(0) };
     static LEAVING: Leaving = const { Leaving };
-}
-
-/// What a call may find its channel in.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Idle,
-    /// A call is under way, below us on the stack.
-    Inside,
-    /// A call has panicked.
-    Broken,
-}
-
-/// A channel with what keeps calls from meeting it in the middle of another.
-struct Guarded {
-    phase: Cell<Phase>,
-    state: State,
 }
 
 /// Destroys the channels that its thread leaves behind.
@@ -123,7 +108,7 @@ pub(crate) fn occupy(make: impl FnOnce(Numbering) -> State) -> Result<*mut mp_ch
     *next = (number + 1) % PLACES;
     let place = &TABLE[number];
     let numbering = Numbering { place: number, base: place.base.load(Ordering::Relaxed) };
-    let guarded = Box::new(Guarded { phase: Cell::new(Phase::Idle), state: make(numbering) });
+    let guarded = Box::new(Guarded::new(make(numbering)));
     place.state.store(Box::into_raw(guarded), Ordering::Relaxed);
     place.owner.store(THREAD.get(), Ordering::Release);
     Ok(ptr::from_ref(place).cast_mut().cast())
@@ -139,13 +124,10 @@ fn vacate(number: usize) {
     // SAFETY: the place belongs to this thread, and the box that `occupy` gave up is taken out of
     // it exactly once.
     let mut guarded = unsafe { Box::from_raw(guarded) };
-    place.base.fetch_add(guarded.state.most_generation().wrapping_add(1), Ordering::Relaxed);
-    if guarded.phase.get() == Phase::Broken {
-        // Nobody knows what a panic left half done: it must not run again.
-        std::mem::forget(guarded);
-    } else {
-        guarded.phase.set(Phase::Inside);
-        guarded.state.end();
+    let most_generation = guarded.get_mut().most_generation();
+    place.base.fetch_add(most_generation.wrapping_add(1), Ordering::Relaxed);
+    if let Some(mut state) = guarded.into_whole() {
+        state.end();
     }
     let _next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
     place.owner.store(0, Ordering::Release);
@@ -213,37 +195,8 @@ fn enter<T>(
         return Err(Failure::NO_CHANNEL);
     }
     // SAFETY: the place belongs to this thread, which alone empties it, and not during a call, see
-    // below. The phase is in a cell of its own that no exclusive borrow covers.
-    let phase = unsafe { &(*guarded).phase };
-    match phase.replace(Phase::Inside) {
-        Phase::Idle => {}
-        Phase::Inside => {
-            return Err(Failure::own(
-                libc::EDEADLK,
-                "a call on this channel is under way already: do not call it in signal handlers",
-            ));
-        }
-        Phase::Broken => {
-            phase.set(Phase::Broken);
-            return Err(Failure::own(
-                libc::ENOTRECOVERABLE,
-                "an earlier call on this channel failed in the middle, which is a defect of \
-                 megapipe: destroy the channel, and report what was printed then",
-            ));
-        }
-    }
-    // SAFETY: the phase keeps all other calls out, so the borrow is exclusive.
-    let state = unsafe { &mut (*guarded).state };
-    match catch_unwind(AssertUnwindSafe(|| body(state))) {
-        Ok(result) => {
-            phase.set(Phase::Idle);
-            result
-        }
-        Err(_) => {
-            phase.set(Phase::Broken);
-            Err(Failure::PANIC)
-        }
-    }
+    // `destroy`.
+    unsafe { &*guarded }.enter(body)
 }
 
 /// Destroys the channel that a pointer means.
@@ -251,13 +204,13 @@ pub(crate) fn destroy(channel: *mut mp_channel) -> Result<(), Failure> {
     let number = number_of(channel)?;
     let guarded = TABLE[number].state.load(Ordering::Relaxed);
     // SAFETY: as in `enter`.
-    if !guarded.is_null() && unsafe { (*guarded).phase.get() } == Phase::Inside {
-        return Err(Failure::own(
-            libc::EDEADLK,
-            "a call on this channel is under way: do not destroy it in signal handlers",
-        ));
+    if !guarded.is_null() && unsafe { &*guarded }.is_inside() {
+        return Err(Failure::WITHIN);
     }
-    catch_unwind(|| vacate(number)).map_err(|_| Failure::PANIC)
+    contain(|| {
+        vacate(number);
+        Ok(())
+    })
 }
 
 #[cfg(test)]

@@ -257,7 +257,7 @@ pub extern "C" fn mp_write_buffer(
     size: usize,
 ) -> c_int {
     status(on_handle(handle, |state, handle| {
-        let lease = state.leases.take(buffer)?;
+        let lease = state.take_lease(buffer)?;
         write_lease(state, handle, buffer, lease, offset, size)
     }))
 }

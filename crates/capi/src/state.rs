@@ -3,6 +3,7 @@
 use crate::address::Addresses;
 use crate::failure::Failure;
 use crate::place::Numbering;
+use crate::slots::Slots;
 use crate::types::{MP_LWSOCKET_FIRST, mp_handle};
 use channel::{Channel, Handle, Lease, Socket};
 use libc::{c_int, c_void};
@@ -24,7 +25,8 @@ fn lwsocket_index(number: c_int) -> usize {
 pub(crate) struct State {
     pub(crate) channel: Channel<Cookie>,
     pub(crate) numbering: Numbering,
-    pub(crate) leases: Leases,
+    /// Buffers in the caller's hands.
+    pub(crate) leases: Slots<Lease>,
     /// Lightweight sockets between their accept and their registration, by their index.
     lwsockets: Vec<Option<Socket>>,
     /// Descriptors that are the caller's again when the channel ends: the generation of the
@@ -46,7 +48,7 @@ impl State {
         State {
             channel,
             numbering,
-            leases: Leases::default(),
+            leases: Slots::new(),
             lwsockets: Vec::new(),
             descriptors: Vec::new(),
             members: 0,
@@ -73,12 +75,12 @@ impl State {
         self.numbering.encode(handle)
     }
 
-    /// Forgets a member that was unregistered or closed.
-    pub(crate) fn dismiss(&mut self, handle: Handle) {
+    /// Forgets a member that was unregistered or closed. Says whether it was a descriptor that is
+    /// the caller's again.
+    pub(crate) fn dismiss(&mut self, handle: Handle) -> bool {
         self.members -= 1;
-        if let Some(generation) = self.descriptors.get_mut(handle.index() as usize) {
-            *generation = 0;
-        }
+        let generation = self.descriptors.get_mut(handle.index() as usize);
+        generation.is_some_and(|generation| std::mem::take(generation) != 0)
     }
 
     pub(crate) fn most_generation(&self) -> u32 {
@@ -98,6 +100,14 @@ impl State {
         self.lwsockets.get_mut(lwsocket_index(number))?.take()
     }
 
+    /// Takes a buffer back that `Slots::keep` gave a number.
+    pub(crate) fn take_lease(&mut self, number: i64) -> Result<Lease, Failure> {
+        self.leases.take(number).ok_or(Failure::invalid(
+            "the buffer is not in the caller's hands (any more): release what mp_event.buffer \
+             said, once",
+        ))
+    }
+
     /// Gives descriptors back to the caller: they outlive the channel.
     pub(crate) fn end(&mut self) {
         for (index, generation) in std::mem::take(&mut self.descriptors).into_iter().enumerate() {
@@ -110,53 +120,6 @@ impl State {
             {
                 let _ = descriptor.into_raw_fd();
             }
-        }
-    }
-}
-
-/// Buffers in the caller's hands. A number carries the generation of its slot, so that one that
-/// was released is not taken for another.
-#[derive(Default)]
-pub(crate) struct Leases {
-    slots: Vec<(u32, Option<Lease>)>,
-    free: Vec<u32>,
-}
-
-const GENERATION_MASK: u32 = u32::MAX >> 1;
-
-impl Leases {
-    pub(crate) fn keep(&mut self, lease: Lease) -> i64 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push((0, None));
-            // The channel has fewer buffers than 2^17.
-            (self.slots.len() - 1) as u32
-        });
-        let (generation, slot) = &mut self.slots[index as usize];
-        *slot = Some(lease);
-        i64::from(*generation) << 32 | i64::from(index)
-    }
-
-    pub(crate) fn take(&mut self, number: i64) -> Result<Lease, Failure> {
-        let index = number as u32;
-        let slot = self.slots.get_mut(index as usize);
-        let slot = slot.filter(|slot| i64::from(slot.0) == number >> 32);
-        let Some((generation, Some(lease))) = slot.map(|slot| (&mut slot.0, slot.1.take())) else {
-            return Err(Failure::invalid(
-                "the buffer is not in the caller's hands (any more): release what mp_event.buffer \
-                 said, once",
-            ));
-        };
-        *generation = (*generation + 1) & GENERATION_MASK;
-        self.free.push(index);
-        Ok(lease)
-    }
-
-    /// Takes a buffer back that `take` gave, under the number that it had.
-    pub(crate) fn put_back(&mut self, number: i64, lease: Lease) {
-        let index = number as u32;
-        self.free.retain(|free| *free != index);
-        if let Some(slot) = self.slots.get_mut(index as usize) {
-            *slot = ((number >> 32) as u32, Some(lease));
         }
     }
 }

@@ -1,17 +1,66 @@
-//! The header, as cbindgen makes it, in the form in which people write comments.
+//! The headers, as cbindgen makes them, in the form in which people write comments.
 
 use super::crate_directory;
+use std::fs;
 
 /// What a line may have, as in all our files.
 const COLUMNS_MAX: usize = 100;
 
-pub(crate) fn generate() -> String {
-    let root = crate_directory();
-    let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
-    let bindings = cbindgen::generate_with_config(&root, config).unwrap();
-    let mut written = Vec::new();
-    bindings.write(&mut written);
-    tidy(&String::from_utf8(written).unwrap())
+/// One of the library's headers.
+pub(crate) struct Source {
+    /// What `#include` says, without `.h`; also the name of its overview.
+    pub(crate) name: &'static str,
+    /// In a few words.
+    pub(crate) about: &'static str,
+    /// How the names of its calls begin.
+    pub(crate) calls: &'static [&'static str],
+    /// What its overview refers to.
+    pub(crate) related: &'static str,
+    includes: &'static [&'static str],
+    /// In which order its calls come.
+    files: &'static [&'static str],
+}
+
+pub(crate) const HEADERS: [Source; 2] = [
+    Source {
+        name: "megapipe",
+        about: "channels for scalable network I/O",
+        calls: &["mp_"],
+        related: ".BR io_uring (7),\n.BR epoll (7),\n.BR xio (7)",
+        includes: &["sched.h", "stddef.h", "stdint.h", "sys/socket.h", "sys/uio.h"],
+        files: &["types", "lifecycle", "members", "requests", "dispatch", "sockets", "failure"],
+    },
+    Source {
+        name: "xio",
+        about: "flows that change their transport while they live",
+        calls: &["xio_", "xpoll"],
+        related: ".BR megapipe (7),\n.BR poll (2)",
+        includes: &["megapipe.h", "poll.h", "stddef.h", "stdint.h"],
+        files: &["xio/types", "xio/names", "xio/buffers", "xio/flows", "xio/waiting"],
+    },
+];
+
+impl Source {
+    /// Whether it is a call of this header.
+    pub(crate) fn declares(&self, name: &str) -> bool {
+        self.calls.iter().any(|start| name.starts_with(start))
+    }
+
+    pub(crate) fn generate(&self) -> String {
+        let root = crate_directory();
+        let mut config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
+        let top = root.join("headers").join(format!("{}.txt", self.name));
+        config.header = Some(fs::read_to_string(top).unwrap());
+        config.include_guard = Some(format!("{}_H", self.name.to_uppercase()));
+        config.sys_includes = self.includes.iter().copied().map(String::from).collect();
+        let mut builder = cbindgen::Builder::new().with_config(config);
+        for file in self.files {
+            builder = builder.with_src(root.join("src").join(file).with_extension("rs"));
+        }
+        let mut written = Vec::new();
+        builder.generate().unwrap().write(&mut written);
+        tidy(&String::from_utf8(written).unwrap())
+    }
 }
 
 /// Comments of one line take one line, only one empty line follows another thing, and what is said
@@ -22,7 +71,7 @@ fn tidy(text: &str) -> String {
     while let Some(line) = lines.next() {
         if line.trim_start() != "/**" {
             // What an expression could tear apart.
-            let line = &line.replace("#define MP_NONE -1", "#define MP_NONE (-1)");
+            let line = &line.replace("_NONE -1", "_NONE (-1)");
             if !(line.is_empty() && out.last().is_some_and(String::is_empty)) {
                 out.push(line.to_owned());
             }
@@ -59,5 +108,6 @@ fn tidy(text: &str) -> String {
 }
 
 fn beside(constant: &str, note: &str) -> bool {
-    constant.starts_with("    MP_") && constant.len() + note.len() + 7 <= COLUMNS_MAX
+    let is_constant = constant.starts_with("    MP_") || constant.starts_with("    XIO_");
+    is_constant && constant.len() + note.len() + 7 <= COLUMNS_MAX
 }

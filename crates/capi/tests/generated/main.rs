@@ -1,9 +1,11 @@
-//! What is made of the sources: the header, and of the header the manual pages. With
+//! What is made of the sources: the headers, and of the headers the manual pages. With
 //! `MEGAPIPE_UPDATE` set they are written instead of compared: `cargo xtask header`.
 
 mod header;
 mod manual;
 
+use header::HEADERS;
+use manual::Header;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,18 +28,28 @@ fn settle(path: &Path, made: &str) {
 }
 
 #[test]
-fn the_header_is_made_of_the_sources() {
-    settle(&crate_directory().join("include/megapipe.h"), &header::generate());
+fn the_headers_are_made_of_the_sources() {
+    for source in &HEADERS {
+        let path = crate_directory().join("include").join(source.name).with_extension("h");
+        settle(&path, &source.generate());
+    }
+}
+
+fn headers() -> Vec<Header> {
+    HEADERS.iter().map(Header::parse).collect()
 }
 
 /// The pages with their paths below the crate.
 fn pages() -> Vec<(PathBuf, String)> {
-    let header = manual::Header::parse(&header::generate());
     let directory = crate_directory().join("man");
-    let mut pages = vec![(directory.join("man7/megapipe.7"), header.overview())];
-    for item in &header.items {
-        if let Some(call) = &item.call {
-            pages.push((directory.join(format!("man3/{call}.3")), item.page()));
+    let mut pages = Vec::new();
+    for header in headers() {
+        let overview = directory.join("man7").join(header.name()).with_extension("7");
+        pages.push((overview, header.overview()));
+        for item in &header.items {
+            if let Some(call) = &item.call {
+                pages.push((directory.join(format!("man3/{call}.3")), item.page()));
+            }
         }
     }
     pages
@@ -59,12 +71,13 @@ fn every_call_has_a_page_and_every_page_a_call() {
     let script = fs::read_to_string(crate_directory().join("symbols.map")).unwrap();
     let symbols: BTreeSet<String> = script
         .lines()
-        .filter_map(|line| line.trim().strip_suffix(';').filter(|name| name.starts_with("mp_")))
+        .filter_map(|line| line.trim().strip_suffix(';'))
+        .filter(|name| HEADERS.iter().any(|source| source.declares(name)))
         .map(String::from)
         .collect();
-    let header = manual::Header::parse(&header::generate());
-    let calls: BTreeSet<String> = header.items.into_iter().filter_map(|item| item.call).collect();
-    assert_eq!(symbols, calls, "symbols.map and the header must name the same calls");
+    let items = headers().into_iter().flat_map(|header| header.items);
+    let calls: BTreeSet<String> = items.filter_map(|item| item.call).collect();
+    assert_eq!(symbols, calls, "symbols.map and the headers must name the same calls");
 }
 
 #[test]

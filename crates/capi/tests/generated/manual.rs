@@ -1,9 +1,12 @@
-//! The manual: a page in section 3 for each call of the header, and megapipe(7), the overview.
+//! The manual: a page in section 3 for each call of a header, and its overview in section 7:
+//! megapipe(7), xio(7).
 
+use super::header::{HEADERS, Source};
 use std::fmt::Write;
 
 /// A declaration of the header with its comment.
 pub(crate) struct Item {
+    source: &'static Source,
     /// The name of a call; `None` for types and constants.
     pub(crate) call: Option<String>,
     comment: Vec<String>,
@@ -12,12 +15,14 @@ pub(crate) struct Item {
 
 /// What the header declares, in its order, behind the comment at its top.
 pub(crate) struct Header {
+    source: &'static Source,
     top: Vec<String>,
     pub(crate) items: Vec<Item>,
 }
 
 impl Header {
-    pub(crate) fn parse(text: &str) -> Header {
+    pub(crate) fn parse(source: &'static Source) -> Header {
+        let text = source.generate();
         let mut lines = text.lines().peekable();
         let top = comment(&mut lines).unwrap();
         let mut items = Vec::new();
@@ -28,24 +33,31 @@ impl Header {
                 for line in lines.by_ref().take_while(|line| !line.is_empty()) {
                     declaration.push(line.to_owned());
                 }
-                items.push(Item { call: call_of(&declaration), comment, declaration });
+                let call = call_of(&declaration).filter(|name| source.declares(name));
+                items.push(Item { source, call, comment, declaration });
             } else {
                 lines.next();
             }
         }
-        Header { top, items }
+        Header { source, top, items }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.source.name
     }
 
     /// The overview.
     pub(crate) fn overview(&self) -> String {
-        let mut page = title("MEGAPIPE", 7);
-        page += ".SH NAME\nmegapipe \\- channels for scalable network I/O\n";
-        page += ".SH SYNOPSIS\n.nf\n.B #include <megapipe.h>\n\n";
+        let Source { name, about, related, .. } = self.source;
+        let mut page = title(self.source, &name.to_uppercase(), 7);
+        let _ = writeln!(page, ".SH NAME\n{name} \\- {about}");
+        let _ = writeln!(page, ".SH SYNOPSIS\n.nf\n.B #include <{name}.h>\n");
         page += ".B cc program.c $(pkg\\-config \\-\\-cflags \\-\\-libs megapipe)\n.fi\n";
         page += ".SH DESCRIPTION\n";
         // The first two paragraphs say what the file is.
-        let start = self.top.iter().position(|line| line.starts_with("A thread")).unwrap();
-        text(&mut page, &self.top[start..]);
+        let second = self.top.iter().position(|line| line.starts_with("Made by")).unwrap();
+        let length = self.top[second..].iter().position(String::is_empty).unwrap();
+        text(&mut page, &self.top[second + length + 1..]);
         page += ".SH CALLS\n";
         for item in self.items.iter() {
             let Some(call) = &item.call else { continue };
@@ -61,7 +73,7 @@ impl Header {
             }
             page.push('\n');
         }
-        page += ".fi\n.SH SEE ALSO\n.BR io_uring (7),\n.BR epoll (7)\n";
+        let _ = writeln!(page, ".fi\n.SH SEE ALSO\n{related}");
         page
     }
 }
@@ -80,8 +92,7 @@ fn comment<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Option<Vec<String>>
 /// The name of the function that is declared.
 fn call_of(declaration: &[String]) -> Option<String> {
     let (head, _) = declaration.first()?.split_once('(')?;
-    let name = head.rsplit([' ', '*']).next()?;
-    name.starts_with("mp_").then(|| name.to_owned())
+    head.rsplit([' ', '*']).next().map(str::to_owned)
 }
 
 impl Item {
@@ -90,7 +101,7 @@ impl Item {
         let text = self.comment.join(" ");
         let end = text.find(". ").map_or(text.len(), |end| end);
         let mut sentence = text[..end].trim_end_matches('.').to_owned();
-        while let Some(start) = sentence.find(" (report")
+        while let Some(start) = [" (report", " (paper"].iter().find_map(|of| sentence.find(of))
             && let Some(length) = sentence[start..].find(')')
         {
             sentence.replace_range(start..=start + length, "");
@@ -104,9 +115,10 @@ impl Item {
     /// The page of a call.
     pub(crate) fn page(&self) -> String {
         let Some(call) = &self.call else { return String::new() };
-        let mut page = title(&call.to_uppercase(), 3);
+        let overview = self.source.name;
+        let mut page = title(self.source, &call.to_uppercase(), 3);
         let _ = writeln!(page, ".SH NAME\n{call} \\- {}", escape(&self.summary()));
-        page += ".SH SYNOPSIS\n.nf\n.B #include <megapipe.h>\n\n";
+        let _ = writeln!(page, ".SH SYNOPSIS\n.nf\n.B #include <{overview}.h>\n");
         for line in &self.declaration {
             let _ = writeln!(page, ".B \"{}\"", escape(line));
         }
@@ -133,12 +145,12 @@ impl Item {
         } else if status {
             page += ".SH RETURN VALUE\n0; or \\-1, and\n.I errno\nsays why.\n";
         }
-        page += ".SH ERRORS\nThose that\n.BR megapipe (7)\nnames for every call.\n";
+        let _ = writeln!(page, ".SH ERRORS\nThose that\n.BR {overview} (7)\nnames for every call.");
         if let Some(part) = errors {
             page += "Besides:\n";
             text(&mut page, &self.comment[part.start + 1..part.end]);
         }
-        let _ = writeln!(page, ".SH SEE ALSO\n.BR megapipe (7){}", self.related(call));
+        let _ = writeln!(page, ".SH SEE ALSO\n.BR {overview} (7){}", self.related(call));
         page
     }
 
@@ -148,7 +160,7 @@ impl Item {
         let mut names: Vec<&str> = text
             .split(|c: char| !(c.is_ascii_alphanumeric() || "_()".contains(c)))
             .filter_map(|word| word.strip_suffix("()"))
-            .filter(|name| name.starts_with("mp_") && *name != own)
+            .filter(|name| HEADERS.iter().any(|source| source.declares(name)) && *name != own)
             .collect();
         names.sort_unstable();
         names.dedup();
@@ -156,18 +168,35 @@ impl Item {
     }
 }
 
-fn title(name: &str, section: u8) -> String {
+fn title(source: &Source, name: &str, section: u8) -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!(
-        ".\\\" Made of megapipe.h by `cargo xtask header`.\n\
-         .TH {name} {section} \"\" \"MegaPipe {version}\" \"MegaPipe\"\n"
+        ".\\\" Made of {}.h by `cargo xtask header`.\n\
+         .TH {name} {section} \"\" \"MegaPipe {version}\" \"MegaPipe\"\n",
+        source.name
     )
 }
 
-/// Paragraphs; indented lines are a term and its explanation, two spaces between them.
+/// Paragraphs; indented lines are a term and its explanation, two spaces between them, or behind an
+/// empty line and indented by four, a program.
 fn text(page: &mut String, lines: &[String]) {
     let mut paragraph = false;
+    let mut program = false;
     for line in lines {
+        let indented = line.starts_with("    ");
+        if program && (indented || line.is_empty()) {
+            let _ = writeln!(page, "{}", escape(line.get(4..).unwrap_or_default()));
+            continue;
+        }
+        if paragraph && indented && !program {
+            let _ = writeln!(page, ".PP\n.nf\n.RS\n{}", escape(&line[4..]));
+            program = true;
+            continue;
+        }
+        if program {
+            page.push_str(".RE\n.fi\n");
+            program = false;
+        }
         let term = line.strip_prefix("  ").filter(|line| !line.starts_with(' '));
         match term.and_then(|line| line.split_once("  ")) {
             _ if line.is_empty() => {

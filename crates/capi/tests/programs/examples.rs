@@ -10,7 +10,7 @@ use std::process::Command;
 const FLAGS: &[&str] = &["-std=c11", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"];
 const SANITIZED: &[&str] = &["-fsanitize=address"];
 
-fn example(name: &str, compiler: Compiler, more: &[&str]) -> Program {
+pub(super) fn example(name: &str, compiler: Compiler, more: &[&str]) -> Program {
     let source = build::directory().join("../../examples/c").join(format!("{name}.c"));
     Program::compile(compiler, &source, &[FLAGS, more].concat(), Linking::Shared)
 }

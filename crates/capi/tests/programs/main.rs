@@ -4,6 +4,7 @@
 mod build;
 mod clients;
 mod examples;
+mod flows;
 mod run;
 
 use build::{Compiler, Linking, Program};

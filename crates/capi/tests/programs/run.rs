@@ -51,31 +51,54 @@ fn finish(mut child: Child, name: &str) -> Output {
     Output { status, stdout: out.join().unwrap(), stderr: err.join().unwrap() }
 }
 
-/// A server of ours that runs until this is dropped.
-pub(crate) struct Server {
+/// A program that says `listening on WHERE` and runs until this is dropped.
+pub(crate) struct Service {
     child: Option<Child>,
-    pub(crate) address: SocketAddr,
+    /// Where.
+    pub(crate) said: String,
 }
 
-impl Server {
-    /// Starts a server that says `listening on ADDRESS` first.
-    pub(crate) fn start(command: &mut Command) -> Server {
+impl Service {
+    pub(crate) fn start(command: &mut Command) -> Service {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = child.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on ").map(str::parse);
-        let Some(Ok(address)) = address else {
+        let Some(said) = line.trim().strip_prefix("listening on ") else {
             let _ = child.kill();
             let output = child.wait_with_output().unwrap();
             panic!("{command:?} said {line:?}, {}", String::from_utf8_lossy(&output.stderr));
         };
-        Server { child: Some(child), address }
+        Service { child: Some(child), said: said.to_owned() }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A server of ours at an address, until this is dropped.
+pub(crate) struct Server {
+    service: Service,
+    pub(crate) address: SocketAddr,
+}
+
+impl Server {
+    pub(crate) fn start(command: &mut Command) -> Server {
+        let service = Service::start(command);
+        let address = service.said.parse();
+        let address = address.unwrap_or_else(|error| panic!("{}: {error}", service.said));
+        Server { service, address }
     }
 
     /// Ends the server by SIGTERM, to which it must answer with success.
     pub(crate) fn terminate(mut self) {
-        let child = self.child.take().unwrap();
+        let child = self.service.child.take().unwrap();
         // SAFETY: the call takes no pointers, and the child has not been waited for.
         assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
         let output = finish(child, "a server after SIGTERM");
@@ -85,16 +108,7 @@ impl Server {
 
     /// Open descriptors of the server.
     pub(crate) fn descriptors(&self) -> usize {
-        let id = self.child.as_ref().unwrap().id();
+        let id = self.service.child.as_ref().unwrap().id();
         std::fs::read_dir(format!("/proc/{id}/fd")).unwrap().count()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }

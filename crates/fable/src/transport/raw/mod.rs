@@ -241,6 +241,15 @@ impl Transport for Raw {
     }
 }
 
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // What the socket never took is in no slot.
+        for (block, _) in self.unsent.drain(..) {
+            self.writes.give(block);
+        }
+    }
+}
+
 fn failed(call: &'static str, source: io::Error) -> TransportError {
     match source.kind() {
         io::ErrorKind::BrokenPipe
