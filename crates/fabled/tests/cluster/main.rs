@@ -1,7 +1,10 @@
 //! Hosts that share their names through a real etcd. Each host is a network namespace with a
 //! member of the cluster in it; etcd has one of its own, and a bridge joins them.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod connections;
+mod daemons;
 mod etcd;
 mod hosts;
 mod names;

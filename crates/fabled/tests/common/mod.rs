@@ -28,6 +28,7 @@ pub(crate) const QUICK_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nspin
 pub(crate) struct Daemon {
     child: Child,
     directory: tempfile::TempDir,
+    arguments: Vec<String>,
 }
 
 impl Daemon {
@@ -36,13 +37,19 @@ impl Daemon {
     }
 
     pub(crate) fn with_policy(policy: &str) -> Daemon {
+        Daemon::with_arguments(policy, &["--host", "here"])
+    }
+
+    pub(crate) fn with_arguments(policy: &str, arguments: &[&str]) -> Daemon {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("policy.toml"), policy).unwrap();
         // Other users have to reach the socket.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(directory.path(), open).unwrap();
-        let child = spawn(directory.path());
-        Daemon { child, directory }
+        let arguments: Vec<String> =
+            arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let child = spawn(directory.path(), &arguments);
+        Daemon { child, directory, arguments }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -61,12 +68,17 @@ impl Daemon {
         fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
 
-    /// Kills it, and starts another on the same socket.
-    pub(crate) fn crash_and_start_again(&mut self) {
+    /// As the kernel ends it when there is no memory left.
+    pub(crate) fn crash(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Kills it, and starts another on the same socket.
+    pub(crate) fn crash_and_start_again(&mut self) {
+        self.crash();
         assert!(self.socket().exists(), "a killed daemon leaves its socket");
-        self.child = spawn(self.directory.path());
+        self.child = spawn(self.directory.path(), &self.arguments);
     }
 
     pub(crate) fn terminate(&mut self) -> ExitStatus {
@@ -102,9 +114,10 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(directory: &Path) -> Child {
+fn spawn(directory: &Path, arguments: &[String]) -> Child {
     let mut child = Command::new(env!("CARGO_BIN_EXE_fabled"))
-        .args(["--host", "here", "--log-level", "debug", "--socket"])
+        .args(arguments)
+        .args(["--log-level", "debug", "--socket"])
         .arg(directory.join("fabled.sock"))
         .arg("--policy")
         .arg(directory.join("policy.toml"))
