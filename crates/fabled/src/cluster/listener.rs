@@ -141,7 +141,8 @@ mod tests {
             let key = KeyValue {
                 key: Bytes::of("/fable/zone/key"),
                 value: Bytes(
-                    serde_json::to_vec(&crate::cluster::records::KeyRecord::new(&SECRET)).unwrap(),
+                    serde_json::to_vec(&crate::cluster::records::KeyRecord::new(&SECRET, [0; 16]))
+                        .unwrap(),
                 ),
                 ..KeyValue::default()
             };

@@ -129,7 +129,9 @@ impl Session {
         let known = self.shared.lock().view.secret().copied();
         let secret = known.unwrap_or_else(random::<SECRET_BYTES>);
         let Some(path) = Key::Secret.path(&self.zone) else { return Ok(()) };
-        let Ok(value) = serde_json::to_vec(&KeyRecord::new(&secret)) else { return Ok(()) };
+        let Ok(value) = serde_json::to_vec(&KeyRecord::new(&secret, random())) else {
+            return Ok(());
+        };
         let outcome = self.client.put_if(Compare::absent(&path), &path, &value, 0).await?;
         let step = Step::Create { key: Key::Secret, value };
         if let Outcome::Differs(..) = outcome {
