@@ -147,7 +147,7 @@ impl Agent {
 
     fn serve(&self) {
         let mut watched: Vec<Box<dyn Watched>> = Vec::new();
-        let mut polled = Vec::new();
+        let (mut polled, mut deadlines) = (Vec::new(), Vec::new());
         loop {
             let commands = std::mem::take(&mut self.lock().commands);
             for command in commands {
@@ -159,16 +159,18 @@ impl Agent {
             polled.clear();
             polled.push(entry(self.bell.as_raw_fd(), libc::POLLIN));
             polled.extend(watched.iter().map(|one| entry(one.descriptor(), one.events())));
-            let deadline = watched.iter().filter_map(|one| one.deadline()).min();
-            wait(&mut polled, deadline);
+            // Asked once: a deadline that is always "now" would never have passed when asked again.
+            deadlines.clear();
+            deadlines.extend(watched.iter().map(|one| one.deadline()));
+            wait(&mut polled, deadlines.iter().flatten().min().copied());
             if polled[0].revents != 0 {
                 silence(&self.bell);
             }
             let now = Instant::now();
-            let mut happened = polled[1..].iter().map(|entry| entry.revents);
+            let mut happened = polled[1..].iter().map(|entry| entry.revents).zip(&deadlines);
             watched.retain_mut(|one| {
-                let events = happened.next().unwrap_or(0);
-                let due = one.deadline().is_some_and(|at| at <= now);
+                let (events, deadline) = happened.next().unwrap_or((0, &None));
+                let due = deadline.is_some_and(|at| at <= now);
                 (events == 0 && !due) || one.ready(events) == Keep::Watching
             });
         }

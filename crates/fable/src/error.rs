@@ -143,6 +143,13 @@ pub enum TransportError {
     /// A descriptor or a piece of memory from the peer that is not what it should be.
     #[error("the offered path was refused: {0}")]
     BadOffer(&'static str),
+    /// The ends do not trust each other: a certificate of the wrong authority, for another name,
+    /// or expired. The text says which.
+    #[error(
+        "the TLS handshake failed: {0}; both hosts' daemons must have exchanged authorities, \
+             and their clocks must agree"
+    )]
+    Handshake(String),
     /// The operating system failed.
     #[error("{call}: {source}")]
     System {

@@ -92,7 +92,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Zeroed memory of this process alone. What of it is in a pipe when it is unmapped stays there.
+    /// Zeroed memory of this process alone. What of it is in a pipe when it is unmapped stays.
     pub(crate) fn private(bytes: usize) -> TransportResult<Mapping> {
         Mapping::anonymous(bytes, libc::PROT_READ | libc::PROT_WRITE)
     }

@@ -1,6 +1,7 @@
 //! The names of this host.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 
 use fable::Name;
 use fable::protocol::{Access, Trust};
@@ -33,23 +34,41 @@ pub(crate) enum RegisterError {
     /// Another endpoint has it.
     #[error("another endpoint has this name")]
     Taken(ClientId),
+    /// There are too many.
+    #[error("there are {INSTANCES_MAX} instances of this service, or {NAMES_MAX} names, already")]
+    Full,
     /// It is not of the `fable` scheme.
     #[error("only fable:// names are registered; tcp:// and unix:// names need no daemon")]
     Foreign,
 }
+
+/// The most instances of a service: as many are tried, at worst, for each connection.
+const INSTANCES_MAX: usize = 1024;
+
+/// The most names.
+const NAMES_MAX: usize = 16_384;
 
 /// All names of this host.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     /// By service and instance.
     names: BTreeMap<(String, String), Registration>,
-    /// For each service, the instance that was picked last.
-    turns: HashMap<String, String>,
+    /// What is remembered of services that have instances.
+    services: HashMap<String, Service>,
+}
+
+#[derive(Debug, Default)]
+struct Service {
+    instances: usize,
+    /// The instance that was picked last.
+    picked: String,
+    /// The number that was given last.
+    counted: u64,
 }
 
 impl Registry {
-    /// Registers a name. Without an instance it gets the smallest number that is free, behind
-    /// `prefix`.
+    /// Registers a name. Without an instance it gets the next number that is free, behind `prefix`;
+    /// numbers are not given again as long as the service has instances.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -60,9 +79,13 @@ impl Registry {
         wanted: Registration,
     ) -> Result<Name, RegisterError> {
         let Name::Fable { service, instance } = name else { return Err(RegisterError::Foreign) };
+        let full = self.services.get(service).is_some_and(|of| of.instances >= INSTANCES_MAX);
+        if full || self.names.len() >= NAMES_MAX {
+            return Err(RegisterError::Full);
+        }
         let instance = match instance {
             Some(instance) => instance.clone(),
-            None => self.free_instance(service, prefix),
+            None => self.next_instance(service, prefix),
         };
         let key = (service.clone(), instance.clone());
         if let Some(other) = self.names.get(&key) {
@@ -70,17 +93,18 @@ impl Registry {
         }
         let name = Name::Fable { service: service.clone(), instance: Some(instance) };
         self.names.insert(key, Registration { name: name.clone(), ..wanted });
+        self.services.entry(service.clone()).or_default().instances += 1;
         Ok(name)
     }
 
-    fn free_instance(&self, service: &str, prefix: &str) -> String {
-        let mut number = 1_u64;
+    fn next_instance(&mut self, service: &str, prefix: &str) -> String {
+        let of = self.services.entry(service.to_owned()).or_default();
         loop {
-            let instance = format!("{prefix}{number}");
+            of.counted += 1;
+            let instance = format!("{prefix}{}", of.counted);
             if !self.names.contains_key(&(service.to_owned(), instance.clone())) {
                 return instance;
             }
-            number += 1;
         }
     }
 
@@ -91,8 +115,11 @@ impl Registry {
             return false;
         }
         self.names.remove(&key);
-        if self.instances(&key.0).next().is_none() {
-            self.turns.remove(&key.0);
+        if let Some(of) = self.services.get_mut(&key.0) {
+            of.instances -= 1;
+            if of.instances == 0 {
+                self.services.remove(&key.0);
+            }
         }
         true
     }
@@ -130,28 +157,24 @@ impl Registry {
             let registration = self.names.get(&key).ok_or(None)?;
             return admits(registration).map(|()| registration.clone()).map_err(Some);
         }
-        let last = self.turns.get(service).map_or("", String::as_str);
-        let (after, before): (Vec<_>, Vec<_>) =
-            self.instances(service).partition(|(instance, _)| instance.as_str() > last);
+        let Some(of) = self.services.get_mut(service) else { return Err(None) };
+        let last = (service.clone(), of.picked.clone());
+        let first = (service.clone(), String::new());
+        // Behind the one that was picked last, then from the start up to it.
+        let behind = self.names.range((Excluded(last.clone()), Unbounded));
+        let behind = behind.take_while(|((name, _), _)| name == service);
+        let before = self.names.range((Included(first), Included(last)));
         let mut refused = None;
-        for (instance, registration) in after.into_iter().chain(before) {
+        for ((_, instance), registration) in behind.chain(before) {
             match admits(registration) {
                 Ok(()) => {
-                    let (instance, registration) = (instance.clone(), registration.clone());
-                    self.turns.insert(service.clone(), instance);
-                    return Ok(registration);
+                    of.picked.clone_from(instance);
+                    return Ok(registration.clone());
                 }
                 Err(why) => refused = Some(why),
             }
         }
         Err(refused)
-    }
-
-    fn instances(&self, service: &str) -> impl Iterator<Item = (&String, &Registration)> {
-        let first = (service.to_owned(), String::new());
-        let of_service = self.names.range(first..);
-        let of_service = of_service.take_while(move |((name, _), _)| name == service);
-        of_service.map(|((_, instance), registration)| (instance, registration))
     }
 }
 
@@ -192,9 +215,26 @@ mod tests {
         assert_eq!(register(&mut names, "fable://kv/2", 3), Err(RegisterError::Taken(ClientId(2))));
         assert!(!names.unregister(&name("fable://kv/1"), ClientId(2)));
         assert!(names.unregister(&name("fable://kv/1"), ClientId(1)));
-        assert_eq!(register(&mut names, "fable://kv", 3), Ok(name("fable://kv/1")));
+        assert_eq!(register(&mut names, "fable://kv/3", 3), Ok(name("fable://kv/3")));
+        assert_eq!(register(&mut names, "fable://kv", 3), Ok(name("fable://kv/4")));
         assert_eq!(register(&mut names, "tcp://kv:1", 3), Err(RegisterError::Foreign));
-        assert_eq!(names.of_owner(ClientId(3)), [name("fable://kv/1")]);
+        assert_eq!(names.of_owner(ClientId(3)), [name("fable://kv/3"), name("fable://kv/4")]);
+        for (instance, owner) in [("2", 2), ("3", 3), ("4", 3)] {
+            assert!(names.unregister(&name(&format!("fable://kv/{instance}")), ClientId(owner)));
+        }
+        assert_eq!(register(&mut names, "fable://kv", 3), Ok(name("fable://kv/1")));
+    }
+
+    #[test]
+    fn a_service_has_so_many_instances_and_no_more() {
+        let mut names = Registry::default();
+        for _ in 0..INSTANCES_MAX {
+            register(&mut names, "fable://kv", 1).unwrap();
+        }
+        assert_eq!(register(&mut names, "fable://kv", 1), Err(RegisterError::Full));
+        register(&mut names, "fable://kw", 1).unwrap();
+        assert!(names.unregister(&name("fable://kv/7"), ClientId(1)));
+        assert_eq!(register(&mut names, "fable://kv", 1), Ok(name("fable://kv/1025")));
     }
 
     #[test]

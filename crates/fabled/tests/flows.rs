@@ -151,6 +151,26 @@ fn rates_are_read_off_the_page_and_busy_flows_spin_until_they_are_calm() {
 }
 
 #[test]
+fn where_the_application_has_gone_by_itself_the_policy_leaves_it() {
+    let daemon = Daemon::start();
+    let (server, client, end, _) = flow(&daemon);
+    client.moved(end.flow, 2, "pipe");
+    let mut operator = Process::connect(&daemon);
+    within("the policy knows", || {
+        let (entry, decisions) = why(&mut operator, end.flow);
+        let last = decisions.last().unwrap();
+        (entry.epoch == 2 && last.reason.contains("application")).then_some(())
+    });
+    // An operator still can, and the end of that order is the application's choice again.
+    order(&mut operator, end.flow, "unix");
+    assert_eq!(server.ordered_move(end.flow).0, "unix");
+    server.moved(end.flow, 3, "unix");
+    operator.hear();
+    order(&mut operator, end.flow, "auto");
+    assert_eq!(server.ordered_move(end.flow).0, "pipe");
+}
+
+#[test]
 fn flows_vanish_with_either_end() {
     let daemon = Daemon::start();
     let mut operator = Process::connect(&daemon);

@@ -1,13 +1,26 @@
-use crate::error::Result;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, Weak};
+
+use super::driver::{Driver, Shared, lock};
+use crate::agent::Agent;
+use crate::error::{Error, Result};
 use crate::flow::Description;
 use crate::kind::Kind;
 use crate::protocol::FlowId;
 
 /// A flow seen from other threads: what the daemon's connection needs of it. Does not keep the
 /// flow alive.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct FlowHandle {
-    flow: FlowId,
+    pub(crate) flow: FlowId,
+    pub(crate) shared: Weak<Shared>,
+    pub(crate) driver: Weak<Mutex<Driver>>,
+}
+
+impl std::fmt::Debug for FlowHandle {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("FlowHandle").field("flow", &self.flow).finish_non_exhaustive()
+    }
 }
 
 impl FlowHandle {
@@ -16,21 +29,51 @@ impl FlowHandle {
         self.flow
     }
 
-    /// Asks for a move to this transport; the reporter hears of the outcome.
-    pub fn request_move(&self, kind: Kind, reason: &str) {
-        unimplemented!("{kind} {reason}")
+    /// Asks for a move to this transport; the reporter and the flow's events tell of the outcome.
+    /// Does nothing if the flow is closed.
+    ///
+    /// # Errors
+    /// [`Error::System`] if this process cannot have an agent thread.
+    pub fn request_move(&self, kind: Kind, reason: &str) -> Result<()> {
+        let (driver, reason) = (self.driver.clone(), reason.to_owned());
+        Agent::get()?.run(move || {
+            if let Some(driver) = driver.upgrade() {
+                lock(&driver).want(kind, &reason);
+            }
+        });
+        Ok(())
     }
 
     /// Changes whether only protected transports may be used beyond this host, for later moves.
     pub fn set_protected(&self, protected: bool) {
-        unimplemented!("{protected}")
+        if let Some(shared) = self.shared.upgrade() {
+            shared.protected.store(protected, Ordering::Relaxed);
+        }
     }
 
-    /// What a restarted daemon must know; `None` if the flow is closed.
+    /// What a restarted daemon must know; `None` if the flow is closed, or has no path yet.
     ///
     /// # Errors
-    /// [`crate::Error::System`] if the page's descriptor cannot be duplicated.
+    /// [`Error::System`] if the page's descriptor cannot be duplicated.
     pub fn describe(&self) -> Result<Option<Description>> {
-        unimplemented!()
+        let Some(shared) = self.shared.upgrade() else { return Ok(None) };
+        let epoch = shared.epoch.load(Ordering::Relaxed);
+        if epoch == 0 {
+            return Ok(None);
+        }
+        let page = shared.page.try_clone();
+        let call = "duplicating a flow's page";
+        Ok(Some(Description {
+            flow: shared.id,
+            name: shared.name.clone(),
+            role: shared.role,
+            peer: shared.peer.clone(),
+            epoch,
+            transport: Kind::ALL[shared.transport.load(Ordering::Relaxed) as usize],
+            trust: shared.own_trust,
+            protected: shared.protected.load(Ordering::Relaxed),
+            local: shared.local,
+            page: page.map_err(|source| Error::System { call, source })?,
+        }))
     }
 }

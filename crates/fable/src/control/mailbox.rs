@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::agent::{event_descriptor, ring, silence};
 use crate::error::Result;
@@ -16,7 +16,7 @@ const FAILURES_MAX: usize = 32;
 /// What the agent tells a flow.
 pub(crate) enum Mail {
     /// The path of the next epoch.
-    Path { epoch: u32, kind: Kind, reason: String, transport: Box<dyn Transport> },
+    Path { epoch: u32, kind: Kind, reason: String, transport: Box<dyn Transport>, permit: Permit },
     /// A move did not come about.
     Failed { kind: Kind, reason: String },
     /// The control link has ended: the peer is gone.
@@ -88,12 +88,20 @@ impl Mailbox {
     pub(crate) fn paths(&self) -> u32 {
         self.paths.load(Ordering::Relaxed)
     }
+}
 
-    pub(crate) fn count_path(&self) {
-        self.paths.fetch_add(1, Ordering::Relaxed);
+/// Counts a path for as long as it exists.
+pub(crate) struct Permit(Arc<Mailbox>);
+
+impl Permit {
+    pub(crate) fn new(mailbox: Arc<Mailbox>) -> Permit {
+        mailbox.paths.fetch_add(1, Ordering::Relaxed);
+        Permit(mailbox)
     }
+}
 
-    pub(crate) fn discount_path(&self) {
-        self.paths.fetch_sub(1, Ordering::Relaxed);
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.paths.fetch_sub(1, Ordering::Relaxed);
     }
 }

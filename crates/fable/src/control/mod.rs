@@ -1,8 +1,15 @@
 //! The control link of a flow: how its two ends agree on paths.
+//!
+//! [`moves`] is the agreement, without I/O; [`link`] the socket; [`driver`] does what the agreement
+//! wants, on the agent's thread; [`remote`] connects paths between hosts; [`mailbox`] brings paths
+//! to the thread that uses the flow.
 
+pub(crate) mod driver;
 mod handle;
-mod mailbox;
+mod link;
+pub(crate) mod mailbox;
 mod message;
-mod moves;
+pub(crate) mod moves;
+mod remote;
 
 pub use handle::FlowHandle;

@@ -25,8 +25,7 @@ impl Rules {
     /// Why this flow may not use the transport.
     pub(crate) fn check(&self, kind: Kind) -> Result<(), String> {
         let no = |why: &str| Err(format!("{kind}: {why}"));
-        let reaches_far =
-            matches!(kind, Kind::Tcp | Kind::TcpNodelay | Kind::Mptcp | Kind::Tls);
+        let reaches_far = matches!(kind, Kind::Tcp | Kind::TcpNodelay | Kind::Mptcp | Kind::Tls);
         if kind == Kind::Cacheline {
             return no("it is for measuring only, and carries no flows");
         }
@@ -76,13 +75,29 @@ struct Wish {
 enum State {
     Idle,
     /// Leader: its end is being made.
-    Making { epoch: u32, wish: Wish },
+    Making {
+        epoch: u32,
+        wish: Wish,
+    },
     /// Leader: waits for the answer, and for its own end if the peer must connect to it.
-    Offered { epoch: u32, wish: Wish, accepted: bool, ready: bool },
+    Offered {
+        epoch: u32,
+        wish: Wish,
+        accepted: bool,
+        ready: bool,
+    },
     /// Follower: its end is being opened.
-    Opening { epoch: u32, kind: Kind, reason: String },
+    Opening {
+        epoch: u32,
+        kind: Kind,
+        reason: String,
+    },
     /// Follower: waits for the leader's decision.
-    Accepted { epoch: u32, kind: Kind, reason: String },
+    Accepted {
+        epoch: u32,
+        kind: Kind,
+        reason: String,
+    },
 }
 
 /// A message that an honest peer never sends: the rule that it breaks.

@@ -51,47 +51,62 @@ pub(crate) enum Found {
 }
 
 impl Daemon {
-    /// Registers a name, and returns it in full.
+    /// Registers a name, and returns it in full, with the number of the registration: a name that
+    /// was lost may be registered again.
     pub(crate) fn register(
         &self,
         name: &Name,
         access: &Access,
         trust: Trust,
         deadline: Instant,
-    ) -> Result<Name, Error> {
+    ) -> Result<(Name, u64), Error> {
         let question = |request| ToDaemon::Register {
             request,
             name: name.clone(),
             access: access.clone(),
             trust,
         };
-        let held = Held { access: access.clone(), trust, backlog: None };
+        let held = Held { number: 0, access: access.clone(), trust, backlog: None };
         let asked = |sender| Asked::Registrar(sender, held);
         match self.ask(asked, question, deadline)?.body {
-            ToProcess::Registered { name, .. } => Ok(name),
+            ToProcess::Registered { name, request } => Ok((name, request)),
             other => Err(refusal(other)),
         }
     }
 
     /// Gives a name up. Without a daemon there is nobody to tell.
-    pub(crate) fn unregister(&self, name: &Name) {
+    pub(crate) fn unregister(&self, name: &Name, number: u64) {
         let mut state = self.lock();
-        state.names.remove(name);
-        self.tell(&mut state, &ToDaemon::Unregister { name: name.clone() });
+        if state.held(name, number).is_some() {
+            state.names.remove(name);
+            self.tell(&mut state, &ToDaemon::Unregister { name: name.clone() });
+        }
     }
 
-    /// From now on, who connects to the name comes into the backlog; `None` refuses them.
-    pub(crate) fn listen(&self, name: &Name, backlog: Option<Arc<Backlog>>) -> Result<(), Error> {
-        let mut state = self.lock();
-        match state.names.get_mut(name) {
-            Some(held) if backlog.is_some() && held.backlog.is_some() => Err(Error::Refused {
-                reason: format!("{name} has a listener already: use that, or drop it first"),
-            }),
+    /// From now on, who connects to the name comes into the backlog.
+    pub(crate) fn listen(
+        &self,
+        name: &Name,
+        number: u64,
+        backlog: Arc<Backlog>,
+    ) -> Result<(), Error> {
+        let refused = |reason| Err(Error::Refused { reason });
+        match self.lock().held(name, number) {
+            Some(Held { backlog: Some(_), .. }) => {
+                refused(format!("{name} has a listener already: use that, or drop it first"))
+            }
             Some(held) => {
-                held.backlog = backlog;
+                held.backlog = Some(backlog);
                 Ok(())
             }
-            None => Err(Error::Refused { reason: format!("{name} was lost to another process") }),
+            None => refused(format!("{name} was lost to another process")),
+        }
+    }
+
+    /// From now on, who connects to the name is refused.
+    pub(crate) fn stop_listening(&self, name: &Name, number: u64) {
+        if let Some(held) = self.lock().held(name, number) {
+            held.backlog = None;
         }
     }
 

@@ -101,13 +101,14 @@ impl Daemon {
         // The leader's end first: it need not ask the other. None at all if the flow has ended
         // while the order was on its way.
         let Some(handle) = self.handles(flow).next() else { return };
-        match kind_of(transport) {
-            Ok(kind) => handle.request_move(kind, reason),
-            Err(unknown) => {
-                let (transport, reason) = (transport.to_owned(), unknown.to_string());
-                let mut state = self.lock();
-                self.tell(&mut state, &ToDaemon::MoveFailed { flow, transport, reason });
-            }
+        let requested = match kind_of(transport) {
+            Ok(kind) => handle.request_move(kind, reason).map_err(|error| error.to_string()),
+            Err(unknown) => Err(unknown.to_string()),
+        };
+        if let Err(reason) = requested {
+            let transport = transport.to_owned();
+            let mut state = self.lock();
+            self.tell(&mut state, &ToDaemon::MoveFailed { flow, transport, reason });
         }
     }
 
@@ -122,7 +123,7 @@ impl Daemon {
     }
 
     /// This end is closed, or was never opened.
-    fn ended(&self, end: End, reason: &str) {
+    pub(crate) fn ended(&self, end: End, reason: &str) {
         let mut state = self.lock();
         state.flows.remove(&end);
         self.tell(&mut state, &ToDaemon::Ended { flow: end.0, reason: reason.to_owned() });
@@ -137,7 +138,12 @@ impl Daemon {
             let mut state = self.lock();
             match described {
                 Ok(Some(description)) => self.announce_one(&mut state, description),
-                Ok(None) => drop(state.flows.remove(&end)),
+                // It has no path yet, or is closed and about to say so.
+                Ok(None) => {
+                    if let Some(known) = state.flows.get_mut(&end) {
+                        known.is_untold = true;
+                    }
+                }
                 // It stays unknown to the daemon, and works.
                 Err(_) => {}
             }
@@ -194,6 +200,12 @@ impl Reporter for EndReporter {
         let mut state = self.daemon.lock();
         if let Some(known) = state.flows.get_mut(&(flow, self.role)) {
             known.moved = Some((epoch, transport));
+            if std::mem::take(&mut known.is_untold)
+                && let Some(handle) = &known.handle
+                && let Ok(Some(description)) = handle.describe()
+            {
+                self.daemon.announce_one(&mut state, description);
+            }
         }
         let transport = transport.to_string();
         self.daemon.tell(&mut state, &ToDaemon::Moved { flow, epoch, transport, pause_ns });

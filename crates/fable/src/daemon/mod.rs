@@ -2,9 +2,9 @@
 //!
 //! One connection per process and socket, shared by all endpoints and flows that came from there.
 //! Whoever asks something waits on a thread of its own with a time-out; the agent thread alone
-//! reads what the daemon says. When the daemon goes away, every question that it has not answered fails
-//! at once, and flows stay as they are: if there are names or flows, the agent connects again, with
-//! growing pauses, registers the names and announces the flows.
+//! reads what the daemon says. When the daemon goes away, every question that it has not answered
+//! fails at once, and flows stay as they are: if there are names or flows, the agent connects
+//! again, with growing pauses, registers the names and announces the flows.
 
 mod asking;
 mod flows;

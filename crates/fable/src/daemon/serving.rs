@@ -168,7 +168,7 @@ impl Daemon {
         let mut state = self.lock();
         match (state.asked.remove(&request), &message.body) {
             (Some(Asked::Registrar(caller, held)), ToProcess::Registered { name, .. }) => {
-                state.names.insert(name.clone(), held);
+                state.names.insert(name.clone(), Held { number: request, ..held });
                 // Who gives up waiting withdraws the question first, so somebody is there.
                 let _ = caller.try_send(message);
             }
@@ -183,6 +183,10 @@ impl Daemon {
             // The answer to a question whose time is over.
             (None, ToProcess::Registered { name, .. }) if !state.names.contains_key(name) => {
                 self.tell(&mut state, &ToDaemon::Unregister { name: name.clone() });
+            }
+            (None, ToProcess::Connected { flow, .. } | ToProcess::Elsewhere { flow, .. }) => {
+                let reason = "it came when nobody waited for it any more".to_owned();
+                self.tell(&mut state, &ToDaemon::Ended { flow: *flow, reason });
             }
             (None, _) => {}
         }

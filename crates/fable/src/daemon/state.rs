@@ -49,6 +49,8 @@ pub(super) enum Asked {
 
 /// A name of this process.
 pub(super) struct Held {
+    /// The number of the question by which it was registered.
+    pub(super) number: u64,
     pub(super) access: Access,
     pub(super) trust: Trust,
     /// Takes incoming flows while somebody listens.
@@ -62,6 +64,8 @@ pub(super) struct Known {
     pub(super) handle: Option<FlowHandle>,
     /// The last epoch that the flow has reported, and its transport.
     pub(super) moved: Option<(u32, Kind)>,
+    /// The present daemon came while the flow had no path that it could be told.
+    pub(super) is_untold: bool,
 }
 
 #[derive(Default)]
@@ -87,6 +91,11 @@ impl State {
 
     pub(super) fn is_up(&self) -> bool {
         matches!(self.link, Link::Up(_))
+    }
+
+    /// The name, if it is still held by this registration.
+    pub(super) fn held(&mut self, name: &Name, number: u64) -> Option<&mut Held> {
+        self.names.get_mut(name).filter(|held| held.number == number)
     }
 
     /// The number of a new question.

@@ -65,7 +65,7 @@ impl Listener {
         match (&self.backlog, self.registration.place()) {
             (Some(backlog), _) => backlog.descriptor(),
             (None, Place::Socket(bound)) => bound.descriptor(),
-            (None, Place::Daemon(_)) => unreachable!("names of the daemon's have a backlog"),
+            (None, Place::Daemon(..)) => unreachable!("names of the daemon's have a backlog"),
         }
     }
 
@@ -100,7 +100,7 @@ impl Listener {
                 };
                 Flow::over(Box::new(transport), self.name().clone(), peer).map(Some)
             }
-            (None, Place::Daemon(_)) => unreachable!("names of the daemon's have a backlog"),
+            (None, Place::Daemon(..)) => unreachable!("names of the daemon's have a backlog"),
         }
     }
 }
@@ -113,11 +113,11 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let (Some(backlog), Place::Daemon(daemon)) = (&self.backlog, self.registration.place())
+        if let (Some(backlog), Place::Daemon(daemon, number)) =
+            (&self.backlog, self.registration.place())
             && !daemon.is_inherited()
         {
-            // The name may be lost already; then nothing comes in anyway.
-            let _ = daemon.listen(self.name(), None);
+            daemon.stop_listening(self.name(), *number);
             backlog.close("the listener was dropped".to_owned());
         }
     }

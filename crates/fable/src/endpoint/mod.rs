@@ -26,8 +26,8 @@ use registration::{Place, Registration};
 /// One party of a conversation: a name under which others find it, and a place to connect from.
 ///
 /// The name is this endpoint's until it and its [`Listener`] are dropped, or the process ends.
-/// Names of the `fable` scheme need the name daemon ([`Error::NoDaemon`] says how to start it); `tcp://`
-/// and `unix://` names are sockets, and reach programs that know nothing of us.
+/// Names of the `fable` scheme need the name daemon ([`Error::NoDaemon`] says how to start it);
+/// `tcp://` and `unix://` names are sockets, and reach programs that know nothing of us.
 ///
 /// An endpoint can be used by several threads; the flows that it makes belong to one thread each.
 #[derive(Debug)]
@@ -82,10 +82,10 @@ impl Endpoint {
             return Err(Error::Refused { reason });
         };
         let backlog = match registration.place() {
-            Place::Daemon(daemon) => {
+            Place::Daemon(daemon, number) => {
                 let settings = self.options.flow_settings(self.options.deadline());
                 let backlog = Arc::new(Backlog::new(settings)?);
-                daemon.listen(registration.name(), Some(Arc::clone(&backlog)))?;
+                daemon.listen(registration.name(), *number, Arc::clone(&backlog))?;
                 Some(backlog)
             }
             Place::Socket(bound) => {
@@ -125,7 +125,10 @@ impl Endpoint {
                     (flow, name, peer, link, page, false, true)
                 }
                 Found::Elsewhere { flow, name, peer, addresses, ticket, protected, page } => {
-                    let link = remote::open_link(&name, &addresses, &ticket, deadline)?;
+                    let link = remote::open_link(&name, &addresses, &ticket, deadline);
+                    let link = link.inspect_err(|error| {
+                        daemon.ended((flow, Role::Follower), &error.to_string());
+                    })?;
                     (flow, name, peer, link, page, protected, false)
                 }
             };
@@ -160,7 +163,7 @@ impl Endpoint {
     /// The daemon that has the endpoint's name, or that the options tell.
     fn daemon(&self) -> Arc<Daemon> {
         match self.registration.as_ref().map(|registration| registration.place()) {
-            Some(Place::Daemon(daemon)) => Arc::clone(daemon),
+            Some(Place::Daemon(daemon, _)) => Arc::clone(daemon),
             _ => self.options.daemon(),
         }
     }

@@ -89,10 +89,10 @@ impl EndpointOptions {
         self
     }
 
-    /// Bytes of each ring or shared heap: from 4 KiB to 1 GiB, rounded up to a power of two; 1 MiB
-    /// if not set.
+    /// Bytes of each ring or shared heap: from 1 MiB, the default, to 1 GiB; rounded up to a power
+    /// of two. Less could not take a flow's longest message.
     pub fn ring_bytes(mut self, bytes: usize) -> EndpointOptions {
-        self.path.ring_bytes = bytes;
+        self.path.ring_bytes = bytes.max(PathOptions::default().ring_bytes);
         self
     }
 
@@ -111,8 +111,9 @@ impl EndpointOptions {
         let (name, place) = match name {
             Name::Fable { .. } => {
                 let daemon = self.daemon();
-                let full = daemon.register(&name, &self.access, self.trust, self.deadline())?;
-                (full, Place::Daemon(daemon))
+                let (full, number) =
+                    daemon.register(&name, &self.access, self.trust, self.deadline())?;
+                (full, Place::Daemon(daemon, number))
             }
             Name::Tcp { .. } | Name::Unix { .. } => {
                 let (bound, full) = Bound::new(&name)?;

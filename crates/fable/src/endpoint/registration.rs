@@ -18,7 +18,8 @@ pub(super) struct Registration {
 /// Who keeps the name.
 #[derive(Debug)]
 pub(super) enum Place {
-    Daemon(Arc<Daemon>),
+    /// The daemon, and the number of the registration with it.
+    Daemon(Arc<Daemon>, u64),
     Socket(Bound),
 }
 
@@ -43,10 +44,10 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if let Place::Daemon(daemon) = &self.place
+        if let Place::Daemon(daemon, number) = &self.place
             && self.check_process().is_ok()
         {
-            daemon.unregister(&self.name);
+            daemon.unregister(&self.name, *number);
         }
     }
 }

@@ -1,62 +1,55 @@
 //! Flows: connections whose transport changes while they live (section 3 of the paper).
+//!
+//! A [`Flow`] belongs to one thread. It reads one path and writes one; when its ends agree on
+//! another, in the background, it goes over without losing, repeating or reordering a message.
+//!
+//! `core` decides which path is used for what, `path` is one of them, `buffer` what the application
+//! gets, `wait` sleeps, `watch` makes one descriptor of it all, `opening` begins.
 
 mod buffer;
+mod core;
+mod counters;
+mod opening;
 mod parts;
+mod path;
+mod wait;
+mod watch;
 
+use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 pub use crate::control::FlowHandle;
 pub use buffer::{ReadBuffer, WriteBuffer};
+pub use opening::Opening;
 pub use parts::{Description, FlowEvent, FlowParts, KeysAnswer, Reporter, Statistics, Timeouts};
 
+use self::core::Core;
+use crate::agent::Agent;
+use crate::control::driver;
 use crate::error::{Error, Result};
 use crate::kind::Kind;
 use crate::name::Name;
 use crate::protocol::{FlowId, Peer, Role};
-use crate::transport::Transport;
+use crate::transport::{Direction, Transport};
 
-/// A flow whose first path is being made. Can be sent to the thread that is going to use the flow.
-#[derive(Debug)]
-pub struct Opening {}
-
-impl Opening {
-    /// Begins to make the first path, on the agent's thread.
-    ///
-    /// # Errors
-    /// [`Error::System`] or [`Error::Transport`] for a page or link that cannot be used.
-    pub fn start(parts: FlowParts) -> Result<Opening> {
-        unimplemented!("{}", parts.name)
-    }
-
-    /// Becomes readable when [`Opening::finish`] will not wait, for better or worse.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        unimplemented!()
-    }
-
-    /// Whether `finish` will not wait.
-    pub fn is_ready(&self) -> bool {
-        unimplemented!()
-    }
-
-    /// The flow from outside.
-    pub fn handle(&self) -> FlowHandle {
-        unimplemented!()
-    }
-
-    /// Waits for the first path, on the thread that will use the flow.
-    ///
-    /// # Errors
-    /// [`Error::Refused`], [`Error::TimedOut`] after [`Timeouts::offer`], [`Error::PeerDied`].
-    pub fn finish(self) -> Result<Flow> {
-        unimplemented!()
-    }
+/// One end of a connection. It belongs to one thread, and to the process that opened it: in a child
+/// of `fork` every call gives [`Error::Forked`].
+///
+/// Dropping it ends its direction in good order, as [`Flow::finish`] does, unless the thread is
+/// panicking; it waits up to [`Timeouts::linger`] for the peer to take what is committed.
+pub struct Flow {
+    core: Rc<Core>,
+    _thread: PhantomData<*const ()>,
 }
 
-/// One end of a connection. It belongs to one thread.
-#[derive(Debug)]
-pub struct Flow {
-    _thread: std::marker::PhantomData<*const ()>,
+impl std::fmt::Debug for Flow {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = formatter.debug_struct("Flow");
+        shown.field("id", &self.core.id).field("name", &self.core.name);
+        shown.field("epoch", &self.epoch()).field("transport", &self.transport()).finish()
+    }
 }
 
 impl Flow {
@@ -68,117 +61,255 @@ impl Flow {
         Opening::start(parts)?.finish()
     }
 
-    /// A flow over one path that never moves, without control link: for foreign names.
+    /// A flow over one path that never moves, without control link: for foreign names. Its
+    /// transport says by [`crate::transport::Record::EndOfFlow`] that the peer has ended, and by
+    /// [`crate::TransportError::Closed`] that it is gone without having done so.
     ///
     /// # Errors
     /// [`Error::System`].
     pub fn over(transport: Box<dyn Transport>, name: Name, peer: Peer) -> Result<Flow> {
-        unimplemented!("{name} {peer:?} {}", transport.kind())
+        Ok(Flow { core: Rc::new(opening::foreign(transport, name, peer)?), _thread: PhantomData })
     }
 
     /// The next message. Waits for it. `None`: the peer has ended its direction.
+    ///
+    /// # Errors
+    /// [`Error::PeerDied`], [`Error::Corrupt`], [`Error::TooManyBuffers`] if too many read buffers
+    /// are held, [`Error::Forked`], [`Error::System`].
     pub fn read(&self) -> Result<Option<ReadBuffer>> {
-        unimplemented!()
+        self.core.wait_for(Direction::Read, None, || self.attempt_read())
     }
 
     /// The next message, if there is one now; else [`Error::WouldBlock`].
+    ///
+    /// # Errors
+    /// That, and those of [`Flow::read`].
     pub fn try_read(&self) -> Result<Option<ReadBuffer>> {
-        unimplemented!()
+        match self.attempt_read() {
+            Err(Error::WouldBlock) => {
+                self.core.arm(None)?;
+                Err(Error::WouldBlock)
+            }
+            Ok(Some(buffer)) => {
+                self.core.got(buffer.path());
+                Ok(Some(buffer))
+            }
+            other => other,
+        }
     }
 
     /// As [`Flow::read`], but gives up with [`Error::TimedOut`].
+    ///
+    /// # Errors
+    /// That, and those of [`Flow::read`].
     pub fn read_timeout(&self, timeout: Duration) -> Result<Option<ReadBuffer>> {
-        unimplemented!("{timeout:?}")
+        self.core.wait_for(Direction::Read, Some(timeout), || self.attempt_read())
     }
 
-    /// Room for a message. Waits for it: this is where back-pressure happens.
+    #[inline]
+    fn attempt_read(&self) -> Result<Option<ReadBuffer>> {
+        Ok(self.core.read_now()?.map(|(slot, path)| ReadBuffer::new(slot, path)))
+    }
+
+    /// Room for a message of up to `bytes`, all of which are sent unless
+    /// [`WriteBuffer::commit_first`] says fewer. Waits for it: this is where back-pressure happens.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] beyond [`Flow::message_bytes_max`], [`Error::TooManyBuffers`],
+    /// [`Error::Ended`] behind [`Flow::finish`], [`Error::PeerDied`], [`Error::Corrupt`],
+    /// [`Error::Forked`], [`Error::System`].
     pub fn write(&self, bytes: usize) -> Result<WriteBuffer> {
-        unimplemented!("{bytes}")
+        self.core.wait_for(Direction::Write, None, || self.attempt_write(bytes))
     }
 
     /// Room for a message, if there is some now; else [`Error::WouldBlock`].
+    ///
+    /// # Errors
+    /// That, and those of [`Flow::write`].
     pub fn try_write(&self, bytes: usize) -> Result<WriteBuffer> {
-        unimplemented!("{bytes}")
+        let attempt = self.attempt_write(bytes);
+        match &attempt {
+            Err(Error::WouldBlock) => self.core.arm(Some(bytes))?,
+            _ => self.core.found_room(),
+        }
+        attempt
     }
 
     /// As [`Flow::write`], but gives up with [`Error::TimedOut`].
+    ///
+    /// # Errors
+    /// That, and those of [`Flow::write`].
     pub fn write_timeout(&self, bytes: usize, timeout: Duration) -> Result<WriteBuffer> {
-        unimplemented!("{bytes} {timeout:?}")
+        self.core.wait_for(Direction::Write, Some(timeout), || self.attempt_write(bytes))
     }
 
-    /// Hands over what is committed, as far as the peer takes it now: true if all.
+    #[inline]
+    fn attempt_write(&self, bytes: usize) -> Result<WriteBuffer> {
+        Ok(WriteBuffer::new(self.core.write_now(bytes)?, Rc::clone(&self.core)))
+    }
+
+    /// Hands over what is committed, as far as the peer takes it now: false if something waits.
+    /// Reads and writes that wait do this by themselves.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Forked`], [`Error::System`].
     pub fn flush(&self) -> Result<bool> {
-        unimplemented!()
+        self.core.check_process()?;
+        self.core.flush_all(&mut self.core.state.borrow_mut())
     }
 
-    /// After how many commits the peer is told of them.
+    /// After how many commits the peer is told of them: 1, as at first, is batching off. The rest
+    /// waits for [`Flow::flush`] or a call that waits.
     pub fn set_batch(&self, commits: u32) {
-        unimplemented!("{commits}")
+        let mut state = self.core.state.borrow_mut();
+        state.batch = commits;
+        state.writing.inner.borrow_mut().transport.set_batch(commits);
     }
 
-    /// Ends this direction: the peer reads `None` behind the last message.
+    /// Ends this direction: the peer reads `None` behind the last message. Never waits; what has no
+    /// room yet goes with later calls, or with the drop. Buffers that are still held are lost.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Forked`].
     pub fn finish(&self) -> Result<()> {
-        unimplemented!()
+        self.core.finish()
     }
 
     /// The flow's name in the cluster.
     pub fn id(&self) -> FlowId {
-        unimplemented!()
+        self.core.id
     }
 
     /// The endpoint's name.
     pub fn name(&self) -> &Name {
-        unimplemented!()
+        &self.core.name
     }
 
     /// The other end.
     pub fn peer(&self) -> &Peer {
-        unimplemented!()
+        &self.core.peer
     }
 
     /// Which end this is.
     pub fn role(&self) -> Role {
-        unimplemented!()
+        self.core.role
     }
 
     /// The epoch of new write buffers.
     pub fn epoch(&self) -> u32 {
-        unimplemented!()
+        self.core.state.borrow().writing.epoch
     }
 
     /// The transport of new write buffers.
     pub fn transport(&self) -> Kind {
-        unimplemented!()
+        self.core.state.borrow().writing.kind
     }
 
-    /// The oldest event that was not taken yet.
+    /// The oldest event that was not taken yet. The last 64 are kept.
     pub fn take_event(&self) -> Option<FlowEvent> {
-        unimplemented!()
+        if !self.core.birth.is_here() {
+            return None;
+        }
+        let mut state = self.core.state.borrow_mut();
+        self.core.tend(&mut state);
+        state.events.pop_front()
     }
 
-    /// Asks for a move; an event tells what became of it.
+    /// Asks for a move; an event tells what became of it. Either end may ask, and the path changes
+    /// for both.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for a flow that cannot move, [`Error::Forked`], [`Error::System`].
     pub fn move_to(&self, kind: Kind) -> Result<()> {
-        unimplemented!("{kind}")
+        self.core.check_process()?;
+        let Some(handle) = self.handle() else {
+            let reason = "a flow to a foreign name has one transport".to_owned();
+            return Err(Error::Refused { reason });
+        };
+        handle.request_move(kind, "the application asked for it")
     }
 
-    /// Becomes readable when `read`, or a `write` that has found no room, or `take_event` may go
-    /// on. Stays the same for the flow's life.
+    /// Becomes readable when `try_read`, or a `try_write` that has found no room, or `take_event`
+    /// may go on; call them until they would block, then wait again. Stays the same for the flow's
+    /// life. Calls that wait work beside it.
+    ///
+    /// A transport that spins rings no bell: on such a path the descriptor is always readable.
+    /// The flow's page says that the flow is watched, so that the policy can choose another.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the kernel has no more descriptors, [`Error::Forked`].
     pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
-        Err(Error::WouldBlock)
+        self.core.check_process()?;
+        let descriptor = self.core.descriptor()?;
+        // SAFETY: the core keeps it open, and this flow keeps the core.
+        Ok(unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
-    /// The longest message, whatever the transport.
+    /// The longest message, in bytes, whatever the transport.
     pub fn message_bytes_max(&self) -> usize {
-        unimplemented!()
+        self.core.message_bytes_max()
     }
 
-    /// What the flow has done so far.
+    /// What the flow has done so far, as this end counts it.
     pub fn statistics(&self) -> Statistics {
-        unimplemented!()
+        let counters = &self.core.counters;
+        Statistics {
+            messages_sent: counters.messages_sent.get(),
+            bytes_sent: counters.bytes_sent.get(),
+            messages_received: counters.messages_received.get(),
+            bytes_received: counters.bytes_received.get(),
+            sleeps: counters.sleeps.get(),
+            moves: counters.moves.get(),
+            pause_max_ns: counters.pause_max_ns.get(),
+            pause_total_ns: counters.pause_total_ns.get(),
+        }
     }
 
-    /// The flow from other threads.
+    /// The flow from other threads; `None` for a foreign one.
     pub fn handle(&self) -> Option<FlowHandle> {
-        unimplemented!()
+        self.core.control.as_ref().map(|control| opening::handle_of(control))
+    }
+
+    /// Sends what is committed, and the end, as far as the peer takes it in time.
+    fn say_farewell(&self) -> Result<()> {
+        self.core.finish()?;
+        let deadline = Instant::now() + self.core.timeouts.linger;
+        loop {
+            let sent = self.core.flush_all(&mut self.core.state.borrow_mut())?;
+            let state = self.core.state.borrow();
+            if sent || state.peer_gone.is_some() || state.check().is_err() {
+                return Ok(());
+            }
+            drop(state);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::TimedOut);
+            }
+            self.core.sleep(Direction::Write, Some(deadline))?;
+        }
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        if !self.core.birth.is_here() {
+            return;
+        }
+        let outcome = if std::thread::panicking() { Ok(()) } else { self.say_farewell() };
+        let mut state = self.core.state.borrow_mut();
+        state.write_ended = true;
+        self.core.stop_watching();
+        if let Some((shared, link)) = &self.core.control {
+            let reason = match (&outcome, state.peer_gone) {
+                (_, Some(_)) => "the peer is gone".to_owned(),
+                (Ok(()), None) => "closed".to_owned(),
+                (Err(error), None) => format!("closed: {error}"),
+            };
+            shared.reporter.ended(self.core.id, &reason);
+            let link = std::sync::Arc::clone(link);
+            if let Ok(agent) = Agent::get() {
+                agent.run(move || driver::lock(&link).abandon());
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! line that changes its owner. A message of up to 56 bytes and its sequence number share the line;
 //! the reader's acknowledgement is the next message of its own.
 
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -44,7 +45,7 @@ pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
 }
 
 struct Cacheline {
-    mapping: Mapping,
+    mapping: ManuallyDrop<Mapping>,
     owner: Owner,
     /// Which line this end writes.
     side: usize,
@@ -63,7 +64,7 @@ impl Cacheline {
         // SAFETY: the mapping is kept beside the placement.
         let placement = unsafe { Placement::new(cpu(side), cpu(1 - side)) };
         Cacheline {
-            mapping,
+            mapping: ManuallyDrop::new(mapping),
             owner: Owner::new(),
             side,
             written: 0,
@@ -201,5 +202,15 @@ impl Transport for Cacheline {
             Direction::Read => word.load(Ordering::Acquire) >> 36 != read & SEQUENCE_MASK,
             Direction::Write => word.load(Ordering::Acquire) >= written,
         }))
+    }
+}
+
+impl Drop for Cacheline {
+    fn drop(&mut self) {
+        // Somebody may still look at a slot otherwise.
+        if !self.writing && !self.reading {
+            // SAFETY: the mapping is not used again.
+            unsafe { ManuallyDrop::drop(&mut self.mapping) };
+        }
     }
 }

@@ -23,6 +23,7 @@ mod shmem_pipe;
 mod slot;
 mod spin;
 pub mod stream;
+pub mod tls;
 mod vmsplice;
 mod wait;
 
@@ -30,7 +31,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 pub use keys::TlsKeys;
-pub use slot::{ReadSlot, Record, WriteSlot};
+pub use slot::{ReadSlot, Record, SlotPlace, WriteSlot};
 pub use wait::{Direction, Manner, Wait};
 
 use crate::error::{TransportError, TransportResult};
@@ -71,6 +72,13 @@ pub trait Transport: Send {
 
     /// Gives room back unused.
     fn abandon(&mut self, slot: WriteSlot);
+
+    /// The peer does not wait for this slot any more, though somebody may still look at its memory;
+    /// it comes back by `abandon`. For slots that are held when the last record of a path is sent,
+    /// after which nothing is acquired.
+    fn pass_over(&mut self, place: SlotPlace) {
+        let _ = place;
+    }
 
     /// After how many commits the peer is told of them; 1, as at first, is batching off. With more,
     /// the rest waits for [`Transport::flush`], or for `acquire_write` finding no room.

@@ -39,6 +39,13 @@ impl Owner {
     }
 }
 
+/// Where a write slot lies, for who no longer has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotPlace {
+    pub(crate) bytes: usize,
+    pub(crate) token: u64,
+}
+
 /// Room for a message, to be filled and committed. Its content is undefined at first: what an
 /// earlier message left there, for example.
 #[derive(Debug)]
@@ -61,6 +68,11 @@ impl WriteSlot {
         token: u64,
     ) -> WriteSlot {
         WriteSlot { pointer, bytes, owner, token }
+    }
+
+    /// Where it lies.
+    pub(crate) fn place(&self) -> SlotPlace {
+        SlotPlace { bytes: self.bytes, token: self.token }
     }
 }
 

@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -77,7 +78,6 @@ impl TestDaemon {
             whim: Box::new(whim),
             clients: HashMap::new(),
             names: HashMap::new(),
-            last: 0,
         };
         let thread = Some(std::thread::spawn(move || broker.run()));
         TestDaemon { path: path.to_owned(), stop, heard, orders, pages, thread, _directory: None }
@@ -140,7 +140,6 @@ struct Broker {
     whim: Whim,
     clients: HashMap<i32, OwnedFd>,
     names: HashMap<Name, (i32, Trust)>,
-    last: u64,
 }
 
 impl Broker {
@@ -240,8 +239,9 @@ impl Broker {
             let reason = format!("nobody has {name}");
             return say(socket, &ToProcess::Refused { request, reason }, &[]);
         };
-        self.last += 1;
-        let flow = FlowId(self.last);
+        // As good as random: no two daemons of this process choose the same.
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let flow = FlowId(LAST.fetch_add(1, Ordering::Relaxed));
         let (leader, follower) = packet::pair().unwrap();
         let page = fable::page::create().unwrap();
         let transport = transport.unwrap_or_else(|| "mempipe-futex-safe".to_owned());

@@ -30,6 +30,8 @@ fn flows_of_all_kinds_and_a_socket_are_waited_for_together() {
     let daemon = TestDaemon::start();
     for transport in TRANSPORTS {
         let kind: Kind = transport.parse().unwrap();
+        // Such a path rings no bell: xpoll takes it for ready all the time.
+        let spins = matches!(kind, Kind::MempipeSpin(_));
         let kv = daemon.options().transport(kind).register("fable://kv").unwrap();
         let listener = kv.listen().unwrap();
         let foreign = Endpoint::register("tcp://127.0.0.1:0").unwrap();
@@ -50,7 +52,14 @@ fn flows_of_all_kinds_and_a_socket_are_waited_for_together() {
 
         let all = [Interest::Flow(&server), Interest::Flow(&inside), socket];
         near.write_all(b"!").unwrap();
-        assert_eq!(ready(&all), [2], "{transport}");
+        // What was not looked at yet may be told without need.
+        assert!(ready(&all).contains(&2), "{transport}");
+        for flow in [&server, &inside] {
+            assert!(matches!(flow.try_read(), Err(Error::WouldBlock)), "{transport}");
+        }
+        if !spins {
+            assert_eq!(ready(&all), [2], "{transport}");
+        }
         for _ in 0..3 {
             send(&client, b"one");
             send(&client, b"two");
@@ -80,7 +89,7 @@ fn back_pressure_is_waited_for() {
     let daemon = TestDaemon::start();
     for transport in TRANSPORTS {
         let kind: Kind = transport.parse().unwrap();
-        let kv = daemon.options().transport(kind).ring_bytes(65_536);
+        let kv = daemon.options().transport(kind);
         let kv = kv.register("fable://kv").unwrap();
         let listener = kv.listen().unwrap();
         let client = kv.connect("fable://kv").unwrap();

@@ -95,6 +95,7 @@ impl Client {
         self.queue.push_back((bytes, descriptors.to_vec()));
         self.flush();
         if self.queue.len() > limits::QUEUE_MAX {
+            tracing::warn!(pid = self.process.peer.pid, "a process does not read what it is sent");
             self.end("it does not read what it is sent");
         }
     }
@@ -120,6 +121,11 @@ impl Client {
     /// How many packets wait for it.
     pub(super) fn queued(&self) -> usize {
         self.queue.len()
+    }
+
+    /// How many bytes wait for it.
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.queue.iter().map(|(bytes, _)| bytes.len()).sum()
     }
 
     /// A new period begins.
@@ -150,6 +156,7 @@ impl Client {
     pub(super) fn expel(&mut self, why: &str) {
         let reason = format!("the daemon closes this connection: {why}");
         self.send(&ToProcess::Refused { request: 0, reason }, &[]);
+        tracing::warn!(pid = self.process.peer.pid, "a process breaks the rules: {why}");
         self.end(&format!("it broke the rules: {why}"));
     }
 

@@ -35,6 +35,9 @@ pub(super) const QUEUE_TO_PAUSE: usize = 16;
 /// New flows that may wait for a listening process to read of them.
 pub(super) const QUEUE_FOR_INCOMING: usize = 256;
 
+/// Bytes that wait for all connections together, from which on no more lists are made.
+pub(super) const QUEUED_BYTES_FOR_LISTS: usize = 64 << 20;
+
 /// Packets for a connection that get it closed.
 pub(super) const QUEUE_MAX: usize = 2048;
 

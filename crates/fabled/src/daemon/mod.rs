@@ -267,7 +267,7 @@ impl Daemon {
         let Some(client) = self.clients.remove(&id) else { return };
         let why = client.doom().unwrap_or("closed").to_owned();
         let pid = client.process.peer.pid;
-        tracing::info!(client = id.0, pid, "disconnected: {why}");
+        tracing::debug!(client = id.0, pid, "disconnected: {why}");
         for name in self.names.of_owner(id) {
             self.drop_name(&name, id, "its process is gone");
         }

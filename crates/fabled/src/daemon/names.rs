@@ -29,6 +29,10 @@ impl Daemon {
             );
             return self.refuse(id, request, reason);
         }
+        if !self.policy.may_register(name, owner.uid) {
+            let reason = format!("the policy reserves {name} for users other than {}", owner.uid);
+            return self.refuse(id, request, reason);
+        }
         let prefix = match self.cluster.has_others() {
             true => format!("{}-", instance_part(self.cluster.host())),
             false => String::new(),

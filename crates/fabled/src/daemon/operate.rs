@@ -3,10 +3,13 @@
 //! Names are public. A flow is seen by the users of its ends, by root and by the user who runs the
 //! daemon; the same may move it. To others it does not exist.
 
-use fable::Kind;
+use fable::{Kind, Name};
+use std::collections::HashMap;
+
 use fable::protocol::{Answer, Decision, FlowId, NameEntry, Operation, ToProcess, kind_of};
 
-use super::Daemon;
+use super::client::Client;
+use super::{Daemon, limits};
 use crate::flows::{Flow, Pending, wall_time_s};
 use crate::policy::{Urgency, Verdict, best_form, choose, permitted};
 use crate::registry::ClientId;
@@ -16,6 +19,15 @@ const ENTRIES_PER_PACKET: usize = 64;
 
 impl Daemon {
     pub(super) fn operate(&mut self, id: ClientId, request: u64, operation: Operation) {
+        let is_list = matches!(operation, Operation::Names | Operation::Flows);
+        let queued: usize = match is_list {
+            true => self.clients.values().map(Client::queued_bytes).sum(),
+            false => 0,
+        };
+        if queued > limits::QUEUED_BYTES_FOR_LISTS {
+            let reason = "too many answers wait for those who asked: try again later";
+            return self.refuse(id, request, reason);
+        }
         match operation {
             Operation::Names => self.list_names(id, request),
             Operation::Flows => self.list_flows(id, request),
@@ -42,6 +54,11 @@ impl Daemon {
     }
 
     fn list_names(&mut self, id: ClientId, request: u64) {
+        let mut flows: HashMap<&Name, usize> = HashMap::new();
+        for flow in self.flows.values() {
+            *flows.entry(&flow.name).or_default() += 1;
+        }
+        let count = |name: &Name| flows.get(name).copied().unwrap_or(0);
         let mut names: Vec<NameEntry> = Vec::new();
         for found in self.names.iter() {
             let Some(owner) = self.clients.get(&found.owner) else { continue };
@@ -49,11 +66,11 @@ impl Daemon {
                 name: found.name.clone(),
                 owner: owner.process.peer.clone(),
                 epoch: found.epoch,
-                flows: self.flows.values().filter(|flow| flow.name == found.name).count(),
+                flows: count(&found.name),
             });
         }
         names.extend(self.cluster.names().into_iter().map(|found| NameEntry {
-            flows: self.flows.values().filter(|flow| flow.name == found.name).count(),
+            flows: count(&found.name),
             name: found.name,
             owner: found.owner,
             epoch: Some(found.epoch),

@@ -41,6 +41,11 @@ impl Daemon {
             known.steady.changed(now_ns, &limits);
         }
         let done = known.pending.take_if(|pending| pending.kind == kind);
+        // Nobody here ordered it, so the application did, and it would not like to be moved back.
+        // TLS is what ends go to by themselves when they have to be protected.
+        if !first && done.is_none() && kind != Kind::Tls {
+            known.insisted = Some(kind);
+        }
         let what = format!(
             "flow {:016x} uses {kind} from epoch {epoch} on, after a pause of {pause_ns} ns",
             flow.0

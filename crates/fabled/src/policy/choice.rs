@@ -87,7 +87,7 @@ fn by_rule(rule: Option<&Rule>) -> String {
     }
 }
 
-fn crosses_hosts(kind: Kind) -> bool {
+pub(super) fn crosses_hosts(kind: Kind) -> bool {
     matches!(kind, Kind::Tcp | Kind::TcpNodelay | Kind::Mptcp | Kind::Tls)
 }
 

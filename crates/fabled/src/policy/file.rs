@@ -8,6 +8,7 @@ use std::time::Duration;
 use fable::{Kind, Name};
 use serde::{Deserialize, Deserializer};
 
+use super::choice::crosses_hosts;
 use super::{Facts, Network, Reach};
 
 /// The built-in policy, with comments.
@@ -35,6 +36,19 @@ pub struct Policy {
     /// Exceptions, in order.
     #[serde(default, rename = "rule")]
     pub rules: Vec<Rule>,
+    /// Names that not everybody may register, in order.
+    #[serde(default, rename = "reserve")]
+    pub reserved: Vec<Reserve>,
+}
+
+/// Names that are kept for some users.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reserve {
+    /// Names like this, in which `*` stands for anything.
+    pub name: String,
+    /// Who may register them, apart from root.
+    pub users: Vec<u32>,
 }
 
 /// Who may connect by default.
@@ -157,7 +171,10 @@ fn some_kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Kind>,
 #[non_exhaustive]
 pub enum FileError {
     /// It cannot be read.
-    #[error("cannot read the policy {}: {source}; name a readable file with --policy", path.display())]
+    #[error(
+        "cannot read the policy {}: {source}; name a readable file with --policy",
+        path.display()
+    )]
     Read {
         /// The file.
         path: PathBuf,
@@ -165,7 +182,10 @@ pub enum FileError {
         source: std::io::Error,
     },
     /// It is no policy. The message has line and column.
-    #[error("the policy {} is wrong: {source}`fabled --print-policy` shows what may stand there", path.display())]
+    #[error(
+        "the policy {} is wrong: {source}`fabled --print-policy` shows what may stand there",
+        path.display()
+    )]
     Parse {
         /// The file.
         path: PathBuf,
@@ -202,6 +222,7 @@ impl Policy {
             thresholds: Thresholds::default(),
             transports: Transports::default(),
             rules: Vec::new(),
+            reserved: Vec::new(),
         }
     }
 
@@ -242,7 +263,14 @@ impl Policy {
             ),
             ((1..=1000).contains(&limits.observations), "observations is a number from 1 to 1000"),
             (limits.retry_ms <= 86_400_000, "retry_ms is at most a day"),
-            (self.rules.len() <= 1000, "there are at most 1000 rules"),
+            (
+                crosses_hosts(self.transports.remote),
+                "transports.remote is one that reaches another host: tcp, tcp-nodelay, mptcp, tls",
+            ),
+            (
+                self.rules.len() <= 1000 && self.reserved.len() <= 1000,
+                "there are at most 1000 rules and as many reservations",
+            ),
         ];
         checks.into_iter().find(|(holds, _)| !holds).map(|(_, what)| what)
     }
@@ -269,6 +297,12 @@ impl Policy {
                 && rule.trusted.is_none_or(|trusted| trusted == facts.both_trust)
                 && rule.remote.is_none_or(|wanted| wanted == remote)
         })
+    }
+
+    /// Whether a user may register a name.
+    pub fn may_register(&self, name: &Name, user: u32) -> bool {
+        let reserve = self.reserved.iter().find(|reserve| fits(&reserve.name, name));
+        user == 0 || reserve.is_none_or(|reserve| reserve.users.contains(&user))
     }
 
     /// Whether the rules demand protection beyond the host.
@@ -315,11 +349,13 @@ mod tests {
     }
 
     #[test]
-    fn the_example_in_the_printed_policy_is_a_rule() {
-        let lines: Vec<_> = DEFAULT.lines().skip_while(|line| *line != "# [[rule]]").collect();
-        let text: String = lines.iter().map(|line| format!("{}\n", &line[2..])).collect();
-        let policy = parse(&text).unwrap();
+    fn the_examples_in_the_printed_policy_can_be_used() {
+        let lines = DEFAULT.lines().filter_map(|line| line.strip_prefix("# "));
+        let text: Vec<_> =
+            lines.filter(|line| line.starts_with("[[") || line.contains(" = ")).collect();
+        let policy = parse(&text.join("\n")).unwrap();
         assert_eq!(policy.rules[0].transport, Some(Kind::Unix));
+        assert_eq!(policy.reserved[0].users, [990]);
     }
 
     #[test]
@@ -332,8 +368,19 @@ mod tests {
         assert!(error.contains("line 1") && error.contains("10.0.0.0/8"), "{error}");
         let error = parse("[thresholds]\ncalm_messages_s = 1e9").unwrap_err().to_string();
         assert!(error.contains("less than busy_messages_s"), "{error}");
+        let error = parse("[transports]\nremote = \"pipe\"").unwrap_err().to_string();
+        assert!(error.contains("tcp-nodelay"), "{error}");
         let error = Policy::read(Path::new("/nowhere/policy.toml")).unwrap_err().to_string();
         assert!(error.contains("/nowhere/policy.toml") && error.contains("--policy"), "{error}");
+    }
+
+    #[test]
+    fn reserved_names_are_for_those_who_are_named() {
+        let policy = parse("[[reserve]]\nname = \"fable://kv*\"\nusers = [7]\n").unwrap();
+        let (kv, other) = ("fable://kv/1".parse().unwrap(), "fable://web".parse().unwrap());
+        let may = |name, users: [u32; 3]| users.map(|user| policy.may_register(name, user));
+        assert_eq!(may(&kv, [0, 7, 8]), [true, true, false]);
+        assert_eq!(may(&other, [0, 7, 8]), [true; 3]);
     }
 
     #[test]

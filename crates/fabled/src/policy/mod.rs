@@ -14,7 +14,7 @@ use fable::Kind;
 use fable::Name;
 
 pub use choice::{best_form, choose, permitted};
-pub use file::{Access, DEFAULT, FileError, Policy, Rule, Thresholds};
+pub use file::{Access, DEFAULT, FileError, Policy, Reserve, Rule, Thresholds, Transports};
 pub use network::{BadNetwork, Network};
 
 /// All that a choice depends on.

@@ -46,8 +46,7 @@ impl Daemon {
         // Other users have to reach the socket.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(directory.path(), open).unwrap();
-        let arguments: Vec<String> =
-            arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         let child = spawn(directory.path(), &arguments);
         Daemon { child, directory, arguments }
     }

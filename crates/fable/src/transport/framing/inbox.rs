@@ -75,6 +75,11 @@ impl Inbox {
         }
     }
 
+    /// Whether the peer has closed its end.
+    pub(in crate::transport) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Whether `acquire` has something to say without receiving more.
     pub(in crate::transport) fn has_more(&self) -> bool {
         let has_message = self.header().map_or(true, |header| {

@@ -19,7 +19,7 @@ use outbox::Outbox;
 use super::slot::Owner;
 use super::wait::wait_by_poll;
 use super::{Direction, Manner, ReadSlot, Record, Transport, Wait, WriteSlot};
-use crate::error::TransportResult;
+use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 
 /// A stream of bytes each way that never blocks.
@@ -97,6 +97,10 @@ impl<L: Link> Transport for Framed<L> {
     }
 
     fn acquire_write(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>> {
+        // Multipath TCP takes bytes for a peer that is gone.
+        if self.inbox.has_ended() {
+            return Err(TransportError::Closed);
+        }
         if !self.has_room()? {
             return Ok(None);
         }
@@ -132,12 +136,15 @@ impl<L: Link> Transport for Framed<L> {
     }
 
     fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
-        let flushed = self.flush();
-        let need = match direction {
+        let flushed = match self.flush() {
             // A peer that is gone takes nothing, but what it sent can still be read.
+            Err(TransportError::Closed) if direction == Direction::Read => false,
+            flushed => flushed?,
+        };
+        let need = match direction {
             Direction::Read if self.inbox.has_more() || self.link.has_more() => None,
             Direction::Read => Some(Need::Arrival),
-            Direction::Write if !flushed? => Some(Need::Room),
+            Direction::Write if !flushed => Some(Need::Room),
             Direction::Write if !self.has_room()? => Some(Need::Acknowledgement),
             Direction::Write => None,
         };

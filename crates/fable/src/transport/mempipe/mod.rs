@@ -15,13 +15,16 @@ mod consumer;
 mod layout;
 mod producer;
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
+
 use super::spin::{Placement, Spun};
 use super::{
-    Direction, Manner, Offer, PathOptions, ReadSlot, Record, Transport, Wait, WriteSlot,
+    Direction, Manner, Offer, PathOptions, ReadSlot, Record, SlotPlace, Transport, Wait, WriteSlot,
     slot::Owner,
 };
 use crate::error::{TransportError, TransportResult};
@@ -35,38 +38,31 @@ use producer::Producer;
 /// cost about 10 µs on the machines we know; longer than a few times that is not worth the CPU.
 const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
+/// A bell that has more to say wakes its owner once too often.
+const SOUNDS_MAX: usize = 16;
+
 pub(super) fn create(
     kind: Kind,
     options: PathOptions,
 ) -> TransportResult<(Box<dyn Transport>, Offer)> {
     let layout = Layout::for_ring(options.ring_bytes)?;
     let memory = create_sealed(c"fable-mempipe", layout.file_bytes())?;
-    let bells = [doorbell()?, doorbell()?];
-    let for_peer = |file: &OwnedFd| file.try_clone().map_err(clone_failed);
-    let descriptors = vec![for_peer(&memory)?, for_peer(&bells[0])?, for_peer(&bells[1])?];
-    let transport = Mempipe::new(kind, layout, &memory, bells, 0)?;
-    Ok((Box::new(transport), Offer { kind, descriptors }))
+    let (bell, peer_bell) = UnixDatagram::pair()
+        .map_err(|source| TransportError::System { call: "socketpair for a bell", source })?;
+    let transport = Mempipe::new(kind, layout, &memory, OwnedFd::from(bell).into(), 0)?;
+    Ok((Box::new(transport), Offer { kind, descriptors: vec![memory, peer_bell.into()] }))
 }
 
 pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
-    let [memory, bell_0, bell_1] = <[_; 3]>::try_from(offer.descriptors)
-        .map_err(|_| TransportError::BadOffer("a ring comes as three descriptors"))?;
-    let layout = Layout::for_file(memory.as_fd())?;
-    Ok(Box::new(Mempipe::new(offer.kind, layout, &memory, [bell_0, bell_1], 1)?))
-}
-
-fn doorbell() -> TransportResult<OwnedFd> {
-    // SAFETY: a plain system call.
-    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if descriptor < 0 {
-        return Err(TransportError::last("eventfd"));
+    let [memory, bell] = <[_; 2]>::try_from(offer.descriptors)
+        .map_err(|_| TransportError::BadOffer("a ring comes as two descriptors"))?;
+    let bell = Socket::from(bell);
+    let is_bell = matches!((bell.domain(), bell.r#type()), (Ok(Domain::UNIX), Ok(Type::DGRAM)));
+    if !is_bell {
+        return Err(TransportError::BadOffer("the bell of a ring is no UNIX datagram socket"));
     }
-    // SAFETY: the descriptor is new and ours.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-}
-
-fn clone_failed(source: std::io::Error) -> TransportError {
-    TransportError::System { call: "duplicating a descriptor", source }
+    let layout = Layout::for_file(memory.as_fd())?;
+    Ok(Box::new(Mempipe::new(offer.kind, layout, &memory, bell, 1)?))
 }
 
 /// One end of the two rings.
@@ -75,9 +71,9 @@ struct Mempipe {
     consumer: Consumer,
     placement: Placement,
     kind: Kind,
-    /// Which end this is: its own bell is `bells[side]`, the peer's the other.
-    side: usize,
-    bells: [OwnedFd; 2],
+    /// One of a pair: what one end sends, the other can wait for. Each call says by itself that it
+    /// must not block, because a descriptor's flags, an eventfd's for example, are the peer's too.
+    bell: Socket,
     /// Last: the others point into it.
     mapping: Option<Mapping>,
 }
@@ -87,7 +83,7 @@ impl Mempipe {
         kind: Kind,
         layout: Layout,
         memory: &OwnedFd,
-        bells: [OwnedFd; 2],
+        bell: Socket,
         side: usize,
     ) -> TransportResult<Mempipe> {
         let mapping = layout.map(memory.as_fd())?;
@@ -103,7 +99,7 @@ impl Mempipe {
                 layout.placement(&mapping, side),
             )
         };
-        Ok(Mempipe { producer, consumer, placement, kind, side, bells, mapping: Some(mapping) })
+        Ok(Mempipe { producer, consumer, placement, kind, bell, mapping: Some(mapping) })
     }
 
     /// Wakes the peer if it has said that it sleeps.
@@ -111,20 +107,21 @@ impl Mempipe {
         match sleeper {
             None | Some(Sleeper::Futex) => {}
             Some(Sleeper::Bell) => {
-                let one = 1_u64.to_ne_bytes();
-                let bell = self.bells[1 - self.side].as_raw_fd();
-                // SAFETY: eight bytes, as an eventfd wants them. A bell that is full has rung.
-                unsafe { libc::write(bell, one.as_ptr().cast(), one.len()) };
+                // A bell that is full has rung, and nobody hears that of a dead peer.
+                let _ = self.bell.send_with_flags(&[1], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
             }
         }
     }
 
     fn silence_own_bell(&self) {
-        let mut count = [0_u8; 8];
-        // SAFETY: eight bytes of room, as an eventfd wants them; the descriptor does not block.
-        unsafe {
-            libc::read(self.bells[self.side].as_raw_fd(), count.as_mut_ptr().cast(), count.len())
-        };
+        let mut sound = [0_u8; 1];
+        for _ in 0..SOUNDS_MAX {
+            let sound = sound.as_mut_ptr().cast();
+            // SAFETY: room for one byte; the rest of a datagram is dropped.
+            if unsafe { libc::recv(self.bell.as_raw_fd(), sound, 1, libc::MSG_DONTWAIT) } < 0 {
+                break;
+            }
+        }
     }
 
     fn may_go_on(&self, direction: Direction) -> bool {
@@ -173,6 +170,10 @@ impl Transport for Mempipe {
         if let Ok(sleeper) = self.producer.commit(slot, 0, None) {
             self.wake(sleeper);
         }
+    }
+
+    fn pass_over(&mut self, place: SlotPlace) {
+        self.producer.pass_over(place);
     }
 
     fn set_batch(&mut self, commits: u32) {
@@ -227,10 +228,9 @@ impl Transport for Mempipe {
         }
         Ok(match sleeper {
             Sleeper::Futex => Wait::Futex { word, expected: Sleeper::Futex.word() },
-            Sleeper::Bell => Wait::Descriptor {
-                descriptor: self.bells[self.side].as_raw_fd(),
-                events: libc::POLLIN,
-            },
+            Sleeper::Bell => {
+                Wait::Descriptor { descriptor: self.bell.as_raw_fd(), events: libc::POLLIN }
+            }
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use super::layout::{Header, Ring, Sleeper, UNIT_BYTES, take_sleeper};
 use crate::error::{TransportError, TransportResult};
 use crate::transport::slot::Owner;
-use crate::transport::{Record, SLOTS_MAX, WriteSlot};
+use crate::transport::{Record, SLOTS_MAX, SlotPlace, WriteSlot};
 
 pub(super) struct Producer {
     ring: Ring,
@@ -125,6 +125,13 @@ impl Producer {
             return Ok(self.flush());
         }
         Ok(None)
+    }
+
+    /// Publishes a slot as unused that is still held. When it comes back this happens again, and
+    /// changes nothing, because nothing is acquired in between.
+    pub(super) fn pass_over(&self, place: SlotPlace) {
+        let extent_bytes = (place.bytes + UNIT_BYTES).next_multiple_of(UNIT_BYTES);
+        self.publish(place.token, Header { bytes: 0, extent_bytes, record: None }.to_word());
     }
 
     fn publish(&self, position: u64, header: u64) {

@@ -92,7 +92,7 @@ impl Raw {
             let piece = range.len().min(count);
             range.start += piece;
             count -= piece;
-            if range.len() > 0 {
+            if range.start < range.end {
                 return;
             }
             if let Some((block, _)) = self.unsent.pop_front() {

@@ -1,8 +1,8 @@
 //! The words that travel through the pipes: messages, and releases of messages.
 //!
 //! Each end sends through one pipe its own messages' descriptors and the releases of the peer's.
-//! An end has at most [`MESSAGES_MAX`] messages on their way or in the peer's hands, so a pipe never
-//! holds more than twice as many words, and never fills: an end that sleeps has always said
+//! An end has at most [`MESSAGES_MAX`] messages on their way or in the peer's hands, so a pipe
+//! never holds more than twice as many words, and never fills: an end that sleeps has always said
 //! everything.
 
 use std::collections::VecDeque;

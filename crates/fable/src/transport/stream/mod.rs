@@ -28,6 +28,11 @@ pub(super) fn create(kind: Kind) -> TransportResult<(Box<dyn Transport>, Offer)>
     Ok((from_socket(own, kind)?, Offer { kind, descriptors: vec![peer] }))
 }
 
+/// Two ends of a TCP connection in this kernel.
+pub(crate) fn tcp_pair() -> TransportResult<(OwnedFd, OwnedFd)> {
+    loopback::tcp(Protocol::TCP)
+}
+
 pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
     let [socket] = <[_; 1]>::try_from(offer.descriptors)
         .map_err(|_| TransportError::BadOffer("a stream comes as one descriptor"))?;

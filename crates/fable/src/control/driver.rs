@@ -1,0 +1,424 @@
+//! The agent's side of a flow: its control link, and the paths that are being made.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::link::{Link, Received};
+use super::mailbox::{Mail, Mailbox, Permit};
+use super::message::Message;
+use super::moves::{Action, Moves, Rules};
+use super::remote;
+use crate::agent::{Agent, Keep, Watched};
+use crate::flow::Reporter;
+use crate::kind::Kind;
+use crate::name::Name;
+use crate::protocol::{FlowId, Peer, Role, Trust};
+use crate::transport::{self, Offer, PathOptions, Transport};
+
+/// The longest message of a flow, so that it fits into every transport that the flow may come to.
+pub(crate) const FLOW_MESSAGE_BYTES_MAX: usize = 128 * 1024;
+
+/// The most paths of one flow at a time. More would be moves that the application does not notice.
+const PATHS_MAX: u32 = 16;
+
+/// After this many messages in a row other links have their turn.
+const MESSAGES_PER_TURN: usize = 32;
+
+/// What the threads of a flow share.
+pub(crate) struct Shared {
+    pub(crate) id: FlowId,
+    pub(crate) name: Name,
+    pub(crate) role: Role,
+    pub(crate) peer: Peer,
+    pub(crate) local: bool,
+    pub(crate) own_trust: Trust,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) reporter: Arc<dyn Reporter>,
+    pub(crate) page: OwnedFd,
+    pub(crate) path: PathOptions,
+    pub(crate) offer_timeout: Duration,
+    pub(crate) protected: AtomicBool,
+    /// What the flow writes on: the epoch, and the transport's index in [`Kind::ALL`].
+    pub(crate) epoch: AtomicU32,
+    pub(crate) transport: AtomicU32,
+}
+
+impl Shared {
+    /// The flow writes on this now.
+    pub(crate) fn tell_epoch(&self, epoch: u32, kind: Kind) {
+        let index = Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0);
+        self.transport.store(u32::try_from(index).unwrap_or(0), Ordering::Relaxed);
+        self.epoch.store(epoch, Ordering::Relaxed);
+    }
+}
+
+/// A path that does not stand yet.
+struct Prepared {
+    epoch: u32,
+    kind: Kind,
+    transport: Option<Box<dyn Transport>>,
+    permit: Permit,
+    /// What the offer carries.
+    descriptors: Vec<OwnedFd>,
+    port: Option<u16>,
+    token: Option<String>,
+    /// Ends the listener for this path.
+    listening: Option<remote::Listening>,
+}
+
+/// Lives in the agent's thread; others only lock it to create and to close it.
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    link: Option<Link>,
+    moves: Moves,
+    prepared: Option<Prepared>,
+    /// What came with the offer that is looked at.
+    offered: (Vec<OwnedFd>, Option<u16>, Option<String>),
+    deadline: Option<Instant>,
+    me: Weak<Mutex<Driver>>,
+}
+
+/// The lock, also if a thread has panicked with it: the state is checked at every use.
+pub(crate) fn lock(driver: &Mutex<Driver>) -> MutexGuard<'_, Driver> {
+    driver.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Driver {
+    pub(crate) fn new(shared: Arc<Shared>, link: OwnedFd, rules: Rules) -> Arc<Mutex<Driver>> {
+        Arc::new_cyclic(|me| {
+            Mutex::new(Driver {
+                link: Some(Link::new(link, shared.local)),
+                moves: Moves::new(shared.role, rules),
+                shared,
+                prepared: None,
+                offered: (Vec::new(), None, None),
+                deadline: None,
+                me: me.clone(),
+            })
+        })
+    }
+
+    pub(crate) fn want(&mut self, kind: Kind, reason: &str) {
+        if self.link.is_none() {
+            let reason = "the peer is gone";
+            self.shared.reporter.move_failed(self.shared.id, kind, reason);
+            return;
+        }
+        self.moves.rules.protected = self.shared.protected.load(Ordering::Relaxed);
+        self.moves.want(kind, reason);
+        self.act();
+    }
+
+    /// Ends everything. The link closes now.
+    fn close(&mut self) {
+        self.link = None;
+        self.prepared = None;
+        self.deadline = None;
+    }
+
+    /// The same, and nobody is there any more who would take what is in the mailbox.
+    pub(crate) fn abandon(&mut self) {
+        self.close();
+        // A path in it holds the mailbox by its permit, which would keep both for good.
+        drop(self.shared.mailbox.take());
+    }
+
+    fn receive(&mut self) {
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some(link) = &mut self.link else { return };
+            let received = link.send_waiting().and_then(|()| link.receive());
+            match received {
+                Ok(Received::Nothing) => return,
+                Ok(Received::End) => {
+                    self.close();
+                    self.shared.mailbox.put(Mail::Gone);
+                }
+                Ok(Received::Message(message, descriptors)) => self.hear(message, descriptors),
+                Err(error) => self.break_off(&error.to_string()),
+            }
+        }
+    }
+
+    fn hear(&mut self, mut message: Message, descriptors: Vec<OwnedFd>) {
+        match &mut message {
+            Message::Offer { port, token, .. } => {
+                self.offered = (descriptors, port.take(), token.take());
+            }
+            _ if !descriptors.is_empty() => {
+                self.break_off("descriptors with a message that has none");
+                return;
+            }
+            _ => {}
+        }
+        self.moves.rules.protected = self.shared.protected.load(Ordering::Relaxed);
+        match self.moves.receive(message) {
+            Ok(()) => self.act(),
+            Err(violation) => self.break_off(violation.0),
+        }
+        // What the machine did not want is closed.
+        self.offered = (Vec::new(), None, None);
+    }
+
+    fn break_off(&mut self, what: &str) {
+        self.close();
+        self.shared.mailbox.put(Mail::Broken { what: format!("control link: {what}") });
+    }
+
+    /// Does what the machine wants done, until it wants nothing.
+    fn act(&mut self) {
+        loop {
+            let actions = self.moves.take_actions();
+            if actions.is_empty() {
+                break;
+            }
+            for action in actions {
+                self.act_once(action);
+            }
+        }
+        let is_busy = self.moves.is_busy() && self.link.is_some();
+        self.deadline = match self.deadline {
+            _ if !is_busy => None,
+            None => Some(Instant::now() + self.shared.offer_timeout),
+            running => running,
+        };
+    }
+
+    fn act_once(&mut self, action: Action) {
+        match action {
+            Action::Make { epoch, kind } => {
+                self.deadline = None;
+                let outcome = self.make(epoch, kind);
+                self.fail_unless(epoch, outcome);
+            }
+            Action::Open { epoch, kind } => {
+                self.deadline = None;
+                let outcome = self.open(epoch, kind);
+                self.fail_unless(epoch, outcome);
+            }
+            Action::Offer { epoch, kind, reason } => {
+                let Some(prepared) = &mut self.prepared else { return };
+                let descriptors = std::mem::take(&mut prepared.descriptors);
+                let (port, token) = (prepared.port, prepared.token.take());
+                let transport = kind.to_string();
+                self.say(&Message::Offer { epoch, transport, reason, port, token }, descriptors);
+            }
+            Action::Send(message) => self.say(&message, Vec::new()),
+            Action::Install { epoch, kind, reason } => {
+                let prepared = self.prepared.take().filter(|prepared| prepared.epoch == epoch);
+                match prepared.and_then(|p| Some((p.transport?, p.permit))) {
+                    Some((transport, permit)) => {
+                        let mail = Mail::Path { epoch, kind, reason, transport, permit };
+                        self.shared.mailbox.put(mail);
+                    }
+                    None => self.break_off("a path stands that was not made"),
+                }
+            }
+            Action::Discard { .. } => self.prepared = None,
+            Action::Failed { kind, reason } => {
+                self.shared.reporter.move_failed(self.shared.id, kind, &reason);
+                self.shared.mailbox.put(Mail::Failed { kind, reason });
+            }
+        }
+    }
+
+    fn say(&mut self, message: &Message, descriptors: Vec<OwnedFd>) {
+        let Some(link) = &mut self.link else { return };
+        if let Err(error) = link.send(message, descriptors) {
+            self.break_off(&error.to_string());
+        }
+    }
+
+    fn prepare(&mut self, epoch: u32, kind: Kind) -> Result<(), String> {
+        if self.shared.mailbox.paths() >= PATHS_MAX {
+            return Err("the application has not used the paths of earlier moves yet".to_owned());
+        }
+        self.prepared = Some(Prepared {
+            epoch,
+            kind,
+            transport: None,
+            permit: Permit::new(Arc::clone(&self.shared.mailbox)),
+            descriptors: Vec::new(),
+            port: None,
+            token: None,
+            listening: None,
+        });
+        Ok(())
+    }
+
+    fn offer_with(&mut self, change: impl FnOnce(&mut Prepared)) {
+        if let Some(prepared) = &mut self.prepared {
+            change(prepared);
+        }
+    }
+
+    fn make(&mut self, epoch: u32, kind: Kind) -> Result<(), String> {
+        let (options, local) = (self.shared.path, self.shared.local);
+        self.prepare(epoch, kind)?;
+        if !local {
+            return self.make_remote(epoch, kind);
+        }
+        if kind == Kind::Tls {
+            let (own, peer) = transport::stream::tcp_pair().map_err(|error| error.to_string())?;
+            self.offer_with(|prepared| prepared.descriptors = vec![peer]);
+            self.protect(epoch, own);
+            return Ok(());
+        }
+        let (transport, offer) =
+            transport::create(kind, options).map_err(|error| error.to_string())?;
+        self.offer_with(|prepared| prepared.descriptors = offer.descriptors);
+        self.finish(epoch, transport)
+    }
+
+    fn make_remote(&mut self, epoch: u32, kind: Kind) -> Result<(), String> {
+        let Some(link) = &self.link else { return Err("the peer is gone".to_owned()) };
+        let (me, timeout) = (self.me.clone(), self.shared.offer_timeout);
+        let listening = remote::listen(link.socket(), kind, timeout, move |outcome| {
+            if let Some(driver) = me.upgrade() {
+                lock(&driver).reached(epoch, outcome);
+            }
+        })?;
+        self.offer_with(|prepared| {
+            prepared.port = Some(listening.port);
+            prepared.token = Some(listening.token.clone());
+            prepared.listening = Some(listening);
+        });
+        self.moves.made(epoch, false);
+        Ok(())
+    }
+
+    fn open(&mut self, epoch: u32, kind: Kind) -> Result<(), String> {
+        let (descriptors, port, token) = std::mem::take(&mut self.offered);
+        let local = self.shared.local;
+        self.prepare(epoch, kind)?;
+        if !local {
+            let (Some(port), Some(token), Some(link)) = (port, token, &self.link) else {
+                return Err("an offer between hosts has a port and a token".to_owned());
+            };
+            let (me, timeout) = (self.me.clone(), self.shared.offer_timeout);
+            return remote::connect(link.socket(), kind, port, token, timeout, move |outcome| {
+                if let Some(driver) = me.upgrade() {
+                    lock(&driver).reached(epoch, outcome);
+                }
+            });
+        }
+        if kind == Kind::Tls {
+            let [socket] = <[_; 1]>::try_from(descriptors)
+                .map_err(|_| "a protected stream comes as one descriptor".to_owned())?;
+            self.protect(epoch, socket);
+            return Ok(());
+        }
+        let opened = transport::open(Offer { kind, descriptors });
+        self.finish(epoch, opened.map_err(|error| error.to_string())?)
+    }
+
+    /// The connection of a path between hosts is there, or will never be.
+    fn reached(&mut self, epoch: u32, outcome: Result<OwnedFd, String>) {
+        let Some(kind) = self.prepared_kind(epoch) else { return };
+        let outcome = match outcome {
+            Ok(socket) if kind == Kind::Tls => {
+                self.protect(epoch, socket);
+                Ok(())
+            }
+            Ok(socket) => transport::stream::from_socket(socket, kind)
+                .map_err(|error| error.to_string())
+                .and_then(|transport| self.finish(epoch, transport)),
+            Err(why) => Err(why),
+        };
+        self.fail_unless(epoch, outcome);
+        self.act();
+    }
+
+    /// Asks for keys, and goes on in `protected`.
+    fn protect(&mut self, epoch: u32, socket: OwnedFd) {
+        let me = self.me.clone();
+        let answer = Box::new(move |keys| {
+            // Whatever thread this is, and whatever it has locked.
+            if let Ok(agent) = Agent::get() {
+                agent.run(move || {
+                    if let Some(driver) = me.upgrade() {
+                        lock(&driver).protected(epoch, socket, keys);
+                    }
+                });
+            }
+        });
+        self.shared.reporter.keys(self.shared.id, self.shared.role, answer);
+    }
+
+    fn protected(&mut self, epoch: u32, socket: OwnedFd, keys: Result<transport::TlsKeys, String>) {
+        if self.prepared_kind(epoch).is_none() {
+            return;
+        }
+        let role = self.shared.role;
+        let outcome = keys.and_then(|keys| {
+            let _ = (socket, keys, role);
+            Err("no TLS".to_owned())
+        });
+        let outcome = outcome.and_then(|transport| self.finish(epoch, transport));
+        self.fail_unless(epoch, outcome);
+        self.act();
+    }
+
+    /// This end's transport is complete.
+    fn finish(&mut self, epoch: u32, transport: Box<dyn Transport>) -> Result<(), String> {
+        if transport.message_bytes_max() < FLOW_MESSAGE_BYTES_MAX {
+            let bytes_max = transport.message_bytes_max();
+            return Err(format!("a path for messages of {bytes_max} bytes is too narrow"));
+        }
+        let Some(prepared) = &mut self.prepared else { return Ok(()) };
+        prepared.transport = Some(transport);
+        match (self.shared.role, &prepared.listening) {
+            (Role::Leader, Some(_)) => self.moves.connected(epoch),
+            (Role::Leader, None) => self.moves.made(epoch, true),
+            (Role::Follower, _) => self.moves.opened(epoch),
+        }
+        Ok(())
+    }
+
+    fn fail_unless(&mut self, epoch: u32, outcome: Result<(), String>) {
+        if let Err(why) = outcome {
+            self.prepared = None;
+            match self.shared.role {
+                Role::Leader => self.moves.make_failed(epoch, &why),
+                Role::Follower => self.moves.open_failed(epoch, &why),
+            }
+        }
+    }
+
+    fn prepared_kind(&self, epoch: u32) -> Option<Kind> {
+        self.prepared.as_ref().filter(|prepared| prepared.epoch == epoch).map(|p| p.kind)
+    }
+}
+
+/// The agent's entry for a driver.
+pub(crate) struct DriverWatch(pub(crate) Arc<Mutex<Driver>>);
+
+impl Watched for DriverWatch {
+    fn descriptor(&self) -> RawFd {
+        lock(&self.0).link.as_ref().map_or(-1, |link| link.socket().as_raw_fd())
+    }
+
+    fn events(&self) -> i16 {
+        let wants_to_send = lock(&self.0).link.as_ref().is_some_and(Link::wants_to_send);
+        if wants_to_send { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let driver = lock(&self.0);
+        if driver.link.is_none() { Some(Instant::now()) } else { driver.deadline }
+    }
+
+    fn ready(&mut self, events: i16) -> Keep {
+        let mut driver = lock(&self.0);
+        if events != 0 {
+            driver.receive();
+        }
+        if driver.deadline.is_some_and(|at| at <= Instant::now()) {
+            driver.deadline = None;
+            driver.moves.expired();
+            driver.act();
+        }
+        if driver.link.is_some() { Keep::Watching } else { Keep::Not }
+    }
+}

@@ -1,0 +1,177 @@
+//! Messages over a control link's socket, without blocking.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::message::{MESSAGE_BYTES_MAX, Message};
+use crate::packet;
+
+/// The most messages that wait for a peer that does not read.
+const WAITING_MAX: usize = 64;
+
+/// What a look at the link has brought.
+#[derive(Debug)]
+pub(crate) enum Received {
+    Message(Message, Vec<OwnedFd>),
+    Nothing,
+    /// The peer has closed.
+    End,
+}
+
+/// A control link. On one host messages are packets, and may carry descriptors; between hosts they
+/// are a stream, each behind its length in four bytes, most significant first.
+#[derive(Debug)]
+pub(crate) struct Link {
+    socket: OwnedFd,
+    local: bool,
+    waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// What has arrived of a stream, and is no whole message yet.
+    arrived: Vec<u8>,
+}
+
+impl Link {
+    pub(crate) fn new(socket: OwnedFd, local: bool) -> Link {
+        Link { socket, local, waiting: VecDeque::new(), arrived: Vec::new() }
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(crate) fn wants_to_send(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Sends, or keeps it until the peer reads.
+    ///
+    /// # Errors
+    /// The kernel's, or `OutOfMemory` for a peer that reads nothing. A peer that is gone is none:
+    /// `receive` will tell.
+    pub(crate) fn send(&mut self, message: &Message, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        let body = serde_json::to_vec(message)?;
+        let mut bytes = Vec::with_capacity(4 + body.len());
+        if !self.local {
+            bytes.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_be_bytes());
+        }
+        bytes.extend_from_slice(&body);
+        if self.waiting.len() >= WAITING_MAX {
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, "the peer reads nothing"));
+        }
+        self.waiting.push_back((bytes, descriptors));
+        self.send_waiting()
+    }
+
+    /// Sends what waits.
+    ///
+    /// # Errors
+    /// As `send`.
+    pub(crate) fn send_waiting(&mut self) -> io::Result<()> {
+        while let Some((bytes, descriptors)) = self.waiting.front_mut() {
+            let sent = if self.local {
+                let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+                packet::send(self.socket.as_fd(), bytes, &borrowed).map(|()| bytes.len())
+            } else {
+                send_some(self.socket.as_fd(), bytes)
+            };
+            match sent {
+                Ok(count) if count == bytes.len() => drop(self.waiting.pop_front()),
+                Ok(count) => drop(bytes.drain(..count)),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(()),
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::NotConnected => self.waiting.clear(),
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message.
+    ///
+    /// # Errors
+    /// `InvalidData` for what no honest peer sends, or the kernel's.
+    pub(crate) fn receive(&mut self) -> io::Result<Received> {
+        if self.local { self.receive_packet() } else { self.receive_from_stream() }
+    }
+
+    fn receive_packet(&mut self) -> io::Result<Received> {
+        loop {
+            match packet::receive(self.socket.as_fd()) {
+                Ok(None) => return Ok(Received::End),
+                Ok(Some(packet)) => {
+                    return Ok(Received::Message(parse(&packet.bytes)?, packet.descriptors));
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
+                    // A peer that dies with unread messages resets the pair. The kernel says so
+                    // once, and then gives what the peer had sent.
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionReset => {}
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    fn receive_from_stream(&mut self) -> io::Result<Received> {
+        loop {
+            if let Some(length) = self.arrived.first_chunk::<4>() {
+                let length = u32::from_be_bytes(*length) as usize;
+                if length > MESSAGE_BYTES_MAX {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "a message is too long",
+                    ));
+                }
+                if self.arrived.len() >= 4 + length {
+                    let message = parse(&self.arrived[4..4 + length])?;
+                    self.arrived.drain(..4 + length);
+                    return Ok(Received::Message(message, Vec::new()));
+                }
+            }
+            let mut room = [0_u8; 4096];
+            match receive_some(self.socket.as_fd(), &mut room) {
+                Ok(0) => return Ok(Received::End),
+                Ok(count) => self.arrived.extend_from_slice(&room[..count]),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::ConnectionReset | io::ErrorKind::TimedOut => {
+                        return Ok(Received::End);
+                    }
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+}
+
+fn parse(bytes: &[u8]) -> io::Result<Message> {
+    if bytes.len() > MESSAGE_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
+    }
+    serde_json::from_slice(bytes).map_err(|error| {
+        let what = format!("a message is none of ours: {error}");
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    })
+}
+
+/// `send` without blocking and without `SIGPIPE`.
+pub(super) fn send_some(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the bytes outlive the call.
+    let count =
+        unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// `recv` without blocking.
+pub(super) fn receive_some(socket: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<usize> {
+    let (start, bytes) = (room.as_mut_ptr().cast(), room.len());
+    // SAFETY: the room outlives the call.
+    let count = unsafe { libc::recv(socket.as_raw_fd(), start, bytes, libc::MSG_DONTWAIT) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}

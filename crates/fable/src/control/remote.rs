@@ -1,0 +1,263 @@
+//! The connection of a path between hosts: the leader listens beside its control link, the follower
+//! connects there and proves by a token that it has read the offer.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+
+use super::link::{receive_some, send_some};
+use crate::agent::{Agent, Keep, Watched};
+use crate::kind::Kind;
+
+/// A token: 128 random bits, in hexadecimal digits.
+const TOKEN_BYTES: usize = 32;
+
+/// The most connections of strangers that are listened to at a time.
+const GREETINGS_MAX: u32 = 8;
+
+type Outcome = Result<OwnedFd, String>;
+
+/// A listener for one path; dropping this ends it.
+pub(super) struct Listening {
+    pub(super) port: u16,
+    pub(super) token: String,
+    over: Arc<AtomicBool>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+fn failed(what: &'static str) -> impl FnOnce(std::io::Error) -> String {
+    move |error| format!("{what}: {error}")
+}
+
+fn socket(kind: Kind, address: &SocketAddr) -> Result<Socket, String> {
+    let protocol = if kind == Kind::Mptcp { Protocol::MPTCP } else { Protocol::TCP };
+    let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(protocol))
+        .map_err(failed("socket (Multipath TCP needs sysctl net.mptcp.enabled=1)"))?;
+    socket.set_nonblocking(true).map_err(failed("O_NONBLOCK"))?;
+    Ok(socket)
+}
+
+fn address(found: std::io::Result<SockAddr>) -> Result<SocketAddr, String> {
+    let found = found.map_err(failed("the control link's address"))?;
+    found.as_socket().ok_or_else(|| "the control link has no internet address".to_owned())
+}
+
+fn random_token() -> Result<String, String> {
+    let mut random = [0_u8; TOKEN_BYTES / 2];
+    // SAFETY: the bytes are valid for their length. Up to 256 come all at once.
+    let count = unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+    if count < 0 {
+        return Err(failed("getrandom")(std::io::Error::last_os_error()));
+    }
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Listens at the link's own address, and hands the connection to `reached`, on the agent's thread,
+/// later.
+pub(super) fn listen(
+    link: BorrowedFd<'_>,
+    kind: Kind,
+    timeout: Duration,
+    reached: impl Fn(Outcome) + Send + Sync + 'static,
+) -> Result<Listening, String> {
+    let mut own = address(SockRef::from(&link).local_addr())?;
+    own.set_port(0);
+    let listener = socket(kind, &own)?;
+    listener.bind(&own.into()).map_err(failed("bind beside the control link"))?;
+    listener.listen(8).map_err(failed("listen beside the control link"))?;
+    let port = address(listener.local_addr())?.port();
+    let token = random_token()?;
+    let over = Arc::new(AtomicBool::new(false));
+    let visitors = Visitors {
+        token: token.clone(),
+        over: Arc::clone(&over),
+        greetings: Arc::new(AtomicU32::new(0)),
+        deadline: Instant::now() + timeout,
+        reached: Arc::new(reached),
+    };
+    let agent = Agent::get().map_err(|error| error.to_string())?;
+    agent.watch(Box::new(Doorman { listener, visitors }));
+    Ok(Listening { port, token, over })
+}
+
+/// What the listener and its connections share.
+#[derive(Clone)]
+struct Visitors {
+    token: String,
+    over: Arc<AtomicBool>,
+    greetings: Arc<AtomicU32>,
+    deadline: Instant,
+    reached: Arc<dyn Fn(Outcome) + Send + Sync>,
+}
+
+impl Visitors {
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed) || self.deadline <= Instant::now()
+    }
+
+    fn next_look(&self) -> Instant {
+        if self.is_over() { Instant::now() } else { self.deadline }
+    }
+}
+
+struct Doorman {
+    listener: Socket,
+    visitors: Visitors,
+}
+
+impl Watched for Doorman {
+    fn descriptor(&self) -> RawFd {
+        self.listener.as_raw_fd()
+    }
+
+    fn events(&self) -> i16 {
+        libc::POLLIN
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.visitors.next_look())
+    }
+
+    fn ready(&mut self, _events: i16) -> Keep {
+        if self.visitors.is_over() {
+            return Keep::Not;
+        }
+        let Ok((socket, _)) = self.listener.accept() else { return Keep::Watching };
+        if self.visitors.greetings.fetch_add(1, Ordering::Relaxed) < GREETINGS_MAX
+            && let Ok(agent) = Agent::get()
+        {
+            let visitors = self.visitors.clone();
+            agent.watch(Box::new(Greeting { socket: Some(socket), visitors, said: Vec::new() }));
+        } else {
+            self.visitors.greetings.fetch_sub(1, Ordering::Relaxed);
+        }
+        Keep::Watching
+    }
+}
+
+/// A connection that has not shown its token yet.
+struct Greeting {
+    socket: Option<Socket>,
+    visitors: Visitors,
+    said: Vec<u8>,
+}
+
+impl Watched for Greeting {
+    fn descriptor(&self) -> RawFd {
+        self.socket.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    fn events(&self) -> i16 {
+        libc::POLLIN
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.visitors.next_look())
+    }
+
+    fn ready(&mut self, _events: i16) -> Keep {
+        let Some(socket) = self.socket.as_ref().filter(|_| !self.visitors.is_over()) else {
+            return Keep::Not;
+        };
+        // Not a byte more than the token: what follows belongs to the path.
+        let mut room = [0_u8; TOKEN_BYTES];
+        let missing = TOKEN_BYTES - self.said.len();
+        match receive_some(socket.as_fd(), &mut room[..missing]) {
+            Ok(0) => return Keep::Not,
+            Ok(count) => self.said.extend_from_slice(&room[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Keep::Watching,
+            Err(_) => return Keep::Not,
+        }
+        if self.said.len() < TOKEN_BYTES {
+            return Keep::Watching;
+        }
+        if self.said == self.visitors.token.as_bytes()
+            && !self.visitors.over.swap(true, Ordering::Relaxed)
+            && let Some(socket) = self.socket.take()
+        {
+            (self.visitors.reached)(Ok(socket.into()));
+        }
+        Keep::Not
+    }
+}
+
+impl Drop for Greeting {
+    fn drop(&mut self) {
+        self.visitors.greetings.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Connects to the leader's listener, and hands the connection to `reached`, on the agent's thread,
+/// later.
+pub(super) fn connect(
+    link: BorrowedFd<'_>,
+    kind: Kind,
+    port: u16,
+    token: String,
+    timeout: Duration,
+    reached: impl FnOnce(Outcome) + Send + 'static,
+) -> Result<(), String> {
+    if token.len() != TOKEN_BYTES {
+        return Err("a token has 32 digits".to_owned());
+    }
+    let mut peer = address(SockRef::from(&link).peer_addr())?;
+    peer.set_port(port);
+    let socket = socket(kind, &peer)?;
+    match socket.connect(&peer.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return Err(failed("connect beside the control link")(error)),
+    }
+    let deadline = Instant::now() + timeout;
+    let agent = Agent::get().map_err(|error| error.to_string())?;
+    let reached: Box<dyn FnOnce(Outcome) + Send> = Box::new(reached);
+    agent.watch(Box::new(Visit { rest: Some((socket, reached)), token, deadline }));
+    Ok(())
+}
+
+/// A connection to the leader that is being made.
+struct Visit {
+    rest: Option<(Socket, Box<dyn FnOnce(Outcome) + Send>)>,
+    token: String,
+    deadline: Instant,
+}
+
+impl Watched for Visit {
+    fn descriptor(&self) -> RawFd {
+        self.rest.as_ref().map_or(-1, |(socket, _)| socket.as_raw_fd())
+    }
+
+    fn events(&self) -> i16 {
+        libc::POLLOUT
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.deadline)
+    }
+
+    fn ready(&mut self, events: i16) -> Keep {
+        let Some((socket, reached)) = self.rest.take() else { return Keep::Not };
+        let outcome = if events == 0 {
+            Err("nobody answers beside the control link".to_owned())
+        } else if let Ok(Some(error)) = socket.take_error() {
+            Err(failed("connect beside the control link")(error))
+        } else {
+            match send_some(socket.as_fd(), self.token.as_bytes()) {
+                Ok(TOKEN_BYTES) => Ok(socket.into()),
+                Ok(_) => Err("the token was cut".to_owned()),
+                Err(error) => Err(failed("send the token")(error)),
+            }
+        };
+        reached(outcome);
+        Keep::Not
+    }
+}

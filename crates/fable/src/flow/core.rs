@@ -1,0 +1,626 @@
+//! The heart of a flow: which path is read, which is written, and what is in between.
+//!
+//! Law of the writer: a path's `EndOfEpoch` is the last record that is committed to it, and nothing
+//! is committed to a newer path before it. Its room is reserved before any slot of a newer path is
+//! given out, so that a commit never has to wait.
+//! Law of the reader: a path is read up to its `EndOfEpoch`, which names the next one.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use megapipe::fork::Birth;
+
+use super::counters::Counters;
+use super::parts::{FlowEvent, Timeouts};
+use super::path::{End, Path};
+use super::watch::Watch;
+use crate::control::driver::{Driver, FLOW_MESSAGE_BYTES_MAX, Shared};
+use crate::control::mailbox::{Mail, Mailbox};
+use crate::error::{Error, Result, TransportError};
+use crate::kind::Kind;
+use crate::name::Name;
+use crate::page::Counter;
+use crate::protocol::{FlowId, Peer, Role};
+use crate::transport::{ReadSlot, Record};
+
+/// The most write buffers of a flow that may be held. Below what a transport gives, so that there
+/// is always a place for the record that ends a path.
+pub(super) const WRITE_BUFFERS_MAX: usize = 128;
+
+/// Events that nobody takes: the oldest are forgotten.
+const EVENTS_MAX: usize = 64;
+
+/// Everything but the control link's socket.
+pub(super) struct Core {
+    pub(super) id: FlowId,
+    pub(super) name: Name,
+    pub(super) role: Role,
+    pub(super) peer: Peer,
+    pub(super) birth: Birth,
+    pub(super) timeouts: Timeouts,
+    pub(super) mailbox: Arc<Mailbox>,
+    /// Not for foreign flows.
+    pub(super) control: Option<(Arc<Shared>, Arc<Mutex<Driver>>)>,
+    pub(super) counters: Counters,
+    pub(super) state: RefCell<State>,
+    pub(super) watch: RefCell<Option<Watch>>,
+    pub(super) write_buffers: Cell<usize>,
+    /// Whether there is more to do than reading and writing: see `State::tend`.
+    pub(super) is_busy: Cell<bool>,
+}
+
+pub(super) struct State {
+    pub(super) reading: Rc<Path>,
+    /// The reading path has ended; this epoch comes next.
+    pub(super) awaited: Option<u32>,
+    /// Newer paths that the reader has not come to.
+    ahead: VecDeque<Rc<Path>>,
+    pub(super) writing: Rc<Path>,
+    /// Older paths whose last record is not committed, and when held buffers come too late.
+    pub(super) draining: VecDeque<(Rc<Path>, Instant)>,
+    /// Older paths that a socket or pipe has not taken all of.
+    pub(super) flushing: Vec<Rc<Path>>,
+    /// Write buffers that are still held and whose path has ended.
+    late: usize,
+    /// What is committed and has no room yet.
+    backlog: VecDeque<(Vec<u8>, Record)>,
+    /// Moves that are not reported yet, with the time since when they keep this end from sending.
+    moving: Vec<(u32, Kind, Instant)>,
+    pub(super) events: VecDeque<FlowEvent>,
+    pub(super) batch: u32,
+    pub(super) read_ended: bool,
+    pub(super) write_ended: bool,
+    /// Up to when what the dead peer's kernel still delivers is waited for.
+    pub(super) peer_gone: Option<Instant>,
+    broken: Option<String>,
+}
+
+impl State {
+    pub(super) fn new(path: Rc<Path>) -> State {
+        State {
+            reading: Rc::clone(&path),
+            awaited: None,
+            ahead: VecDeque::new(),
+            writing: path,
+            draining: VecDeque::new(),
+            flushing: Vec::new(),
+            late: 0,
+            backlog: VecDeque::new(),
+            moving: Vec::new(),
+            events: VecDeque::new(),
+            batch: 1,
+            read_ended: false,
+            write_ended: false,
+            peer_gone: None,
+            broken: None,
+        }
+    }
+
+    fn note(&mut self, event: FlowEvent) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// # Errors
+    /// [`Error::Corrupt`] if the flow cannot be used any more.
+    pub(super) fn check(&self) -> Result<()> {
+        match &self.broken {
+            Some(what) => Err(Error::Corrupt { what: what.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn has_more_to_do(&self) -> bool {
+        !self.draining.is_empty()
+            || !self.flushing.is_empty()
+            || !self.backlog.is_empty()
+            || self.late > 0
+            || self.peer_gone.is_some()
+            || self.broken.is_some()
+    }
+
+    /// When held buffers of an old path come too late, or a dead peer's kernel has had its time.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let drain = self.draining.front().map(|(_, deadline)| *deadline);
+        let gone = self.peer_gone.filter(|_| !self.reading.is_ring());
+        [drain, gone].into_iter().flatten().min()
+    }
+
+    /// The path whose room a writer waits for: `None` if there is nothing to wait for.
+    pub(super) fn bottleneck(&self) -> &Rc<Path> {
+        let is_open = |path: &Rc<Path>| matches!(path.inner.borrow().end, End::Open);
+        let old = self.draining.iter().map(|(path, _)| path).find(|path| is_open(path));
+        old.unwrap_or(&self.writing)
+    }
+
+    /// Whether something committed waits for room at the bottleneck.
+    pub(super) fn wants_room(&self) -> bool {
+        let is_open = |path: &Rc<Path>| matches!(path.inner.borrow().end, End::Open);
+        !self.backlog.is_empty() || self.draining.iter().any(|(path, _)| is_open(path))
+    }
+
+    /// Every path that may hold back something committed.
+    pub(super) fn senders(&self) -> impl Iterator<Item = &Rc<Path>> {
+        let draining = self.draining.iter().map(|(path, _)| path);
+        self.flushing.iter().chain(draining).chain([&self.writing])
+    }
+}
+
+/// What a writer gets.
+pub(super) enum Room {
+    Slot(crate::transport::WriteSlot, Rc<Path>),
+    /// Memory of our own: older buffers are still to be copied before this one.
+    Private(Vec<u8>, Rc<Path>),
+}
+
+impl Core {
+    /// # Errors
+    /// [`Error::Forked`].
+    #[inline]
+    pub(super) fn check_process(&self) -> Result<()> {
+        if self.birth.is_here() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// Does what is due besides reading and writing. Cheap if nothing is.
+    #[inline]
+    pub(super) fn tend(&self, state: &mut State) {
+        if self.mailbox.wants_attention() || self.is_busy.get() {
+            self.tend_slowly(state);
+        }
+    }
+
+    #[cold]
+    fn tend_slowly(&self, state: &mut State) {
+        if self.mailbox.wants_attention() {
+            for mail in self.mailbox.take() {
+                self.take_mail(state, mail);
+            }
+        }
+        self.drain(state);
+        self.send_backlog(state);
+        self.flush_old(state);
+        self.report_moves(state);
+        self.is_busy.set(state.has_more_to_do());
+    }
+
+    /// What came behind the first path.
+    pub(super) fn take_mails(&self, mails: VecDeque<Mail>) {
+        let mut state = self.state.borrow_mut();
+        for mail in mails {
+            self.take_mail(&mut state, mail);
+        }
+        self.tend_slowly(&mut state);
+    }
+
+    fn take_mail(&self, state: &mut State, mail: Mail) {
+        match mail {
+            Mail::Path { epoch, kind, reason, transport, permit } => {
+                let path = Rc::new(Path::new(epoch, transport, self.birth, Some(permit)));
+                self.adopt(state, path);
+                state.note(FlowEvent::Moved { epoch, transport: kind, reason });
+            }
+            Mail::Failed { kind, reason } => {
+                state.note(FlowEvent::MoveFailed { transport: kind, reason });
+            }
+            Mail::Gone => state.peer_gone = Some(Instant::now() + self.timeouts.linger),
+            Mail::Broken { what } => state.broken = Some(what),
+        }
+    }
+
+    fn adopt(&self, state: &mut State, path: Rc<Path>) {
+        self.stop_watching();
+        path.inner.borrow_mut().transport.set_batch(state.batch);
+        if !state.read_ended {
+            state.ahead.push_back(Rc::clone(&path));
+        }
+        let now = Instant::now();
+        state.moving.push((path.epoch, path.kind, now));
+        let old = std::mem::replace(&mut state.writing, path);
+        if !state.write_ended {
+            state.draining.push_back((old, now + self.timeouts.drain));
+        }
+    }
+
+    /// Ends old paths, oldest first: reserves the room, and sends the record when no buffer is held
+    /// or those that are have had their time.
+    fn drain(&self, state: &mut State) {
+        for (path, _) in &state.draining {
+            reserve_end(path);
+        }
+        while let Some((path, deadline)) = state.draining.front() {
+            let has_buffers = is_held(path);
+            // A newer buffer that is held would come to lie before the late ones' copies; its
+            // commit is what ends the path then.
+            let newer_is_held = state.draining.iter().skip(1).any(|(path, _)| is_held(path))
+                || is_held(&state.writing);
+            let is_due = *deadline <= Instant::now() && !newer_is_held;
+            if (has_buffers && !is_due) || !self.end_oldest(state) {
+                break;
+            }
+        }
+    }
+
+    /// Sends the last record of the oldest path; false if there is no room for it.
+    fn end_oldest(&self, state: &mut State) -> bool {
+        let Some((path, _)) = state.draining.front() else { return false };
+        let next = state.draining.get(1).map_or(&state.writing, |(path, _)| path).epoch;
+        let late = match end_path(path, next) {
+            None => return false,
+            Some(late) => late,
+        };
+        state.late += late;
+        if let Some((path, _)) = state.draining.pop_front() {
+            state.flushing.push(path);
+        }
+        true
+    }
+
+    fn send_backlog(&self, state: &mut State) {
+        while !state.backlog.is_empty() {
+            if !self.end_older(state, None) {
+                return;
+            }
+            let Some((bytes, _)) = state.backlog.front() else { return };
+            let mut inner = state.writing.inner.borrow_mut();
+            let Ok(Some(mut slot)) = inner.transport.acquire_write(bytes.len()) else { return };
+            let Some((bytes, record)) = state.backlog.pop_front() else { return };
+            slot.copy_from_slice(&bytes);
+            if record == Record::EndOfFlow {
+                inner.pass_over_outstanding();
+                state.writing.is_closed.set(true);
+            }
+            let done = inner.transport.commit(slot, bytes.len(), record);
+            if record == Record::EndOfFlow && done.is_ok() {
+                // Nothing comes behind it that could push it out of a batch.
+                let _ = inner.transport.flush();
+            }
+        }
+    }
+
+    /// Sends the last records of all paths older than this one, or than the newest: false if there
+    /// is no room for one.
+    fn end_older(&self, state: &mut State, than: Option<u32>) -> bool {
+        let epoch = than.unwrap_or(state.writing.epoch);
+        while state.draining.front().is_some_and(|(path, _)| path.epoch < epoch) {
+            if !self.end_oldest(state) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn flush_old(&self, state: &mut State) {
+        let before = state.flushing.len();
+        // A path that fails is one that the peer has left.
+        state
+            .flushing
+            .retain(|path| matches!(path.inner.borrow_mut().transport.flush(), Ok(false)));
+        if state.flushing.len() != before {
+            self.stop_watching();
+        }
+    }
+
+    fn report_moves(&self, state: &mut State) {
+        let can_send = |path: &Rc<Path>| !matches!(path.inner.borrow().end, End::Open);
+        if state.moving.is_empty() || !state.draining.iter().all(|(path, _)| can_send(path)) {
+            return;
+        }
+        for (epoch, kind, since) in state.moving.drain(..) {
+            let pause_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.counters.moved(epoch, pause_ns);
+            if let Some((shared, _)) = &self.control {
+                shared.tell_epoch(epoch, kind);
+                shared.reporter.moved(self.id, epoch, kind, pause_ns);
+            }
+        }
+    }
+
+    /// One attempt to read.
+    #[inline]
+    pub(super) fn read_now(&self) -> Result<Option<(ReadSlot, Rc<Path>)>> {
+        self.check_process()?;
+        let mut state = self.state.borrow_mut();
+        self.tend(&mut state);
+        loop {
+            if state.read_ended {
+                return Ok(None);
+            }
+            state.check()?;
+            if state.awaited.is_some() && !self.go_to_next_path(&mut state)? {
+                return Err(self.nothing(&state));
+            }
+            let acquired = state.reading.inner.borrow_mut().transport.acquire_read();
+            let slot = match acquired {
+                Ok(Some(slot)) => slot,
+                Ok(None) => return Err(self.nothing(&state)),
+                Err(error) => return Err(self.note_error(&mut state, error)),
+            };
+            if slot.record() == Record::Data {
+                self.counters.received(slot.len());
+                return Ok(Some((slot, Rc::clone(&state.reading))));
+            }
+            self.take_record(&mut state, slot)?;
+        }
+    }
+
+    #[cold]
+    fn take_record(&self, state: &mut State, slot: ReadSlot) -> Result<()> {
+        let record = slot.record();
+        let next = <[u8; 4]>::try_from(&*slot).map(u32::from_le_bytes).ok();
+        state.reading.inner.borrow_mut().transport.release(slot);
+        match (record, next) {
+            (Record::EndOfFlow, _) => {
+                state.read_ended = true;
+                state.ahead.clear();
+                self.stop_watching();
+                Ok(())
+            }
+            (_, Some(next)) if next > state.reading.epoch => {
+                state.awaited = Some(next);
+                Ok(())
+            }
+            _ => Err(self.break_off(state, "an end of an epoch that names no later one")),
+        }
+    }
+
+    /// Goes to the path that comes next; false if it is not there yet.
+    fn go_to_next_path(&self, state: &mut State) -> Result<bool> {
+        let Some(next) = state.ahead.pop_front() else { return Ok(false) };
+        if state.awaited != Some(next.epoch) {
+            return Err(self.break_off(state, "an end of an epoch that names another next one"));
+        }
+        self.stop_watching();
+        state.awaited = None;
+        state.reading = next;
+        self.counters.write(Counter::EpochRead, state.reading.epoch.into());
+        Ok(true)
+    }
+
+    /// Why there is nothing to read.
+    fn nothing(&self, state: &State) -> Error {
+        match state.peer_gone {
+            // What the peer wrote before its end was seen is in the ring, and was read.
+            Some(_) if state.awaited.is_some() || state.reading.is_ring() => Error::PeerDied,
+            Some(deadline) if deadline <= Instant::now() => Error::PeerDied,
+            _ => Error::WouldBlock,
+        }
+    }
+
+    #[cold]
+    fn break_off(&self, state: &mut State, what: &str) -> Error {
+        state.broken = Some(what.to_owned());
+        self.is_busy.set(true);
+        Error::Corrupt { what: what.to_owned() }
+    }
+
+    fn note_error(&self, state: &mut State, error: TransportError) -> Error {
+        if let TransportError::Corrupt { .. } = &error {
+            return self.break_off(state, &error.to_string());
+        }
+        error.into()
+    }
+
+    /// One attempt to get room.
+    #[inline]
+    pub(super) fn write_now(&self, bytes: usize) -> Result<Room> {
+        self.check_process()?;
+        let mut state = self.state.borrow_mut();
+        self.tend(&mut state);
+        if self.write_buffers.get() >= WRITE_BUFFERS_MAX {
+            return Err(Error::TooManyBuffers { held: self.write_buffers.get() });
+        }
+        if self.control.is_some() && bytes > FLOW_MESSAGE_BYTES_MAX {
+            return Err(Error::TooLong { bytes, bytes_max: FLOW_MESSAGE_BYTES_MAX });
+        }
+        if state.write_ended {
+            return Err(Error::Ended);
+        }
+        if self.is_busy.get()
+            && let Some(room) = self.check_writer(&mut state, bytes)?
+        {
+            return Ok(room);
+        }
+        let mut inner = state.writing.inner.borrow_mut();
+        match inner.transport.acquire_write(bytes) {
+            Ok(Some(slot)) => {
+                inner.outstanding.push(slot.place());
+                drop(inner);
+                self.write_buffers.set(self.write_buffers.get() + 1);
+                Ok(Room::Slot(slot, Rc::clone(&state.writing)))
+            }
+            Ok(None) => Err(Error::WouldBlock),
+            Err(error) => {
+                drop(inner);
+                Err(self.note_error(&mut state, error))
+            }
+        }
+    }
+
+    #[cold]
+    fn check_writer(&self, state: &mut State, bytes: usize) -> Result<Option<Room>> {
+        state.check()?;
+        if state.peer_gone.is_some() {
+            return Err(Error::PeerDied);
+        }
+        let has_room = |path: &Rc<Path>| !matches!(path.inner.borrow().end, End::Open);
+        if !state.draining.iter().all(|(path, _)| has_room(path)) || !state.backlog.is_empty() {
+            return Err(Error::WouldBlock);
+        }
+        if state.late == 0 {
+            return Ok(None);
+        }
+        self.write_buffers.set(self.write_buffers.get() + 1);
+        Ok(Some(Room::Private(vec![0; bytes], Rc::clone(&state.writing))))
+    }
+
+    /// Sends a buffer's first bytes.
+    #[inline]
+    pub(super) fn commit(&self, room: Room, bytes: usize) -> Result<()> {
+        self.check_process()?;
+        self.write_buffers.set(self.write_buffers.get() - 1);
+        let mut state = self.state.borrow_mut();
+        match room {
+            Room::Slot(slot, path) if !path.is_closed.get() => {
+                if state.write_ended {
+                    abandon(&path, slot);
+                    return Err(Error::Ended);
+                }
+                if self.is_busy.get() {
+                    // Room for the records is reserved, or this slot would not exist.
+                    self.end_older(&mut state, Some(path.epoch));
+                }
+                let bytes = bytes.min(slot.len());
+                let mut inner = path.inner.borrow_mut();
+                inner.forget(slot.place());
+                self.counters.sending(bytes);
+                let done = inner.transport.commit(slot, bytes, Record::Data);
+                drop(inner);
+                done.map_err(|error| self.note_error(&mut state, error))?;
+            }
+            room => self.commit_copy(&mut state, room, bytes)?,
+        }
+        self.tend(&mut state);
+        Ok(())
+    }
+
+    #[cold]
+    fn commit_copy(&self, state: &mut State, room: Room, bytes: usize) -> Result<()> {
+        let content = match room {
+            Room::Private(mut content, _) => {
+                content.truncate(bytes);
+                content
+            }
+            Room::Slot(slot, path) => {
+                let content = slot[..bytes.min(slot.len())].to_vec();
+                abandon(&path, slot);
+                state.late = state.late.saturating_sub(1);
+                content
+            }
+        };
+        if state.write_ended {
+            return Err(Error::Ended);
+        }
+        if state.peer_gone.is_some() {
+            return Err(Error::PeerDied);
+        }
+        self.counters.sending(content.len());
+        state.backlog.push_back((content, Record::Data));
+        self.is_busy.set(true);
+        Ok(())
+    }
+
+    /// A buffer comes back unused.
+    pub(super) fn give_back(&self, room: Room) {
+        if !self.birth.is_here() {
+            return;
+        }
+        self.write_buffers.set(self.write_buffers.get() - 1);
+        let mut state = self.state.borrow_mut();
+        if let Room::Slot(slot, path) = room {
+            if path.is_closed.get() && !state.write_ended {
+                state.late = state.late.saturating_sub(1);
+            }
+            abandon(&path, slot);
+        }
+        self.tend(&mut state);
+    }
+
+    /// Ends the writing direction: the record goes behind everything that is committed.
+    pub(super) fn finish(&self) -> Result<()> {
+        self.check_process()?;
+        let mut state = self.state.borrow_mut();
+        self.tend(&mut state);
+        if state.write_ended {
+            return Ok(());
+        }
+        state.check()?;
+        state.write_ended = true;
+        state.backlog.push_back((Vec::new(), Record::EndOfFlow));
+        self.tend_slowly(&mut state);
+        Ok(())
+    }
+
+    /// Brings what is committed on its way; false if something must wait.
+    pub(super) fn flush_all(&self, state: &mut State) -> Result<bool> {
+        self.tend(state);
+        let mut all = !state.wants_room();
+        for path in state.senders() {
+            match path.inner.borrow_mut().transport.flush() {
+                Ok(done) => all &= done,
+                // Said by whoever reads.
+                Err(TransportError::Closed) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(all)
+    }
+
+    pub(super) fn stop_watching(&self) {
+        if let Some(watch) = &mut *self.watch.borrow_mut() {
+            watch.forget();
+        }
+    }
+
+    pub(super) fn message_bytes_max(&self) -> usize {
+        match &self.control {
+            Some(_) => FLOW_MESSAGE_BYTES_MAX,
+            None => self.state.borrow().writing.inner.borrow().transport.message_bytes_max(),
+        }
+    }
+
+    pub(super) fn drain_limit(&self, state: &State) -> Option<Duration> {
+        // A transport that waits for much room does not notice that little has come free.
+        const LOOK_AGAIN: Duration = Duration::from_millis(10);
+        let held = (self.write_buffers.get() > 0).then_some(LOOK_AGAIN);
+        let left = |at: Instant| at.saturating_duration_since(Instant::now());
+        [held, state.next_deadline().map(left)].into_iter().flatten().min()
+    }
+}
+
+fn abandon(path: &Path, slot: crate::transport::WriteSlot) {
+    let mut inner = path.inner.borrow_mut();
+    inner.forget(slot.place());
+    inner.transport.abandon(slot);
+}
+
+fn is_held(path: &Rc<Path>) -> bool {
+    !path.inner.borrow().outstanding.is_empty()
+}
+
+/// Keeps room for the record that ends the path.
+fn reserve_end(path: &Path) {
+    let mut inner = path.inner.borrow_mut();
+    if !matches!(inner.end, End::Open) {
+        return;
+    }
+    match inner.transport.acquire_write(size_of::<u32>()) {
+        Ok(Some(slot)) => inner.end = End::Reserved(slot),
+        Ok(None) => {}
+        // The peer has left, and reads no record.
+        Err(_) => inner.end = End::Sent,
+    }
+}
+
+/// Commits the record that ends the path, and says how many buffers are now late; `None` if there
+/// is no room.
+fn end_path(path: &Path, next: u32) -> Option<usize> {
+    let mut inner = path.inner.borrow_mut();
+    if matches!(inner.end, End::Open) {
+        return None;
+    }
+    // Before the record wakes the peer: it would find itself before a slot that is still held.
+    let late = inner.pass_over_outstanding();
+    path.is_closed.set(true);
+    if let End::Reserved(mut slot) = std::mem::replace(&mut inner.end, End::Sent) {
+        slot.copy_from_slice(&next.to_le_bytes());
+        // A path that fails here is one that the peer has left; it will say so elsewhere.
+        let _ = inner.transport.commit(slot, size_of::<u32>(), Record::EndOfEpoch);
+        let _ = inner.transport.flush();
+    }
+    Some(late)
+}

@@ -1,0 +1,126 @@
+//! What a flow counts, for its page and for its owner.
+
+use std::cell::Cell;
+
+use crate::page::{Counter, Page};
+use crate::protocol::Role;
+
+/// Every so many messages one is timed, and the CPU is looked at.
+const SAMPLE_MESSAGES: u64 = 1024;
+
+/// The counters of one end. Only the flow's thread writes them.
+#[derive(Debug)]
+pub(super) struct Counters {
+    page: Option<Page>,
+    role: Role,
+    pub(super) messages_sent: Cell<u64>,
+    pub(super) bytes_sent: Cell<u64>,
+    pub(super) messages_received: Cell<u64>,
+    pub(super) bytes_received: Cell<u64>,
+    pub(super) sleeps: Cell<u64>,
+    pub(super) moves: Cell<u64>,
+    pub(super) pause_max_ns: Cell<u64>,
+    pub(super) pause_total_ns: Cell<u64>,
+}
+
+impl Counters {
+    pub(super) fn new(page: Option<Page>, role: Role) -> Counters {
+        let counters = Counters {
+            page,
+            role,
+            messages_sent: Cell::new(0),
+            bytes_sent: Cell::new(0),
+            messages_received: Cell::new(0),
+            bytes_received: Cell::new(0),
+            sleeps: Cell::new(0),
+            moves: Cell::new(0),
+            pause_max_ns: Cell::new(0),
+            pause_total_ns: Cell::new(0),
+        };
+        // SAFETY: no arguments.
+        counters.write(Counter::Thread, unsafe { libc::gettid() }.unsigned_abs().into());
+        counters.note_cpu();
+        counters
+    }
+
+    pub(super) fn write(&self, counter: Counter, value: u64) {
+        if let Some(page) = &self.page {
+            page.write(self.role, counter, value);
+        }
+    }
+
+    fn note_cpu(&self) {
+        // SAFETY: no arguments; -1 where there is no such call.
+        let cpu = unsafe { libc::sched_getcpu() };
+        self.write(Counter::Cpu, u64::try_from(cpu + 1).unwrap_or(0));
+    }
+
+    /// A message is about to be committed.
+    #[inline]
+    pub(super) fn sending(&self, bytes: usize) {
+        let number = self.messages_sent.get();
+        if number.is_multiple_of(SAMPLE_MESSAGES) {
+            self.note_cpu();
+            self.write(Counter::SampleTimeNs, monotonic_ns());
+            self.write(Counter::SampleNumber, number + 1);
+        }
+        self.messages_sent.set(number + 1);
+        self.bytes_sent.set(self.bytes_sent.get() + bytes as u64);
+        if let Some(page) = &self.page {
+            page.write(self.role, Counter::MessagesSent, number + 1);
+            page.write(self.role, Counter::BytesSent, self.bytes_sent.get());
+        }
+    }
+
+    /// A message was acquired.
+    #[inline]
+    pub(super) fn received(&self, bytes: usize) {
+        let number = self.messages_received.get();
+        if number.is_multiple_of(SAMPLE_MESSAGES) {
+            self.note_cpu();
+            self.time(number);
+        }
+        self.messages_received.set(number + 1);
+        self.bytes_received.set(self.bytes_received.get() + bytes as u64);
+        if let Some(page) = &self.page {
+            page.write(self.role, Counter::MessagesReceived, number + 1);
+        }
+    }
+
+    /// How long this message was under way, if its sender has timed just this one.
+    fn time(&self, number: u64) {
+        let Some(page) = &self.page else { return };
+        let peer = match self.role {
+            Role::Leader => Role::Follower,
+            Role::Follower => Role::Leader,
+        };
+        let committed_ns = page.read(peer, Counter::SampleTimeNs);
+        let now_ns = monotonic_ns();
+        if page.read(peer, Counter::SampleNumber) != number + 1 || committed_ns > now_ns {
+            return;
+        }
+        let (new, old) = (now_ns - committed_ns, page.read(self.role, Counter::LatencyNs));
+        let smoothed = if old == 0 { new } else { old - old / 8 + new / 8 };
+        self.write(Counter::LatencyNs, smoothed.max(1));
+    }
+
+    pub(super) fn slept(&self) {
+        self.sleeps.set(self.sleeps.get() + 1);
+        self.write(Counter::Sleeps, self.sleeps.get());
+        self.note_cpu();
+    }
+
+    pub(super) fn moved(&self, epoch: u32, pause_ns: u64) {
+        self.write(Counter::EpochWritten, epoch.into());
+        self.moves.set(self.moves.get() + 1);
+        self.pause_max_ns.set(self.pause_max_ns.get().max(pause_ns));
+        self.pause_total_ns.set(self.pause_total_ns.get() + pause_ns);
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}

@@ -1,0 +1,225 @@
+//! From the parts of a flow to its first path.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use megapipe::fork::Birth;
+
+use super::core::{Core, State};
+use super::counters::Counters;
+use super::parts::{FlowParts, Timeouts};
+use super::path::Path;
+use super::{Flow, FlowHandle};
+use crate::agent::Agent;
+use crate::control::driver::{self, Driver, DriverWatch, Shared};
+use crate::control::mailbox::{Mail, Mailbox, Permit};
+use crate::control::moves::Rules;
+use crate::error::{Error, Result};
+use crate::kind::Kind;
+use crate::name::Name;
+use crate::page::{Counter, Page};
+use crate::protocol::{FlowId, Peer, Role};
+use crate::transport::Transport;
+
+type Control = (Arc<Shared>, Arc<Mutex<Driver>>);
+
+/// A flow whose first path is being made, by the agent. It can be sent to the thread that is going
+/// to use the flow; a listener that keeps some of these is not held up by a slow peer. Dropping it
+/// closes the control link.
+pub struct Opening {
+    control: Control,
+    /// Until the flow takes it.
+    page: Option<Page>,
+    birth: Birth,
+    timeouts: Timeouts,
+    deadline: Instant,
+}
+
+impl std::fmt::Debug for Opening {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Opening").field("id", &self.control.0.id).finish_non_exhaustive()
+    }
+}
+
+pub(super) fn handle_of(control: &Control) -> FlowHandle {
+    let (shared, driver) = control;
+    FlowHandle { flow: shared.id, shared: Arc::downgrade(shared), driver: Arc::downgrade(driver) }
+}
+
+impl Opening {
+    /// Begins to make the first path, on the agent's thread.
+    ///
+    /// # Errors
+    /// [`Error::Transport`] for a page that is none, [`Error::System`].
+    pub fn start(parts: FlowParts) -> Result<Opening> {
+        let birth = birth()?;
+        let page = Page::open(parts.page.as_fd())?;
+        let agent = Agent::get()?;
+        let rules = Rules {
+            local: parts.local,
+            protected: parts.protected,
+            own_trust: parts.own_trust,
+            peer_trust: parts.peer_trust,
+        };
+        let shared = Arc::new(Shared {
+            id: parts.id,
+            name: parts.name,
+            role: parts.role,
+            peer: parts.peer,
+            local: parts.local,
+            own_trust: parts.own_trust,
+            mailbox: Arc::new(Mailbox::new()?),
+            reporter: parts.reporter,
+            page: parts.page,
+            path: parts.path,
+            offer_timeout: parts.timeouts.offer,
+            protected: AtomicBool::new(parts.protected),
+            epoch: AtomicU32::new(0),
+            transport: AtomicU32::new(0),
+        });
+        let driver = Driver::new(Arc::clone(&shared), parts.link, rules);
+        if parts.role == Role::Leader {
+            let (driver, first, reason) = (Arc::clone(&driver), parts.first, parts.reason);
+            agent.run(move || driver::lock(&driver).want(first, &reason));
+        }
+        agent.watch(Box::new(DriverWatch(Arc::clone(&driver))));
+        Ok(Opening {
+            control: (shared, driver),
+            page: Some(page),
+            birth,
+            timeouts: parts.timeouts,
+            deadline: Instant::now() + parts.timeouts.offer,
+        })
+    }
+
+    /// Becomes readable when [`Opening::finish`] will not wait, for better or worse.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.control.0.mailbox.bell()
+    }
+
+    /// Whether `finish` will not wait.
+    pub fn is_ready(&self) -> bool {
+        self.control.0.mailbox.wants_attention() || self.deadline <= Instant::now()
+    }
+
+    /// The flow from other threads.
+    pub fn handle(&self) -> FlowHandle {
+        handle_of(&self.control)
+    }
+
+    /// Waits for the first path, on the thread that will use the flow.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there can be none, [`Error::TimedOut`] after [`Timeouts::offer`],
+    /// [`Error::PeerDied`], [`Error::Corrupt`], [`Error::Forked`].
+    pub fn finish(mut self) -> Result<Flow> {
+        if !self.birth.is_here() {
+            return Err(Error::Forked);
+        }
+        let ((epoch, kind, transport, permit), rest) = self.first_path()?;
+        let counters = Counters::new(self.page.take(), self.control.0.role);
+        let path = Rc::new(Path::new(epoch, transport, self.birth, Some(permit)));
+        let shared = Arc::clone(&self.control.0);
+        let core = Core {
+            id: shared.id,
+            name: shared.name.clone(),
+            role: shared.role,
+            peer: shared.peer.clone(),
+            birth: self.birth,
+            timeouts: self.timeouts,
+            mailbox: Arc::clone(&shared.mailbox),
+            control: Some((Arc::clone(&shared), Arc::clone(&self.control.1))),
+            counters,
+            state: RefCell::new(State::new(path)),
+            watch: RefCell::new(None),
+            write_buffers: Cell::new(0),
+            is_busy: Cell::new(false),
+        };
+        core.counters.write(Counter::EpochWritten, epoch.into());
+        core.counters.write(Counter::EpochRead, epoch.into());
+        shared.tell_epoch(epoch, kind);
+        shared.reporter.moved(shared.id, epoch, kind, 0);
+        core.take_mails(rest);
+        Ok(Flow { core: Rc::new(core), _thread: PhantomData })
+    }
+
+    fn first_path(&self) -> Result<(First, VecDeque<Mail>)> {
+        loop {
+            let mut mails = self.control.0.mailbox.take();
+            match mails.pop_front() {
+                None => self.wait()?,
+                Some(Mail::Path { epoch, kind, transport, permit, .. }) => {
+                    return Ok(((epoch, kind, transport, permit), mails));
+                }
+                Some(Mail::Failed { kind, reason }) => {
+                    let reason =
+                        format!("the first path, over {kind}, does not come about: {reason}");
+                    return Err(Error::Refused { reason });
+                }
+                Some(Mail::Gone) => return Err(Error::PeerDied),
+                Some(Mail::Broken { what }) => return Err(Error::Corrupt { what }),
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<()> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::TimedOut);
+        }
+        let mut entry =
+            libc::pollfd { fd: self.descriptor().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let left_ms = i32::try_from((left + Duration::from_micros(999)).as_millis());
+        // SAFETY: the entry outlives the call. What `poll` says does not matter.
+        unsafe { libc::poll(&raw mut entry, 1, left_ms.unwrap_or(i32::MAX)) };
+        Ok(())
+    }
+}
+
+type First = (u32, Kind, Box<dyn Transport>, Permit);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        // The flow has taken the page, and the rest with it.
+        if self.page.is_none() || !self.birth.is_here() {
+            return;
+        }
+        let (shared, driver) = &self.control;
+        shared.reporter.ended(shared.id, "not opened");
+        let driver = Arc::clone(driver);
+        if let Ok(agent) = Agent::get() {
+            agent.run(move || driver::lock(&driver).abandon());
+        }
+    }
+}
+
+fn birth() -> Result<Birth> {
+    Birth::here().map_err(|source| Error::System { call: "a page that fork wipes", source })
+}
+
+/// The heart of a flow without control link.
+pub(super) fn foreign(transport: Box<dyn Transport>, name: Name, peer: Peer) -> Result<Core> {
+    let birth = birth()?;
+    let path = Rc::new(Path::new(1, transport, birth, None));
+    Ok(Core {
+        id: FlowId(0),
+        name,
+        role: Role::Follower,
+        peer,
+        birth,
+        timeouts: Timeouts::default(),
+        mailbox: Arc::new(Mailbox::new()?),
+        control: None,
+        counters: Counters::new(None, Role::Follower),
+        state: RefCell::new(State::new(path)),
+        watch: RefCell::new(None),
+        write_buffers: Cell::new(0),
+        is_busy: Cell::new(false),
+    })
+}

@@ -1,0 +1,137 @@
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::*;
+use crate::error::TransportError;
+use crate::transport::Record;
+
+const FLOW: u64 = 42;
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn sockets() -> (OwnedFd, OwnedFd) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (one.into(), listener.accept().unwrap().0.into())
+}
+
+/// Sends a message each way; gives the errors of the ends instead.
+fn talk(leader: &TlsKeys, follower: &TlsKeys) -> Result<(), Vec<String>> {
+    let (one, other) = sockets();
+    let mut ends = [connect(one, leader).unwrap(), accept(other, follower).unwrap()];
+    let mut received = [false; 2];
+    let mut errors = Vec::new();
+    for end in &mut ends {
+        let mut slot = end.acquire_write(5).unwrap().unwrap();
+        slot.copy_from_slice(b"hello");
+        end.commit(slot, 5, Record::Data).unwrap();
+    }
+    let begin = Instant::now();
+    while received != [true; 2] && errors.len() < 2 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{received:?} {errors:?}");
+        for (end, received) in ends.iter_mut().zip(&mut received) {
+            let read = end.flush().and_then(|_| end.acquire_read());
+            match read {
+                Ok(None) => {}
+                Ok(Some(slot)) => {
+                    *received = &*slot == b"hello";
+                    end.release(slot);
+                }
+                Err(TransportError::Handshake(what)) => errors.push(what),
+                Err(TransportError::Closed) => errors.push("closed".to_owned()),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+fn keys(authority: &Authority, side: Side, trusted: &Authority) -> TlsKeys {
+    authority.issue(FLOW, side, HOUR, trusted.anchor()).unwrap()
+}
+
+#[test]
+fn ends_with_each_others_authorities_agree() {
+    let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
+    let leader = keys(&here, Side::Leader, &there);
+    let follower = keys(&there, Side::Follower, &here);
+    talk(&leader, &follower).unwrap();
+    talk(&follower, &leader).expect("either side may begin");
+}
+
+#[test]
+fn a_wrong_authority_is_refused() {
+    let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
+    let leader = keys(&here, Side::Leader, &there);
+    let stranger = Authority::new("there").unwrap();
+    let errors = talk(&leader, &keys(&stranger, Side::Follower, &here)).unwrap_err();
+    assert!(errors.iter().any(|what| is_about_authority(what)), "{errors:?}");
+    // The other way round it is the accepting end that refuses.
+    let follower = keys(&there, Side::Follower, &here);
+    let errors = talk(&keys(&stranger, Side::Leader, &there), &follower).unwrap_err();
+    assert!(errors.iter().any(|what| is_about_authority(what)), "{errors:?}");
+}
+
+fn is_about_authority(what: &str) -> bool {
+    what.contains("UnknownIssuer") || what.contains("BadSignature")
+}
+
+#[test]
+fn keys_that_have_expired_are_refused() {
+    let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
+    let now = SystemTime::now();
+    let expired = |authority: &Authority, side, trusted: &Authority| {
+        authority.issue_between(FLOW, side, now - 2 * HOUR, now - HOUR, trusted.anchor()).unwrap()
+    };
+    let leader = keys(&here, Side::Leader, &there);
+    let errors = talk(&leader, &expired(&there, Side::Follower, &here)).unwrap_err();
+    assert!(errors.iter().any(|what| what.contains("expired")), "{errors:?}");
+    let follower = keys(&there, Side::Follower, &here);
+    let errors = talk(&expired(&here, Side::Leader, &there), &follower).unwrap_err();
+    assert!(errors.iter().any(|what| what.contains("expired")), "{errors:?}");
+}
+
+#[test]
+fn keys_of_another_flow_are_refused() {
+    let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
+    let leader = keys(&here, Side::Leader, &there);
+    let follower = keys(&there, Side::Follower, &here);
+    let other = there.issue(FLOW + 1, Side::Follower, HOUR, here.anchor()).unwrap();
+    let errors = talk(&leader, &other).unwrap_err();
+    assert!(errors.iter().any(|what| what.contains("not valid for name")), "{errors:?}");
+    let other = here.issue(FLOW + 1, Side::Leader, HOUR, there.anchor()).unwrap();
+    let errors = talk(&other, &follower).unwrap_err();
+    assert!(errors.iter().any(|what| what.contains("not valid for name")), "{errors:?}");
+    let same_side = keys(&there, Side::Leader, &here);
+    talk(&leader, &same_side).expect_err("two leaders are no flow");
+}
+
+#[test]
+fn a_peer_that_speaks_no_tls_is_refused() {
+    let authority = Authority::new("here").unwrap();
+    let (one, other) = sockets();
+    let mut end = accept(one, &keys(&authority, Side::Leader, &authority)).unwrap();
+    let mut plain = stream::from_socket(other, Kind::TcpNodelay).unwrap();
+    let slot = plain.acquire_write(100).unwrap().unwrap();
+    plain.commit(slot, 100, Record::Data).unwrap();
+    let waited = end.wait(crate::transport::Direction::Read, Some(Duration::from_secs(30)));
+    let error = waited.and_then(|_| end.acquire_read()).unwrap_err();
+    assert!(matches!(error, TransportError::Handshake(_)), "{error}");
+}
+
+#[test]
+fn keys_travel_and_no_log_has_them() {
+    let authority = Authority::new("here").unwrap();
+    let keys = keys(&authority, Side::Leader, &authority);
+    let received = through_json(&keys);
+    assert_eq!(received.private_key, keys.private_key);
+    assert_eq!(received.peer_name, "follower.000000000000002a.flow.fable");
+    assert!(!format!("{keys:?}").contains("private_key"));
+    let nonsense = TlsKeys { private_key: vec![1, 2, 3], ..keys };
+    let (one, _other) = sockets();
+    let error = connect(one, &nonsense).err().expect("they are of no use");
+    assert!(error.to_string().contains("of no use"), "{error}");
+}
+
+fn through_json(keys: &TlsKeys) -> TlsKeys {
+    serde_json::from_str(&serde_json::to_string(keys).unwrap()).unwrap()
+}

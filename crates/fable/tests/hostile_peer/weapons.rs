@@ -1,0 +1,188 @@
+//! What a peer can do with the descriptors of an offer.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use fable::Kind;
+use fable::transport::Offer;
+
+use super::Script;
+
+/// Offsets at which the transports keep their words and their first messages.
+const WORDS: usize = 1024;
+
+/// The descriptors of an offer, and the memory behind them.
+pub(crate) struct Weapons {
+    descriptors: Vec<OwnedFd>,
+    memory: *mut u8,
+    memory_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to no thread.
+unsafe impl Send for Weapons {}
+
+impl Weapons {
+    pub(crate) fn new(offer: Offer) -> Weapons {
+        let mut weapons = Weapons {
+            descriptors: offer.descriptors,
+            memory: std::ptr::null_mut(),
+            memory_bytes: 0,
+        };
+        for descriptor in &weapons.descriptors {
+            // SAFETY: plain data, valid when zeroed; the descriptor is ours.
+            let status = unsafe {
+                let mut status: libc::stat = std::mem::zeroed();
+                libc::fstat(descriptor.as_raw_fd(), &raw mut status);
+                status
+            };
+            if status.st_mode & libc::S_IFMT == libc::S_IFREG {
+                weapons.memory_bytes = status.st_size as usize;
+                // SAFETY: a new mapping of the whole file.
+                let memory = unsafe {
+                    libc::mmap(
+                        std::ptr::null_mut(),
+                        weapons.memory_bytes,
+                        libc::PROT_READ | libc::PROT_WRITE,
+                        libc::MAP_SHARED,
+                        descriptor.as_raw_fd(),
+                        0,
+                    )
+                };
+                assert_ne!(memory, libc::MAP_FAILED);
+                weapons.memory = memory.cast();
+            }
+        }
+        for descriptor in &weapons.descriptors {
+            // The peer may do this at any time: then calls that rely on the flag would block.
+            // SAFETY: plain system calls on a descriptor of ours.
+            unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFL, 0) };
+        }
+        weapons
+    }
+
+    pub(crate) fn attack(&mut self, kind: Kind, script: &mut Script<'_>) {
+        match script.byte() % 8 {
+            0 => self.write_word(script.word(), script),
+            1 | 2 => {
+                let word = near_valid(kind, script);
+                self.write_word(word, script);
+            }
+            3 => {
+                let bytes: Vec<u8> = (0..script.small() % 64).map(|_| script.byte()).collect();
+                self.send(&bytes, script);
+            }
+            4 | 5 => {
+                let mut bytes = near_valid(kind, script).to_le_bytes().to_vec();
+                bytes.resize(8 + script.small() % 300, 7);
+                self.send(&bytes, script);
+            }
+            6 => self.receive(script),
+            _ => {
+                if script.byte() == 255 && !self.descriptors.is_empty() {
+                    let place = usize::from(script.byte()) % self.descriptors.len();
+                    self.descriptors.swap_remove(place);
+                }
+            }
+        }
+    }
+
+    fn write_word(&mut self, word: u64, script: &mut Script<'_>) {
+        if self.memory_bytes == 0 {
+            return;
+        }
+        let anywhere = script.word() as usize % (self.memory_bytes / 8) * 8;
+        let offset = match script.byte() % 4 {
+            0 => anywhere,
+            1 => anywhere % WORDS,
+            // The beginnings of rings and messages, behind the page of words.
+            2 => (4096 + anywhere % 256) % self.memory_bytes,
+            _ => (self.memory_bytes / 2 + 2048 + anywhere % 256) % self.memory_bytes / 8 * 8,
+        };
+        // SAFETY: within the mapping, and aligned; other users of it look at atomics or expect
+        // anything.
+        unsafe { self.memory.add(offset).cast::<u64>().write_volatile(word) };
+    }
+
+    fn pick(&self, script: &mut Script<'_>) -> Option<RawFd> {
+        let count = self.descriptors.len();
+        let place = usize::from(script.byte()).checked_rem(count)?;
+        Some(self.descriptors[place].as_raw_fd())
+    }
+
+    fn send(&self, bytes: &[u8], script: &mut Script<'_>) {
+        if let Some(descriptor) = self.pick(script)
+            && is_ready(descriptor, libc::POLLOUT)
+        {
+            let piece = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
+            // SAFETY: the bytes are valid; what cannot be written to, or is the memory itself, is
+            // refused or does what a peer may do.
+            unsafe {
+                libc::pwritev2(descriptor, &raw const piece, 1, -1, libc::RWF_NOWAIT);
+            }
+        }
+    }
+
+    fn receive(&self, script: &mut Script<'_>) {
+        let mut room = [0_u8; 4096];
+        if let Some(descriptor) = self.pick(script)
+            && is_ready(descriptor, libc::POLLIN)
+        {
+            // SAFETY: the room is valid for its length.
+            unsafe { libc::read(descriptor, room.as_mut_ptr().cast(), room.len()) };
+        }
+    }
+}
+
+impl Drop for Weapons {
+    fn drop(&mut self) {
+        if self.memory_bytes > 0 {
+            // SAFETY: our mapping, which nobody else knows.
+            unsafe { libc::munmap(self.memory.cast(), self.memory_bytes) };
+        }
+    }
+}
+
+fn is_ready(descriptor: RawFd, events: i16) -> bool {
+    let mut entry = libc::pollfd { fd: descriptor, events, revents: 0 };
+    // SAFETY: one entry, which outlives the call.
+    unsafe { libc::poll(&raw mut entry, 1, 0) == 1 && entry.revents & events != 0 }
+}
+
+/// A word that the kind's end might believe.
+fn near_valid(kind: Kind, script: &mut Script<'_>) -> u64 {
+    let record = match script.byte() % 8 {
+        0 => script.byte(),
+        choice => choice % 3 + 1,
+    };
+    let bytes = script.small() as u64;
+    let twist = if script.byte().is_multiple_of(8) { 1 << (script.byte() % 64) } else { 0 };
+    let word = match kind {
+        Kind::MempipeFutex(_) | Kind::MempipeSpin(_) => {
+            let units = match script.byte() % 4 {
+                0 => script.small() as u64,
+                _ => (bytes + 15) / 8,
+            };
+            let record = if script.byte().is_multiple_of(4) { 0xff } else { u64::from(record) };
+            match script.byte() % 4 {
+                // A position: what the peer has read.
+                0 => script.small() as u64 & !7,
+                _ => bytes | units << 32 | record << 56,
+            }
+        }
+        Kind::ShmemPipe(_) => {
+            let granule = script.small() as u64 % 1200;
+            match script.byte() % 3 {
+                0 => granule | 0xff << 56,
+                _ => granule | bytes << 24 | u64::from(record) << 56,
+            }
+        }
+        Kind::Cacheline => {
+            let sequence = script.small() as u64 % 8;
+            let read = script.small() as u64 % 8;
+            sequence << 36 | read << 8 | u64::from(record) << 6 | (bytes % 64)
+        }
+        // A header, or what was read.
+        _ if script.byte().is_multiple_of(4) => bytes,
+        _ => bytes | u64::from(record) << 32,
+    };
+    word ^ twist
+}
