@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::etcd::Outcome;
 use super::outbox::Outbox;
 use super::records::{HostRecord, Key, NameRecord};
-use super::view::View;
+use super::view::{HOSTS_MAX, View};
 use super::wire::{Bytes, EventKind, KeyValue, Number};
 use crate::cluster_link::ClusterEvent;
 
@@ -34,6 +34,8 @@ pub(super) struct State {
     pub(super) view: View,
     pub(super) host_record: HostRecord,
     wanted: BTreeMap<Name, Peer>,
+    /// Authorities (DER) of hosts that came with a genuine ticket before etcd told of them.
+    introduced: BTreeMap<String, Vec<u8>>,
     /// Lease and epoch under which the daemon was told that a name stands.
     published: BTreeMap<Name, (i64, i64)>,
     /// Where something else stands, that only its owner can remove.
@@ -76,6 +78,7 @@ impl State {
             view: View::new(zone, host),
             host_record,
             wanted: BTreeMap::new(),
+            introduced: BTreeMap::new(),
             published: BTreeMap::new(),
             blocked: BTreeSet::new(),
         }
@@ -91,6 +94,19 @@ impl State {
         self.wanted.remove(name);
         self.published.remove(name);
         self.blocked.remove(&Key::Name(name.clone()));
+    }
+
+    /// Notes the authority of a host whose ticket was genuine.
+    pub(super) fn introduce(&mut self, host: &str, authority: Vec<u8>) {
+        if self.view.host(host).is_none() && self.introduced.len() < HOSTS_MAX {
+            self.introduced.insert(host.to_owned(), authority);
+        }
+    }
+
+    /// The certificate of a host's authority: what etcd says of it counts, if it says anything.
+    pub(super) fn authority_of(&self, host: &str) -> Option<Vec<u8>> {
+        let listed = self.view.host(host).and_then(|entry| entry.record.authority());
+        listed.or_else(|| self.introduced.get(host).cloned())
     }
 
     /// Gives every key another chance.
@@ -115,6 +131,9 @@ impl State {
             }
             Key::Secret => false,
         };
+        if let Key::Host(host) = &key {
+            self.introduced.remove(host);
+        }
         self.blocked.remove(&key);
         (concerns_us, events)
     }

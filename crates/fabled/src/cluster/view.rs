@@ -14,7 +14,7 @@ use crate::cluster_link::{ClusterEvent, RemoteName};
 
 /// Names of a zone; what comes after these is ignored.
 pub(super) const NAMES_MAX: usize = 64 * 1024;
-const HOSTS_MAX: usize = 4096;
+pub(super) const HOSTS_MAX: usize = 4096;
 /// How long tickets under a replaced secret are still taken: longer than a ticket lives.
 const FORMER_SECRET_LIFE: Duration = Duration::from_secs(90);
 

@@ -110,6 +110,10 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if thread::panicking() {
+            let log = fs::read_to_string(self.directory.path().join("log"));
+            eprintln!("the daemon's log:\n{}", log.unwrap_or_default());
+        }
     }
 }
 
