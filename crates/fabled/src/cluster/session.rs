@@ -11,7 +11,7 @@ use super::etcd::{Client, EtcdError, Outcome, Watch};
 use super::records::{Key, KeyRecord, SECRET_BYTES, prefix};
 use super::registry::{Shared, Step};
 use super::view::NAMES_MAX;
-use super::wire::Compare;
+use super::wire::{Compare, EventKind};
 use super::{interfaces, random};
 use crate::cluster_link::ClusterEvent;
 
@@ -133,12 +133,19 @@ impl Session {
             return Ok(());
         };
         let outcome = self.client.put_if(Compare::absent(&path), &path, &value, 0).await?;
-        let step = Step::Create { key: Key::Secret, value };
-        if let Outcome::Differs(..) = outcome {
-            // It stands: the listing, or the watch, has brought it.
-            return Ok(());
-        }
-        self.shared.lock().conclude(step, outcome, 0, Instant::now());
+        let mut state = self.shared.lock();
+        let events = match outcome {
+            // Not left to the watch: a ticket that is signed with it may be there sooner.
+            Outcome::Differs(_, Some(entry)) => {
+                state.apply(&EventKind::Put, &entry, Instant::now()).1
+            }
+            other => {
+                let step = Step::Create { key: Key::Secret, value };
+                state.conclude(step, other, 0, Instant::now())
+            }
+        };
+        drop(state);
+        self.shared.push_all(events);
         Ok(())
     }
 }

@@ -85,13 +85,13 @@ fn etcd_restarts_without_its_data() {
     etcd.kill();
     a.expect_down();
     b.expect_down();
-    [0, 1].map(|index| network.cut(index));
+    (0..2).for_each(|index| network.cut(index));
     etcd.start_again_without_data(&network);
     // The new store is further than the old one was when the hosts come back.
     for round in 0..20 {
         Etcd::control(&network, &format!("put /elsewhere {round}"));
     }
-    [1, 0].map(|index| network.mend(index));
+    (0..2).rev().for_each(|index| network.mend(index));
     b.expect_up();
     for name in ["fable://kv/1", "fable://kv/2"] {
         a.published(name);

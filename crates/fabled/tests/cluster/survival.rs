@@ -1,5 +1,5 @@
-//! What flows between hosts outlive, what names do not, and what strangers cannot do: whole daemons,
-//! and processes that speak to them.
+//! What flows between hosts outlive, what names do not, and what strangers cannot do: whole
+//! daemons, and processes that speak to them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
