@@ -121,6 +121,7 @@ impl State {
         entry: &KeyValue,
         now: Instant,
     ) -> (bool, Vec<ClusterEvent>) {
+        self.view.watched = self.view.watched.max(entry.mod_revision.0);
         let events = self.view.apply(kind, entry, now);
         let Ok(key) = Key::parse(&self.zone, &entry.key.0) else { return (false, events) };
         let concerns_us = match &key {
@@ -201,6 +202,11 @@ impl State {
         now: Instant,
     ) -> Vec<ClusterEvent> {
         let mut events = Vec::new();
+        let (Outcome::Done(revision) | Outcome::Differs(revision, _)) = &outcome;
+        if self.view.watched > *revision {
+            // The watch was faster, and has told of what came after this, too.
+            return events;
+        }
         let (key, value) = match step {
             Step::Create { key, value } | Step::Replace { key, value, .. } => (key, Some(value)),
             Step::Delete { key, .. } => (key, None),
@@ -371,6 +377,22 @@ mod tests {
         assert!(state.plan(LEASE).is_empty());
         let gone = KeyValue { mod_revision: Number(6), ..theirs };
         assert!(state.apply(&EventKind::Delete, &gone, now).0);
+        assert!(matches!(&state.plan(LEASE)[..], [Step::Create { .. }]));
+    }
+
+    #[test]
+    fn an_answer_that_the_watch_has_overtaken_blocks_nothing() {
+        let mut state = state("a", "authority");
+        settle(&mut state, LEASE, 1);
+        state.publish(&kv(), &owner(1));
+        let now = Instant::now();
+        let theirs = left_by("b", "authority of b", 5);
+        let gone = KeyValue { mod_revision: Number(6), ..theirs.clone() };
+        let step = state.plan(LEASE).remove(0);
+        state.apply(&EventKind::Put, &theirs, now);
+        state.apply(&EventKind::Delete, &gone, now);
+        let events = state.conclude(step, Outcome::Differs(5, Some(theirs)), LEASE, now);
+        assert!(events.is_empty(), "{events:?}");
         assert!(matches!(&state.plan(LEASE)[..], [Step::Create { .. }]));
     }
 

@@ -137,7 +137,7 @@ impl Session {
         let events = match outcome {
             // Not left to the watch: a ticket that is signed with it may be there sooner.
             Outcome::Differs(_, Some(entry)) => {
-                state.apply(&EventKind::Put, &entry, Instant::now()).1
+                state.view.apply(&EventKind::Put, &entry, Instant::now())
             }
             other => {
                 let step = Step::Create { key: Key::Secret, value };

@@ -48,6 +48,8 @@ pub(super) struct View {
     /// Which store the secret came from.
     store: Option<String>,
     revision: i64,
+    /// Up to where listing and watch have told of everything.
+    pub(super) watched: i64,
 }
 
 impl View {
@@ -65,6 +67,7 @@ impl View {
     ) -> Vec<ClusterEvent> {
         let was_lost = listing.revision < self.revision || self.is_other_store(listing);
         self.revision = listing.revision;
+        self.watched = listing.revision;
         let found: BTreeSet<Key> = listing
             .entries
             .iter()
