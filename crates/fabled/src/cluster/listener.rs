@@ -76,12 +76,13 @@ async fn admit(
 ) -> Result<(std::net::TcpStream, Ticket), Refusal> {
     let line = timeout(DEADLINE, read_line(&mut stream)).await.map_err(|_| Refusal::TooSlow)??;
     let secrets = shared.lock().view.secrets(Instant::now());
-    let ticket = inspector.lock().unwrap_or_else(PoisonError::into_inner).open(
+    let (ticket, authority) = inspector.lock().unwrap_or_else(PoisonError::into_inner).open(
         &line,
         host,
         &secrets,
         SystemTime::now(),
     )?;
+    shared.lock().introduce(&ticket.peer.host, authority);
     Ok((stream.into_std()?, ticket))
 }
 
@@ -141,7 +142,8 @@ mod tests {
             let key = KeyValue {
                 key: Bytes::of("/fable/zone/key"),
                 value: Bytes(
-                    serde_json::to_vec(&crate::cluster::records::KeyRecord::new(&SECRET)).unwrap(),
+                    serde_json::to_vec(&crate::cluster::records::KeyRecord::new(&SECRET, [0; 16]))
+                        .unwrap(),
                 ),
                 ..KeyValue::default()
             };
@@ -191,7 +193,8 @@ mod tests {
     }
 
     fn line(nonce: u8) -> Vec<u8> {
-        let mut line = seal(&ticket(), "b", &SECRET, [nonce; 16], SystemTime::now()).unwrap();
+        let mut line =
+            seal(&ticket(), "b", b"authority", &SECRET, [nonce; 16], SystemTime::now()).unwrap();
         line.push('\n');
         line.into_bytes()
     }
@@ -213,6 +216,7 @@ mod tests {
         client.write_all(&[&line(1)[..], b"\nbehind\n"].concat()).unwrap();
         let (mut stream, admitted) = serving.admitted();
         assert_eq!(admitted, ticket());
+        assert_eq!(serving.shared.lock().authority_of("a").unwrap(), b"authority");
         stream.set_nonblocking(false).unwrap();
         let mut rest = [0; 8];
         stream.read_exact(&mut rest).unwrap();

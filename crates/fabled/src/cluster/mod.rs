@@ -206,18 +206,21 @@ impl Cluster for Member {
             let reason = "this host has not joined its zone yet: is etcd running?".to_owned();
             ClusterError { reason }
         })?;
-        ticket::seal(ticket, host, &secret, random(), SystemTime::now()).ok_or_else(|| {
-            let reason = "the ticket is too long: the program's name must be shorter".to_owned();
-            ClusterError { reason }
-        })
+        let authority = self.authority.certificate();
+        ticket::seal(ticket, host, authority, &secret, random(), SystemTime::now()).ok_or_else(
+            || {
+                let reason =
+                    "the ticket is too long: the program's name must be shorter".to_owned();
+                ClusterError { reason }
+            },
+        )
     }
 
     fn keys(&mut self, flow: FlowId, role: Role, peer_host: &str) -> Result<TlsKeys, ClusterError> {
         let authority = if peer_host == self.host {
             Some(self.authority.certificate().to_vec())
         } else {
-            let state = self.shared.lock();
-            state.view.host(peer_host).and_then(|entry| entry.record.authority())
+            self.shared.lock().authority_of(peer_host)
         };
         let authority = authority.ok_or_else(|| {
             let reason = format!("host {peer_host} is not in the zone: is its daemon running?");

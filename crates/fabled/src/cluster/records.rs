@@ -52,11 +52,14 @@ pub(super) struct HostRecord {
     authority: String,
 }
 
-/// The secret of a zone, base64, with which tickets are signed.
+/// The secret of a zone, with which tickets are signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeyRecord {
     version: u32,
+    /// In base64.
     secret: String,
+    /// Drawn whenever this record is created: another one means that etcd has lost its data since.
+    pub(super) store: String,
 }
 
 /// Why a value is no record.
@@ -164,22 +167,31 @@ impl HostRecord {
 }
 
 impl KeyRecord {
-    pub(super) fn new(secret: &[u8; SECRET_BYTES]) -> KeyRecord {
-        KeyRecord { version: VERSION, secret: STANDARD.encode(secret) }
+    pub(super) fn new(secret: &[u8; SECRET_BYTES], store: [u8; 16]) -> KeyRecord {
+        let (secret, store) = (STANDARD.encode(secret), hexadecimal(&store));
+        KeyRecord { version: VERSION, secret, store }
     }
 
-    pub(super) fn parse(value: &[u8]) -> Result<[u8; SECRET_BYTES], BadRecord> {
+    pub(super) fn parse(value: &[u8]) -> Result<KeyRecord, BadRecord> {
         let record: KeyRecord = parse(value, |record: &KeyRecord| record.version)?;
-        let secret = STANDARD.decode(&record.secret).ok();
-        let secret = secret.and_then(|secret| secret.try_into().ok());
-        secret.ok_or(BadRecord::Content("its secret has not 256 bits"))
+        check(record.secret().is_some(), "its secret has not 256 bits")?;
+        check(is_label(&record.store), "its store has no name")?;
+        Ok(record)
+    }
+
+    pub(super) fn secret(&self) -> Option<[u8; SECRET_BYTES]> {
+        STANDARD.decode(&self.secret).ok()?.try_into().ok()
     }
 }
 
 /// Tells daemons apart that give their host the same name: their authority's fingerprint.
 pub(super) fn identity_of(authority: &[u8]) -> String {
     let digest = digest::digest(&digest::SHA256, authority);
-    digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    hexadecimal(&digest.as_ref()[..16])
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn parse<'a, T: Deserialize<'a>>(
@@ -247,8 +259,9 @@ mod tests {
         let host = HostRecord::new(&["10.0.0.1:7000".parse().unwrap()], b"certificate");
         assert_eq!(HostRecord::parse(&serde_json::to_vec(&host).unwrap()).unwrap(), host);
         assert_eq!(host.authority().unwrap(), b"certificate");
-        let key = KeyRecord::new(&[7; SECRET_BYTES]);
-        assert_eq!(KeyRecord::parse(&serde_json::to_vec(&key).unwrap()).unwrap(), [7; 32]);
+        let key = KeyRecord::new(&[7; SECRET_BYTES], [1; 16]);
+        assert_eq!(KeyRecord::parse(&serde_json::to_vec(&key).unwrap()).unwrap(), key);
+        assert_eq!(key.secret(), Some([7; SECRET_BYTES]));
     }
 
     #[test]
@@ -277,7 +290,7 @@ mod tests {
             let value = serde_json::to_vec(&HostRecord::new(&addresses, b"")).unwrap();
             assert!(HostRecord::parse(&value).is_err());
         }
-        let short = r#"{"version":1,"secret":"AAAA"}"#;
+        let short = r#"{"version":1,"secret":"AAAA","store":"a"}"#;
         assert!(KeyRecord::parse(short.as_bytes()).is_err());
     }
 }

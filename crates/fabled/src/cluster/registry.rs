@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::etcd::Outcome;
 use super::outbox::Outbox;
 use super::records::{HostRecord, Key, NameRecord};
-use super::view::View;
+use super::view::{HOSTS_MAX, View};
 use super::wire::{Bytes, EventKind, KeyValue, Number};
 use crate::cluster_link::ClusterEvent;
 
@@ -34,6 +34,8 @@ pub(super) struct State {
     pub(super) view: View,
     pub(super) host_record: HostRecord,
     wanted: BTreeMap<Name, Peer>,
+    /// Authorities (DER) of hosts that came with a genuine ticket before etcd told of them.
+    introduced: BTreeMap<String, Vec<u8>>,
     /// Lease and epoch under which the daemon was told that a name stands.
     published: BTreeMap<Name, (i64, i64)>,
     /// Where something else stands, that only its owner can remove.
@@ -76,6 +78,7 @@ impl State {
             view: View::new(zone, host),
             host_record,
             wanted: BTreeMap::new(),
+            introduced: BTreeMap::new(),
             published: BTreeMap::new(),
             blocked: BTreeSet::new(),
         }
@@ -93,6 +96,19 @@ impl State {
         self.blocked.remove(&Key::Name(name.clone()));
     }
 
+    /// Notes the authority of a host whose ticket was genuine.
+    pub(super) fn introduce(&mut self, host: &str, authority: Vec<u8>) {
+        if self.view.host(host).is_none() && self.introduced.len() < HOSTS_MAX {
+            self.introduced.insert(host.to_owned(), authority);
+        }
+    }
+
+    /// The certificate of a host's authority: what etcd says of it counts, if it says anything.
+    pub(super) fn authority_of(&self, host: &str) -> Option<Vec<u8>> {
+        let listed = self.view.host(host).and_then(|entry| entry.record.authority());
+        listed.or_else(|| self.introduced.get(host).cloned())
+    }
+
     /// Gives every key another chance.
     pub(super) fn unblock(&mut self) {
         self.blocked.clear();
@@ -105,6 +121,7 @@ impl State {
         entry: &KeyValue,
         now: Instant,
     ) -> (bool, Vec<ClusterEvent>) {
+        self.view.watched = self.view.watched.max(entry.mod_revision.0);
         let events = self.view.apply(kind, entry, now);
         let Ok(key) = Key::parse(&self.zone, &entry.key.0) else { return (false, events) };
         let concerns_us = match &key {
@@ -115,6 +132,9 @@ impl State {
             }
             Key::Secret => false,
         };
+        if let Key::Host(host) = &key {
+            self.introduced.remove(host);
+        }
         self.blocked.remove(&key);
         (concerns_us, events)
     }
@@ -182,6 +202,11 @@ impl State {
         now: Instant,
     ) -> Vec<ClusterEvent> {
         let mut events = Vec::new();
+        let (Outcome::Done(revision) | Outcome::Differs(revision, _)) = &outcome;
+        if self.view.watched > *revision {
+            // The watch was faster, and has told of what came after this, too.
+            return events;
+        }
         let (key, value) = match step {
             Step::Create { key, value } | Step::Replace { key, value, .. } => (key, Some(value)),
             Step::Delete { key, .. } => (key, None),
@@ -352,6 +377,22 @@ mod tests {
         assert!(state.plan(LEASE).is_empty());
         let gone = KeyValue { mod_revision: Number(6), ..theirs };
         assert!(state.apply(&EventKind::Delete, &gone, now).0);
+        assert!(matches!(&state.plan(LEASE)[..], [Step::Create { .. }]));
+    }
+
+    #[test]
+    fn an_answer_that_the_watch_has_overtaken_blocks_nothing() {
+        let mut state = state("a", "authority");
+        settle(&mut state, LEASE, 1);
+        state.publish(&kv(), &owner(1));
+        let now = Instant::now();
+        let theirs = left_by("b", "authority of b", 5);
+        let gone = KeyValue { mod_revision: Number(6), ..theirs.clone() };
+        let step = state.plan(LEASE).remove(0);
+        state.apply(&EventKind::Put, &theirs, now);
+        state.apply(&EventKind::Delete, &gone, now);
+        let events = state.conclude(step, Outcome::Differs(5, Some(theirs)), LEASE, now);
+        assert!(events.is_empty(), "{events:?}");
         assert!(matches!(&state.plan(LEASE)[..], [Step::Create { .. }]));
     }
 

@@ -11,7 +11,7 @@ use super::etcd::{Client, EtcdError, Outcome, Watch};
 use super::records::{Key, KeyRecord, SECRET_BYTES, prefix};
 use super::registry::{Shared, Step};
 use super::view::NAMES_MAX;
-use super::wire::Compare;
+use super::wire::{Compare, EventKind};
 use super::{interfaces, random};
 use crate::cluster_link::ClusterEvent;
 
@@ -129,14 +129,23 @@ impl Session {
         let known = self.shared.lock().view.secret().copied();
         let secret = known.unwrap_or_else(random::<SECRET_BYTES>);
         let Some(path) = Key::Secret.path(&self.zone) else { return Ok(()) };
-        let Ok(value) = serde_json::to_vec(&KeyRecord::new(&secret)) else { return Ok(()) };
-        let outcome = self.client.put_if(Compare::absent(&path), &path, &value, 0).await?;
-        let step = Step::Create { key: Key::Secret, value };
-        if let Outcome::Differs(..) = outcome {
-            // It stands: the listing, or the watch, has brought it.
+        let Ok(value) = serde_json::to_vec(&KeyRecord::new(&secret, random())) else {
             return Ok(());
-        }
-        self.shared.lock().conclude(step, outcome, 0, Instant::now());
+        };
+        let outcome = self.client.put_if(Compare::absent(&path), &path, &value, 0).await?;
+        let mut state = self.shared.lock();
+        let events = match outcome {
+            // Not left to the watch: a ticket that is signed with it may be there sooner.
+            Outcome::Differs(_, Some(entry)) => {
+                state.view.apply(&EventKind::Put, &entry, Instant::now())
+            }
+            other => {
+                let step = Step::Create { key: Key::Secret, value };
+                state.conclude(step, other, 0, Instant::now())
+            }
+        };
+        drop(state);
+        self.shared.push_all(events);
         Ok(())
     }
 }

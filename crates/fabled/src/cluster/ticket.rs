@@ -57,6 +57,9 @@ struct Text {
     #[serde(flatten)]
     ticket: Ticket,
     target: String,
+    /// The certificate of the authority of the host that signs, DER in base64: the other host may
+    /// not have heard of this one yet.
+    authority: String,
     /// Seconds since 1970.
     expires_s: u64,
     /// 128 random bits in base64.
@@ -68,6 +71,7 @@ struct Text {
 pub(super) fn seal(
     ticket: &Ticket,
     target: &str,
+    authority: &[u8],
     secret: &[u8; SECRET_BYTES],
     nonce: [u8; 16],
     now: SystemTime,
@@ -75,6 +79,7 @@ pub(super) fn seal(
     let text = Text {
         ticket: ticket.clone(),
         target: target.to_owned(),
+        authority: STANDARD.encode(authority),
         expires_s: seconds(now + LIFE),
         nonce: STANDARD.encode(nonce),
     };
@@ -92,14 +97,15 @@ pub(super) struct Inspector {
 }
 
 impl Inspector {
-    /// Reads a line, without its end, that was written under one of these secrets for `host`.
+    /// Reads a line, without its end, that was written under one of these secrets for `host`: the
+    /// ticket, and the certificate of the authority of the host that it comes from.
     pub(super) fn open(
         &mut self,
         line: &[u8],
         host: &str,
         secrets: &[[u8; SECRET_BYTES]],
         now: SystemTime,
-    ) -> Result<Ticket, BadTicket> {
+    ) -> Result<(Ticket, Vec<u8>), BadTicket> {
         if line.len() > LINE_BYTES_MAX {
             return Err(BadTicket::Malformed);
         }
@@ -116,6 +122,7 @@ impl Inspector {
         if text.target != host {
             return Err(BadTicket::Target(text.target));
         }
+        let authority = STANDARD.decode(&text.authority).map_err(|_| BadTicket::Malformed)?;
         let now_s = seconds(now);
         if text.expires_s <= now_s {
             return Err(BadTicket::Expired);
@@ -124,7 +131,7 @@ impl Inspector {
             return Err(BadTicket::TooLong);
         }
         self.remember(text.nonce, text.expires_s, now_s)?;
-        Ok(text.ticket)
+        Ok((text.ticket, authority))
     }
 
     fn remember(&mut self, nonce: String, expires_s: u64, now_s: u64) -> Result<(), BadTicket> {
@@ -169,16 +176,16 @@ pub(super) mod tests {
     }
 
     fn sealed(nonce: u8) -> String {
-        seal(&ticket(), "b", &SECRET, [nonce; 16], SystemTime::now()).unwrap()
+        seal(&ticket(), "b", b"authority", &SECRET, [nonce; 16], SystemTime::now()).unwrap()
     }
 
-    fn open(line: &str) -> Result<Ticket, BadTicket> {
+    fn open(line: &str) -> Result<(Ticket, Vec<u8>), BadTicket> {
         Inspector::default().open(line.as_bytes(), "b", &[SECRET], SystemTime::now())
     }
 
     #[test]
     fn a_ticket_says_what_was_signed() {
-        assert_eq!(open(&sealed(1)).unwrap(), ticket());
+        assert_eq!(open(&sealed(1)).unwrap(), (ticket(), b"authority".to_vec()));
         let old_secret_too = [[6; SECRET_BYTES], SECRET];
         let line = sealed(1);
         let mut inspector = Inspector::default();
@@ -195,7 +202,8 @@ pub(super) mod tests {
     fn no_field_can_be_changed() {
         let line: Line = serde_json::from_str(&sealed(1)).unwrap();
         let text: serde_json::Value = serde_json::from_str(&line.ticket).unwrap();
-        let changes: [(&str, serde_json::Value); 12] = [
+        let changes: [(&str, serde_json::Value); 13] = [
+            ("/authority", "AAAA".into()),
             ("/flow", 1.into()),
             ("/name", "fable://other/1".into()),
             ("/peer/host", "c".into()),
@@ -224,7 +232,7 @@ pub(super) mod tests {
     fn a_ticket_is_good_for_one_host_one_minute_and_one_time() {
         let now = SystemTime::now();
         let mut inspector = Inspector::default();
-        let line = seal(&ticket(), "b", &SECRET, [1; 16], now).unwrap();
+        let line = seal(&ticket(), "b", b"authority", &SECRET, [1; 16], now).unwrap();
         let mut open = |host: &str, now| inspector.open(line.as_bytes(), host, &[SECRET], now);
         assert_eq!(open("a", now), Err(BadTicket::Target("b".to_owned())));
         assert_eq!(open("b", now + LIFE), Err(BadTicket::Expired));
@@ -257,6 +265,6 @@ pub(super) mod tests {
         }
         let mut endless = ticket();
         endless.peer.program = "x".repeat(LINE_BYTES_MAX);
-        assert_eq!(seal(&endless, "b", &SECRET, [1; 16], SystemTime::now()), None);
+        assert_eq!(seal(&endless, "b", b"", &SECRET, [1; 16], SystemTime::now()), None);
     }
 }

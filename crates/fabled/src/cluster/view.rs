@@ -14,7 +14,7 @@ use crate::cluster_link::{ClusterEvent, RemoteName};
 
 /// Names of a zone; what comes after these is ignored.
 pub(super) const NAMES_MAX: usize = 64 * 1024;
-const HOSTS_MAX: usize = 4096;
+pub(super) const HOSTS_MAX: usize = 4096;
 /// How long tickets under a replaced secret are still taken: longer than a ticket lives.
 const FORMER_SECRET_LIFE: Duration = Duration::from_secs(90);
 
@@ -45,7 +45,11 @@ pub(super) struct View {
     hosts: BTreeMap<String, Entry<HostRecord>>,
     secret: Option<[u8; SECRET_BYTES]>,
     former_secret: Option<([u8; SECRET_BYTES], Instant)>,
+    /// Which store the secret came from.
+    store: Option<String>,
     revision: i64,
+    /// Up to where listing and watch have told of everything.
+    pub(super) watched: i64,
 }
 
 impl View {
@@ -53,16 +57,17 @@ impl View {
         View { zone: zone.to_owned(), host: host.to_owned(), ..View::default() }
     }
 
-    /// Takes over a listing of the whole zone. If the store has gone back in time, it was lost or
-    /// restored: then what is missing is kept for `grace`, because its owners still live.
+    /// Takes over a listing of the whole zone. If the store is another one, or has gone back in
+    /// time, then what is missing is kept for `grace`, because its owners still live.
     pub(super) fn replace(
         &mut self,
         listing: &Listing,
         now: Instant,
         grace: Duration,
     ) -> Vec<ClusterEvent> {
-        let went_back = listing.revision < self.revision;
+        let was_lost = listing.revision < self.revision || self.is_other_store(listing);
         self.revision = listing.revision;
+        self.watched = listing.revision;
         let found: BTreeSet<Key> = listing
             .entries
             .iter()
@@ -71,13 +76,13 @@ impl View {
         let missing: Vec<Key> = self.keys().filter(|key| !found.contains(key)).collect();
         let mut events = Vec::new();
         for key in missing {
-            if went_back && !self.is_own(&key) {
+            if was_lost && !self.is_own(&key) {
                 self.doubt(&key, now + grace);
             } else {
                 events.extend(self.remove(&key));
             }
         }
-        if went_back {
+        if was_lost {
             self.forget_revisions();
         }
         for entry in &listing.entries {
@@ -168,6 +173,14 @@ impl View {
         self.secret.into_iter().chain(former.map(|(secret, _)| secret)).collect()
     }
 
+    fn is_other_store(&self, listing: &Listing) -> bool {
+        let found = listing.entries.iter().find_map(|entry| {
+            let key = Key::parse(&self.zone, &entry.key.0).ok().filter(|key| *key == Key::Secret);
+            key.and_then(|_| KeyRecord::parse(&entry.value.0).ok())
+        });
+        self.store.is_some() && self.store != found.map(|record| record.store)
+    }
+
     /// A name that another host has, if that host is known and wrote it itself.
     fn remote(&self, name: Name, entry: &Entry<NameRecord>) -> Option<RemoteName> {
         let owner = &entry.record.owner;
@@ -211,7 +224,9 @@ impl View {
         let value = &found.value.0;
         match key {
             Key::Secret => {
-                let secret = KeyRecord::parse(value)?;
+                let record = KeyRecord::parse(value)?;
+                let secret = record.secret().ok_or(BadRecord::Content("it has no secret"))?;
+                self.store = Some(record.store);
                 if let Some(former) = self.secret.replace(secret).filter(|old| *old != secret) {
                     self.former_secret = Some((former, now + FORMER_SECRET_LIFE));
                 }
@@ -433,12 +448,27 @@ mod tests {
     }
 
     #[test]
+    fn another_store_is_noticed_however_far_it_has_come() {
+        let now = Instant::now();
+        let key = |store| entry("key", &KeyRecord::new(&[1; SECRET_BYTES], [store; 16]), 2);
+        let mut view = filled(now);
+        view.apply(&EventKind::Put, &key(1), now);
+        assert!(view.replace(&listing(1000, vec![key(2)]), now, GRACE).is_empty());
+        assert_eq!(found(&view, "fable://kv").len(), 2);
+        // The same store again: what it lacks is gone.
+        let lost = listing(1001, vec![key(2), host("a", 900), name("1", "a", 901)]);
+        let events = view.replace(&lost, now, GRACE);
+        assert!(matches!(&events[..], [ClusterEvent::NameGone { .. }]), "{events:?}");
+        assert_eq!(found(&view, "fable://kv"), [("fable://kv/1".to_owned(), 901)]);
+    }
+
+    #[test]
     fn a_replaced_secret_is_still_taken_for_a_while() {
         let now = Instant::now();
         let mut view = View::new("z", "own");
         assert!(view.secrets(now).is_empty());
         for secret in [[1; SECRET_BYTES], [2; SECRET_BYTES]] {
-            view.apply(&EventKind::Put, &entry("key", &KeyRecord::new(&secret), 2), now);
+            view.apply(&EventKind::Put, &entry("key", &KeyRecord::new(&secret, [0; 16]), 2), now);
         }
         assert_eq!(view.secret(), Some(&[2; SECRET_BYTES]));
         assert_eq!(view.secrets(now).len(), 2);

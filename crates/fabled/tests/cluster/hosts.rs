@@ -1,8 +1,6 @@
 //! Members of the cluster, as a daemon's loop would use them.
 
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -150,54 +148,6 @@ pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
         thread::sleep(Duration::from_millis(10));
     }
     true
-}
-
-/// A member in a process of its own, which can be killed.
-pub(crate) struct HostProcess(Child);
-
-const HOST: &str = "FABLED_TEST_HOST";
-const NAME: &str = "FABLED_TEST_NAME";
-const STATE: &str = "FABLED_TEST_STATE";
-
-impl HostProcess {
-    /// Publishes one name.
-    pub(crate) fn start(
-        network: &Network,
-        index: usize,
-        host: &str,
-        name: &str,
-        state: Option<&Path>,
-    ) -> HostProcess {
-        let mut command = Command::new(std::env::current_exe().expect("we run"));
-        command.args(["--exact", "hosts::process_of_a_host", "--nocapture"]);
-        command.env(HOST, host).env(NAME, name).stdin(Stdio::piped()).stdout(Stdio::null());
-        command.env_remove(STATE).envs(state.map(|state| (STATE, state)));
-        HostProcess(network.hosts[index].run(move || command.spawn()).expect("it starts"))
-    }
-
-    /// As the kernel ends it when there is no memory left.
-    pub(crate) fn kill(&mut self) {
-        self.0.kill().expect("our own child");
-        self.0.wait().expect("our own child");
-    }
-}
-
-impl Drop for HostProcess {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Does nothing in a run of the tests; what [`HostProcess`] starts. It ends when its standard input
-/// does, so also when the test's process is killed.
-#[test]
-fn process_of_a_host() {
-    let (Ok(host), Ok(name)) = (std::env::var(HOST), std::env::var(NAME)) else { return };
-    let state_directory = std::env::var_os(STATE).map(Into::into);
-    let mut member = Member::start(&Options { state_directory, ..options(&host) }).unwrap();
-    member.publish(&parsed(&name), &owner(), &Access::default());
-    let _ = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
 }
 
 /// The addresses in the network of a host.

@@ -10,3 +10,4 @@ mod hosts;
 mod names;
 mod network;
 mod outages;
+mod survival;

@@ -1,13 +1,10 @@
 //! Names in calm times: registered here, found there; conflicts; hosts that die.
 
-use std::thread;
-use std::time::Instant;
-
 use fabled::cluster::Options;
 use fabled::cluster_link::{Cluster, ClusterEvent};
 
 use super::etcd::Etcd;
-use super::hosts::{HostProcess, TTL, address, join, join_with, options};
+use super::hosts::{address, join, join_with, options};
 use super::network::Network;
 
 #[test]
@@ -66,40 +63,6 @@ fn of_two_hosts_that_want_a_name_one_gets_it() {
         assert!(hosts[1 - winner].published(&name) > epoch);
         assert_eq!(hosts[winner].found(&name).owner.host, ["b", "a"][winner]);
     }
-}
-
-#[test]
-fn the_names_of_a_killed_host_end_with_its_lease() {
-    let Some(network) = Network::start("the names of a killed host", 2) else { return };
-    let _etcd = Etcd::start(&network);
-    let b = join(&network, 1, "b");
-    let mut a = HostProcess::start(&network, 0, "a", "fable://kv/1", None);
-    let epoch = b.found("fable://kv/1").epoch;
-    // The lease is renewed: it would have run out by now.
-    thread::sleep(TTL * 3);
-    assert_eq!(b.found("fable://kv/1").epoch, epoch);
-    a.kill();
-    let killed = Instant::now();
-    b.gone("fable://kv/1");
-    println!("gone {} ms after the host, with a lease of {TTL:?}", killed.elapsed().as_millis());
-}
-
-#[test]
-fn a_daemon_that_comes_back_has_its_names_at_once() {
-    let Some(network) = Network::start("a daemon that comes back", 2) else { return };
-    let _etcd = Etcd::start(&network);
-    let state = tempfile::tempdir().unwrap();
-    let mut b = join(&network, 1, "b");
-    let start = || HostProcess::start(&network, 0, "a", "fable://kv/1", Some(state.path()));
-    let mut first = start();
-    let epoch = b.found("fable://kv/1").epoch;
-    first.kill();
-    let _second = start();
-    // It succeeds its predecessor, whose lease has not ended, or comes just behind that.
-    b.expect("it is there", |event| matches!(event, ClusterEvent::NameFound { .. }));
-    assert!(super::hosts::eventually(|| b.find("fable://kv/1").iter().any(|n| n.epoch > epoch)));
-    thread::sleep(TTL * 3);
-    assert_eq!(b.find("fable://kv/1").len(), 1, "the end of the first lease took the name along");
 }
 
 #[test]

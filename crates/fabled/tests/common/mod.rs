@@ -74,10 +74,15 @@ impl Daemon {
         fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
 
-    /// Kills it, and starts another on the same socket.
-    pub(crate) fn crash_and_start_again(&mut self) {
+    /// As the kernel ends it when there is no memory left.
+    pub(crate) fn crash(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Kills it, and starts another on the same socket.
+    pub(crate) fn crash_and_start_again(&mut self) {
+        self.crash();
         assert!(self.socket().exists(), "a killed daemon leaves its socket");
         self.child = spawn(self.directory.path(), &self.arguments);
     }
@@ -112,6 +117,10 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if thread::panicking() {
+            let log = fs::read_to_string(self.directory.path().join("log"));
+            eprintln!("the daemon's log:\n{}", log.unwrap_or_default());
+        }
     }
 }
 
