@@ -374,7 +374,7 @@ int xio_release(struct xio_buffer *buffer);
  *   EBADF     handle is unknown, or closed
  *   EINVAL    buffer->bytes is more than there was; or it was changed and the buffer is a message
  *   EXDEV     a write buffer is of another flow than handle
- *   EAGAIN    a message: the flow that it should go to has no room now; xpoll() for POLLOUT
+ *   EAGAIN    a message: the flow that it should go to has no room now; xpoll() tells of it
  *   EMSGSIZE  a message: longer than the flow that it should go to takes
  *   EPIPE     a message: xio_shutdown() has ended this direction
  */
@@ -404,8 +404,9 @@ int xio_batch(xio_handle handle, int commits);
 int xio_shutdown(xio_handle handle);
 
 /*
- * Closes a flow or listener. What was committed still reaches the peer; call xio_shutdown() before
- * so that the peer can tell the end from a failure.
+ * Closes a flow or listener. What was committed still reaches the peer if it goes on obtaining:
+ * where a socket takes no more, this waits for it, a second at most. Call xio_shutdown() before so
+ * that the peer can tell the end from a failure.
  *
  * Buffers of the flow stay the caller's, and their memory valid, until xio_release() or, of
  * messages, xio_commit() to another flow. Flows that wait in a listener are refused.

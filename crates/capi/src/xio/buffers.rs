@@ -254,7 +254,7 @@ pub unsafe extern "C" fn xio_release(buffer: *mut xio_buffer) -> c_int {
 ///   EBADF     handle is unknown, or closed
 ///   EINVAL    buffer->bytes is more than there was; or it was changed and the buffer is a message
 ///   EXDEV     a write buffer is of another flow than handle
-///   EAGAIN    a message: the flow that it should go to has no room now; xpoll() for POLLOUT
+///   EAGAIN    a message: the flow that it should go to has no room now; xpoll() tells of it
 ///   EMSGSIZE  a message: longer than the flow that it should go to takes
 ///   EPIPE     a message: xio_shutdown() has ended this direction
 ///
