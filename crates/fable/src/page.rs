@@ -61,8 +61,8 @@ impl Page {
     /// Maps a page.
     ///
     /// # Errors
-    /// [`crate::TransportError::BadOffer`] if it is no sealed page, [`TransportError::System`] if the
-    /// kernel refuses.
+    /// [`crate::TransportError::BadOffer`] if it is no sealed page,
+    /// [`crate::TransportError::System`] if the kernel refuses.
     pub fn open(memory: BorrowedFd<'_>) -> TransportResult<Page> {
         let mapping = Mapping::with_rings(memory.as_fd(), PAGE_BYTES, 0, 0)?;
         Ok(Page { mapping })

@@ -15,6 +15,7 @@ use crate::flow::Reporter;
 use crate::kind::Kind;
 use crate::name::Name;
 use crate::protocol::{FlowId, Peer, Role, Trust};
+use crate::transport::tls::Handshake;
 use crate::transport::{self, Offer, PathOptions, Transport};
 
 /// The longest message of a flow, so that it fits into every transport that the flow may come to.
@@ -51,6 +52,11 @@ impl Shared {
         let index = Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0);
         self.transport.store(u32::try_from(index).unwrap_or(0), Ordering::Relaxed);
         self.epoch.store(epoch, Ordering::Relaxed);
+    }
+
+    /// The flow is closed, and not to be described any more.
+    pub(crate) fn tell_closed(&self) {
+        self.epoch.store(0, Ordering::Relaxed);
     }
 }
 
@@ -350,14 +356,38 @@ impl Driver {
         if self.prepared_kind(epoch).is_none() {
             return;
         }
-        let role = self.shared.role;
         let outcome = keys.and_then(|keys| {
-            let _ = (socket, keys, role);
-            Err("no TLS".to_owned())
+            // The follower begins the handshake, whoever has made the connection.
+            let begun = match self.shared.role {
+                Role::Leader => Handshake::accept(socket, &keys),
+                Role::Follower => Handshake::connect(socket, &keys),
+            };
+            begun.map_err(|error| error.to_string())
         });
-        let outcome = outcome.and_then(|transport| self.finish(epoch, transport));
+        let outcome = outcome.and_then(|handshake| self.shake_hands(epoch, handshake));
         self.fail_unless(epoch, outcome);
         self.act();
+    }
+
+    /// Goes on with the handshake in the background: only who is known gets a path.
+    fn shake_hands(&mut self, epoch: u32, handshake: Handshake) -> Result<(), String> {
+        if self.shared.role == Role::Leader {
+            // The follower's end of a local connection is part of the offer.
+            self.moves.made(epoch, false);
+        }
+        let deadline = Instant::now() + self.shared.offer_timeout;
+        let (handshake, driver) = (Some(handshake), self.me.clone());
+        let agent = Agent::get().map_err(|error| error.to_string())?;
+        agent.watch(Box::new(Introduction { handshake, driver, epoch, deadline }));
+        Ok(())
+    }
+
+    fn introduced(&mut self, epoch: u32, outcome: Result<Box<dyn Transport>, String>) {
+        if self.prepared_kind(epoch).is_some() {
+            let outcome = outcome.and_then(|transport| self.finish(epoch, transport));
+            self.fail_unless(epoch, outcome);
+            self.act();
+        }
     }
 
     /// This end's transport is complete.
@@ -368,10 +398,13 @@ impl Driver {
         }
         let Some(prepared) = &mut self.prepared else { return Ok(()) };
         prepared.transport = Some(transport);
-        match (self.shared.role, &prepared.listening) {
-            (Role::Leader, Some(_)) => self.moves.connected(epoch),
-            (Role::Leader, None) => self.moves.made(epoch, true),
-            (Role::Follower, _) => self.moves.opened(epoch),
+        match self.shared.role {
+            Role::Leader => {
+                // Whichever it is that is missing.
+                self.moves.made(epoch, true);
+                self.moves.connected(epoch);
+            }
+            Role::Follower => self.moves.opened(epoch),
         }
         Ok(())
     }
@@ -388,6 +421,50 @@ impl Driver {
 
     fn prepared_kind(&self, epoch: u32) -> Option<Kind> {
         self.prepared.as_ref().filter(|prepared| prepared.epoch == epoch).map(|p| p.kind)
+    }
+}
+
+/// The agent's entry for a TLS handshake.
+struct Introduction {
+    handshake: Option<Handshake>,
+    driver: Weak<Mutex<Driver>>,
+    epoch: u32,
+    deadline: Instant,
+}
+
+impl Watched for Introduction {
+    fn descriptor(&self) -> RawFd {
+        self.handshake.as_ref().map_or(-1, |handshake| handshake.readiness().0)
+    }
+
+    fn events(&self) -> i16 {
+        self.handshake.as_ref().map_or(0, |handshake| handshake.readiness().1)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.deadline)
+    }
+
+    fn ready(&mut self, _events: i16) -> Keep {
+        let (Some(mut handshake), Some(driver)) = (self.handshake.take(), self.driver.upgrade())
+        else {
+            return Keep::Not;
+        };
+        let mut driver = lock(&driver);
+        if driver.prepared_kind(self.epoch).is_none() {
+            return Keep::Not;
+        }
+        let outcome = match handshake.go_on() {
+            Ok(false) if self.deadline > Instant::now() => {
+                self.handshake = Some(handshake);
+                return Keep::Watching;
+            }
+            Ok(false) => Err("the TLS handshake takes too long".to_owned()),
+            Ok(true) => handshake.into_transport().map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        driver.introduced(self.epoch, outcome);
+        Keep::Not
     }
 }
 

@@ -21,6 +21,9 @@ const GREETINGS_MAX: u32 = 8;
 
 type Outcome = Result<OwnedFd, String>;
 
+/// Where the connection goes.
+type Reached = Box<dyn FnOnce(Outcome) + Send>;
+
 /// A listener for one path; dropping this ends it.
 pub(super) struct Listening {
     pub(super) port: u16,
@@ -219,14 +222,14 @@ pub(super) fn connect(
     }
     let deadline = Instant::now() + timeout;
     let agent = Agent::get().map_err(|error| error.to_string())?;
-    let reached: Box<dyn FnOnce(Outcome) + Send> = Box::new(reached);
+    let reached: Reached = Box::new(reached);
     agent.watch(Box::new(Visit { rest: Some((socket, reached)), token, deadline }));
     Ok(())
 }
 
 /// A connection to the leader that is being made.
 struct Visit {
-    rest: Option<(Socket, Box<dyn FnOnce(Outcome) + Send>)>,
+    rest: Option<(Socket, Reached)>,
     token: String,
     deadline: Instant,
 }

@@ -32,8 +32,8 @@ use crate::protocol::{ToDaemon, VERSION};
 /// All daemons that this process talks to.
 static DAEMONS: Mutex<Vec<&'static Daemon>> = Mutex::new(Vec::new());
 
-/// A name daemon, as this process knows it. It is never freed: a program that gives up its last name
-/// and registers it again does so on the same connection, so the one cannot overtake the other.
+/// A name daemon, as this process knows it. It is never freed: a program that gives up its last
+/// name and registers it again does so on the same connection, so that neither overtakes the other.
 pub(crate) struct Daemon {
     path: PathBuf,
     /// Whose connection this is: the child of a fork must not use it.

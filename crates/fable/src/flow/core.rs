@@ -18,7 +18,7 @@ use super::parts::{FlowEvent, Timeouts};
 use super::path::{End, Path};
 use super::watch::Watch;
 use crate::control::driver::{Driver, FLOW_MESSAGE_BYTES_MAX, Shared};
-use crate::control::mailbox::{Mail, Mailbox};
+use crate::control::mailbox::Mailbox;
 use crate::error::{Error, Result, TransportError};
 use crate::kind::Kind;
 use crate::name::Name;
@@ -48,6 +48,8 @@ pub(super) struct Core {
     pub(super) state: RefCell<State>,
     pub(super) watch: RefCell<Option<Watch>>,
     pub(super) write_buffers: Cell<usize>,
+    /// Whether a write that found no room waits for the descriptor: see `Core::arm`.
+    pub(super) wants_room: Cell<bool>,
     /// Whether there is more to do than reading and writing: see `State::tend`.
     pub(super) is_busy: Cell<bool>,
 }
@@ -57,25 +59,25 @@ pub(super) struct State {
     /// The reading path has ended; this epoch comes next.
     pub(super) awaited: Option<u32>,
     /// Newer paths that the reader has not come to.
-    ahead: VecDeque<Rc<Path>>,
+    pub(super) ahead: VecDeque<Rc<Path>>,
     pub(super) writing: Rc<Path>,
     /// Older paths whose last record is not committed, and when held buffers come too late.
     pub(super) draining: VecDeque<(Rc<Path>, Instant)>,
     /// Older paths that a socket or pipe has not taken all of.
     pub(super) flushing: Vec<Rc<Path>>,
     /// Write buffers that are still held and whose path has ended.
-    late: usize,
+    pub(super) late: usize,
     /// What is committed and has no room yet.
-    backlog: VecDeque<(Vec<u8>, Record)>,
+    pub(super) backlog: VecDeque<(Vec<u8>, Record)>,
     /// Moves that are not reported yet, with the time since when they keep this end from sending.
-    moving: Vec<(u32, Kind, Instant)>,
+    pub(super) moving: Vec<(u32, Kind, Instant)>,
     pub(super) events: VecDeque<FlowEvent>,
     pub(super) batch: u32,
     pub(super) read_ended: bool,
     pub(super) write_ended: bool,
     /// Up to when what the dead peer's kernel still delivers is waited for.
     pub(super) peer_gone: Option<Instant>,
-    broken: Option<String>,
+    pub(super) broken: Option<String>,
 }
 
 impl State {
@@ -99,7 +101,7 @@ impl State {
         }
     }
 
-    fn note(&mut self, event: FlowEvent) {
+    pub(super) fn note(&mut self, event: FlowEvent) {
         if self.events.len() >= EVENTS_MAX {
             self.events.pop_front();
         }
@@ -115,7 +117,7 @@ impl State {
         }
     }
 
-    fn has_more_to_do(&self) -> bool {
+    pub(super) fn has_more_to_do(&self) -> bool {
         !self.draining.is_empty()
             || !self.flushing.is_empty()
             || !self.backlog.is_empty()
@@ -174,152 +176,6 @@ impl Core {
         }
     }
 
-    #[cold]
-    fn tend_slowly(&self, state: &mut State) {
-        if self.mailbox.wants_attention() {
-            for mail in self.mailbox.take() {
-                self.take_mail(state, mail);
-            }
-        }
-        self.drain(state);
-        self.send_backlog(state);
-        self.flush_old(state);
-        self.report_moves(state);
-        self.is_busy.set(state.has_more_to_do());
-    }
-
-    /// What came behind the first path.
-    pub(super) fn take_mails(&self, mails: VecDeque<Mail>) {
-        let mut state = self.state.borrow_mut();
-        for mail in mails {
-            self.take_mail(&mut state, mail);
-        }
-        self.tend_slowly(&mut state);
-    }
-
-    fn take_mail(&self, state: &mut State, mail: Mail) {
-        match mail {
-            Mail::Path { epoch, kind, reason, transport, permit } => {
-                let path = Rc::new(Path::new(epoch, transport, self.birth, Some(permit)));
-                self.adopt(state, path);
-                state.note(FlowEvent::Moved { epoch, transport: kind, reason });
-            }
-            Mail::Failed { kind, reason } => {
-                state.note(FlowEvent::MoveFailed { transport: kind, reason });
-            }
-            Mail::Gone => state.peer_gone = Some(Instant::now() + self.timeouts.linger),
-            Mail::Broken { what } => state.broken = Some(what),
-        }
-    }
-
-    fn adopt(&self, state: &mut State, path: Rc<Path>) {
-        self.stop_watching();
-        path.inner.borrow_mut().transport.set_batch(state.batch);
-        if !state.read_ended {
-            state.ahead.push_back(Rc::clone(&path));
-        }
-        let now = Instant::now();
-        state.moving.push((path.epoch, path.kind, now));
-        let old = std::mem::replace(&mut state.writing, path);
-        if !state.write_ended {
-            state.draining.push_back((old, now + self.timeouts.drain));
-        }
-    }
-
-    /// Ends old paths, oldest first: reserves the room, and sends the record when no buffer is held
-    /// or those that are have had their time.
-    fn drain(&self, state: &mut State) {
-        for (path, _) in &state.draining {
-            reserve_end(path);
-        }
-        while let Some((path, deadline)) = state.draining.front() {
-            let has_buffers = is_held(path);
-            // A newer buffer that is held would come to lie before the late ones' copies; its
-            // commit is what ends the path then.
-            let newer_is_held = state.draining.iter().skip(1).any(|(path, _)| is_held(path))
-                || is_held(&state.writing);
-            let is_due = *deadline <= Instant::now() && !newer_is_held;
-            if (has_buffers && !is_due) || !self.end_oldest(state) {
-                break;
-            }
-        }
-    }
-
-    /// Sends the last record of the oldest path; false if there is no room for it.
-    fn end_oldest(&self, state: &mut State) -> bool {
-        let Some((path, _)) = state.draining.front() else { return false };
-        let next = state.draining.get(1).map_or(&state.writing, |(path, _)| path).epoch;
-        let late = match end_path(path, next) {
-            None => return false,
-            Some(late) => late,
-        };
-        state.late += late;
-        if let Some((path, _)) = state.draining.pop_front() {
-            state.flushing.push(path);
-        }
-        true
-    }
-
-    fn send_backlog(&self, state: &mut State) {
-        while !state.backlog.is_empty() {
-            if !self.end_older(state, None) {
-                return;
-            }
-            let Some((bytes, _)) = state.backlog.front() else { return };
-            let mut inner = state.writing.inner.borrow_mut();
-            let Ok(Some(mut slot)) = inner.transport.acquire_write(bytes.len()) else { return };
-            let Some((bytes, record)) = state.backlog.pop_front() else { return };
-            slot.copy_from_slice(&bytes);
-            if record == Record::EndOfFlow {
-                inner.pass_over_outstanding();
-                state.writing.is_closed.set(true);
-            }
-            let done = inner.transport.commit(slot, bytes.len(), record);
-            if record == Record::EndOfFlow && done.is_ok() {
-                // Nothing comes behind it that could push it out of a batch.
-                let _ = inner.transport.flush();
-            }
-        }
-    }
-
-    /// Sends the last records of all paths older than this one, or than the newest: false if there
-    /// is no room for one.
-    fn end_older(&self, state: &mut State, than: Option<u32>) -> bool {
-        let epoch = than.unwrap_or(state.writing.epoch);
-        while state.draining.front().is_some_and(|(path, _)| path.epoch < epoch) {
-            if !self.end_oldest(state) {
-                return false;
-            }
-        }
-        true
-    }
-
-    fn flush_old(&self, state: &mut State) {
-        let before = state.flushing.len();
-        // A path that fails is one that the peer has left.
-        state
-            .flushing
-            .retain(|path| matches!(path.inner.borrow_mut().transport.flush(), Ok(false)));
-        if state.flushing.len() != before {
-            self.stop_watching();
-        }
-    }
-
-    fn report_moves(&self, state: &mut State) {
-        let can_send = |path: &Rc<Path>| !matches!(path.inner.borrow().end, End::Open);
-        if state.moving.is_empty() || !state.draining.iter().all(|(path, _)| can_send(path)) {
-            return;
-        }
-        for (epoch, kind, since) in state.moving.drain(..) {
-            let pause_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.counters.moved(epoch, pause_ns);
-            if let Some((shared, _)) = &self.control {
-                shared.tell_epoch(epoch, kind);
-                shared.reporter.moved(self.id, epoch, kind, pause_ns);
-            }
-        }
-    }
-
     /// One attempt to read.
     #[inline]
     pub(super) fn read_now(&self) -> Result<Option<(ReadSlot, Rc<Path>)>> {
@@ -338,10 +194,20 @@ impl Core {
             let slot = match acquired {
                 Ok(Some(slot)) => slot,
                 Ok(None) => return Err(self.nothing(&state)),
-                Err(error) => return Err(self.note_error(&mut state, error)),
+                Err(error) => {
+                    if matches!(error, TransportError::Closed) {
+                        // Before the agent says so.
+                        state.peer_gone.get_or_insert_with(Instant::now);
+                        self.is_busy.set(true);
+                    }
+                    return Err(self.note_error(&mut state, error));
+                }
             };
             if slot.record() == Record::Data {
                 self.counters.received(slot.len());
+                if state.peer_gone.is_some() {
+                    state.peer_gone = Some(Instant::now() + self.timeouts.grace);
+                }
                 return Ok(Some((slot, Rc::clone(&state.reading))));
             }
             self.take_record(&mut state, slot)?;
@@ -485,6 +351,10 @@ impl Core {
             room => self.commit_copy(&mut state, room, bytes)?,
         }
         self.tend(&mut state);
+        if self.wants_room.get() {
+            // The transport may have taken notice of what the descriptor was to tell.
+            self.disarm();
+        }
         Ok(())
     }
 
@@ -586,41 +456,4 @@ fn abandon(path: &Path, slot: crate::transport::WriteSlot) {
     let mut inner = path.inner.borrow_mut();
     inner.forget(slot.place());
     inner.transport.abandon(slot);
-}
-
-fn is_held(path: &Rc<Path>) -> bool {
-    !path.inner.borrow().outstanding.is_empty()
-}
-
-/// Keeps room for the record that ends the path.
-fn reserve_end(path: &Path) {
-    let mut inner = path.inner.borrow_mut();
-    if !matches!(inner.end, End::Open) {
-        return;
-    }
-    match inner.transport.acquire_write(size_of::<u32>()) {
-        Ok(Some(slot)) => inner.end = End::Reserved(slot),
-        Ok(None) => {}
-        // The peer has left, and reads no record.
-        Err(_) => inner.end = End::Sent,
-    }
-}
-
-/// Commits the record that ends the path, and says how many buffers are now late; `None` if there
-/// is no room.
-fn end_path(path: &Path, next: u32) -> Option<usize> {
-    let mut inner = path.inner.borrow_mut();
-    if matches!(inner.end, End::Open) {
-        return None;
-    }
-    // Before the record wakes the peer: it would find itself before a slot that is still held.
-    let late = inner.pass_over_outstanding();
-    path.is_closed.set(true);
-    if let End::Reserved(mut slot) = std::mem::replace(&mut inner.end, End::Sent) {
-        slot.copy_from_slice(&next.to_le_bytes());
-        // A path that fails here is one that the peer has left; it will say so elsewhere.
-        let _ = inner.transport.commit(slot, size_of::<u32>(), Record::EndOfEpoch);
-        let _ = inner.transport.flush();
-    }
-    Some(late)
 }

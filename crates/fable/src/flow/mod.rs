@@ -3,12 +3,13 @@
 //! A [`Flow`] belongs to one thread. It reads one path and writes one; when its ends agree on
 //! another, in the background, it goes over without losing, repeating or reordering a message.
 //!
-//! `core` decides which path is used for what, `path` is one of them, `buffer` what the application
-//! gets, `wait` sleeps, `watch` makes one descriptor of it all, `opening` begins.
+//! `core` reads and writes, `epochs` goes from one path to the next, `path` is one of them, `buffer`
+//! what the application gets, `wait` sleeps, `watch` makes one descriptor of it all, `opening` begins.
 
 mod buffer;
 mod core;
 mod counters;
+mod epochs;
 mod opening;
 mod parts;
 mod path;
@@ -155,6 +156,7 @@ impl Flow {
     /// [`Error::Corrupt`], [`Error::Forked`], [`Error::System`].
     pub fn flush(&self) -> Result<bool> {
         self.core.check_process()?;
+        self.core.disarm();
         self.core.flush_all(&mut self.core.state.borrow_mut())
     }
 
@@ -195,7 +197,7 @@ impl Flow {
         self.core.role
     }
 
-    /// The epoch of new write buffers.
+    /// The epoch of new write buffers; of the last ones behind [`Flow::finish`].
     pub fn epoch(&self) -> u32 {
         self.core.state.borrow().writing.epoch
     }
@@ -267,7 +269,7 @@ impl Flow {
 
     /// The flow from other threads; `None` for a foreign one.
     pub fn handle(&self) -> Option<FlowHandle> {
-        self.core.control.as_ref().map(|control| opening::handle_of(control))
+        self.core.control.as_ref().map(opening::handle_of)
     }
 
     /// Sends what is committed, and the end, as far as the peer takes it in time.
@@ -305,6 +307,7 @@ impl Drop for Flow {
                 (Ok(()), None) => "closed".to_owned(),
                 (Err(error), None) => format!("closed: {error}"),
             };
+            shared.tell_closed();
             shared.reporter.ended(self.core.id, &reason);
             let link = std::sync::Arc::clone(link);
             if let Ok(agent) = Agent::get() {

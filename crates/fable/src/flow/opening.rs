@@ -139,6 +139,7 @@ impl Opening {
             state: RefCell::new(State::new(path)),
             watch: RefCell::new(None),
             write_buffers: Cell::new(0),
+            wants_room: Cell::new(false),
             is_busy: Cell::new(false),
         };
         core.counters.write(Counter::EpochWritten, epoch.into());
@@ -220,6 +221,7 @@ pub(super) fn foreign(transport: Box<dyn Transport>, name: Name, peer: Peer) -> 
         state: RefCell::new(State::new(path)),
         watch: RefCell::new(None),
         write_buffers: Cell::new(0),
+        wants_room: Cell::new(false),
         is_busy: Cell::new(false),
     })
 }

@@ -32,9 +32,11 @@ pub struct Timeouts {
     pub offer: Duration,
     /// For write buffers of an old epoch: those that are committed later are copied over.
     pub drain: Duration,
-    /// After the peer's death, for what its kernel still delivers; and in `drop`, for room to send
-    /// what is committed.
+    /// In `drop`, for room to send what is committed.
     pub linger: Duration,
+    /// After the peer's end, for the next of what its kernel still delivers. It ends by itself,
+    /// unless somebody else has the peer's sockets, too, or the network is down.
+    pub grace: Duration,
 }
 
 impl Default for Timeouts {
@@ -43,6 +45,7 @@ impl Default for Timeouts {
             offer: Duration::from_secs(5),
             drain: Duration::from_millis(100),
             linger: Duration::from_secs(1),
+            grace: Duration::from_secs(10),
         }
     }
 }

@@ -146,6 +146,7 @@ impl Core {
     pub(super) fn found_room(&self) {
         if let Some(watch) = &mut *self.watch.borrow_mut() {
             watch.wanted_bytes = None;
+            self.wants_room.set(false);
         }
     }
 
@@ -155,6 +156,7 @@ impl Core {
         let Some(watch) = watch.as_mut() else { return Ok(()) };
         let mut state = self.state.borrow_mut();
         watch.wanted_bytes = wanted_bytes.or(watch.wanted_bytes);
+        self.wants_room.set(watch.wanted_bytes.is_some());
         let mut wanted = Vec::new();
         let mut is_ready = false;
         if watch.wanted_bytes.is_some() || state.wants_room() {

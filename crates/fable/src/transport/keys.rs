@@ -1,9 +1,11 @@
 //! What an end needs for TLS.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// The keys of one end of one flow, made by its host's daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsKeys {
     /// This end's certificate chain, DER, its own first.
     pub chain: Vec<Vec<u8>>,
@@ -13,4 +15,12 @@ pub struct TlsKeys {
     pub authorities: Vec<Vec<u8>>,
     /// The name that the other end's certificate must have.
     pub peer_name: String,
+}
+
+/// Without the private key, so that no log ever has it.
+impl fmt::Debug for TlsKeys {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("TlsKeys");
+        shown.field("peer_name", &self.peer_name).finish_non_exhaustive()
+    }
 }

@@ -1,5 +1,5 @@
-//! What can only be seen in a process that does nothing else: that no descriptor is leaked, and what
-//! a child of fork can do.
+//! What can only be seen in a process that does nothing else: that no descriptor is leaked, and
+//! what a child of fork can do.
 
 use std::process::Command;
 

@@ -7,7 +7,8 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose,
 };
 
-use super::keys::{Side, TlsKeys};
+use super::keys::Side;
+use crate::transport::TlsKeys;
 
 /// Clocks of two hosts may be this far apart.
 const SKEW: Duration = Duration::from_secs(300);
@@ -83,9 +84,9 @@ impl Authority {
         let key = KeyPair::generate()?;
         let certificate = parameters.signed_by(&key, &self.issuer)?;
         Ok(TlsKeys {
-            certificate_chain: vec![certificate.der().to_vec()],
+            chain: vec![certificate.der().to_vec()],
             private_key: key.serialize_der(),
-            peer_anchors: vec![peer_anchor.to_vec()],
+            authorities: vec![peer_anchor.to_vec()],
             peer_name: side.peer().name(flow),
         })
     }

@@ -17,6 +17,7 @@ use rustls::{
 use serde::{Deserialize, Serialize};
 
 use crate::error::{TransportError, TransportResult};
+use crate::transport::TlsKeys;
 
 /// Plaintext that a connection keeps while the socket takes no more, in bytes.
 const BUFFER_BYTES_MAX: usize = 256 << 10;
@@ -47,29 +48,6 @@ impl Side {
             Side::Leader => Side::Follower,
             Side::Follower => Side::Leader,
         }
-    }
-}
-
-/// The keys of one end of one path.
-#[derive(Clone, Serialize, Deserialize)]
-pub struct TlsKeys {
-    /// This end's certificate, then those up to its authority, as DER (RFC 5280).
-    pub certificate_chain: Vec<Vec<u8>>,
-    /// The certificate's private key, as PKCS #8 DER (RFC 5208).
-    pub private_key: Vec<u8>,
-    /// The certificates of the authorities that the peer's certificate may come from, as DER.
-    pub peer_anchors: Vec<Vec<u8>>,
-    /// The DNS name that the peer's certificate must be for.
-    pub peer_name: String,
-}
-
-/// Without the private key, so that no log ever has it.
-impl fmt::Debug for TlsKeys {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("TlsKeys")
-            .field("peer_name", &self.peer_name)
-            .finish_non_exhaustive()
     }
 }
 
@@ -108,7 +86,7 @@ impl TlsKeys {
     }
 
     fn chain(&self) -> Vec<CertificateDer<'static>> {
-        self.certificate_chain.iter().cloned().map(CertificateDer::from).collect()
+        self.chain.iter().cloned().map(CertificateDer::from).collect()
     }
 
     fn key(&self) -> PrivateKeyDer<'static> {
@@ -117,7 +95,7 @@ impl TlsKeys {
 
     fn anchors(&self) -> TransportResult<RootCertStore> {
         let mut store = RootCertStore::empty();
-        for anchor in &self.peer_anchors {
+        for anchor in &self.authorities {
             store.add(CertificateDer::from(anchor.clone())).map_err(bad_keys)?;
         }
         Ok(store)

@@ -64,7 +64,7 @@ impl TlsLink {
     }
 
     /// Goes on with the handshake as far as it goes; true if it is over.
-    fn shake_hands(&mut self) -> TransportResult<bool> {
+    pub(super) fn shake_hands(&mut self) -> TransportResult<bool> {
         while self.connection.is_handshaking() {
             let pushed = self.push()?;
             if !pushed || self.pull()? == Received::Nothing {

@@ -11,16 +11,16 @@ mod authority;
 mod keys;
 mod link;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 
 use socket2::Socket;
 
 pub use authority::{Authority, AuthorityError};
-pub use keys::{Side, TlsKeys};
+pub use keys::Side;
 
-use super::Transport;
-use super::framing::{Framed, Keeping};
+use super::framing::{Framed, Keeping, Link, Need};
 use super::stream::{self, SocketLink};
+use super::{TlsKeys, Transport};
 use crate::error::TransportResult;
 use crate::kind::Kind;
 use link::TlsLink;
@@ -46,11 +46,46 @@ pub fn accept(socket: OwnedFd, keys: &TlsKeys) -> TransportResult<Box<dyn Transp
 }
 
 fn framed(socket: OwnedFd, connection: rustls::Connection) -> TransportResult<Box<dyn Transport>> {
-    let socket = Socket::from(socket);
-    stream::check(&socket, Kind::Tcp)?;
-    stream::tune(&socket, true)?;
-    let link = TlsLink::new(SocketLink { socket }, connection);
-    Ok(Box::new(Framed::new(Kind::Tls, link, Keeping::UntilSent)?))
+    Handshake::new(socket, connection)?.into_transport()
+}
+
+/// A connection whose ends do not know each other yet: for who wants to know the outcome before
+/// the transport is used.
+pub(crate) struct Handshake {
+    link: TlsLink,
+}
+
+impl Handshake {
+    /// As [`connect`].
+    pub(crate) fn connect(socket: OwnedFd, keys: &TlsKeys) -> TransportResult<Handshake> {
+        Handshake::new(socket, keys.client()?)
+    }
+
+    /// As [`accept`].
+    pub(crate) fn accept(socket: OwnedFd, keys: &TlsKeys) -> TransportResult<Handshake> {
+        Handshake::new(socket, keys.server()?)
+    }
+
+    fn new(socket: OwnedFd, connection: rustls::Connection) -> TransportResult<Handshake> {
+        let socket = Socket::from(socket);
+        stream::check(&socket, Kind::Tcp)?;
+        stream::tune(&socket, true)?;
+        Ok(Handshake { link: TlsLink::new(SocketLink { socket }, connection) })
+    }
+
+    /// Goes on as far as it goes without waiting; true if both ends are who they should be.
+    pub(crate) fn go_on(&mut self) -> TransportResult<bool> {
+        Ok(self.link.shake_hands()? && self.link.flush()?)
+    }
+
+    /// What to poll until it can go on.
+    pub(crate) fn readiness(&self) -> (RawFd, i16) {
+        self.link.readiness(Need::Arrival)
+    }
+
+    pub(crate) fn into_transport(self) -> TransportResult<Box<dyn Transport>> {
+        Ok(Box::new(Framed::new(Kind::Tls, self.link, Keeping::UntilSent)?))
+    }
 }
 
 #[cfg(test)]

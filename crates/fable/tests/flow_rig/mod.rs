@@ -1,0 +1,97 @@
+//! Both ends of a flow without a daemon.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fable::flow::{FlowParts, KeysAnswer, Reporter, Timeouts};
+use fable::protocol::{FlowId, Peer, Role, Trust};
+use fable::transport::tls::{Authority, Side};
+use fable::transport::{PathOptions, TlsKeys};
+use fable::{Form, Kind, packet, page};
+
+/// What a reporter was told, in words.
+pub(crate) type Reports = Arc<Mutex<Vec<String>>>;
+
+/// Plays the daemon: has the keys, and writes down what it is told.
+struct Recorder {
+    keys: [TlsKeys; 2],
+    reports: Reports,
+}
+
+impl Recorder {
+    fn note(&self, what: String) {
+        self.reports.lock().unwrap().push(what);
+    }
+}
+
+impl Reporter for Recorder {
+    fn moved(&self, _flow: FlowId, epoch: u32, transport: Kind, _pause_ns: u64) {
+        self.note(format!("moved {epoch} {transport}"));
+    }
+    fn move_failed(&self, _flow: FlowId, transport: Kind, reason: &str) {
+        self.note(format!("failed {transport}: {reason}"));
+    }
+    fn ended(&self, _flow: FlowId, reason: &str) {
+        self.note(format!("ended {reason}"));
+    }
+    fn keys(&self, _flow: FlowId, role: Role, answer: KeysAnswer) {
+        answer(Ok(self.keys[usize::from(role == Role::Follower)].clone()));
+    }
+}
+
+/// The parts of a leader and of a follower who trust each other, with what each reports.
+pub(crate) fn parts(first: Kind) -> [(FlowParts, Reports); 2] {
+    let (leader, follower) = packet::pair().expect("a control link");
+    parts_over(first, [leader, follower], true)
+}
+
+/// The same over these control links.
+pub(crate) fn parts_over(
+    first: Kind,
+    links: [OwnedFd; 2],
+    local: bool,
+) -> [(FlowParts, Reports); 2] {
+    let authority = Authority::new("test").expect("an authority");
+    let keys = [Side::Leader, Side::Follower].map(|side| {
+        authority.issue(7, side, Duration::from_secs(3600), authority.anchor()).expect("keys")
+    });
+    let page = page::create().expect("a page");
+    let [leader, follower] = links;
+    [(Role::Leader, leader), (Role::Follower, follower)].map(|(role, link)| {
+        let reports = Reports::default();
+        let reporter = Recorder { keys: keys.clone(), reports: Arc::clone(&reports) };
+        let parts = FlowParts {
+            id: FlowId(7),
+            name: "fable://test/1".parse().expect("a name"),
+            role,
+            peer: Peer {
+                host: "here".to_owned(),
+                pid: 1,
+                uid: 0,
+                gid: 0,
+                program: "test".to_owned(),
+            },
+            link,
+            local,
+            page: page.try_clone().expect("a page's descriptor"),
+            own_trust: Trust::Trusted,
+            peer_trust: Trust::Trusted,
+            protected: false,
+            first,
+            reason: "test".to_owned(),
+            path: PathOptions::default(),
+            timeouts: Timeouts::default(),
+            reporter: Arc::new(reporter),
+        };
+        (parts, reports)
+    })
+}
+
+/// Every transport that a flow may use between processes of one kernel.
+pub(crate) fn kinds() -> Vec<Kind> {
+    let mut kinds: Vec<Kind> = Kind::ALL.to_vec();
+    kinds.retain(|kind| *kind != Kind::Cacheline);
+    assert!(kinds.contains(&Kind::MempipeSpin(Form::Unsafe)));
+    kinds
+}
