@@ -3,9 +3,9 @@
 //!
 //! Every message has a number and a content that follows from it. What arrives must be the numbers
 //! from zero on, without a gap or a repeat. After a death it must be a prefix of what was
-//! committed; on rings in shared memory, all of it. What sockets and pipes deliver of a dead process is what
-//! the kernel had taken: the rest of a batch or of a message that waited for room is lost, and with
-//! it everything behind, also what is on a newer path already.
+//! committed; on rings in shared memory, all of it. What sockets and pipes deliver of a dead
+//! process is what the kernel had taken: the rest of a batch or of a message that waited for room
+//! is lost, and with it everything behind, also what is on a newer path already.
 //!
 //! `FABLE_STORM_SWITCHES` is how many switches of a direction there are to be, `FABLE_STORM_SEED`
 //! brings a run back as far as the scheduler allows.

@@ -385,3 +385,56 @@ fn converse(end: &mut dyn Transport, own_seed: u64, peer_seed: u64) {
         end.wait(Direction::Write, Some(common::PATIENCE)).unwrap();
     }
 }
+
+/// The announcement of a sleep against the commit that should end it: both ends sleep as soon as
+/// they find nothing, without a look in between, thousands of times.
+#[test]
+fn who_sleeps_at_once_is_woken() {
+    const ROUNDS: u64 = 3000;
+    for manner in [Manner::Futex, Manner::Descriptor] {
+        on_every_path(|(mut one, mut other)| {
+            let echo = std::thread::spawn(move || {
+                for round in 0..ROUNDS {
+                    let slot = sleep_for_message(&mut *other, manner);
+                    assert!(is_filled(&slot, round));
+                    other.release(slot);
+                    send(&mut *other, 8, round);
+                }
+                other
+            });
+            for round in 0..ROUNDS {
+                send(&mut *one, 8, round);
+                let slot = sleep_for_message(&mut *one, manner);
+                assert!(is_filled(&slot, round));
+                one.release(slot);
+            }
+            echo.join().unwrap();
+        });
+    }
+}
+
+fn sleep_for_message(end: &mut dyn Transport, manner: Manner) -> ReadSlot {
+    loop {
+        if let Some(slot) = end.acquire_read().unwrap() {
+            return slot;
+        }
+        match end.prepare_wait(Direction::Read, manner).unwrap() {
+            Wait::Ready => {}
+            Wait::Spin => std::thread::yield_now(),
+            Wait::Descriptor { descriptor, events } => {
+                assert!(is_ready(descriptor, events, 30_000), "{}: nobody woke it", end.kind());
+            }
+            Wait::Futex { word, expected } => {
+                let timeout = libc::timespec { tv_sec: 30, tv_nsec: 0 };
+                // SAFETY: the word lives as long as the transport, the time as long as the call.
+                let result = unsafe {
+                    libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, expected, &timeout)
+                };
+                let error = std::io::Error::last_os_error().raw_os_error();
+                let is_late = result < 0 && error == Some(libc::ETIMEDOUT);
+                assert!(!is_late, "{}: nobody woke it", end.kind());
+            }
+        }
+        end.end_wait(Direction::Read);
+    }
+}

@@ -5,6 +5,7 @@
 //! and its errors are plain sentences for the person at the terminal.
 
 mod apps;
+mod fuzz;
 mod runner;
 mod setup;
 mod steps;
@@ -28,6 +29,8 @@ commands:
   header    write what is made of crates/capi: megapipe.h and the manual pages
   cinstall  test the installation of libmegapipe; needs cargo-c, see `cargo install cargo-c`
   loom      the loom_ tests of megapipe, over every interleaving
+  fuzz      every fuzz target for a minute, or so many SECONDS; needs the nightly toolchain and
+            cargo-fuzz, which it names if they are missing
   nginx     builds the event module for the installed nginx and serves a page with it;
             options: --build (only build), --port PORT, --config FILE
   memcached builds the distribution's memcached twice, as it is and on the channel;
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         }
         ["setup"] => verdict(setup::run(&root)),
         ["tidy"] => verdict(tidy::run(&root)),
+        ["fuzz", words @ ..] => verdict(fuzz::run(&root, words)),
         ["nginx", words @ ..] => verdict(apps::nginx::run(&root, words)),
         ["memcached", words @ ..] => verdict(apps::memcached::run(&root, words)),
         ["source", words @ ..] => verdict(apps::source::run(&root, words)),

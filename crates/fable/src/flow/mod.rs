@@ -3,8 +3,9 @@
 //! A [`Flow`] belongs to one thread. It reads one path and writes one; when its ends agree on
 //! another, in the background, it goes over without losing, repeating or reordering a message.
 //!
-//! `core` reads and writes, `epochs` goes from one path to the next, `path` is one of them, `buffer`
-//! what the application gets, `wait` sleeps, `watch` makes one descriptor of it all, `opening` begins.
+//! `core` reads and writes, `epochs` goes from one path to the next, `path` is one of them,
+//! `buffer` what the application gets, `wait` sleeps, `watch` makes one descriptor of it all,
+//! `opening` begins.
 
 mod buffer;
 mod core;

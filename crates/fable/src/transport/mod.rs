@@ -15,7 +15,6 @@
 
 mod cacheline;
 mod framing;
-mod keys;
 mod mempipe;
 mod pipe;
 pub(crate) mod raw;
@@ -30,8 +29,8 @@ mod wait;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-pub use keys::TlsKeys;
 pub use slot::{ReadSlot, Record, SlotPlace, WriteSlot};
+pub use tls::TlsKeys;
 pub use wait::{Direction, Manner, Wait};
 
 use crate::error::{TransportError, TransportResult};

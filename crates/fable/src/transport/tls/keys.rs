@@ -17,7 +17,6 @@ use rustls::{
 use serde::{Deserialize, Serialize};
 
 use crate::error::{TransportError, TransportResult};
-use crate::transport::TlsKeys;
 
 /// Plaintext that a connection keeps while the socket takes no more, in bytes.
 const BUFFER_BYTES_MAX: usize = 256 << 10;
@@ -48,6 +47,29 @@ impl Side {
             Side::Leader => Side::Follower,
             Side::Follower => Side::Leader,
         }
+    }
+}
+
+/// The keys of one end of one path.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsKeys {
+    /// This end's certificate, then those up to its authority, as DER (RFC 5280).
+    pub chain: Vec<Vec<u8>>,
+    /// The certificate's private key, as PKCS #8 DER (RFC 5208).
+    pub private_key: Vec<u8>,
+    /// The certificates of the authorities that the peer's certificate may come from, as DER.
+    pub authorities: Vec<Vec<u8>>,
+    /// The DNS name that the peer's certificate must be for.
+    pub peer_name: String,
+}
+
+/// Without the private key, so that no log ever has it.
+impl fmt::Debug for TlsKeys {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("TlsKeys")
+            .field("peer_name", &self.peer_name)
+            .finish_non_exhaustive()
     }
 }
 

@@ -16,11 +16,11 @@ use std::os::fd::{OwnedFd, RawFd};
 use socket2::Socket;
 
 pub use authority::{Authority, AuthorityError};
-pub use keys::Side;
+pub use keys::{Side, TlsKeys};
 
+use super::Transport;
 use super::framing::{Framed, Keeping, Link, Need};
 use super::stream::{self, SocketLink};
-use super::{TlsKeys, Transport};
 use crate::error::TransportResult;
 use crate::kind::Kind;
 use link::TlsLink;

@@ -1,0 +1,65 @@
+//! The fuzz targets, each for a while.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// How long each target runs unless told otherwise.
+const SECONDS: u64 = 60;
+
+/// Longer inputs find nothing that shorter ones do not.
+const INPUT_BYTES_MAX: u64 = 4096;
+
+/// Where the targets are, below the root.
+const DIRECTORY: &str = "crates/fable/fuzz";
+
+/// Builds and runs every target. Nothing is installed for it.
+pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
+    let seconds = match words {
+        [] => SECONDS,
+        [word] => word.parse().map_err(|_| format!("`{word}` is no number of seconds"))?,
+        _ => return Err("fuzz takes one number of seconds for each target".to_string()),
+    };
+    let version =
+        cargo_fuzz().arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !version.is_ok_and(|status| status.success()) {
+        return Err("fuzzing needs the nightly toolchain and cargo-fuzz: \
+             `rustup toolchain install nightly` and `cargo install cargo-fuzz`"
+            .to_string());
+    }
+    let directory = root.join(DIRECTORY);
+    for target in targets(&directory)? {
+        println!("fuzz: {target} for {seconds} s");
+        let status = cargo_fuzz()
+            .current_dir(&directory)
+            .args(["run", &target, "--"])
+            .arg(format!("-max_total_time={seconds}"))
+            .arg(format!("-max_len={INPUT_BYTES_MAX}"))
+            .status()
+            .map_err(|error| format!("cannot run cargo-fuzz: {error}"))?;
+        if !status.success() {
+            return Err(format!("{target} has found something: see {DIRECTORY}/artifacts"));
+        }
+    }
+    Ok(())
+}
+
+/// rustup chooses the toolchain, whichever one runs this.
+fn cargo_fuzz() -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", "nightly", "cargo", "fuzz"]).env_remove("CARGO");
+    command
+}
+
+/// The names of the targets, sorted.
+fn targets(directory: &Path) -> Result<Vec<String>, String> {
+    let directory = directory.join("fuzz_targets");
+    let unreadable = |error| format!("cannot read {}: {error}", directory.display());
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&directory).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+    }
+    names.sort();
+    Ok(names)
+}
