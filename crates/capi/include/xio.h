@@ -7,8 +7,8 @@
  * order, over the transport that suits both ends best at the time: shared memory, pipes, sockets,
  * TCP, TLS. The transport may change while the flow lives, and nothing is lost or repeated.
  *
- * Messages are in buffers, which are the library's: obtain one, use it, then commit or release it. No
- * byte is copied that the transport need not copy. A server, whose client is in
+ * Messages are in buffers, which are the library's: obtain one, use it, then commit or release it.
+ * No byte is copied that the transport need not copy. A server, whose client is in
  * examples/c/xio_client.c:
  *
  *     struct xio_buffer message, reply;
@@ -26,9 +26,9 @@
  * are those of its Table 2, and what they need beside them.
  *
  * Names. fable://service and fable://service/instance are kept by the name daemon, fabled.
- * tcp://host:port and unix:///path reach programs that know nothing of flows, without a daemon: each
- * buffer that is obtained holds whatever bytes have arrived, each that is committed is sent as bytes,
- * and there is no other transport to move to.
+ * tcp://host:port and unix:///path reach programs that know nothing of flows, without a daemon:
+ * each buffer that is obtained holds whatever bytes have arrived, each that is committed is sent as
+ * bytes, and there is no other transport to move to.
  *
  * Errors. A call that fails gives -1 (or NULL) and sets errno; mp_error() says in words what went
  * wrong and what would help. Besides what each call names:
@@ -43,13 +43,14 @@
  *   ENOTRECOVERABLE  a defect of the library; the thread's flows cannot be used any more
  *
  * Threads. End-points and listeners may be used by all threads of a process. A flow and its buffers
- * belong to the thread that connected or accepted it, and are closed when that ends. Nothing may be
- * called in signal handlers. After a fork all of them stay the parent's: register anew in the child.
+ * belong to the thread that connected or accepted it, and are closed when that ends. Nothing may
+ * be called in signal handlers. After a fork all of them stay the parent's: register anew in the
+ * child.
  *
- * Waiting. xio_getreadbuf(), xio_getwritebuf() and xio_accept() can wait for one thing, and do it in
- * the transport's own way, which may be a short spin; they go on waiting when a signal handler has
- * run. xpoll() waits for several flows and descriptors, xio_descriptor() fits into any other loop,
- * and xio_watch() into a channel of megapipe.h.
+ * Waiting. xio_getreadbuf(), xio_getwritebuf() and xio_accept() can wait for one thing, and do it
+ * in the transport's own way, which may be a short spin; they go on waiting when a signal handler
+ * has run. xpoll() waits for several flows and descriptors, xio_descriptor() fits into any other
+ * loop, and xio_watch() into a channel of megapipe.h.
  *
  * Linux 5.16 or later.
  */
@@ -312,8 +313,8 @@ xio_handle xio_connect(struct xio_context *context, const char *name);
  * ever, which is the fastest way to wait for a single flow. Only the first is waited for. Flows of
  * tcp:// and unix:// names have no messages: their buffers hold whatever bytes have arrived.
  *
- * The bytes stay as they are until xio_release() or xio_commit(), also after xio_close(). A trusted
- * peer (enum xio_trust) could change them; it has promised not to.
+ * The bytes stay as they are until xio_release() or xio_commit(), also after xio_close(). A
+ * trusted peer (enum xio_trust) could change them; it has promised not to.
  *
  * Returns how many, 0 if there was none in time, or -1 and errno.
  *
@@ -360,24 +361,24 @@ int xio_release(struct xio_buffer *buffer);
  * Commits a buffer for writing to a flow (paper, Table 2): its first buffer->bytes bytes are one
  * message. Nobody may change them afterwards. *buffer is cleared.
  *
- * A write buffer goes to the flow that it is of. A message that has arrived may go to any flow of
- * the thread, also to its own (paper, section 3.1.3): copied only where the transports demand it,
- * and released.
+ * A write buffer goes to the flow that it is of, and never has to wait. A message that has arrived
+ * may go to any flow of the thread, also to its own (paper, section 3.1.3): it is copied into
+ * memory of that flow's transport, and released.
  *
- * If it fails with one of the errors below, the buffer is the caller's still. If it fails otherwise,
- * the flow is broken; the buffer is gone, and *buffer is cleared.
+ * If it fails with one of the errors below, the buffer is the caller's still, and so is a message
+ * with whatever error. If it fails otherwise, the flow is broken; a write buffer is gone, and
+ * *buffer is cleared.
  *
  * Errors:
  *   ESTALE    the buffer is not in the caller's hands (any more)
  *   EBADF     handle is unknown, or closed
  *   EINVAL    buffer->bytes is more than there was; or it was changed and the buffer is a message
  *   EXDEV     a write buffer is of another flow than handle
- *   EAGAIN    a message: the flow that it should go to has no room now; xpoll() for POLLOUT
+ *   EAGAIN    a message: the flow that it should go to has no room now; xpoll() tells of it
  *   EMSGSIZE  a message: longer than the flow that it should go to takes
  *   EPIPE     a message: xio_shutdown() has ended this direction
  */
-int xio_commit(xio_handle handle,
-               struct xio_buffer *buffer);
+int xio_commit(xio_handle handle, struct xio_buffer *buffer);
 
 /*
  * Hands over what xio_batch() keeps back.
@@ -403,8 +404,9 @@ int xio_batch(xio_handle handle, int commits);
 int xio_shutdown(xio_handle handle);
 
 /*
- * Closes a flow or listener. What was committed still reaches the peer; call xio_shutdown() before
- * so that the peer can tell the end from a failure.
+ * Closes a flow or listener. What was committed still reaches the peer if it goes on obtaining:
+ * where a socket takes no more, this waits for it, a second at most. Call xio_shutdown() before so
+ * that the peer can tell the end from a failure.
  *
  * Buffers of the flow stay the caller's, and their memory valid, until xio_release() or, of
  * messages, xio_commit() to another flow. Flows that wait in a listener are refused.

@@ -1,31 +1,26 @@
-//! The channel of MegaPipe for C and C++: `libmegapipe`.
+//! MegaPipe for C and C++: `libmegapipe`, with the channel and the flows.
 //!
-//! The documentation is in the header, `include/megapipe.h`, which cbindgen makes of this crate's
-//! comments, and from which the manual pages are made: `cargo xtask header` writes both.
+//! The documentation is in the headers, `include/megapipe.h` and `include/xio.h`, which cbindgen
+//! makes of this crate's comments, and from which the manual pages are made: `cargo xtask header`
+//! writes all of them.
 //!
-//! What this layer adds to the crate `megapipe`: handles that find their channel by themselves
-//! (`place`), errors as `errno` and words (`failure`), events without types (`dispatch`), and
-//! numbers for what Rust owns and C cannot: leases and lightweight sockets (`state`).
+//! What this layer adds to the crates `megapipe` and `fable`: handles that find their channel or
+//! flow by themselves (`place`, `xio`), errors as `errno` and words (`failure`), events without
+//! types (`dispatch`), numbers for what Rust owns and C cannot (`slots`), and an answer to calls at
+//! the wrong time (`guard`).
 
 #![expect(unreachable_pub, reason = "C reaches by their symbols what Rust does not see")]
 
-// The header has the calls in this order.
-mod lifecycle;
-
-mod members;
-
-mod requests;
-
+mod address;
 mod dispatch;
-
-mod sockets;
-
 mod failure;
 mod guard;
-
-mod address;
+mod lifecycle;
+mod members;
 mod place;
+mod requests;
 mod slots;
+mod sockets;
 mod state;
 mod text;
 mod types;

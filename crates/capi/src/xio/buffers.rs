@@ -109,8 +109,8 @@ unsafe fn give(
 /// ever, which is the fastest way to wait for a single flow. Only the first is waited for. Flows of
 /// tcp:// and unix:// names have no messages: their buffers hold whatever bytes have arrived.
 ///
-/// The bytes stay as they are until xio_release() or xio_commit(), also after xio_close(). A trusted
-/// peer (enum xio_trust) could change them; it has promised not to.
+/// The bytes stay as they are until xio_release() or xio_commit(), also after xio_close(). A
+/// trusted peer (enum xio_trust) could change them; it has promised not to.
 ///
 /// Returns how many, 0 if there was none in time, or -1 and errno.
 ///
@@ -241,19 +241,20 @@ pub unsafe extern "C" fn xio_release(buffer: *mut xio_buffer) -> c_int {
 /// Commits a buffer for writing to a flow (paper, Table 2): its first buffer->bytes bytes are one
 /// message. Nobody may change them afterwards. *buffer is cleared.
 ///
-/// A write buffer goes to the flow that it is of. A message that has arrived may go to any flow of
-/// the thread, also to its own (paper, section 3.1.3): copied only where the transports demand it,
-/// and released.
+/// A write buffer goes to the flow that it is of, and never has to wait. A message that has arrived
+/// may go to any flow of the thread, also to its own (paper, section 3.1.3): it is copied into
+/// memory of that flow's transport, and released.
 ///
-/// If it fails with one of the errors below, the buffer is the caller's still. If it fails otherwise,
-/// the flow is broken; the buffer is gone, and *buffer is cleared.
+/// If it fails with one of the errors below, the buffer is the caller's still, and so is a message
+/// with whatever error. If it fails otherwise, the flow is broken; a write buffer is gone, and
+/// *buffer is cleared.
 ///
 /// Errors:
 ///   ESTALE    the buffer is not in the caller's hands (any more)
 ///   EBADF     handle is unknown, or closed
 ///   EINVAL    buffer->bytes is more than there was; or it was changed and the buffer is a message
 ///   EXDEV     a write buffer is of another flow than handle
-///   EAGAIN    a message: the flow that it should go to has no room now; xpoll() for POLLOUT
+///   EAGAIN    a message: the flow that it should go to has no room now; xpoll() tells of it
 ///   EMSGSIZE  a message: longer than the flow that it should go to takes
 ///   EPIPE     a message: xio_shutdown() has ended this direction
 ///

@@ -41,8 +41,9 @@ pub extern "C" fn xio_shutdown(handle: xio_handle) -> c_int {
     status(on_flow(handle, |flow, _| Ok(flow.finish()?)))
 }
 
-/// Closes a flow or listener. What was committed still reaches the peer; call xio_shutdown() before
-/// so that the peer can tell the end from a failure.
+/// Closes a flow or listener. What was committed still reaches the peer if it goes on obtaining:
+/// where a socket takes no more, this waits for it, a second at most. Call xio_shutdown() before so
+/// that the peer can tell the end from a failure.
 ///
 /// Buffers of the flow stay the caller's, and their memory valid, until xio_release() or, of
 /// messages, xio_commit() to another flow. Flows that wait in a listener are refused.

@@ -1,9 +1,9 @@
 //! Flows for C: `include/xio.h`, after Table 2 of the paper.
 //!
-//! What this layer adds to the crate `fable`: numbers for what Rust owns. Flows and buffers are in a
-//! table of their thread, end-points and listeners in one of the process (`shared`). A flow's serial
-//! number is given once in a process, so that another thread's is unknown here and never means
-//! something else; a buffer is checked against the flow that it says it is of.
+//! What this layer adds to the crate `fable`: numbers for what Rust owns. Flows and buffers are in
+//! a table of their thread, end-points and listeners in one of the process (`shared`). A flow's
+//! serial number is given once in a process, so that another thread's is unknown here and never
+//! means something else; a buffer is checked against the flow that it says it is of.
 
 pub(crate) mod buffers;
 pub(crate) mod flows;

@@ -1,5 +1,5 @@
 /* Sizes and places that programs compiled against an older header rely on. */
-#include <megapipe.h>
+#include <xio.h>
 #include <assert.h>
 #include <stdio.h>
 
@@ -31,6 +31,36 @@ static_assert(MP_ACCEPT == 1 && MP_RECV == 7 && MP_POLL == 11, "commands");
 static_assert(MP_CLOSE == 12 && MP_PEER_ADDRESS == 13, "commands");
 static_assert(MP_DRIVER_AUTO == 0 && MP_DRIVER_EPOLL == 2, "drivers");
 static_assert(MP_LWSOCKET_FIRST == 1073741824 && MP_NONE == -1 && MP_MORE == 1, "numbers");
+
+static_assert(sizeof(xio_handle) == 8, "xio_handle");
+static_assert(sizeof(struct xio_buffer) == 40, "xio_buffer");
+AT(xio_buffer, data, 0);
+AT(xio_buffer, bytes, 8);
+AT(xio_buffer, handle, 16);
+AT(xio_buffer, token, 24);
+AT(xio_buffer, epoch, 32);
+static_assert(sizeof(struct xio_options) == 88, "xio_options");
+AT(xio_options, trust, 0);
+AT(xio_options, ring_bytes, 12);
+AT(xio_options, users, 16);
+AT(xio_options, users_count, 32);
+AT(xio_options, transport, 40);
+AT(xio_options, socket, 48);
+AT(xio_options, reserved, 56);
+static_assert(sizeof(struct xio_poll) == 16, "xio_poll");
+AT(xio_poll, events, 8);
+AT(xio_poll, revents, 10);
+static_assert(sizeof(struct xio_event) == 256, "xio_event");
+AT(xio_event, epoch, 4);
+AT(xio_event, transport, 8);
+AT(xio_event, reason, 16);
+static_assert(sizeof(struct xio_peer_info) == 144, "xio_peer_info");
+AT(xio_peer_info, host, 16);
+AT(xio_peer_info, program, 80);
+static_assert(sizeof(struct xio_counters) == 64, "xio_counters may grow at its end only");
+AT(xio_counters, pause_total_ns, 56);
+static_assert(XIO_NONE == -1 && XIO_ANY == UINT32_MAX && XIO_TRUSTED == 1, "numbers");
+static_assert(XIO_MOVED == 1 && XIO_MOVE_FAILED == 2, "events");
 
 int main(void)
 {

@@ -1,7 +1,7 @@
 /*
  * Random calls with random arguments: whatever a program does with handles, tokens and structs,
- * nothing crashes, hangs or leaks, and every byte arrives once and in order. Memory is always valid,
- * as the header demands.
+ * nothing crashes, hangs or leaks, and every byte arrives once and in order. Memory is always
+ * valid, as the header demands.
  *
  *   xio_fuzz SEED CALLS [named]
  */
