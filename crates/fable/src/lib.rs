@@ -72,6 +72,10 @@
 //! [`transport`] has the transports without names and flows, to measure or to embed them;
 //! [`packet`], [`protocol`] and [`page`] are what processes and daemon speak.
 
+// Unit and integration tests share helpers, which name the crate.
+#[cfg(test)]
+extern crate self as fable;
+
 pub mod agent;
 mod channel;
 mod control;

@@ -1,5 +1,7 @@
 //! What every transport promises, on every kind that can be made.
 
+#[path = "common/authority.rs"]
+mod authority;
 mod common;
 #[path = "common/pairs.rs"]
 mod pairs;

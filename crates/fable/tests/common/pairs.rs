@@ -4,9 +4,9 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 use fable::Kind;
-use fable::transport::tls::{self, Authority, Side};
-use fable::transport::{self, ReadSlot, Transport};
+use fable::transport::{self, ReadSlot, Transport, tls};
 
+use crate::authority::{Authority, Side};
 use crate::common::random::Random;
 use crate::common::{PATIENCE, create, try_send};
 

@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use fable::flow::{FlowParts, KeysAnswer, Reporter, Timeouts};
 use fable::protocol::{FlowId, Peer, Role, Trust};
-use fable::transport::tls::{Authority, Side};
 use fable::transport::{PathOptions, TlsKeys};
 use fable::{Form, Kind, packet, page};
+
+use authority::{Authority, Side};
+
+#[path = "../common/authority.rs"]
+mod authority;
 
 /// What a reporter was told, in words.
 pub(crate) type Reports = Arc<Mutex<Vec<String>>>;

@@ -21,35 +21,6 @@ use crate::error::{TransportError, TransportResult};
 /// Plaintext that a connection keeps while the socket takes no more, in bytes.
 const BUFFER_BYTES_MAX: usize = 256 << 10;
 
-/// An end of a flow, as its certificate names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Side {
-    /// The end that leads reconfigurations.
-    Leader,
-    /// The other one.
-    Follower,
-}
-
-impl Side {
-    /// The name that the certificate of this side of a flow is for.
-    pub fn name(self, flow: u64) -> String {
-        let side = match self {
-            Side::Leader => "leader",
-            Side::Follower => "follower",
-        };
-        format!("{side}.{flow:016x}.flow.fable")
-    }
-
-    /// The other side.
-    pub fn peer(self) -> Side {
-        match self {
-            Side::Leader => Side::Follower,
-            Side::Follower => Side::Leader,
-        }
-    }
-}
-
 /// The keys of one end of one path.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsKeys {

@@ -7,6 +7,8 @@
 //! An attacker on the path who cuts the connection looks like a peer that died: a flow has ended
 //! only when its last record says so.
 
+#[cfg(test)]
+#[path = "../../../tests/common/authority.rs"]
 mod authority;
 mod keys;
 mod link;
@@ -15,8 +17,7 @@ use std::os::fd::{OwnedFd, RawFd};
 
 use socket2::Socket;
 
-pub use authority::{Authority, AuthorityError};
-pub use keys::{Side, TlsKeys};
+pub use keys::TlsKeys;
 
 use super::Transport;
 use super::framing::{Framed, Keeping, Link, Need};

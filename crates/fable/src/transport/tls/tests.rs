@@ -1,6 +1,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::authority::{Authority, Side};
 use super::*;
 use crate::error::TransportError;
 use crate::transport::Record;

@@ -1,4 +1,4 @@
-//! A host's own certificate authority. The daemon has one; ends of flows never see its key.
+//! A certificate authority for tests, in the place of a daemon's.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,8 +7,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose,
 };
 
-use super::keys::Side;
-use crate::transport::TlsKeys;
+use fable::transport::TlsKeys;
 
 /// Clocks of two hosts may be this far apart.
 const SKEW: Duration = Duration::from_secs(300);
@@ -16,13 +15,41 @@ const SKEW: Duration = Duration::from_secs(300);
 /// How long an authority is good for. A daemon that lives longer makes a new one.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// An end of a flow, as its certificate names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The end that leads reconfigurations.
+    Leader,
+    /// The other one.
+    Follower,
+}
+
+impl Side {
+    /// The name that the certificate of this side of a flow is for.
+    pub(crate) fn name(self, flow: u64) -> String {
+        let side = match self {
+            Side::Leader => "leader",
+            Side::Follower => "follower",
+        };
+        format!("{side}.{flow:016x}.flow.fable")
+    }
+
+    /// The other side.
+    pub(crate) fn peer(self) -> Side {
+        match self {
+            Side::Leader => Side::Follower,
+            Side::Follower => Side::Leader,
+        }
+    }
+}
+
 /// A key or certificate that could not be made.
 #[derive(Debug, thiserror::Error)]
 #[error("the certificate authority failed: {0}")]
-pub struct AuthorityError(#[from] rcgen::Error);
+pub(crate) struct AuthorityError(#[from] rcgen::Error);
 
 /// Issues the keys of one host's ends.
-pub struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: Certificate,
 }
@@ -32,7 +59,7 @@ impl Authority {
     ///
     /// # Errors
     /// If no key can be made, which happens without a source of randomness.
-    pub fn new(host: &str) -> Result<Authority, AuthorityError> {
+    pub(crate) fn new(host: &str) -> Result<Authority, AuthorityError> {
         let mut parameters = CertificateParams::new(Vec::new())?;
         parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         parameters.distinguished_name.push(DnType::CommonName, format!("fable on {host}"));
@@ -46,7 +73,7 @@ impl Authority {
     }
 
     /// The authority's certificate as DER, for the daemons of other hosts.
-    pub fn anchor(&self) -> &[u8] {
+    pub(crate) fn anchor(&self) -> &[u8] {
         self.certificate.der()
     }
 
@@ -55,7 +82,7 @@ impl Authority {
     ///
     /// # Errors
     /// As [`Authority::new`].
-    pub fn issue(
+    pub(crate) fn issue(
         &self,
         flow: u64,
         side: Side,
@@ -66,7 +93,7 @@ impl Authority {
         self.issue_between(flow, side, now - SKEW, now + lifetime, peer_anchor)
     }
 
-    pub(super) fn issue_between(
+    pub(crate) fn issue_between(
         &self,
         flow: u64,
         side: Side,
