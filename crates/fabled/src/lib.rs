@@ -1,1 +1,3 @@
 //! The name daemon of FABLE, and what its command line does.
+
+pub mod run;
