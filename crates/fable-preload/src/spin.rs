@@ -1,8 +1,8 @@
 //! How long to look at memory before sleeping.
 //!
-//! Looking costs a processor; sleeping costs the peer a system call and both a wake-up. So the time doubles
-//! when looking paid and halves when it did not, and now and then the whole time is tried, so that a program
-//! whose peer becomes quick again finds out.
+//! Looking costs a processor; sleeping costs the peer a system call and both a wake-up. So the time is the
+//! whole time once looking paid, and halves whenever it did not; and now and then the whole time is tried
+//! again, so that a program whose peer becomes quick finds out.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -39,9 +39,8 @@ impl Spin {
     /// It paid.
     pub(crate) fn succeeded(&self) {
         let longest = settings::get().spin_ns;
-        let budget = self.budget_ns.load(Ordering::Relaxed);
-        if budget < longest {
-            self.budget_ns.store(budget.max(1).saturating_mul(4).min(longest), Ordering::Relaxed);
+        if self.budget_ns.load(Ordering::Relaxed) != longest {
+            self.budget_ns.store(longest, Ordering::Relaxed);
         }
     }
 

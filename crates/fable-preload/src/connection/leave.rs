@@ -76,6 +76,7 @@ impl Connection {
             }
             let end = get(&own.written);
             mine.outgoing.returned_at.store(end.wrapping_add(1).max(1), Ordering::Release);
+            self.restore_options(fd);
         } else {
             mine.outgoing.mode.store(page::FORBIDDEN, Ordering::Release);
             self.mine().incoming.leaving.store(1, Ordering::SeqCst);

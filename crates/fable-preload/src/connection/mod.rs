@@ -8,6 +8,7 @@
 mod doorbell;
 mod leave;
 mod own;
+mod prompt;
 mod ready;
 mod receive;
 mod transmit;

@@ -41,6 +41,8 @@ pub(crate) struct Own {
     pub(crate) rung: AtomicU64,
     pub(crate) resend_from: AtomicU64,
     pub(crate) shut_write: AtomicU32,
+    pub(crate) nodelay: AtomicU32,
+    pub(crate) cork: AtomicU32,
     /// Doorbells that the peer was ever asked for.
     pub(crate) asked: AtomicU64,
 }

@@ -193,7 +193,7 @@ impl Connection {
         let leaving = self.theirs().incoming.leaving.load(Ordering::Acquire) != 0;
         match outgoing {
             BEFORE if self.page().standing.load(Ordering::Acquire) == page::ACCEPTED => {
-                self.switch()?;
+                self.switch(fd)?;
             }
             BEFORE => return Ok(true),
             INSIDE if leaving => self.follow(fd)?,
@@ -209,7 +209,7 @@ impl Connection {
     }
 
     /// Goes over to the ring, unless the peer forbade it.
-    pub(crate) fn switch(&self) -> Result<()> {
+    pub(crate) fn switch(&self, fd: c_int) -> Result<()> {
         let own = self.own();
         let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
         if own.outgoing.load(Ordering::Relaxed) != BEFORE {
@@ -219,6 +219,9 @@ impl Connection {
         mine.switch_at.store(get(&own.sent) + 1, Ordering::Release);
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         let went = mine.mode.compare_exchange(page::STREAM, page::RING, order.0, order.1);
+        if went.is_ok() {
+            self.make_prompt(fd);
+        }
         own.outgoing.store(if went.is_ok() { INSIDE } else { AFTER }, Ordering::Relaxed);
         if self.side() == page::CLIENT {
             statistics::count(Why::Connected);
@@ -271,6 +274,7 @@ impl Connection {
             }
         }
         own.outgoing.store(AFTER, Ordering::Relaxed);
+        self.restore_options(fd);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Options and controls of sockets.
 
 use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
 
 use libc::socklen_t;
 
@@ -46,6 +47,17 @@ unsafe extern "C" fn setsockopt(
         }
         table::refuse(fd);
     }
+    if level == libc::IPPROTO_TCP
+        && size as usize >= size_of::<c_int>()
+        && !value.is_null()
+        && let Some(connection) = table::connection(fd)
+        && let Some(word) = connection.stand_in(name)
+    {
+        // SAFETY: the size was checked.
+        let value = unsafe { value.cast::<c_int>().read_unaligned() };
+        word.store(u32::from(value != 0), Ordering::Relaxed);
+        return 0;
+    }
     // SAFETY: the arguments are the application's, as in all functions here.
     unsafe { real::setsockopt(fd, level, name, value, size) }
 }
@@ -64,6 +76,21 @@ unsafe extern "C" fn getsockopt(
         && let Some(connection) = table::connection(fd)
     {
         connection.leave(fd, Why::Option);
+    }
+    if level == libc::IPPROTO_TCP
+        && !value.is_null()
+        && !size.is_null()
+        && let Some(connection) = table::connection(fd)
+        && let Some(word) = connection.stand_in(name)
+    {
+        // SAFETY: as above; no more than the announced room is written.
+        unsafe {
+            let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+            let room = (*size as usize).min(bytes.len());
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), room);
+            *size = room as socklen_t;
+        }
+        return 0;
     }
     // SAFETY: as above.
     unsafe { real::getsockopt(fd, level, name, value, size) }

@@ -147,7 +147,7 @@ impl Listener {
         let standing = &connection.page().standing;
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         if standing.compare_exchange(OFFERED, ACCEPTED, order.0, order.1).is_ok()
-            && connection.switch().is_ok()
+            && connection.switch(fd).is_ok()
         {
             statistics::count(Why::Accepted);
             table::put_connection(fd, connection);
