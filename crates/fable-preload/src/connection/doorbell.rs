@@ -87,7 +87,7 @@ impl Connection {
                     Ok(0) => return Ok(self.ended()),
                     Ok(taken) => add(&own.discarded, taken as u64),
                     Err(Errno(libc::EAGAIN)) => return Ok(Stream::Open),
-                    Err(errno) => return Err(errno),
+                    Err(errno) => return Err(self.broken(errno)),
                 };
                 continue;
             }
@@ -99,9 +99,17 @@ impl Connection {
                 Ok(_) if theirs.doorbells.load(Ordering::Acquire) != counted => (),
                 Ok(_) => return Err(self.fail(fd)),
                 Err(Errno(libc::EAGAIN)) => return Ok(Stream::Open),
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(self.broken(errno)),
             }
         }
+    }
+
+    /// The stream ended with an error, which the kernel tells only once.
+    pub(super) fn broken(&self, errno: Errno) -> Errno {
+        if !matches!(errno.0, libc::EAGAIN | libc::EINTR) {
+            self.ended();
+        }
+        errno
     }
 
     fn ended(&self) -> Stream {

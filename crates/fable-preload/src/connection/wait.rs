@@ -82,9 +82,13 @@ impl Connection {
         // SAFETY: the byte is ours. Nothing is taken, and no lock is held.
         let peeked = unsafe { real::recv(fd, byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK) };
         own.asleep.fetch_sub(1, Ordering::AcqRel);
-        let written = self.theirs().outgoing.written.load(Ordering::Acquire);
-        if peeked < 0 && written == get(&own.read) {
-            return Err(Errno(sys::errno()));
+        if peeked < 0 {
+            let errno = self.broken(Errno(sys::errno()));
+            // Bytes in the ring were sent before the stream broke.
+            let written = self.theirs().outgoing.written.load(Ordering::Acquire);
+            if written == get(&own.read) {
+                return Err(errno);
+            }
         }
         Ok(())
     }
