@@ -197,7 +197,13 @@ impl Connection {
             }
             BEFORE => return Ok(true),
             INSIDE if leaving => self.follow(fd)?,
-            RESENDING => self.resend(fd)?,
+            RESENDING => {
+                self.resend(fd)?;
+                if own.outgoing.load(Ordering::Relaxed) == AFTER {
+                    // Room in the socket is news that no kernel event may announce any more.
+                    crate::epoll::nudge(self);
+                }
+            }
             AFTER if own.incoming.load(Ordering::Relaxed) == AFTER => {
                 own.set_left();
                 self.become_plain(fd);

@@ -42,12 +42,13 @@ impl Connection {
         let theirs = &self.theirs().outgoing;
         own.has_left()
             || theirs.written.load(Ordering::Acquire) != get(&own.read)
-            || theirs.returned_at.load(Ordering::Relaxed) != 0
+            || (theirs.returned_at.load(Ordering::Relaxed) != 0
+                && own.incoming.load(Ordering::Relaxed) != AFTER)
             || self.has_orders()
     }
 
     /// Whether the peer wants something that [`Connection::progress`] does.
-    fn has_orders(&self) -> bool {
+    pub(crate) fn has_orders(&self) -> bool {
         let outgoing = self.own().outgoing.load(Ordering::Relaxed);
         let leaving = self.theirs().incoming.leaving.load(Ordering::Relaxed) != 0;
         let accepted = self.page().standing.load(Ordering::Relaxed) == crate::page::ACCEPTED;

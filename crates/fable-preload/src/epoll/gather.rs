@@ -20,6 +20,7 @@ struct Question {
     generation: u32,
     fd: c_int,
     connection: Held<Connection>,
+    seen: (u64, u32),
 }
 
 impl Registration {
@@ -51,8 +52,14 @@ impl Registration {
             || self.connection.refusals.load(Ordering::Relaxed) != self.seen_refusals
     }
 
+    /// What makes an edge when it grows. To be taken before readiness is looked at: what comes in between
+    /// then makes another edge, not none.
+    fn marks(&self) -> (u64, u32) {
+        (self.written(), self.connection.refusals.load(Ordering::Relaxed))
+    }
+
     /// The events to report of those that are ready; a report ends the edge, and perhaps the shot.
-    fn report(&mut self, ready: i16) -> u32 {
+    fn report(&mut self, ready: i16, seen: (u64, u32)) -> u32 {
         let mut ready = u32::from(ready as u16);
         if ready & libc::EPOLLIN as u32 != 0 {
             ready |= libc::EPOLLRDNORM as u32;
@@ -65,8 +72,7 @@ impl Registration {
             return 0;
         }
         self.edge = false;
-        self.seen_written = self.written();
-        self.seen_refusals = self.connection.refusals.load(Ordering::Relaxed);
+        (self.seen_written, self.seen_refusals) = seen;
         self.fired = self.events & libc::EPOLLONESHOT as u32 != 0;
         wanted
     }
@@ -128,7 +134,7 @@ impl Set {
     }
 
     fn ask(&self, question: &Question, reports: &mut Reports) {
-        let Question { slot, generation, fd, connection } = question;
+        let Question { slot, generation, fd, connection, seen } = question;
         let kernel = sys::poll_one(*fd, ASKED | libc::POLLOUT, 0);
         // Plain from now on: the kernel has the registration, and reports it itself.
         let Some(ready) = connection.translate(*fd, kernel) else { return };
@@ -141,7 +147,7 @@ impl Set {
             registration.ask_kernel = true;
             return;
         }
-        let events = registration.report(ready);
+        let events = registration.report(ready, *seen);
         // What is not all in memory is asked again before each sleep.
         registration.ask_kernel = events != 0 && !registration.fired && registration.is_level();
         if events != 0 {
@@ -209,12 +215,14 @@ impl Members {
                         generation: registration.generation,
                         fd: registration.fd,
                         connection: registration.connection.clone(),
+                        seen: registration.marks(),
                     });
                 }
                 continue;
             }
+            let seen = registration.marks();
             let ready = registration.connection.glance();
-            let events = registration.report(ready);
+            let events = registration.report(ready, seen);
             if events != 0 {
                 reports.push(events, registration.data);
             }
@@ -236,7 +244,9 @@ impl Members {
             registration.connection.tidy(registration.fd);
             let level = registration.is_level();
             let armed = registration.connection.arm(registration.events as i16);
-            let stays = armed && (level || registration.has_edge());
+            let orders = registration.connection.has_orders();
+            registration.edge |= orders;
+            let stays = orders || (armed && (level || registration.has_edge()));
             if stays && !registration.connection.is_inside() {
                 registration.ask_kernel = true;
             }

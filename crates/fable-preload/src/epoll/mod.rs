@@ -230,6 +230,25 @@ pub(crate) fn release(connection: &Connection, fd: c_int) {
     }
 }
 
+/// Something happened to the connection of which the kernel will not tell.
+pub(crate) fn nudge(connection: &Connection) {
+    if connection.watchers.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    for set in active() {
+        let Some(mut members) = set.members.take() else { continue };
+        for slot in 0..members.slots.len() {
+            if let Some(registration) = &mut members.slots[slot]
+                && core::ptr::eq(registration.connection.object(), connection)
+            {
+                registration.edge = true;
+                registration.ask_kernel = true;
+                members.warm(slot);
+            }
+        }
+    }
+}
+
 /// Registers in the kernel what the application had asked for.
 fn hand_back(set: &Held<Set>, registration: &Registration) {
     let shot = libc::EPOLLONESHOT as u32;

@@ -100,7 +100,7 @@ static void work(struct flow *flow) {
     do {
         again = pull(flow);
         again |= push(flow);
-        if (may_leave && next_random(&chance) % 3000 == 0) leave(flow->fd);
+        if (may_leave && next_random(&chance) % 60 == 0) leave(flow->fd);
     } while (edge && again);
     flow->wants_write = !flow->shut;
 }
