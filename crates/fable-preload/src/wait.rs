@@ -39,6 +39,16 @@ impl Deadline {
         }
     }
 
+    /// The same, or so long from now if that is earlier.
+    pub(crate) fn within(self, limit_ns: u64) -> Self {
+        let latest = || sys::now_ns() + limit_ns;
+        match self {
+            Deadline::Now => Deadline::Now,
+            Deadline::At(end_ns) => Deadline::At(end_ns.min(latest())),
+            Deadline::Never => Deadline::At(latest()),
+        }
+    }
+
     /// Whether it is over.
     pub(crate) fn has_passed(self) -> bool {
         match self {

@@ -41,27 +41,19 @@ impl Connection {
     fn leave_locked(&self, fd: c_int, why: Why) {
         let standing = &self.page().standing;
         let order = (Ordering::AcqRel, Ordering::Acquire);
-        let revoked =
-            standing.compare_exchange(page::OFFERED, page::REVOKED, order.0, order.1);
+        let revoked = standing.compare_exchange(page::OFFERED, page::REVOKED, order.0, order.1);
         if revoked.is_ok() {
             statistics::count(Why::NotTaken);
             return;
         }
         statistics::count(why);
-        let theirs = self.theirs();
-        if theirs.incoming.leaving.load(Ordering::Acquire) != 0 {
-            self.leave_after_peer(fd);
-            return;
-        }
         self.ask_no_more(&self.mine().incoming.sleeping);
         self.ask_no_more(&self.mine().outgoing.starved);
         self.give_up_outgoing(fd);
-        let mode = &theirs.outgoing.mode;
-        let forbidden =
-            mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
-        if forbidden.is_err() {
-            self.give_up_incoming(fd);
-        }
+        let mode = &self.theirs().outgoing.mode;
+        let forbidden = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
+        let inside = forbidden.is_err() && self.take_out_doorbells(fd);
+        self.settle(fd, inside);
     }
 
     /// From here on this end sends through TCP only.
@@ -70,7 +62,7 @@ impl Connection {
         let mine = self.mine();
         if own.outgoing.load(Ordering::Relaxed) == INSIDE {
             // The peer may sleep, and is to come and see; afterwards no doorbell follows.
-            self.mine().incoming.leaving.store(1, Ordering::SeqCst);
+            mine.incoming.leaving.store(1, Ordering::SeqCst);
             self.ring(fd, &self.theirs().incoming.sleeping);
             self.ring(fd, &self.theirs().outgoing.starved);
             for _ in 0..DOORBELL_TURNS {
@@ -83,81 +75,90 @@ impl Connection {
             mine.outgoing.returned_at.store(end.wrapping_add(1).max(1), Ordering::Release);
             self.restore_options(fd);
         } else {
-            mine.outgoing.mode.store(page::FORBIDDEN, Ordering::Release);
-            self.mine().incoming.leaving.store(1, Ordering::SeqCst);
+            if own.outgoing.load(Ordering::Relaxed) == BEFORE {
+                mine.outgoing.mode.store(page::FORBIDDEN, Ordering::Release);
+            }
+            mine.incoming.leaving.store(1, Ordering::SeqCst);
         }
-        own.outgoing.store(AFTER, Ordering::Relaxed);
+        if own.outgoing.load(Ordering::Relaxed) != RESENDING {
+            own.outgoing.store(AFTER, Ordering::Relaxed);
+        }
         fence(Ordering::SeqCst);
     }
 
-    /// Waits for what is still to come that is not the application's, and for what the peer sends again.
-    fn give_up_incoming(&self, fd: c_int) {
+    /// Waits for the doorbells that are still to come, which nobody could take out later. Whether the
+    /// incoming direction is in its ring.
+    fn take_out_doorbells(&self, fd: c_int) -> bool {
         let own = self.own();
-        if own.incoming.load(Ordering::Relaxed) == BEFORE && !matches!(self.before_ring(fd), Ok(Some(0)))
-        {
+        let incoming = own.incoming.load(Ordering::Relaxed);
+        if incoming == AFTER {
+            return false;
+        }
+        if incoming == BEFORE && !matches!(self.before_ring(fd), Ok(Some(0))) {
             // Bytes of the application are in front of doorbells: these could never be taken out.
             if own.asked.load(Ordering::Relaxed) > 0 {
                 self.break_off(fd);
             }
-            return;
+            return false;
         }
         own.incoming.store(INSIDE, Ordering::Relaxed);
-        let theirs = &self.theirs().outgoing;
         for _ in 0..DOORBELL_TURNS {
-            if get(&own.discarded) >= own.asked.load(Ordering::Relaxed) {
-                break;
-            }
-            let returned = theirs.returned_at.load(Ordering::Acquire) != 0;
-            let done = if returned { self.finish_return(fd) == Ok(true) } else { false };
-            if done || (!returned && self.discard(fd).is_err()) {
-                break;
-            }
-            if get(&own.discarded) < own.asked.load(Ordering::Relaxed) {
-                sys::nap(1);
-            }
-        }
-        for _ in 0..PEER_TURNS {
-            if self.unread_bytes() == 0 || theirs.returned_at.load(Ordering::Acquire) != 0 {
+            let returned = self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0;
+            let failed = if returned {
+                self.finish_return(fd).is_err()
+            } else {
+                self.discard(fd).is_err()
+            };
+            if failed || get(&own.discarded) >= own.asked.load(Ordering::Relaxed) {
                 break;
             }
             sys::nap(1);
+        }
+        true
+    }
+
+    /// Waits until the peer knows what to send again. If the peer leaves, too, each sends again what the
+    /// other did not take; a peer that left before cannot, and then the connection has to end.
+    fn settle(&self, fd: c_int, inside: bool) {
+        let own = self.own();
+        let theirs = self.theirs();
+        let mut answered = false;
+        let known = || {
+            let acknowledged = get(&own.read).wrapping_add(1).max(1);
+            let returned_at = theirs.outgoing.returned_at.load(Ordering::Acquire);
+            !inside || self.unread_bytes() == 0 || returned_at == acknowledged
+        };
+        for _ in 0..PEER_TURNS {
+            if !answered && theirs.incoming.leaving.load(Ordering::SeqCst) != 0 {
+                answered = true;
+                self.answer(fd);
+            }
+            self.resend_locked(fd);
+            if known() && own.outgoing.load(Ordering::Relaxed) != RESENDING {
+                return;
+            }
+            sys::nap(1);
+        }
+        if answered {
+            self.break_off(fd);
         }
     }
 
-    /// The peer left first: what it did not take goes through TCP, and what we did not take is lost to
-    /// whoever gets the descriptor, who must notice.
-    fn leave_after_peer(&self, fd: c_int) {
+    /// The peer leaves, too: what it did not take from the ring is sent again, as far as it was in it.
+    fn answer(&self, fd: c_int) {
         let own = self.own();
-        if own.outgoing.load(Ordering::Relaxed) == INSIDE {
-            let read = self.theirs().incoming.read.load(Ordering::Acquire);
-            if self.room(fd).is_err() {
-                return;
-            }
-            own.resend_from.store(read, Ordering::Relaxed);
-            own.outgoing.store(RESENDING, Ordering::Relaxed);
-            let mine = &self.mine().outgoing;
-            mine.returned_at.store(read.wrapping_add(1).max(1), Ordering::Release);
+        let mine = &self.mine().outgoing;
+        if mine.mode.load(Ordering::Relaxed) != page::RING || self.room(fd).is_err() {
+            return;
         }
-        for _ in 0..PEER_TURNS {
-            if own.outgoing.load(Ordering::Relaxed) != RESENDING {
-                break;
-            }
-            self.resend_locked(fd);
-            if own.outgoing.load(Ordering::Relaxed) == RESENDING {
-                sys::nap(1);
-            }
+        let read = self.theirs().incoming.read.load(Ordering::Acquire);
+        if mine.returned_at.load(Ordering::Relaxed) == read.wrapping_add(1).max(1) {
+            // Nothing is left, or it is being sent again already.
+            return;
         }
-        for _ in 0..DOORBELL_TURNS {
-            if self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0 {
-                break;
-            }
-            sys::nap(1);
-        }
-        let unread = own.incoming.load(Ordering::Relaxed) != AFTER
-            && (self.unread_bytes() > 0 || !self.finish_return(fd).unwrap_or(false));
-        if unread || own.outgoing.load(Ordering::Relaxed) == RESENDING {
-            self.break_off(fd);
-        }
+        own.resend_from.store(read, Ordering::Relaxed);
+        own.outgoing.store(RESENDING, Ordering::Relaxed);
+        mine.returned_at.store(read.wrapping_add(1).max(1), Ordering::Release);
     }
 
     /// An honest failure: both ends see a connection that ended.

@@ -258,6 +258,20 @@ impl Members {
         news
     }
 
+    /// Has those looked at again that are not, or no longer, wholly in memory.
+    pub(super) fn sweep(&mut self) {
+        for slot in 0..self.slots.len() {
+            let Some(registration) = &mut self.slots[slot] else { continue };
+            let inside = registration.connection.is_inside();
+            let unread = registration.connection.glance() & libc::POLLIN != 0;
+            if !inside || unread {
+                registration.edge = true;
+                registration.ask_kernel |= !inside;
+                self.warm(slot);
+            }
+        }
+    }
+
     /// Whether a look at the hot ones promises a report.
     #[inline]
     pub(super) fn beckons(&self) -> bool {

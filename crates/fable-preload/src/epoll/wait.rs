@@ -14,6 +14,9 @@ use crate::{real, sys};
 
 /// The kernel is asked about other descriptors at least this often while connections keep us busy.
 const KERNEL_EVERY_NS: u64 = 50_000;
+/// A sleep is never longer than this without a look at connections that are on their way to a ring or back
+/// from it: their news comes from two sides, and edges must not be lost between them.
+const SLEEP_NS: u64 = 100_000_000;
 const LOOKS_PER_CLOCK: u32 = 16;
 
 /// A wait under way.
@@ -68,12 +71,18 @@ pub(crate) unsafe fn wait(
             }
         }
         let news = set.members.take().is_none_or(|mut members| members.cool());
-        let until = if news { Deadline::Now } else { deadline };
+        let until = if news { Deadline::Now } else { deadline.within(SLEEP_NS) };
         if !until.has_passed() {
             statistics::count(Why::Sleeps);
         }
         if let Err(failure) = wait.ask_kernel(&mut reports, until) {
             return Some(failure);
+        }
+        if reports.count == 0
+            && !news
+            && let Some(mut members) = set.members.take()
+        {
+            members.sweep();
         }
         set.gather(&mut reports);
         if reports.count > 0 || deadline.has_passed() {
