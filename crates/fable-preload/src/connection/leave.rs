@@ -24,6 +24,8 @@ impl Connection {
     pub(crate) fn leave(&self, fd: c_int, why: Why) {
         let _keep = sys::KeepErrno::new();
         let own = self.own();
+        // An acceptance that was not seen yet: only from the ring's side can a sleeping peer be woken.
+        let _ = self.progress(fd);
         let peer_leaves = self.theirs().incoming.leaving.load(Ordering::Acquire) != 0;
         if peer_leaves && matches!(why, Why::Option) && self.progress(fd).is_ok() {
             // Both directions go back to TCP already; what is in the ring is still ours to read.

@@ -262,13 +262,9 @@ impl Members {
     pub(super) fn sweep(&mut self) {
         for slot in 0..self.slots.len() {
             let Some(registration) = &mut self.slots[slot] else { continue };
-            let inside = registration.connection.is_inside();
-            let unread = registration.connection.glance() & libc::POLLIN != 0;
-            if !inside || unread {
-                registration.edge = true;
-                registration.ask_kernel |= !inside;
-                self.warm(slot);
-            }
+            registration.edge = true;
+            registration.ask_kernel = true;
+            self.warm(slot);
         }
     }
 
