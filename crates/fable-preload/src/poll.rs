@@ -49,11 +49,7 @@ pub(crate) fn concerns(list: &[pollfd]) -> bool {
 ///
 /// # Safety
 /// `mask` is null or a set of signals.
-pub(crate) unsafe fn poll(
-    list: &mut [pollfd],
-    deadline: Deadline,
-    mask: *const sigset_t,
-) -> c_int {
+pub(crate) unsafe fn poll(list: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int {
     let mut poll = Poll::new(list, mask);
     let mut idle = 0_u32;
     loop {
@@ -268,11 +264,8 @@ impl Selection {
             sys::set_errno(libc::EBADF);
             return -1;
         }
-        let told = [
-            READABLE | libc::POLLHUP | libc::POLLERR,
-            WRITABLE | libc::POLLERR,
-            libc::POLLPRI,
-        ];
+        let told =
+            [READABLE | libc::POLLHUP | libc::POLLERR, WRITABLE | libc::POLLERR, libc::POLLPRI];
         let mut bits = 0;
         for entry in &self.list {
             for (set, tell) in self.sets.iter().zip(told) {

@@ -1,7 +1,7 @@
 //! What `fable run` says through the environment.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::page::RING_BYTES;
 

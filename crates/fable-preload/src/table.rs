@@ -201,9 +201,9 @@ pub(crate) fn connections(first: c_int, last: c_int) -> impl Iterator<Item = c_i
 /// The descriptors of an epoll set.
 pub(crate) fn descriptors_of(set: &Held<Set>) -> impl Iterator<Item = c_int> {
     let word = set.object() as *const Set as usize | SET;
-    (0..=highest()).map(|index| index as c_int).filter(move |&fd| {
-        entry(fd).is_some_and(|entry| entry.load(Ordering::Relaxed) == word)
-    })
+    (0..=highest())
+        .map(|index| index as c_int)
+        .filter(move |&fd| entry(fd).is_some_and(|entry| entry.load(Ordering::Relaxed) == word))
 }
 
 /// Forgets a whole range, as close_range(2) does.

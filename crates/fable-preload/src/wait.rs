@@ -32,11 +32,7 @@ impl Deadline {
         let Some(timeout) = timeout else { return Deadline::Never };
         let seconds = u64::try_from(timeout.tv_sec).unwrap_or(0);
         let limit = seconds.saturating_mul(SECOND_NS).saturating_add(timeout.tv_nsec as u64);
-        if limit == 0 {
-            Deadline::Now
-        } else {
-            Deadline::At(sys::now_ns().saturating_add(limit))
-        }
+        if limit == 0 { Deadline::Now } else { Deadline::At(sys::now_ns().saturating_add(limit)) }
     }
 
     /// The same, or so long from now if that is earlier.

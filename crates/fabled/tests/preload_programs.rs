@@ -70,7 +70,7 @@ fn random_calls_with_every_way_of_waiting() {
 
 #[test]
 fn random_returns_to_tcp_lose_nothing() {
-    for way in ["poll", "select", "level", "oneshot"] {
+    for way in ["poll", "select", "level", "edge", "oneshot"] {
         stress(way, "1", &["--ring-bytes", "4096"]);
     }
 }

@@ -7,8 +7,8 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
-use super::own::{INSIDE, add, get};
 use super::Connection;
+use super::own::{INSIDE, add, get};
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
 

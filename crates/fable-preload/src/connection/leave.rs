@@ -106,11 +106,8 @@ impl Connection {
         own.incoming.store(INSIDE, Ordering::Relaxed);
         for _ in 0..DOORBELL_TURNS {
             let returned = self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0;
-            let failed = if returned {
-                self.finish_return(fd).is_err()
-            } else {
-                self.discard(fd).is_err()
-            };
+            let failed =
+                if returned { self.finish_return(fd).is_err() } else { self.discard(fd).is_err() };
             if failed || get(&own.discarded) >= own.asked.load(Ordering::Relaxed) {
                 break;
             }

@@ -96,12 +96,11 @@ impl Connection {
 
     /// Sleeps until a write may succeed, or the time limit of the socket has passed.
     pub(super) fn wait_writable(&self, fd: c_int, deadline_ns: &mut Option<u64>) -> Result<()> {
-        let deadline = *deadline_ns.get_or_insert_with(|| {
-            match sys::time_limit_ns(fd, libc::SO_SNDTIMEO) {
+        let deadline =
+            *deadline_ns.get_or_insert_with(|| match sys::time_limit_ns(fd, libc::SO_SNDTIMEO) {
                 0 => u64::MAX,
                 limit => sys::now_ns().saturating_add(limit),
-            }
-        });
+            });
         let own = self.own();
         if own.outgoing.load(Ordering::Relaxed) != INSIDE {
             sys::poll_one(fd, libc::POLLOUT, SLICE_MS);

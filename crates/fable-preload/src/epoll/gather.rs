@@ -72,7 +72,11 @@ impl Registration {
             return 0;
         }
         self.edge = false;
-        (self.seen_written, self.seen_refusals) = seen;
+        self.seen_written = seen.0;
+        if ready & libc::EPOLLOUT as u32 != 0 {
+            // Until there is room again, a refused write waits for its edge.
+            self.seen_refusals = seen.1;
+        }
         self.fired = self.events & libc::EPOLLONESHOT as u32 != 0;
         wanted
     }
@@ -258,12 +262,14 @@ impl Members {
         news
     }
 
-    /// Has those looked at again that are not, or no longer, wholly in memory.
+    /// Has all looked at again; what is unread, or not wholly in memory, counts as news.
     pub(super) fn sweep(&mut self) {
         for slot in 0..self.slots.len() {
             let Some(registration) = &mut self.slots[slot] else { continue };
-            registration.edge = true;
-            registration.ask_kernel = true;
+            let inside = registration.connection.is_inside();
+            let unread = registration.connection.glance() & libc::POLLIN != 0;
+            registration.edge |= !inside || unread;
+            registration.ask_kernel |= !inside;
             self.warm(slot);
         }
     }

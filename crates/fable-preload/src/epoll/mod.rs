@@ -309,9 +309,7 @@ pub(crate) fn hold() {
 pub(crate) fn let_go(child: bool) {
     each_set(|set| {
         set.members.let_go();
-        if child
-            && let Some(mut members) = set.members.take()
-        {
+        if child && let Some(mut members) = set.members.take() {
             members.inherited = true;
         }
     });

@@ -104,8 +104,7 @@ impl Wait<'_> {
         let timeout: Option<timespec> = until.left();
         let pointer = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: there is room for so many events, and the mask is the application's.
-        let found =
-            unsafe { real::epoll_pwait2(self.epfd, at, room as c_int, pointer, self.mask) };
+        let found = unsafe { real::epoll_pwait2(self.epfd, at, room as c_int, pointer, self.mask) };
         if let Some(mut members) = self.set.members.take() {
             members.asked_kernel_ns = sys::now_ns();
         }

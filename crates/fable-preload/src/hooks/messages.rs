@@ -63,8 +63,8 @@ unsafe fn leave_passed(message: &msghdr) {
     unsafe {
         let mut header: *const cmsghdr = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
-            let rights = (*header).cmsg_level == libc::SOL_SOCKET
-                && (*header).cmsg_type == libc::SCM_RIGHTS;
+            let rights =
+                (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS;
             let bytes = (*header).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
             let data = libc::CMSG_DATA(header).cast::<c_int>();
             for index in 0..if rights { bytes / size_of::<c_int>() } else { 0 } {
@@ -104,12 +104,7 @@ unsafe extern "C" fn recvmmsg(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(
-    fd: c_int,
-    list: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> c_int {
+unsafe extern "C" fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     if table::connection(fd).is_none() || list.is_null() {
         for index in 0..if list.is_null() { 0 } else { count.min(1024) as usize } {
             // SAFETY: the list has so many entries, of which the kernel takes 1024 at most.

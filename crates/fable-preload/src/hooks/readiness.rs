@@ -95,10 +95,9 @@ unsafe extern "C" fn select(
         if !selection.concerns() {
             return real::select(count, readable, writable, exceptional, timeout);
         }
-        let limit = timeout.as_ref().map(|limit| timespec {
-            tv_sec: limit.tv_sec,
-            tv_nsec: limit.tv_usec * 1_000,
-        });
+        let limit = timeout
+            .as_ref()
+            .map(|limit| timespec { tv_sec: limit.tv_sec, tv_nsec: limit.tv_usec * 1_000 });
         let deadline = Deadline::from_timespec(limit);
         let result = selection.select(deadline, core::ptr::null());
         if let (Some(timeout), Some(left)) = (timeout.as_mut(), deadline.left()) {
@@ -179,8 +178,8 @@ unsafe extern "C" fn epoll_pwait(
     // SAFETY: as above.
     unsafe {
         let deadline = || Deadline::from_ms(timeout_ms);
-        let ours = table::set(set)
-            .and_then(|it| epoll::wait(&it, set, events, room, deadline(), mask));
+        let ours =
+            table::set(set).and_then(|it| epoll::wait(&it, set, events, room, deadline(), mask));
         ours.unwrap_or_else(|| real::epoll_pwait(set, events, room, timeout_ms, mask))
     }
 }
@@ -196,8 +195,8 @@ unsafe extern "C" fn epoll_pwait2(
     // SAFETY: as above.
     unsafe {
         let deadline = || Deadline::from_timespec(timeout.as_ref().copied());
-        let ours = table::set(set)
-            .and_then(|it| epoll::wait(&it, set, events, room, deadline(), mask));
+        let ours =
+            table::set(set).and_then(|it| epoll::wait(&it, set, events, room, deadline(), mask));
         ours.unwrap_or_else(|| real::epoll_pwait2(set, events, room, timeout, mask))
     }
 }

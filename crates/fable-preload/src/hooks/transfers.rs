@@ -176,12 +176,7 @@ unsafe extern "C" fn __recv_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn send(
-    fd: c_int,
-    from: *const c_void,
-    length: size_t,
-    flags: c_int,
-) -> ssize_t {
+unsafe extern "C" fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
     send_one(fd, from, length, flags)
         // SAFETY: as above.
         .unwrap_or_else(|| unsafe { real::send(fd, from, length, flags) })
@@ -242,12 +237,7 @@ unsafe extern "C" fn sendto(
 ///
 /// # Safety
 /// `offset` is null or can be written.
-unsafe fn send_file(
-    to: c_int,
-    from: c_int,
-    offset: *mut off_t,
-    count: size_t,
-) -> Option<ssize_t> {
+unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Option<ssize_t> {
     let connection = table::connection(to)?;
     if offset.is_null() || !connection.own().is_nonblocking() {
         connection.leave(to, Why::Call);

@@ -98,7 +98,8 @@ impl Places {
             // SAFETY: `to` has the size that is announced.
             let result = unsafe { real::connect(socket, (&raw const to).cast(), size) };
             // Another user could take this name, and so get the bytes that are meant for a server.
-            let trusted = result == 0 && peer_user(socket).is_some_and(|user| user == me || user == 0);
+            let trusted =
+                result == 0 && peer_user(socket).is_some_and(|user| user == me || user == 0);
             if trusted {
                 places.sockets[places.count] = socket;
                 places.count += 1;
