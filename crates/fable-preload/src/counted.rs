@@ -1,8 +1,8 @@
 //! Objects that descriptors name, found without a lock and never freed while somebody looks.
 //!
-//! Their memory is kept for ever and used again, so a thread that read an address from the table just
-//! before another closed the descriptor finds an object there in any case: it only has to raise a count
-//! that is not zero, and to look into the table again.
+//! Their memory is kept for ever and used again, so a thread that read an address from the table
+//! just before another closed the descriptor finds an object there in any case: it only has to
+//! raise a count that is not zero, and to look into the table again.
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicUsize, Ordering};

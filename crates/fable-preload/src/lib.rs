@@ -1,14 +1,17 @@
 //! Under unmodified programs: TCP connections between two of them on one host go through memory.
 //!
-//! The library stands in front of the C library (LD_PRELOAD, as `fable run` arranges). An application's
-//! descriptor stays its own TCP socket for life; so whatever is not followed here can go back to it in
-//! mid-connection. The invariants:
+//! The library stands in front of the C library (LD_PRELOAD, as `fable run` arranges). An
+//! application's descriptor stays its own TCP socket for life; so whatever is not followed here can
+//! go back to it in mid-connection. The invariants:
 //!
-//! - Neither side puts anything but the application's bytes into TCP before it has seen that the other
+//! - Neither side puts anything but the application's bytes into TCP before it has seen that the
+//!   other
 //!   uses the shared page ([`rendezvous`]).
-//! - Each direction goes over to its ring at a position that its sender publishes, and back at most once
+//! - Each direction goes over to its ring at a position that its sender publishes, and back at most
+//!   once
 //!   ([`connection`]).
-//! - A doorbell is sent only to an end that asked for it, once for each time it asked, and is counted
+//! - A doorbell is sent only to an end that asked for it, once for each time it asked, and is
+//!   counted
 //!   before it is sent ([`connection`], doorbells).
 //! - What the peer writes into the page is read once and checked; nonsense is a reset connection.
 //! - No lock is held while sleeping; a descriptor that is not ours costs one look ([`table`]).

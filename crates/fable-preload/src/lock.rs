@@ -1,8 +1,8 @@
 //! Locks that are held briefly and never while sleeping.
 //!
-//! The word holds the thread that has the lock. So a signal handler that comes upon a lock of the very
-//! thread it interrupted is refused instead of waiting for ever, and a lock whose owner died (they lie in
-//! memory that forked processes share) is taken over.
+//! The word holds the thread that has the lock. So a signal handler that comes upon a lock of the
+//! very thread it interrupted is refused instead of waiting for ever, and a lock whose owner died
+//! (they lie in memory that forked processes share) is taken over.
 
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};

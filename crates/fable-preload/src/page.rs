@@ -1,8 +1,8 @@
 //! The memory that both ends of a connection share: a header and a ring for each direction.
 //!
-//! Each side writes its own half of the header only (but for two words, by compare-exchange) and treats
-//! the other half as hostile: every word is read once and checked before it is used. The memory file is
-//! sealed against shrinking, which would turn a look at it into SIGBUS.
+//! Each side writes its own half of the header only (but for two words, by compare-exchange) and
+//! treats the other half as hostile: every word is read once and checked before it is used. The
+//! memory file is sealed against shrinking, which would turn a look at it into SIGBUS.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -126,8 +126,8 @@ fn fill(fd: c_int, ring_bytes: u64) -> Result<*mut u8> {
     Ok(at)
 }
 
-/// Maps a memory file that somebody else made, after checking its seals and its size. Gives the mapping,
-/// which the caller owns, and the size of a ring.
+/// Maps a memory file that somebody else made, after checking its seals and its size. Gives the
+/// mapping, which the caller owns, and the size of a ring.
 pub(crate) fn open(fd: c_int) -> Result<(*mut u8, u64)> {
     let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: F_GET_SEALS has no argument; another kind of file is an error.

@@ -32,8 +32,8 @@ struct Poll {
     mask: *const sigset_t,
 }
 
-/// Whether any of the descriptors is a connection of ours; an epoll set among them loses its members,
-/// because nobody asks us when it is ready.
+/// Whether any of the descriptors is a connection of ours; an epoll set among them loses its
+/// members, because nobody asks us when it is ready.
 pub(crate) fn concerns(list: &[pollfd]) -> bool {
     let mut found = false;
     for entry in list.iter().filter(|entry| !table::is_foreign(entry.fd)) {
@@ -176,7 +176,8 @@ impl Poll {
             let events = expand(said.unwrap_or(kernel)) & (watched.events | ALWAYS);
             list[watched.place].revents = events;
         }
-        // A descriptor that became plain is the kernel's in the next turn, as the application asked.
+        // A descriptor that became plain is the kernel's in the next turn, as the application
+        // asked.
         let kernel = &mut self.kernel;
         self.watched.retain(|watched| {
             let left = watched.connection.own().has_left();

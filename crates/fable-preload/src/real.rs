@@ -1,7 +1,7 @@
 //! The functions that this library stands in front of: the next definition of each name.
 //!
-//! Nothing here may be reached through the `libc` crate's functions of the same name, because those names
-//! now lead to ourselves.
+//! Nothing here may be reached through the `libc` crate's functions of the same name, because those
+//! names now lead to ourselves.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -46,11 +46,10 @@ macro_rules! next {
     ($($function:ident = $name:literal ($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
         pub(crate) unsafe fn $function($($argument: $kind),*) -> $result {
             static NEXT: Symbol = Symbol::new($name);
-            // SAFETY: the C library defines this name with this signature, or `missing` stands for it.
-            let function: unsafe extern "C" fn($($kind),*) -> $result =
-                unsafe { core::mem::transmute(NEXT.address()) };
-            // SAFETY: the caller keeps to the contract of the C function.
-            unsafe { function($($argument),*) }
+            type Function = unsafe extern "C" fn($($kind),*) -> $result;
+            // SAFETY: the C library defines this name with this signature, or `missing` stands
+            // for it; and the caller keeps to the contract of the C function.
+            unsafe { core::mem::transmute::<usize, Function>(NEXT.address())($($argument),*) }
         }
     )*};
 }

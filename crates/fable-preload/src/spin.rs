@@ -1,8 +1,8 @@
 //! How long to look at memory before sleeping.
 //!
-//! Looking costs a processor; sleeping costs the peer a system call and both a wake-up. So the time is the
-//! whole time once looking paid, and halves whenever it did not; and now and then the whole time is tried
-//! again, so that a program whose peer becomes quick finds out.
+//! Looking costs a processor; sleeping costs the peer a system call and both a wake-up. So the time
+//! is the whole time once looking paid, and halves whenever it did not; and now and then the whole
+//! time is tried again, so that a program whose peer becomes quick finds out.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,5 +1,6 @@
-//! `fable run` over programs that know nothing of it: what they do with a connection, whichever way they
-//! wait, with random returns to TCP in mid-connection, and against a peer that lies in the shared page.
+//! `fable run` over programs that know nothing of it: what they do with a connection, whichever way
+//! they wait, with random returns to TCP in mid-connection, and against a peer that lies in the
+//! shared page.
 
 mod preload;
 

@@ -1,8 +1,8 @@
 //! Doorbells: single bytes in the TCP stream of a direction that is in its ring.
 //!
-//! A doorbell is sent only to a peer that asked for one, once for each time it asked, so both ends know how
-//! many there are. Nothing but doorbells is in such a stream, and each is counted in the page before it is
-//! sent; so what the receiver takes out can never be the application's.
+//! A doorbell is sent only to a peer that asked for one, once for each time it asked, so both ends
+//! know how many there are. Nothing but doorbells is in such a stream, and each is counted in the
+//! page before it is sent; so what the receiver takes out can never be the application's.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
@@ -22,7 +22,8 @@ pub(super) enum Stream {
 }
 
 impl Connection {
-    /// Rings if the peer asked for it with this word of its half. The caller holds the writer's lock.
+    /// Rings if the peer asked for it with this word of its half. The caller holds the writer's
+    /// lock.
     pub(super) fn ring(&self, fd: c_int, asked: &AtomicU32) {
         if asked.load(Ordering::Relaxed) != 0 && asked.swap(0, Ordering::SeqCst) != 0 {
             self.ring_now(fd);
@@ -52,7 +53,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks the peer for a doorbell with a word of our half; look again afterwards, before sleeping.
+    /// Asks the peer for a doorbell with a word of our half; look again afterwards, before
+    /// sleeping.
     pub(crate) fn ask(&self, word: &AtomicU32) {
         if word.load(Ordering::Relaxed) == 0 && word.swap(1, Ordering::SeqCst) == 0 {
             self.own().asked.fetch_add(1, Ordering::Relaxed);
@@ -67,8 +69,8 @@ impl Connection {
         }
     }
 
-    /// Takes the doorbells out of the stream, and finds out whether it has ended. The caller holds the
-    /// reader's lock, and the incoming direction is in its ring.
+    /// Takes the doorbells out of the stream, and finds out whether it has ended. The caller holds
+    /// the reader's lock, and the incoming direction is in its ring.
     pub(super) fn discard(&self, fd: c_int) -> Result<Stream> {
         let own = self.own();
         let theirs = &self.theirs().outgoing;

@@ -1,9 +1,9 @@
 //! The way out: back to plain TCP in mid-connection, for good.
 //!
-//! This end stops taking from its incoming ring; the position where it stopped is in the page, and the peer
-//! sends what lies behind it through TCP, before anything else. Afterwards nothing of this process is needed
-//! for the descriptor any more: a program that is executed with it, or another process that is given it,
-//! finds the exact stream.
+//! This end stops taking from its incoming ring; the position where it stopped is in the page, and
+//! the peer sends what lies behind it through TCP, before anything else. Afterwards nothing of this
+//! process is needed for the descriptor any more: a program that is executed with it, or another
+//! process that is given it, finds the exact stream.
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
@@ -24,7 +24,8 @@ impl Connection {
     pub(crate) fn leave(&self, fd: c_int, why: Why) {
         let _keep = sys::KeepErrno::new();
         let own = self.own();
-        // An acceptance that was not seen yet: only from the ring's side can a sleeping peer be woken.
+        // An acceptance that was not seen yet: only from the ring's side can a sleeping peer be
+        // woken.
         let _ = self.progress(fd);
         let peer_leaves = self.theirs().incoming.leaving.load(Ordering::Acquire) != 0;
         if peer_leaves && matches!(why, Why::Option) && self.progress(fd).is_ok() {
@@ -88,8 +89,8 @@ impl Connection {
         fence(Ordering::SeqCst);
     }
 
-    /// Waits for the doorbells that are still to come, which nobody could take out later. Whether the
-    /// incoming direction is in its ring.
+    /// Waits for the doorbells that are still to come, which nobody could take out later. Whether
+    /// the incoming direction is in its ring.
     fn take_out_doorbells(&self, fd: c_int) -> bool {
         let own = self.own();
         let incoming = own.incoming.load(Ordering::Relaxed);
@@ -116,8 +117,9 @@ impl Connection {
         true
     }
 
-    /// Waits until the peer knows what to send again. If the peer leaves, too, each sends again what the
-    /// other did not take; a peer that left before cannot, and then the connection has to end.
+    /// Waits until the peer knows what to send again. If the peer leaves, too, each sends again
+    /// what the other did not take; a peer that left before cannot, and then the connection has to
+    /// end.
     fn settle(&self, fd: c_int, inside: bool) {
         let own = self.own();
         let theirs = self.theirs();
@@ -143,7 +145,8 @@ impl Connection {
         }
     }
 
-    /// The peer leaves, too: what it did not take from the ring is sent again, as far as it was in it.
+    /// The peer leaves, too: what it did not take from the ring is sent again, as far as it was in
+    /// it.
     fn answer(&self, fd: c_int) {
         let own = self.own();
         let mine = &self.mine().outgoing;

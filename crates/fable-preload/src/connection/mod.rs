@@ -1,9 +1,10 @@
 //! A connection between two programs that both run this library.
 //!
-//! Each direction is a stream of bytes that begins in TCP, may go on in a ring of the shared page, and may
-//! come back to TCP, once each. Where it goes over is a number of bytes that the sender publishes, so the
-//! receiver always knows whose turn it is. While a direction is in its ring, its TCP stream carries nothing
-//! but doorbells: single bytes that wake a sleeper, counted so that they can be taken out exactly.
+//! Each direction is a stream of bytes that begins in TCP, may go on in a ring of the shared page,
+//! and may come back to TCP, once each. Where it goes over is a number of bytes that the sender
+//! publishes, so the receiver always knows whose turn it is. While a direction is in its ring, its
+//! TCP stream carries nothing but doorbells: single bytes that wake a sleeper, counted so that they
+//! can be taken out exactly.
 
 mod doorbell;
 mod leave;

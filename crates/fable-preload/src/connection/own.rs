@@ -1,5 +1,5 @@
-//! What one end knows for itself. Forked children share it, as they share the socket; the peer does not
-//! see it, so it can be trusted.
+//! What one end knows for itself. Forked children share it, as they share the socket; the peer does
+//! not see it, so it can be trusted.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,6 +1,7 @@
-//! Doorbells must not wait for others. Nagle's algorithm (TCP_NODELAY unset) and TCP_CORK would hold a
-//! doorbell back until an earlier one is acknowledged, which takes 40 ms. So while the outgoing direction is
-//! in its ring both are off, and the application sees and sets what is remembered here.
+//! Doorbells must not wait for others. Nagle's algorithm (TCP_NODELAY unset) and TCP_CORK would
+//! hold a doorbell back until an earlier one is acknowledged, which takes 40 ms. So while the
+//! outgoing direction is in its ring both are off, and the application sees and sets what is
+//! remembered here.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};

@@ -54,8 +54,8 @@ impl Connection {
         self.own().outgoing.load(Ordering::Relaxed) != INSIDE
     }
 
-    /// Makes of the kernel's answer, to [`ASKED`] and perhaps POLLOUT, what the application is to hear.
-    /// `None`: the descriptor is plain now, and the kernel's answer holds.
+    /// Makes of the kernel's answer, to [`ASKED`] and perhaps POLLOUT, what the application is to
+    /// hear. `None`: the descriptor is plain now, and the kernel's answer holds.
     pub(crate) fn translate(&self, fd: c_int, kernel: i16) -> Option<i16> {
         match self.progress(fd) {
             Ok(true) => (),

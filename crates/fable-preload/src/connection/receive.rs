@@ -47,7 +47,8 @@ enum Step {
 }
 
 impl Connection {
-    /// Reads as recv(2) does; `None` means that the descriptor is plain and the kernel is to be asked.
+    /// Reads as recv(2) does; `None` means that the descriptor is plain and the kernel is to be
+    /// asked.
     pub(crate) fn read(
         &self,
         fd: c_int,

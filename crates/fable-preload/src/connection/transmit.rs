@@ -134,7 +134,8 @@ impl Connection {
         self.ring(fd, &self.theirs().incoming.sleeping);
     }
 
-    /// Fills the ring straight from a file; `None` where that is not possible, and the bytes moved else.
+    /// Fills the ring straight from a file; `None` where that is not possible, and the bytes moved
+    /// else.
     pub(crate) fn write_file(
         &self,
         fd: c_int,
@@ -172,8 +173,8 @@ impl Connection {
         Ok(Some(moved))
     }
 
-    /// After the peer's end of stream: whether it has closed the connection, not only its direction.
-    /// A doorbell that nobody takes makes the kernel say so.
+    /// After the peer's end of stream: whether it has closed the connection, not only its
+    /// direction. A doorbell that nobody takes makes the kernel say so.
     pub(super) fn is_peer_gone(&self, fd: c_int) -> bool {
         if sys::poll_one(fd, 0, 0) & (libc::POLLHUP | libc::POLLERR) != 0 {
             return true;

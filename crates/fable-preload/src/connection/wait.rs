@@ -55,8 +55,8 @@ impl Connection {
         (outgoing == INSIDE && leaving) || (outgoing == BEFORE && accepted)
     }
 
-    /// Sleeps until a read may succeed. The sleep is a real read that takes nothing, so time limits,
-    /// signals and their restarting are the kernel's.
+    /// Sleeps until a read may succeed. The sleep is a real read that takes nothing, so time
+    /// limits, signals and their restarting are the kernel's.
     pub(super) fn wait_readable(&self, fd: c_int) -> Result<()> {
         let own = self.own();
         if own.outgoing.load(Ordering::Relaxed) == RESENDING {

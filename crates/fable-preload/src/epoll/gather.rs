@@ -52,8 +52,8 @@ impl Registration {
             || self.connection.refusals.load(Ordering::Relaxed) != self.seen_refusals
     }
 
-    /// What makes an edge when it grows. To be taken before readiness is looked at: what comes in between
-    /// then makes another edge, not none.
+    /// What makes an edge when it grows. To be taken before readiness is looked at: what comes in
+    /// between then makes another edge, not none.
     fn marks(&self) -> (u64, u32) {
         (self.written(), self.connection.refusals.load(Ordering::Relaxed))
     }
@@ -194,7 +194,8 @@ impl Members {
         self.warm(slot);
     }
 
-    /// Reports what memory alone tells, from a place among the hot ones, and collects what it does not.
+    /// Reports what memory alone tells, from a place among the hot ones, and collects what it does
+    /// not.
     fn glance_all(
         &mut self,
         first: usize,
@@ -234,8 +235,8 @@ impl Members {
         self.hot.len()
     }
 
-    /// Asks the peers of all hot connections for doorbells and lets the connections cool. Whether one of
-    /// them has news already; that one stays hot.
+    /// Asks the peers of all hot connections for doorbells and lets the connections cool. Whether
+    /// one of them has news already; that one stays hot.
     pub(super) fn cool(&mut self) -> bool {
         let mut news = false;
         let mut hot = core::mem::take(&mut self.hot);

@@ -1,14 +1,14 @@
 //! epoll(7) over upgraded connections.
 //!
-//! A connection in a set is registered in the kernel once and for all, edge-triggered and under a token of
-//! ours: the kernel then reports each doorbell, the end of the stream and errors, and nothing else. What
-//! the application asked for lies here; whether a connection is ready is worked out from the rings, and from
-//! the kernel only while a direction is still, or again, in TCP. Descriptors that are not ours are
-//! registered as the application said and cost nothing.
+//! A connection in a set is registered in the kernel once and for all, edge-triggered and under a
+//! token of ours: the kernel then reports each doorbell, the end of the stream and errors, and
+//! nothing else. What the application asked for lies here; whether a connection is ready is worked
+//! out from the rings, and from the kernel only while a direction is still, or again, in TCP.
+//! Descriptors that are not ours are registered as the application said and cost nothing.
 //!
 //! Connections about which there is or may be news are *hot*. Before sleeping, the peers of all hot
-//! connections are asked for a doorbell, and the connections cool; so a sleep costs as many steps as there
-//! were active connections, not as there are connections.
+//! connections are asked for a doorbell, and the connections cool; so a sleep costs as many steps
+//! as there were active connections, not as there are connections.
 
 mod control;
 mod gather;
@@ -146,13 +146,14 @@ impl Members {
     }
 }
 
-/// The upper half of our tokens. An application's datum that has it too is noticed when it is registered.
+/// The upper half of our tokens. An application's datum that has it too is noticed when it is
+/// registered.
 fn secret() -> u64 {
     static SECRET: OnceLock<u32> = OnceLock::new();
     u64::from(*SECRET.get_or_init(|| {
         let mut value = 0_u32;
-        // SAFETY: `value` has the size that is announced. Should it fail, the upper bits still tell the
-        // token from an address.
+        // SAFETY: `value` has the size that is announced. Should it fail, the upper bits still tell
+        // the token from an address.
         unsafe { libc::getrandom((&raw mut value).cast(), size_of::<u32>(), 0) };
         value | 0x8000_8000
     }))
@@ -207,7 +208,7 @@ pub(crate) fn created(fd: c_int) {
 fn active() -> Vec<Held<Set>> {
     let Some(sets) = SETS.take() else { return Vec::new() };
     let busy = sets.iter().copied().filter(|set| set.count.load(Ordering::Relaxed) > 0);
-    busy.filter_map(|set| Held::try_new(set)).collect()
+    busy.filter_map(Held::try_new).collect()
 }
 
 /// The connection is plain from now on: the kernel is told what the application had asked for.
@@ -255,7 +256,8 @@ fn hand_back(set: &Held<Set>, registration: &Registration) {
     let events = if registration.fired { shot } else { registration.events };
     let mut event = epoll_event { events, u64: registration.data };
     for descriptor in table::descriptors_of(set) {
-        // SAFETY: the event is ours; a descriptor that was closed meanwhile is an error without effect.
+        // SAFETY: the event is ours; a descriptor that was closed meanwhile is an error without
+        // effect.
         let result = unsafe {
             real::epoll_ctl(descriptor, libc::EPOLL_CTL_MOD, registration.fd, &mut event)
         };
@@ -265,8 +267,8 @@ fn hand_back(set: &Held<Set>, registration: &Registration) {
     }
 }
 
-/// Before close(2) of a connection's descriptor: the kernel forgets its registrations by itself, unless
-/// there is a duplicate.
+/// Before close(2) of a connection's descriptor: the kernel forgets its registrations by itself,
+/// unless there is a duplicate.
 pub(crate) fn closing(connection: &Held<Connection>, fd: c_int) {
     if connection.watchers.load(Ordering::Relaxed) == 0 {
         return;

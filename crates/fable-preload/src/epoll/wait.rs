@@ -14,8 +14,8 @@ use crate::{real, sys};
 
 /// The kernel is asked about other descriptors at least this often while connections keep us busy.
 const KERNEL_EVERY_NS: u64 = 50_000;
-/// A sleep is never longer than this without a look at connections that are on their way to a ring or back
-/// from it: their news comes from two sides, and edges must not be lost between them.
+/// A sleep is never longer than this without a look at connections that are on their way to a ring
+/// or back from it: their news comes from two sides, and edges must not be lost between them.
 const SLEEP_NS: u64 = 100_000_000;
 const LOOKS_PER_CLOCK: u32 = 16;
 

@@ -1,5 +1,5 @@
-//! The names of the C library that this library defines. Each looks the descriptor up and, unless it is
-//! ours, calls the next definition with what it was given.
+//! The names of the C library that this library defines. Each looks the descriptor up and, unless
+//! it is ours, calls the next definition with what it was given.
 
 mod descriptors;
 mod messages;

@@ -8,7 +8,8 @@ use libc::socklen_t;
 use crate::statistics::Why;
 use crate::{real, table};
 
-/// SO_RCVLOWAT and others change when the kernel calls a socket readable, or what lies in its queue.
+/// SO_RCVLOWAT and others change when the kernel calls a socket readable, or what lies in its
+/// queue.
 fn is_followed(level: c_int, name: c_int) -> bool {
     const LATE: [c_int; 9] = [
         libc::SO_RCVLOWAT,

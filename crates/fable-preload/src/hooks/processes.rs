@@ -71,8 +71,8 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: List, environment: List) -> c
     unsafe { real::fexecve(fd, arguments, environment) }
 }
 
-/// Functions with any number of arguments: what is due is done, and the next definition is entered with
-/// registers and stack as they were.
+/// Functions with any number of arguments: what is due is done, and the next definition is entered
+/// with registers and stack as they were.
 #[cfg(target_arch = "x86_64")]
 mod lists {
     use crate::real::Symbol;
@@ -147,8 +147,8 @@ unsafe extern "C" fn posix_spawnp(
     unsafe { real::posix_spawnp(child, path, actions, attributes, arguments, environment) }
 }
 
-/// Called before posix_spawn(3) for a descriptor that the new program is to have: even one that would be
-/// closed on executing.
+/// Called before posix_spawn(3) for a descriptor that the new program is to have: even one that
+/// would be closed on executing.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     actions: *mut c_void,
@@ -176,7 +176,8 @@ unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut 
     unsafe { real::popen(command, mode) }
 }
 
-/// Sockets of several network namespaces in one process: addresses no longer tell connections apart.
+/// Sockets of several network namespaces in one process: addresses no longer tell connections
+/// apart.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     settings::stop();

@@ -6,7 +6,8 @@ use crate::real::Symbol;
 use crate::statistics::Why;
 use crate::{real, settings, table};
 
-/// The kernel will read and write sockets behind our back: all go back to TCP, and none is upgraded.
+/// The kernel will read and write sockets behind our back: all go back to TCP, and none is
+/// upgraded.
 fn using_io_uring() {
     settings::stop();
     for fd in table::connections(0, c_int::MAX) {
@@ -104,8 +105,8 @@ macro_rules! liburing {
         unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
             static NEXT: Symbol = Symbol::new($symbol);
             using_io_uring();
-            // SAFETY: liburing defines this name with this signature, or a function that fails stands
-            // for it; the arguments are the application's.
+            // SAFETY: liburing defines this name with this signature, or a function that fails
+            // stands for it; the arguments are the application's.
             unsafe {
                 let next: unsafe extern "C" fn($($kind),*) -> c_int =
                     core::mem::transmute(NEXT.address());

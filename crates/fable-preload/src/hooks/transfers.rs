@@ -233,7 +233,8 @@ unsafe extern "C" fn sendto(
         .unwrap_or_else(|| unsafe { real::sendto(fd, from, length, flags, address, size) })
 }
 
-/// Copies straight from the file into the ring; what the ring has no room for waits as a write does.
+/// Copies straight from the file into the ring; what the ring has no room for waits as a write
+/// does.
 ///
 /// # Safety
 /// `offset` is null or can be written.

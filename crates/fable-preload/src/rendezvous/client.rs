@@ -11,8 +11,9 @@ use crate::counted::Held;
 use crate::statistics::Why;
 use crate::{page, real, settings, sys, table};
 
-/// Offers shared memory to whoever listens at an address, before the application's socket is connected
-/// to it; also says which address the socket will have. `None`: nobody is there to take it, or the socket is not one that can be upgraded.
+/// Offers shared memory to whoever listens at an address, before the application's socket is
+/// connected to it; also says which address the socket will have. `None`: nobody is there to take
+/// it, or the socket is not one that can be upgraded.
 ///
 /// # Safety
 /// `size` bytes at `address` can be read.
@@ -44,7 +45,8 @@ pub(crate) unsafe fn offer(
     (taken > 0).then_some((connection, client))
 }
 
-/// After connecting: whether the connection is the one that was offered. If not, the offer is revoked.
+/// After connecting: whether the connection is the one that was offered. If not, the offer is
+/// revoked.
 pub(crate) fn confirm(fd: c_int, connection: &Connection, offered: &Address) {
     if Address::here(fd) != Some(*offered) {
         connection.leave(fd, Why::NotTaken);

@@ -60,7 +60,8 @@ impl Offer {
         }
     }
 
-    /// Takes one with its memory file, which the caller owns; `None` if there is none, or it is none.
+    /// Takes one with its memory file, which the caller owns; `None` if there is none, or it is
+    /// none.
     pub(super) fn receive(from: c_int) -> Option<(Offer, c_int)> {
         let mut offer = core::mem::MaybeUninit::<Offer>::zeroed();
         let size = size_of::<Offer>();
@@ -88,7 +89,8 @@ impl Offer {
 
 /// The descriptor in a message; the room for control data admits no second one.
 fn descriptor(message: &msghdr) -> Option<c_int> {
-    // SAFETY: the kernel filled the control buffer, and the macros stay within its announced length.
+    // SAFETY: the kernel filled the control buffer, and the macros stay within its announced
+    // length.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(message);
         if header.is_null()

@@ -1,10 +1,11 @@
 //! How two programs that both run this library find each other, before any byte is sent.
 //!
-//! A listening process also listens on an abstract UNIX socket that is named after its port; abstract names
-//! belong to a network namespace, as ports do. A connecting process binds its socket, so that it knows its
-//! port, and sends both addresses and the memory file there before it connects. Whoever accepts the
-//! connection looks for an offer with exactly these addresses, which are unique in the namespace, and marks
-//! the page. Until a side has seen that mark it uses TCP and nothing else.
+//! A listening process also listens on an abstract UNIX socket that is named after its port;
+//! abstract names belong to a network namespace, as ports do. A connecting process binds its
+//! socket, so that it knows its port, and sends both addresses and the memory file there before it
+//! connects. Whoever accepts the connection looks for an offer with exactly these addresses, which
+//! are unique in the namespace, and marks the page. Until a side has seen that mark it uses TCP and
+//! nothing else.
 
 mod address;
 mod client;

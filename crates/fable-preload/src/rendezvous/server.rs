@@ -101,7 +101,8 @@ fn open(port: u16, place: u32) -> Option<c_int> {
     None
 }
 
-/// Moves a descriptor of ours out of the way: programs expect the low numbers, and close them in rows.
+/// Moves a descriptor of ours out of the way: programs expect the low numbers, and close them in
+/// rows.
 fn aside(fd: c_int) -> c_int {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is ours.

@@ -1,7 +1,8 @@
 //! `fable run PROGRAM [ARGUMENTS]`: a program whose TCP connections on this host go through memory.
 //!
-//! What does the work is a library, `libfable_preload.so`, which the dynamic loader puts under the program
-//! (LD_PRELOAD, ld.so(8)). A program that the library cannot help is run as it is, and standard error says why.
+//! What does the work is a library, `libfable_preload.so`, which the dynamic loader puts under the
+//! program (LD_PRELOAD, ld.so(8)). A program that the library cannot help is run as it is, and
+//! standard error says why.
 
 mod library;
 mod program;
@@ -36,8 +37,9 @@ pub struct Options {
           value_parser = clap::value_parser!(u32).range(..=1_048_576))]
     pub connections: u32,
 
-    /// When a process ends, write one line about its connections: how many went through shared memory,
-    /// and how many came back to TCP for which reason. To standard error, or appended to FILE.
+    /// When a process ends, write one line about its connections: how many went through shared
+    /// memory, and how many came back to TCP for which reason. To standard error, or appended to
+    /// FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
           default_missing_value = "-")]
     pub statistics: Option<PathBuf>,
@@ -69,7 +71,8 @@ pub enum RunError {
 
 /// Executes the program in place of this process; returns only if that fails.
 ///
-/// A program that cannot be helped (see [`Obstacle`]) is executed all the same, without the library.
+/// A program that cannot be helped (see [`Obstacle`]) is executed all the same, without the
+/// library.
 ///
 /// # Errors
 /// [`RunError`], if the library or the program is not there.

@@ -55,8 +55,8 @@ pub(super) fn find(name: &OsStr) -> Option<PathBuf> {
     })
 }
 
-/// What stands against helping a program; of a script, its interpreter is looked at. A file that cannot
-/// be read is not an obstacle: executing it says what is wrong.
+/// What stands against helping a program; of a script, its interpreter is looked at. A file that
+/// cannot be read is not an obstacle: executing it says what is wrong.
 pub fn obstacle(program: &Path) -> Option<Obstacle> {
     let mut program = program.to_path_buf();
     for _ in 0..=SCRIPTS_MAX {

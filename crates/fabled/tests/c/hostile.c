@@ -1,4 +1,5 @@
-/* A client that speaks the rendezvous itself and then lies in the shared page. Usage: hostile PORT SEED
+/* A client that speaks the rendezvous itself and then lies in the shared page.
+   Usage: hostile PORT SEED
    Runs without the library, against an echo server that runs with it; both must end in order. */
 #include "pair.h"
 #include <linux/memfd.h>

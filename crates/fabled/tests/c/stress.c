@@ -1,5 +1,5 @@
-/* Streams of numbered bytes both ways at once, moved by random calls, with many connections at a time
-   and random ways back to TCP. Usage: stress WAIT SEED CONNECTIONS BYTES
+/* Streams of numbered bytes both ways at once, moved by random calls, with many connections at a
+   time and random ways back to TCP. Usage: stress WAIT SEED CONNECTIONS BYTES LEAVES
    WAIT: poll, select, level, edge, oneshot */
 #include "pair.h"
 

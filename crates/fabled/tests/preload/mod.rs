@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-/// The library, built into this test's target directory: cargo does not build it for this crate's tests.
+/// The library, built into this test's target directory: cargo does not build it for this crate's
+/// tests.
 pub(crate) fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
