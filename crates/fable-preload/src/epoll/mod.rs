@@ -201,6 +201,10 @@ pub(crate) fn created(fd: c_int) {
         set
     });
     set.spin.reset();
+    if let Some(mut members) = set.members.take() {
+        // A fork may have marked it while it was unused.
+        *members = Members::new();
+    }
     table::put_set(fd, Held::first(set));
 }
 
