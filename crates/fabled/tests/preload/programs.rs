@@ -2,12 +2,10 @@
 //! they wait, with random returns to TCP in mid-connection, and against a peer that lies in the
 //! shared page.
 
-mod preload;
-
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use preload::{Guard, Runner, compile, shared_sum};
+use crate::support::{Guard, Runner, compile, shared_sum};
 
 fn scenario(name: &str) {
     let program = compile("scenarios");

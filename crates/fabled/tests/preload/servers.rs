@@ -1,14 +1,12 @@
 //! Real servers and clients, unmodified, both ends under `fable run`: the results are byte for byte
 //! those of plain TCP, and the statistics prove that the connections went through shared memory.
 
-mod preload;
-
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use preload::{Guard, Runner, shared_sum};
+use crate::support::{Guard, Runner, shared_sum};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -1,13 +1,11 @@
 //! Programs that cannot be helped are named and run plainly.
 
-mod preload;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::{Guard, Runner, shared_sum};
 use fabled::run::{Obstacle, obstacle};
-use preload::{Guard, Runner, shared_sum};
 
 fn build(directory: &Path, name: &str, source: &str, flags: &[&str]) -> std::path::PathBuf {
     let (program, file) = (directory.join(name), directory.join(format!("{name}.c")));
