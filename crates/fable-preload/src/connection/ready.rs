@@ -64,6 +64,10 @@ impl Connection {
         }
         let own = self.own();
         let mut events = kernel & (BROKEN | libc::POLLPRI | libc::POLLRDHUP);
+        if kernel & (libc::POLLRDHUP | BROKEN) != 0 {
+            // The kernel may say so only once, and bytes in the ring may still be in front of it.
+            own.ended.store(1, Ordering::Relaxed);
+        }
         if own.has_failed() {
             return Some(events | libc::POLLIN | libc::POLLOUT | libc::POLLERR);
         }

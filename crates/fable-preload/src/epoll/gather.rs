@@ -270,7 +270,7 @@ impl Members {
             let inside = registration.connection.is_inside();
             let unread = registration.connection.glance() & libc::POLLIN != 0;
             registration.edge |= !inside || unread;
-            registration.ask_kernel |= !inside;
+            registration.ask_kernel |= !inside || registration.connection.has_ended();
             self.warm(slot);
         }
     }
