@@ -3,7 +3,7 @@
 //! [`daemon`] keeps names and flows (section 3.1 of the paper), [`policy`] decides which transport
 //! a flow uses, [`cluster_link`] is what the daemon wants of other hosts and [`cluster`] how etcd
 //! brings it, [`options`] is the daemon's command line, and [`commands`] that of `fable`, which
-//! talks to a daemon.
+//! talks to a daemon; [`run`] is `fable run`, which needs none.
 
 pub mod cluster;
 pub mod cluster_link;
@@ -15,4 +15,5 @@ pub mod options;
 pub mod policy;
 mod process;
 mod registry;
+pub mod run;
 mod text;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use fabled::commands::{self, CommandError, Connection};
+use fabled::run;
 
 /// Look at the names and flows of this host, and move flows from one transport to another.
 #[derive(Debug, Parser)]
@@ -21,6 +22,15 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a program whose TCP connections to others like it on this host go through shared memory
+    Run(run::Options),
+    #[command(flatten)]
+    Ask(Question),
+}
+
+/// What is asked of a daemon, or of nobody.
+#[derive(Debug, Subcommand)]
+enum Question {
     Ls(commands::LsArguments),
     Top(commands::TopArguments),
     Move(commands::MoveArguments),
@@ -32,26 +42,38 @@ enum Command {
     Man,
 }
 
+/// What shells say of a command that cannot be executed.
+const CANNOT_EXECUTE: u8 = 126;
+
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("fable: {error}");
-            ExitCode::FAILURE
-        }
+    let cli = Cli::parse();
+    match &cli.command {
+        Command::Run(options) => match run::run(options) {
+            Ok(never) => match never {},
+            Err(error) => fail(&error, ExitCode::from(CANNOT_EXECUTE)),
+        },
+        Command::Ask(question) => match ask(question, cli.socket) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error, ExitCode::FAILURE),
+        },
     }
 }
 
-fn run(cli: Cli) -> Result<(), CommandError> {
-    let open = || Connection::open(cli.socket);
-    match &cli.command {
-        Command::Ls(arguments) => commands::ls(&mut open()?, arguments),
-        Command::Top(arguments) => commands::top(&mut open()?, arguments),
-        Command::Move(arguments) => commands::move_flow(&mut open()?, arguments),
-        Command::Why(arguments) => commands::why(&mut open()?, arguments),
-        Command::Protect(arguments) => commands::protect(&mut open()?, arguments),
-        Command::Events(arguments) => commands::events(&mut open()?, arguments),
-        Command::Completions(arguments) => commands::completions(Cli::command(), arguments),
-        Command::Man => commands::manual(Cli::command()),
+fn fail(error: &dyn std::error::Error, code: ExitCode) -> ExitCode {
+    eprintln!("fable: {error}");
+    code
+}
+
+fn ask(question: &Question, socket: Option<PathBuf>) -> Result<(), CommandError> {
+    let open = || Connection::open(socket);
+    match question {
+        Question::Ls(arguments) => commands::ls(&mut open()?, arguments),
+        Question::Top(arguments) => commands::top(&mut open()?, arguments),
+        Question::Move(arguments) => commands::move_flow(&mut open()?, arguments),
+        Question::Why(arguments) => commands::why(&mut open()?, arguments),
+        Question::Protect(arguments) => commands::protect(&mut open()?, arguments),
+        Question::Events(arguments) => commands::events(&mut open()?, arguments),
+        Question::Completions(arguments) => commands::completions(Cli::command(), arguments),
+        Question::Man => commands::manual(Cli::command()),
     }
 }

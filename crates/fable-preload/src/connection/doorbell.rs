@@ -1,0 +1,121 @@
+//! Doorbells: single bytes in the TCP stream of a direction that is in its ring.
+//!
+//! A doorbell is sent only to a peer that asked for one, once for each time it asked, so both ends
+//! know how many there are. Nothing but doorbells is in such a stream, and each is counted in the
+//! page before it is sent; so what the receiver takes out can never be the application's.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+
+use super::Connection;
+use super::own::{INSIDE, add, get};
+use crate::statistics::{self, Why};
+use crate::sys::{self, Errno, Result};
+
+/// What the TCP stream holds behind the doorbells.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stream {
+    /// It goes on.
+    Open,
+    /// The peer has closed it.
+    Ended,
+}
+
+impl Connection {
+    /// Rings if the peer asked for it with this word of its half. The caller holds the writer's
+    /// lock.
+    pub(super) fn ring(&self, fd: c_int, asked: &AtomicU32) {
+        if asked.load(Ordering::Relaxed) != 0 && asked.swap(0, Ordering::SeqCst) != 0 {
+            self.ring_now(fd);
+        }
+    }
+
+    /// Rings. The caller holds the writer's lock.
+    pub(super) fn ring_now(&self, fd: c_int) {
+        let own = self.own();
+        if own.outgoing.load(Ordering::Relaxed) != INSIDE {
+            return;
+        }
+        let counted = add(&own.counted, 1);
+        self.mine().outgoing.doorbells.store(counted, Ordering::Release);
+        statistics::count(Why::Doorbells);
+        // A failure is either a full socket, whose receiver has enough to wake it, or a dead one.
+        let _ = self.pay(fd);
+    }
+
+    /// Sends the doorbells that are counted but not sent. The caller holds the writer's lock.
+    pub(super) fn pay(&self, fd: c_int) -> Result<()> {
+        let own = self.own();
+        while get(&own.rung) < get(&own.counted) {
+            sys::send_quietly(fd, [0_u8].as_ptr(), 1)?;
+            add(&own.rung, 1);
+        }
+        Ok(())
+    }
+
+    /// Asks the peer for a doorbell with a word of our half; look again afterwards, before
+    /// sleeping.
+    pub(crate) fn ask(&self, word: &AtomicU32) {
+        if word.load(Ordering::Relaxed) == 0 && word.swap(1, Ordering::SeqCst) == 0 {
+            self.own().asked.fetch_add(1, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// Asks no more. A doorbell that is not on its way already will not come.
+    pub(super) fn ask_no_more(&self, word: &AtomicU32) {
+        if word.swap(0, Ordering::SeqCst) != 0 {
+            self.own().asked.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the doorbells out of the stream, and finds out whether it has ended. The caller holds
+    /// the reader's lock, and the incoming direction is in its ring.
+    pub(super) fn discard(&self, fd: c_int) -> Result<Stream> {
+        let own = self.own();
+        let theirs = &self.theirs().outgoing;
+        let mut trash = [0_u8; 64];
+        loop {
+            let counted = theirs.doorbells.load(Ordering::Acquire);
+            let due = counted.wrapping_sub(get(&own.discarded));
+            if due > u64::MAX / 2 {
+                return Err(self.fail(fd));
+            }
+            // A doorbell is left to the thread that sleeps for it: the byte is what wakes it.
+            let sleepers = own.asleep.load(Ordering::Relaxed) > 0;
+            if due > 0 && !sleepers {
+                let length = due.min(trash.len() as u64) as usize;
+                match sys::receive(fd, trash.as_mut_ptr(), length, 0) {
+                    Ok(0) => return Ok(self.ended()),
+                    Ok(taken) => add(&own.discarded, taken as u64),
+                    Err(Errno(libc::EAGAIN)) => return Ok(Stream::Open),
+                    Err(errno) => return Err(self.broken(errno)),
+                };
+                continue;
+            }
+            match sys::receive(fd, trash.as_mut_ptr(), 1, libc::MSG_PEEK) {
+                Ok(0) => return Ok(self.ended()),
+                Ok(_) if sleepers || theirs.returned_at.load(Ordering::Acquire) != 0 => {
+                    return Ok(Stream::Open);
+                }
+                Ok(_) if theirs.doorbells.load(Ordering::Acquire) != counted => (),
+                Ok(_) => return Err(self.fail(fd)),
+                Err(Errno(libc::EAGAIN)) => return Ok(Stream::Open),
+                Err(errno) => return Err(self.broken(errno)),
+            }
+        }
+    }
+
+    /// The stream ended with an error, which the kernel tells only once.
+    pub(super) fn broken(&self, errno: Errno) -> Errno {
+        if !matches!(errno.0, libc::EAGAIN | libc::EINTR) {
+            self.ended();
+        }
+        errno
+    }
+
+    fn ended(&self) -> Stream {
+        self.own().ended.store(1, Ordering::Relaxed);
+        Stream::Ended
+    }
+}

@@ -1,0 +1,96 @@
+//! What one end knows for itself. Forked children share it, as they share the socket; the peer does
+//! not see it, so it can be trusted.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::lock::Lock;
+
+/// A direction that has not gone over to its ring.
+pub(crate) const BEFORE: u32 = 0;
+/// A direction that is in its ring.
+pub(crate) const INSIDE: u32 = 1;
+/// Outgoing only: what the peer left in the ring is being sent again.
+pub(crate) const RESENDING: u32 = 2;
+/// A direction that is back in TCP, or will never leave it.
+pub(crate) const AFTER: u32 = 3;
+
+/// The words of one end. Zeroed memory is a fresh connection.
+#[repr(C)]
+pub(crate) struct Own {
+    /// Guards all that concerns the incoming direction. Taken before `writer` if both are.
+    pub(crate) reader: Lock,
+    /// Guards all that concerns the outgoing direction.
+    pub(crate) writer: Lock,
+    nonblocking: AtomicU32,
+    left: AtomicU32,
+    failed: AtomicU32,
+    /// Threads that sleep for this connection in any process.
+    pub(crate) asleep: AtomicU32,
+
+    pub(crate) incoming: AtomicU32,
+    pub(crate) received: AtomicU64,
+    pub(crate) read: AtomicU64,
+    pub(crate) discarded: AtomicU64,
+    pub(crate) ended: AtomicU32,
+    pub(crate) shut_read: AtomicU32,
+
+    pub(crate) outgoing: AtomicU32,
+    pub(crate) sent: AtomicU64,
+    pub(crate) written: AtomicU64,
+    pub(crate) counted: AtomicU64,
+    pub(crate) rung: AtomicU64,
+    pub(crate) resend_from: AtomicU64,
+    pub(crate) shut_write: AtomicU32,
+    pub(crate) nodelay: AtomicU32,
+    pub(crate) cork: AtomicU32,
+    /// Doorbells that the peer was ever asked for.
+    pub(crate) asked: AtomicU64,
+}
+
+impl Own {
+    /// Whether the socket has O_NONBLOCK.
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed) != 0
+    }
+
+    /// Follows fcntl(2) and ioctl(2).
+    pub(crate) fn set_nonblocking(&self, yes: bool) {
+        self.nonblocking.store(u32::from(yes), Ordering::Relaxed);
+    }
+
+    /// Whether this end is back in TCP for good, in all processes that share it.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire) != 0
+    }
+
+    /// This end is back in TCP for good.
+    pub(crate) fn set_left(&self) {
+        self.left.store(1, Ordering::Release);
+    }
+
+    /// Whether the peer said something that cannot be.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn fail(&self) {
+        self.failed.store(1, Ordering::Relaxed);
+    }
+}
+
+/// Reads a word that the lock of its direction guards.
+pub(crate) fn get(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
+}
+
+/// Writes a word that the lock of its direction guards.
+pub(crate) fn set(word: &AtomicU64, value: u64) {
+    word.store(value, Ordering::Relaxed);
+}
+
+/// Raises a word that the lock of its direction guards.
+pub(crate) fn add(word: &AtomicU64, value: u64) -> u64 {
+    let sum = get(word) + value;
+    set(word, sum);
+    sum
+}

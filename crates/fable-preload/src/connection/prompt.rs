@@ -1,0 +1,57 @@
+//! Doorbells must not wait for others. Nagle's algorithm (TCP_NODELAY unset) and TCP_CORK would
+//! hold a doorbell back until an earlier one is acknowledged, which takes 40 ms. So while the
+//! outgoing direction is in its ring both are off, and the application sees and sets what is
+//! remembered here.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::Connection;
+use super::own::INSIDE;
+use crate::{real, sys};
+
+const OPTIONS: [c_int; 2] = [libc::TCP_NODELAY, libc::TCP_CORK];
+
+fn set(fd: c_int, name: c_int, value: c_int) {
+    let size = size_of::<c_int>() as libc::socklen_t;
+    let from = (&raw const value).cast();
+    // SAFETY: `value` has the size that is announced.
+    unsafe { real::setsockopt(fd, libc::IPPROTO_TCP, name, from, size) };
+}
+
+impl Connection {
+    fn remembered(&self, name: c_int) -> Option<&AtomicU32> {
+        match name {
+            libc::TCP_NODELAY => Some(&self.own().nodelay),
+            libc::TCP_CORK => Some(&self.own().cork),
+            _ => None,
+        }
+    }
+
+    /// The direction goes over to its ring.
+    pub(super) fn make_prompt(&self, fd: c_int) {
+        for name in OPTIONS {
+            if let Some(word) = self.remembered(name) {
+                let value = sys::option(fd, libc::IPPROTO_TCP, name).unwrap_or(0);
+                word.store(value as u32, Ordering::Relaxed);
+            }
+        }
+        set(fd, libc::TCP_CORK, 0);
+        set(fd, libc::TCP_NODELAY, 1);
+    }
+
+    /// The direction is back in TCP.
+    pub(super) fn restore_options(&self, fd: c_int) {
+        for name in OPTIONS {
+            if let Some(word) = self.remembered(name) {
+                set(fd, name, word.load(Ordering::Relaxed) as c_int);
+            }
+        }
+    }
+
+    /// The word that stands for an option of IPPROTO_TCP, while it does.
+    pub(crate) fn stand_in(&self, name: c_int) -> Option<&AtomicU32> {
+        let inside = self.own().outgoing.load(Ordering::Relaxed) == INSIDE;
+        if inside { self.remembered(name) } else { None }
+    }
+}

@@ -1,0 +1,183 @@
+//! Readiness: what poll(2) is to say of a connection.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use super::Connection;
+use super::doorbell::Stream;
+use super::own::{AFTER, BEFORE, INSIDE, RESENDING, get};
+use crate::sys;
+
+/// What the kernel is asked about a connection, whatever the application wants to know.
+pub(crate) const ASKED: i16 = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
+const BROKEN: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+
+impl Connection {
+    /// What memory alone says: bytes in the ring, room in the ring, something to do.
+    #[inline]
+    pub(crate) fn glance(&self) -> i16 {
+        let own = self.own();
+        let mut events = 0;
+        if own.incoming.load(Ordering::Relaxed) == INSIDE
+            && self.theirs().outgoing.written.load(Ordering::Acquire) != get(&own.read)
+        {
+            events |= libc::POLLIN;
+        }
+        if own.outgoing.load(Ordering::Relaxed) == INSIDE && self.has_room() {
+            events |= libc::POLLOUT;
+        }
+        events
+    }
+
+    /// Whether both directions are in their rings, so that memory tells all but the end.
+    pub(crate) fn is_inside(&self) -> bool {
+        let own = self.own();
+        own.incoming.load(Ordering::Relaxed) == INSIDE
+            && own.outgoing.load(Ordering::Relaxed) == INSIDE
+            && self.theirs().outgoing.returned_at.load(Ordering::Relaxed) == 0
+            && self.theirs().incoming.leaving.load(Ordering::Relaxed) == 0
+            && !own.has_left()
+    }
+
+    /// Whether the peer's end of stream was seen.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.own().ended.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether what the peer left in the ring waits for room in the socket.
+    pub(crate) fn is_resending(&self) -> bool {
+        self.own().outgoing.load(Ordering::Relaxed) == RESENDING
+    }
+
+    /// Whether the kernel is to be asked for room in the socket.
+    pub(crate) fn writes_to_stream(&self) -> bool {
+        self.own().outgoing.load(Ordering::Relaxed) != INSIDE
+    }
+
+    /// Makes of the kernel's answer, to [`ASKED`] and perhaps POLLOUT, what the application is to
+    /// hear. `None`: the descriptor is plain now, and the kernel's answer holds.
+    pub(crate) fn translate(&self, fd: c_int, kernel: i16) -> Option<i16> {
+        match self.progress(fd) {
+            Ok(true) => (),
+            Ok(false) => return None,
+            Err(_) => return Some(kernel | libc::POLLERR),
+        }
+        let own = self.own();
+        let mut events = kernel & (BROKEN | libc::POLLPRI | libc::POLLRDHUP);
+        if kernel & (libc::POLLRDHUP | BROKEN) != 0 {
+            // The kernel may say so only once, and bytes in the ring may still be in front of it.
+            own.ended.store(1, Ordering::Relaxed);
+        }
+        if own.has_failed() {
+            return Some(events | libc::POLLIN | libc::POLLOUT | libc::POLLERR);
+        }
+        let Some(_guard) = own.reader.take() else { return Some(events) };
+        events |= self.readable(fd, kernel);
+        let outgoing = own.outgoing.load(Ordering::Relaxed);
+        let shut = own.shut_write.load(Ordering::Relaxed) != 0;
+        if outgoing != INSIDE || shut || kernel & BROKEN != 0 {
+            events |= kernel & libc::POLLOUT;
+        } else if self.has_room() {
+            events |= libc::POLLOUT;
+        }
+        if own.ended.load(Ordering::Relaxed) != 0 {
+            events |= libc::POLLRDHUP;
+        }
+        Some(events)
+    }
+
+    /// POLLIN or nothing. The caller holds the reader's lock.
+    fn readable(&self, fd: c_int, kernel: i16) -> i16 {
+        let own = self.own();
+        if own.incoming.load(Ordering::Relaxed) == BEFORE {
+            match self.before_ring(fd) {
+                Err(_) => return libc::POLLIN,
+                Ok(Some(0)) => own.incoming.store(INSIDE, Ordering::Relaxed),
+                Ok(_) => return kernel & libc::POLLIN,
+            }
+        }
+        if own.incoming.load(Ordering::Relaxed) == AFTER {
+            return kernel & libc::POLLIN;
+        }
+        if self.glance() & libc::POLLIN != 0
+            || own.shut_read.load(Ordering::Relaxed) != 0
+            || own.ended.load(Ordering::Relaxed) != 0
+            || kernel & BROKEN != 0
+        {
+            return libc::POLLIN;
+        }
+        if self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0 {
+            if self.glance() & libc::POLLIN != 0 {
+                return libc::POLLIN;
+            }
+            return match self.finish_return(fd) {
+                Ok(true) => sys::poll_one(fd, libc::POLLIN, 0) & libc::POLLIN,
+                _ => 0,
+            };
+        }
+        if kernel & (libc::POLLIN | libc::POLLRDHUP) == 0 {
+            return 0;
+        }
+        match self.discard(fd) {
+            Ok(Stream::Open) => self.glance() & libc::POLLIN,
+            Ok(Stream::Ended) | Err(_) => libc::POLLIN,
+        }
+    }
+
+    /// Takes out the doorbells that have done their duty, before this thread sleeps in the kernel.
+    pub(crate) fn tidy(&self, fd: c_int) {
+        let own = self.own();
+        let due = self.theirs().outgoing.doorbells.load(Ordering::Acquire) != get(&own.discarded);
+        if due
+            && own.incoming.load(Ordering::Relaxed) == INSIDE
+            && self.theirs().outgoing.returned_at.load(Ordering::Acquire) == 0
+            && let Some(_guard) = own.reader.take()
+        {
+            // The end, or an error, is still there for who asks next.
+            let _ = self.discard(fd);
+        }
+    }
+
+    /// Asks the peer to ring for what this end waits for; whether it is there already.
+    pub(crate) fn arm(&self, wanted: i16) -> bool {
+        if wanted & (libc::POLLIN | libc::POLLRDHUP) != 0 {
+            self.ask(&self.mine().incoming.sleeping);
+            if self.has_news() {
+                return true;
+            }
+        }
+        if wanted & libc::POLLOUT != 0 && !self.writes_to_stream() {
+            self.ask(&self.mine().outgoing.starved);
+            if self.has_room() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What FIONREAD is to say, when the kernel says that so many bytes lie in the socket.
+    pub(crate) fn readable_bytes(&self, fd: c_int, kernel: c_int) -> c_int {
+        let own = self.own();
+        let stream = match own.incoming.load(Ordering::Relaxed) {
+            BEFORE => match self.before_ring(fd) {
+                Ok(Some(left)) => left.min(kernel as u64),
+                _ => kernel as u64,
+            },
+            INSIDE => 0,
+            _ => kernel as u64,
+        };
+        (stream + self.unread_bytes()) as c_int
+    }
+
+    /// The bytes that the ring holds for this end.
+    pub(crate) fn unread_bytes(&self) -> u64 {
+        let written = self.theirs().outgoing.written.load(Ordering::Acquire);
+        written.wrapping_sub(get(&self.own().read)).min(self.ring_bytes())
+    }
+
+    /// The bytes that the peer has not taken from the ring, for SIOCOUTQ.
+    pub(crate) fn unsent_bytes(&self) -> u64 {
+        let read = self.theirs().incoming.read.load(Ordering::Acquire);
+        get(&self.own().written).wrapping_sub(read).min(self.ring_bytes())
+    }
+}

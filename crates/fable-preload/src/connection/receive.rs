@@ -1,0 +1,295 @@
+//! The incoming direction.
+
+use core::ffi::c_int;
+use core::sync::atomic::{Ordering, fence};
+
+use super::Connection;
+use super::doorbell::Stream;
+use super::own::{AFTER, BEFORE, INSIDE, add, get, set};
+use crate::cursor::Cursor;
+use crate::page;
+use crate::sys::{self, Errno, Result};
+
+/// How an application reads.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading {
+    flags: c_int,
+    nonblocking: bool,
+}
+
+impl Reading {
+    /// A read with the flags of recv(2).
+    pub(crate) fn new(connection: &Connection, flags: c_int) -> Self {
+        let nonblocking = flags & libc::MSG_DONTWAIT != 0 || connection.own().is_nonblocking();
+        Reading { flags, nonblocking }
+    }
+
+    fn peeks(self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+
+    /// Nothing is to be copied, the bytes are only to be taken (tcp(7)).
+    fn drops(self) -> bool {
+        self.flags & libc::MSG_TRUNC != 0
+    }
+
+    fn wants_all(self) -> bool {
+        self.flags & libc::MSG_WAITALL != 0 && !self.peeks() && !self.nonblocking
+    }
+}
+
+/// What one attempt brought.
+enum Step {
+    Moved,
+    End,
+    Empty,
+    Plain,
+}
+
+impl Connection {
+    /// Reads as recv(2) does; `None` means that the descriptor is plain and the kernel is to be
+    /// asked.
+    pub(crate) fn read(
+        &self,
+        fd: c_int,
+        cursor: &mut Cursor,
+        reading: Reading,
+    ) -> Result<Option<usize>> {
+        if cursor.is_done() {
+            return Ok(Some(0));
+        }
+        loop {
+            let step = match self.read_step(fd, cursor, reading) {
+                Err(errno) if cursor.moved == 0 => return Err(errno),
+                Err(_) => Step::End,
+                Ok(step) => step,
+            };
+            match step {
+                Step::Plain if cursor.moved == 0 => return Ok(None),
+                Step::Plain => return Ok(Some(read_rest(fd, cursor, reading))),
+                Step::Moved if reading.wants_all() && !cursor.is_done() => (),
+                Step::Moved | Step::End => return Ok(Some(cursor.moved)),
+                Step::Empty if reading.nonblocking => return Err(Errno(libc::EAGAIN)),
+                Step::Empty => match self.wait_readable(fd) {
+                    Err(errno) if cursor.moved == 0 => return Err(errno),
+                    Err(_) => return Ok(Some(cursor.moved)),
+                    Ok(()) => (),
+                },
+            }
+        }
+    }
+
+    fn read_step(&self, fd: c_int, cursor: &mut Cursor, reading: Reading) -> Result<Step> {
+        if !self.progress(fd)? {
+            return Ok(Step::Plain);
+        }
+        let own = self.own();
+        let step = {
+            let _guard = own.reader.take().ok_or(Errno(libc::EAGAIN))?;
+            if own.has_left() {
+                return Ok(Step::Plain);
+            }
+            if own.has_failed() {
+                return Err(Errno(libc::ECONNRESET));
+            }
+            self.read_locked(fd, cursor, reading)?
+        };
+        fence(Ordering::SeqCst);
+        let starved = &self.theirs().outgoing.starved;
+        if starved.load(Ordering::Relaxed) != 0 && self.is_half_empty() {
+            let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN));
+            self.ring(fd, starved);
+        }
+        Ok(step)
+    }
+
+    /// A writer is woken when that is worth it.
+    fn is_half_empty(&self) -> bool {
+        let written = self.theirs().outgoing.written.load(Ordering::Acquire);
+        written.wrapping_sub(get(&self.own().read)) <= self.ring_bytes() / 2
+    }
+
+    fn read_locked(&self, fd: c_int, cursor: &mut Cursor, reading: Reading) -> Result<Step> {
+        let own = self.own();
+        if own.incoming.load(Ordering::Relaxed) == BEFORE
+            && let Some(step) = self.read_before(fd, cursor, reading)?
+        {
+            return Ok(step);
+        }
+        if own.incoming.load(Ordering::Relaxed) == INSIDE
+            && let Some(step) = self.read_inside(fd, cursor, reading)?
+        {
+            return Ok(step);
+        }
+        read_stream(fd, cursor, reading, usize::MAX)
+    }
+
+    /// How many bytes are still to come through TCP before the ring; `None` while undecided.
+    pub(super) fn before_ring(&self, fd: c_int) -> Result<Option<u64>> {
+        let switch_at = self.theirs().outgoing.switch_at.load(Ordering::Acquire);
+        if switch_at == 0 {
+            return Ok(None);
+        }
+        let left = (switch_at - 1).checked_sub(get(&self.own().received));
+        left.map(Some).ok_or_else(|| self.fail(fd))
+    }
+
+    /// `None`: the direction is in its ring now.
+    fn read_before(
+        &self,
+        fd: c_int,
+        cursor: &mut Cursor,
+        reading: Reading,
+    ) -> Result<Option<Step>> {
+        let own = self.own();
+        if self.theirs().outgoing.mode.load(Ordering::Acquire) == page::FORBIDDEN {
+            own.incoming.store(AFTER, Ordering::Relaxed);
+            return Ok(None);
+        }
+        let mut left = self.before_ring(fd)?;
+        if left.is_none() {
+            // The peer may go over, and ring, between a look at the page and a read. So look at the
+            // stream first and then at the page: what was there before the peer went over is data.
+            let Some((at, length)) = cursor.segment() else { return Ok(Some(Step::End)) };
+            let peeked = sys::receive(fd, at, length, libc::MSG_PEEK);
+            left = self.before_ring(fd)?;
+            if left.is_none() {
+                let certain = match peeked {
+                    Ok(0) => return Ok(Some(Step::End)),
+                    Ok(certain) => certain,
+                    Err(Errno(libc::EAGAIN)) => return Ok(Some(Step::Empty)),
+                    Err(errno) => return Err(errno),
+                };
+                left = Some(certain as u64);
+            }
+        }
+        let left = left.unwrap_or(0);
+        if left == 0 {
+            own.incoming.store(INSIDE, Ordering::Relaxed);
+            return Ok(None);
+        }
+        let moved = cursor.moved;
+        let step = read_stream(fd, cursor, reading, left as usize)?;
+        if !reading.peeks() {
+            add(&own.received, (cursor.moved - moved) as u64);
+        }
+        Ok(Some(step))
+    }
+
+    /// How many bytes the ring holds, checked.
+    pub(super) fn filled(&self, fd: c_int) -> Result<u64> {
+        let written = self.theirs().outgoing.written.load(Ordering::Acquire);
+        let filled = written.wrapping_sub(get(&self.own().read));
+        if filled > self.ring_bytes() { Err(self.fail(fd)) } else { Ok(filled) }
+    }
+
+    /// `None`: the direction is back in TCP now.
+    fn read_inside(
+        &self,
+        fd: c_int,
+        cursor: &mut Cursor,
+        reading: Reading,
+    ) -> Result<Option<Step>> {
+        let own = self.own();
+        let filled = self.filled(fd)?;
+        if filled > 0 {
+            self.take(cursor, reading, filled);
+            return Ok(Some(Step::Moved));
+        }
+        if self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0 {
+            // What was written before it returned is visible now.
+            if self.filled(fd)? > 0 {
+                return self.read_inside(fd, cursor, reading);
+            }
+            let back = self.finish_return(fd)?;
+            return Ok(if back { None } else { Some(Step::Empty) });
+        }
+        if own.shut_read.load(Ordering::Relaxed) != 0 {
+            return Ok(Some(Step::End));
+        }
+        let stream = self.discard(fd);
+        // Whatever the stream says, bytes in the ring were sent before.
+        if self.filled(fd)? > 0 {
+            return self.read_inside(fd, cursor, reading);
+        }
+        match stream? {
+            Stream::Ended => Ok(Some(Step::End)),
+            Stream::Open => Ok(Some(Step::Empty)),
+        }
+    }
+
+    /// Takes the last doorbells out after the peer returned to TCP; whether all are out.
+    pub(super) fn finish_return(&self, fd: c_int) -> Result<bool> {
+        let own = self.own();
+        let mut byte = [0_u8; 1];
+        loop {
+            let counted = self.theirs().outgoing.doorbells.load(Ordering::Acquire);
+            if counted <= get(&own.discarded) {
+                own.incoming.store(AFTER, Ordering::Relaxed);
+                return Ok(true);
+            }
+            match sys::receive(fd, byte.as_mut_ptr(), 1, 0) {
+                Ok(1..) => add(&own.discarded, 1),
+                Err(Errno(libc::EAGAIN)) => return Ok(false),
+                // The stream ended or broke: the kernel tells the rest.
+                Ok(0) | Err(_) => {
+                    own.incoming.store(AFTER, Ordering::Relaxed);
+                    return Ok(true);
+                }
+            };
+        }
+    }
+
+    fn take(&self, cursor: &mut Cursor, reading: Reading, filled: u64) {
+        let own = self.own();
+        let ring = self.incoming_ring();
+        let mut position = get(&own.read);
+        let end = position.wrapping_add(filled);
+        while position != end
+            && let Some((to, room)) = cursor.segment()
+        {
+            let (from, length) = ring.run(position, end.wrapping_sub(position).min(room as u64));
+            if !reading.drops() {
+                // SAFETY: `run` stays in the ring, the segment is the application's buffer; they do
+                // not overlap. The peer may change the bytes meanwhile, as it may change its data.
+                unsafe { core::ptr::copy_nonoverlapping(from, to, length) };
+            }
+            cursor.advance(length);
+            position = position.wrapping_add(length as u64);
+        }
+        if !reading.peeks() {
+            set(&own.read, position);
+            self.mine().incoming.read.store(position, Ordering::Release);
+        }
+    }
+}
+
+/// Reads from TCP, at most `limit` bytes and without sleeping.
+fn read_stream(fd: c_int, cursor: &mut Cursor, reading: Reading, limit: usize) -> Result<Step> {
+    let Some((at, length)) = cursor.segment() else { return Ok(Step::End) };
+    let flags = reading.flags & !libc::MSG_WAITALL;
+    match sys::receive(fd, at, length.min(limit), flags) {
+        Ok(0) => Ok(Step::End),
+        Ok(moved) => {
+            cursor.advance(moved);
+            Ok(Step::Moved)
+        }
+        Err(Errno(libc::EAGAIN)) => Ok(Step::Empty),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Goes on with a read that began before the descriptor became plain.
+fn read_rest(fd: c_int, cursor: &mut Cursor, reading: Reading) -> usize {
+    while reading.wants_all()
+        && let Some((at, length)) = cursor.segment()
+    {
+        // SAFETY: the segment is the application's buffer.
+        let moved = unsafe { crate::real::recv(fd, at.cast(), length, reading.flags) };
+        if moved <= 0 {
+            break;
+        }
+        cursor.advance(moved as usize);
+    }
+    cursor.moved
+}

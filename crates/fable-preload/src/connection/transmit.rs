@@ -1,0 +1,299 @@
+//! The outgoing direction.
+
+use core::ffi::c_int;
+use core::sync::atomic::{Ordering, fence};
+
+use super::Connection;
+use super::own::{AFTER, BEFORE, INSIDE, RESENDING, add, get, set};
+use crate::cursor::Cursor;
+use crate::page;
+use crate::statistics::{self, Why};
+use crate::sys::{self, Errno, Result};
+
+/// What one attempt brought.
+enum Step {
+    Moved,
+    Full,
+    Plain,
+}
+
+impl Connection {
+    /// Writes as send(2) does; `None` means that the kernel is to be asked.
+    pub(crate) fn write(
+        &self,
+        fd: c_int,
+        cursor: &mut Cursor,
+        flags: c_int,
+    ) -> Result<Option<usize>> {
+        let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.own().is_nonblocking();
+        let mut deadline_ns = None;
+        while !cursor.is_done() {
+            match self.write_step(fd, cursor, flags) {
+                Err(errno) if cursor.moved == 0 => return Err(errno),
+                Err(_) => break,
+                Ok(Step::Moved) => (),
+                Ok(Step::Plain) if cursor.moved == 0 => return Ok(None),
+                Ok(Step::Plain) => return Ok(Some(write_rest(fd, cursor, flags))),
+                Ok(Step::Full) if nonblocking && cursor.moved == 0 => {
+                    return Err(Errno(libc::EAGAIN));
+                }
+                // A short write has been refused as well: `write_step` counted it.
+                Ok(Step::Full) if nonblocking => break,
+                Ok(Step::Full) => match self.wait_writable(fd, &mut deadline_ns) {
+                    Err(errno) if cursor.moved == 0 => return Err(errno),
+                    Err(_) => break,
+                    Ok(()) => (),
+                },
+            }
+        }
+        Ok(Some(cursor.moved))
+    }
+
+    fn write_step(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
+        if !self.progress(fd)? {
+            return Ok(Step::Plain);
+        }
+        let own = self.own();
+        let step = {
+            let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
+            if own.has_left() || own.shut_write.load(Ordering::Relaxed) != 0 {
+                // With its sending side shut the kernel refuses, and raises the signal.
+                return Ok(Step::Plain);
+            }
+            if own.has_failed() {
+                return Err(Errno(libc::ECONNRESET));
+            }
+            match own.outgoing.load(Ordering::Relaxed) {
+                BEFORE | AFTER => return self.write_stream(fd, cursor, flags),
+                INSIDE => self.write_inside(fd, cursor)?,
+                _ => Step::Full,
+            }
+        };
+        if self.theirs().incoming.leaving.load(Ordering::SeqCst) != 0 {
+            self.progress(fd)?;
+        }
+        Ok(step)
+    }
+
+    fn write_stream(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
+        let Some((at, length)) = cursor.segment() else { return Ok(Step::Moved) };
+        match sys::send(fd, at, length, flags) {
+            Ok(moved) => {
+                cursor.advance(moved);
+                add(&self.own().sent, moved as u64);
+                Ok(Step::Moved)
+            }
+            Err(Errno(libc::EAGAIN)) => Ok(Step::Full),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// How many bytes the ring has room for, checked.
+    pub(super) fn room(&self, fd: c_int) -> Result<u64> {
+        let read = self.theirs().incoming.read.load(Ordering::Acquire);
+        let filled = get(&self.own().written).wrapping_sub(read);
+        self.ring_bytes().checked_sub(filled).ok_or_else(|| self.fail(fd))
+    }
+
+    fn write_inside(&self, fd: c_int, cursor: &mut Cursor) -> Result<Step> {
+        let own = self.own();
+        if own.ended.load(Ordering::Relaxed) != 0 && self.is_peer_gone(fd) {
+            return Ok(Step::Plain);
+        }
+        let mut room = self.room(fd)?;
+        if room == 0 {
+            self.ask(&self.mine().outgoing.starved);
+            room = self.room(fd)?;
+            if room == 0 {
+                self.refusals.fetch_add(1, Ordering::Relaxed);
+                return Ok(Step::Full);
+            }
+        }
+        let ring = self.outgoing_ring();
+        let mut position = get(&own.written);
+        while room > 0
+            && let Some((from, length)) = cursor.segment()
+        {
+            let (to, length) = ring.run(position, room.min(length as u64));
+            // SAFETY: `run` stays in the ring, the segment is the application's buffer; they do not
+            // overlap. The peer may spoil the bytes, which are meant for it alone.
+            unsafe { core::ptr::copy_nonoverlapping(from, to, length) };
+            cursor.advance(length);
+            position = position.wrapping_add(length as u64);
+            room -= length as u64;
+        }
+        self.publish(fd, position);
+        Ok(Step::Moved)
+    }
+
+    /// Makes bytes up to `position` visible to the peer, and wakes it if it sleeps.
+    fn publish(&self, fd: c_int, position: u64) {
+        set(&self.own().written, position);
+        self.mine().outgoing.written.store(position, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.ring(fd, &self.theirs().incoming.sleeping);
+    }
+
+    /// Fills the ring straight from a file; `None` where that is not possible, and the bytes moved
+    /// else.
+    pub(crate) fn write_file(
+        &self,
+        fd: c_int,
+        from: c_int,
+        offset: i64,
+        count: usize,
+    ) -> Result<Option<usize>> {
+        if !self.progress(fd)? {
+            return Ok(None);
+        }
+        let own = self.own();
+        let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
+        if own.has_left()
+            || own.shut_write.load(Ordering::Relaxed) != 0
+            || own.outgoing.load(Ordering::Relaxed) != INSIDE
+        {
+            return Ok(None);
+        }
+        let mut room = self.room(fd)?;
+        if room == 0 {
+            self.ask(&self.mine().outgoing.starved);
+            room = self.room(fd)?;
+            if room == 0 {
+                self.refusals.fetch_add(1, Ordering::Relaxed);
+                return Err(Errno(libc::EAGAIN));
+            }
+        }
+        let position = get(&own.written);
+        let (to, length) = self.outgoing_ring().run(position, room.min(count as u64));
+        let entry = libc::iovec { iov_base: to.cast(), iov_len: length };
+        // SAFETY: the entry is a free part of the ring.
+        let moved = unsafe { crate::real::preadv(from, &entry, 1, offset) };
+        let moved = usize::try_from(moved).map_err(|_| Errno(sys::errno()))?;
+        self.publish(fd, position.wrapping_add(moved as u64));
+        Ok(Some(moved))
+    }
+
+    /// After the peer's end of stream: whether it has closed the connection, not only its
+    /// direction. A doorbell that nobody takes makes the kernel say so.
+    pub(super) fn is_peer_gone(&self, fd: c_int) -> bool {
+        if sys::poll_one(fd, 0, 0) & (libc::POLLHUP | libc::POLLERR) != 0 {
+            return true;
+        }
+        self.ring_now(fd);
+        sys::poll_one(fd, 0, 0) & (libc::POLLHUP | libc::POLLERR) != 0
+    }
+
+    /// Does what the peer's half of the page asks for. `false`: the descriptor is plain now.
+    pub(crate) fn progress(&self, fd: c_int) -> Result<bool> {
+        let own = self.own();
+        if own.has_left() {
+            self.become_plain(fd);
+            return Ok(false);
+        }
+        let outgoing = own.outgoing.load(Ordering::Relaxed);
+        let leaving = self.theirs().incoming.leaving.load(Ordering::Acquire) != 0;
+        match outgoing {
+            BEFORE if self.page().standing.load(Ordering::Acquire) == page::ACCEPTED => {
+                self.switch(fd)?;
+            }
+            BEFORE => return Ok(true),
+            INSIDE if leaving => self.follow(fd)?,
+            RESENDING => {
+                self.resend(fd)?;
+                if own.outgoing.load(Ordering::Relaxed) == AFTER {
+                    // Room in the socket is news that no kernel event may announce any more.
+                    crate::epoll::nudge(self);
+                }
+            }
+            AFTER if own.incoming.load(Ordering::Relaxed) == AFTER => {
+                own.set_left();
+                self.become_plain(fd);
+                return Ok(false);
+            }
+            _ => (),
+        }
+        Ok(true)
+    }
+
+    /// Goes over to the ring, unless the peer forbade it.
+    pub(crate) fn switch(&self, fd: c_int) -> Result<()> {
+        let own = self.own();
+        let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
+        if own.outgoing.load(Ordering::Relaxed) != BEFORE {
+            return Ok(());
+        }
+        let mine = &self.mine().outgoing;
+        mine.switch_at.store(get(&own.sent) + 1, Ordering::Release);
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let went = mine.mode.compare_exchange(page::STREAM, page::RING, order.0, order.1);
+        if went.is_ok() {
+            self.make_prompt(fd);
+        }
+        own.outgoing.store(if went.is_ok() { INSIDE } else { AFTER }, Ordering::Relaxed);
+        if self.side() == page::CLIENT {
+            statistics::count(Why::Connected);
+        }
+        Ok(())
+    }
+
+    /// The peer goes back to TCP: so do we, and what it left in the ring is sent again.
+    fn follow(&self, fd: c_int) -> Result<()> {
+        let own = self.own();
+        {
+            let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
+            if own.outgoing.load(Ordering::Relaxed) != INSIDE {
+                return Ok(());
+            }
+            self.room(fd)?;
+            let read = self.theirs().incoming.read.load(Ordering::Acquire);
+            set(&own.resend_from, read);
+            own.outgoing.store(RESENDING, Ordering::Relaxed);
+            let mine = &self.mine().outgoing;
+            mine.returned_at.store(read.wrapping_add(1).max(1), Ordering::Release);
+            statistics::count(Why::Peer);
+        }
+        self.resend(fd)
+    }
+
+    /// Sends again what the peer left in the ring, as far as the socket takes it.
+    pub(super) fn resend(&self, fd: c_int) -> Result<()> {
+        let _guard = self.own().writer.take().ok_or(Errno(libc::EAGAIN))?;
+        self.resend_locked(fd);
+        Ok(())
+    }
+
+    /// [`Connection::resend`] for who holds the writer's lock.
+    pub(super) fn resend_locked(&self, fd: c_int) {
+        let own = self.own();
+        if own.outgoing.load(Ordering::Relaxed) != RESENDING || self.pay(fd).is_err() {
+            return;
+        }
+        let ring = self.outgoing_ring();
+        let end = get(&own.written);
+        while get(&own.resend_from) != end {
+            let from = get(&own.resend_from);
+            let (at, length) = ring.run(from, end.wrapping_sub(from).min(self.ring_bytes()));
+            match sys::send_quietly(fd, at, length) {
+                Ok(moved) => set(&own.resend_from, from.wrapping_add(moved as u64)),
+                Err(Errno(libc::EAGAIN)) => return,
+                // Broken: the application's own calls will find out.
+                Err(_) => break,
+            }
+        }
+        own.outgoing.store(AFTER, Ordering::Relaxed);
+        self.restore_options(fd);
+    }
+}
+
+/// Goes on with a write that began before the descriptor became plain.
+fn write_rest(fd: c_int, cursor: &mut Cursor, flags: c_int) -> usize {
+    while let Some((at, length)) = cursor.segment() {
+        // SAFETY: the segment is the application's buffer.
+        let moved = unsafe { crate::real::send(fd, at.cast(), length, flags) };
+        if moved <= 0 {
+            break;
+        }
+        cursor.advance(moved as usize);
+    }
+    cursor.moved
+}

@@ -1,0 +1,150 @@
+//! Sleeping in a call that blocks.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use super::Connection;
+use super::own::{AFTER, BEFORE, INSIDE, RESENDING, get};
+use crate::real;
+use crate::statistics::{self, Why};
+use crate::sys::{self, Errno, Result};
+
+/// Writers look at the page this often, because a doorbell may be taken by a reader.
+const SLICE_MS: c_int = 10;
+const LOOKS_PER_CLOCK: u32 = 32;
+
+impl Connection {
+    /// Looks at memory for a while; whether it brought anything.
+    fn look_for(&self, found: impl Fn() -> bool) -> bool {
+        let budget_ns = self.spin.budget_ns();
+        if budget_ns == 0 || self.shares_processor() {
+            return found();
+        }
+        let end_ns = sys::now_ns() + budget_ns;
+        loop {
+            for _ in 0..LOOKS_PER_CLOCK {
+                if found() {
+                    self.spin.succeeded();
+                    return true;
+                }
+                core::hint::spin_loop();
+            }
+            if sys::now_ns() >= end_ns {
+                self.spin.failed();
+                return false;
+            }
+        }
+    }
+
+    /// Whether memory alone says that a read would not find the ring as empty as it was.
+    pub(crate) fn has_news(&self) -> bool {
+        let own = self.own();
+        let theirs = &self.theirs().outgoing;
+        own.has_left()
+            || theirs.written.load(Ordering::Acquire) != get(&own.read)
+            || (theirs.returned_at.load(Ordering::Relaxed) != 0
+                && own.incoming.load(Ordering::Relaxed) != AFTER)
+            || self.has_orders()
+    }
+
+    /// Whether the peer wants something that [`Connection::progress`] does.
+    pub(crate) fn has_orders(&self) -> bool {
+        let outgoing = self.own().outgoing.load(Ordering::Relaxed);
+        let leaving = self.theirs().incoming.leaving.load(Ordering::Relaxed) != 0;
+        let accepted = self.page().standing.load(Ordering::Relaxed) == crate::page::ACCEPTED;
+        (outgoing == INSIDE && leaving) || (outgoing == BEFORE && accepted)
+    }
+
+    /// Sleeps until a read may succeed. The sleep is a real read that takes nothing, so time
+    /// limits, signals and their restarting are the kernel's.
+    pub(super) fn wait_readable(&self, fd: c_int) -> Result<()> {
+        let own = self.own();
+        if own.outgoing.load(Ordering::Relaxed) == RESENDING {
+            // The peer waits for what is sent again; nobody else in this process sees to it.
+            sys::poll_one(fd, libc::POLLIN | libc::POLLOUT, SLICE_MS);
+            return Ok(());
+        }
+        let upgraded = self.page().standing.load(Ordering::Acquire) == crate::page::ACCEPTED;
+        if upgraded && self.look_for(|| self.has_news()) {
+            return Ok(());
+        }
+        self.ask(&self.mine().incoming.sleeping);
+        if self.has_news() && own.outgoing.load(Ordering::Relaxed) != AFTER {
+            return Ok(());
+        }
+        self.sleep(fd)
+    }
+
+    fn sleep(&self, fd: c_int) -> Result<()> {
+        let own = self.own();
+        let mut byte = [0_u8; 1];
+        statistics::count(Why::Sleeps);
+        own.asleep.fetch_add(1, Ordering::AcqRel);
+        // SAFETY: the byte is ours. Nothing is taken, and no lock is held.
+        let peeked = unsafe { real::recv(fd, byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK) };
+        own.asleep.fetch_sub(1, Ordering::AcqRel);
+        if peeked < 0 {
+            let errno = self.broken(Errno(sys::errno()));
+            // Bytes in the ring were sent before the stream broke.
+            let written = self.theirs().outgoing.written.load(Ordering::Acquire);
+            if written == get(&own.read) {
+                return Err(errno);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until a write may succeed, or the time limit of the socket has passed.
+    pub(super) fn wait_writable(&self, fd: c_int, deadline_ns: &mut Option<u64>) -> Result<()> {
+        let deadline =
+            *deadline_ns.get_or_insert_with(|| match sys::time_limit_ns(fd, libc::SO_SNDTIMEO) {
+                0 => u64::MAX,
+                limit => sys::now_ns().saturating_add(limit),
+            });
+        let own = self.own();
+        if own.outgoing.load(Ordering::Relaxed) != INSIDE {
+            sys::poll_one(fd, libc::POLLOUT, SLICE_MS);
+        } else if !self.look_for(|| self.has_room() || self.has_orders() || own.has_left()) {
+            self.sleep_for_room(fd)?;
+        }
+        if sys::now_ns() >= deadline { Err(Errno(libc::EAGAIN)) } else { Ok(()) }
+    }
+
+    /// Whether memory says that the outgoing ring has room.
+    pub(super) fn has_room(&self) -> bool {
+        let read = self.theirs().incoming.read.load(Ordering::Acquire);
+        get(&self.own().written).wrapping_sub(read) < self.ring_bytes()
+    }
+
+    fn sleep_for_room(&self, fd: c_int) -> Result<()> {
+        let own = self.own();
+        self.ask(&self.mine().outgoing.starved);
+        if self.has_room() {
+            return Ok(());
+        }
+        statistics::count(Why::Sleeps);
+        let inside = own.incoming.load(Ordering::Relaxed) == INSIDE;
+        if inside && own.ended.load(Ordering::Relaxed) == 0 {
+            {
+                let _guard = own.reader.take().ok_or(Errno(libc::EAGAIN))?;
+                // What it says about the end is noted in `own`, and errors come to the reader.
+                let _ = self.discard(fd);
+            }
+            if !self.has_room() {
+                sys::poll_one(fd, libc::POLLIN, SLICE_MS);
+            }
+        } else {
+            // Bytes for the reader, or the peer's end of stream, would wake us at once.
+            sys::nap(1);
+            let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
+            if own.ended.load(Ordering::Relaxed) != 0 && self.is_peer_gone(fd) {
+                own.shut_write.store(1, Ordering::Relaxed);
+            }
+        }
+        if sys::poll_one(fd, 0, 0) & (libc::POLLHUP | libc::POLLERR) != 0 {
+            // The kernel refuses the next write, with the signal that belongs to it.
+            own.shut_write.store(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}

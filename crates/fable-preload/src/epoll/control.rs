@@ -1,0 +1,171 @@
+//! epoll_ctl(2).
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use libc::epoll_event;
+
+use super::{Registration, Set, bar, is_token};
+use crate::connection::Connection;
+use crate::counted::Held;
+use crate::statistics::Why;
+use crate::sys::{self, Errno, Result};
+use crate::{real, table};
+
+/// What the kernel is asked about a connection, whatever the application asked for.
+const KERNEL_EVENTS: c_int =
+    libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLET;
+
+fn in_kernel(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    // SAFETY: the pointer is the application's or ours.
+    unsafe { real::epoll_ctl(epfd, operation, fd, event) }
+}
+
+/// Does what epoll_ctl(2) does.
+///
+/// # Safety
+/// `event` is null or can be read.
+pub(crate) unsafe fn control(
+    epfd: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    let Some(connection) = table::connection(fd) else {
+        // SAFETY: promised by the caller.
+        unsafe { before_foreign(epfd, operation, fd, event) };
+        return in_kernel(epfd, operation, fd, event);
+    };
+    let Some(set) = table::set(epfd) else {
+        connection.leave(fd, Why::Waiting);
+        return in_kernel(epfd, operation, fd, event);
+    };
+    if is_unfit(&set) {
+        bar(&set);
+        connection.leave(fd, Why::Waiting);
+        return in_kernel(epfd, operation, fd, event);
+    }
+    let result = if operation == libc::EPOLL_CTL_DEL {
+        remove(&set, epfd, fd)
+    } else if event.is_null() {
+        Err(Errno(libc::EFAULT))
+    } else {
+        // SAFETY: not null, and readable as promised; the structure is packed.
+        let event = unsafe { event.read_unaligned() };
+        if operation == libc::EPOLL_CTL_ADD {
+            if event.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
+                connection.leave(fd, Why::Waiting);
+                let mut event = event;
+                return in_kernel(epfd, operation, fd, &mut event);
+            }
+            add(&set, epfd, fd, connection, event)
+        } else {
+            modify(&set, epfd, operation, fd, event)
+        }
+    };
+    match result {
+        Ok(()) => 0,
+        Err(Errno(errno)) => {
+            sys::set_errno(errno);
+            -1
+        }
+    }
+}
+
+fn is_unfit(set: &Held<Set>) -> bool {
+    set.members.take().is_none_or(|members| members.barred || members.inherited)
+}
+
+/// A descriptor that is not ours: the kernel's, but for what would lead us astray later.
+///
+/// # Safety
+/// `event` is null or can be read.
+unsafe fn before_foreign(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) {
+    if operation == libc::EPOLL_CTL_DEL || event.is_null() {
+        return;
+    }
+    if let Some(inner) = table::set(fd) {
+        bar(&inner);
+    }
+    // SAFETY: not null, and readable as promised; the structure is packed.
+    if is_token(unsafe { event.read_unaligned() }.u64)
+        && let Some(set) = table::set(epfd)
+    {
+        bar(&set);
+    }
+    // Were it upgraded later, the set would watch it in a way that we do not know of.
+    table::refuse(fd);
+}
+
+fn add(
+    set: &Held<Set>,
+    epfd: c_int,
+    fd: c_int,
+    connection: Held<Connection>,
+    event: epoll_event,
+) -> Result<()> {
+    let mut members = set.members.take().ok_or(Errno(libc::EAGAIN))?;
+    let slot = members.insert(Registration {
+        fd,
+        connection,
+        generation: 0,
+        events: event.events,
+        data: event.u64,
+        fired: false,
+        hot: false,
+        ask_kernel: true,
+        edge: true,
+        seen_written: 0,
+        seen_refusals: 0,
+    });
+    let mut kernel = epoll_event { events: KERNEL_EVENTS as u32, u64: members.token(slot) };
+    if in_kernel(epfd, libc::EPOLL_CTL_ADD, fd, &mut kernel) != 0 {
+        let errno = sys::errno();
+        members.remove(slot);
+        return Err(Errno(errno));
+    }
+    set.count.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+fn modify(
+    set: &Held<Set>,
+    epfd: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: epoll_event,
+) -> Result<()> {
+    let mut members = set.members.take().ok_or(Errno(libc::EAGAIN))?;
+    let Some(slot) = members.slot_of(fd) else {
+        // Not a member: the kernel says what is wrong with that.
+        let mut event = event;
+        let done = in_kernel(epfd, operation, fd, &mut event) == 0;
+        return if done { Ok(()) } else { Err(Errno(sys::errno())) };
+    };
+    if operation != libc::EPOLL_CTL_MOD || event.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    if let Some(registration) = &mut members.slots[slot] {
+        registration.events = event.events;
+        registration.data = event.u64;
+        registration.fired = false;
+        registration.edge = true;
+        let connection = &registration.connection;
+        registration.ask_kernel |= !connection.is_inside() || connection.has_ended();
+    }
+    members.warm(slot);
+    Ok(())
+}
+
+fn remove(set: &Held<Set>, epfd: c_int, fd: c_int) -> Result<()> {
+    let mut members = set.members.take().ok_or(Errno(libc::EAGAIN))?;
+    if in_kernel(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) != 0 {
+        return Err(Errno(sys::errno()));
+    }
+    if let Some(slot) = members.slot_of(fd)
+        && members.remove(slot).is_some()
+    {
+        set.count.fetch_sub(1, Ordering::Relaxed);
+    }
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! From what memory and the kernel say to what the application is to hear.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use libc::epoll_event;
+
+use super::{Members, Registration, Set, is_token};
+use crate::connection::{ASKED, Connection};
+use crate::counted::Held;
+use crate::sys;
+
+/// How many connections are asked about in the kernel between two looks at the set.
+const QUESTIONS: usize = 16;
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
+/// One connection about which the kernel is asked, outside the set's lock.
+struct Question {
+    slot: usize,
+    generation: u32,
+    fd: c_int,
+    connection: Held<Connection>,
+    seen: (u64, u32),
+}
+
+impl Registration {
+    /// What the peer has written so far, which is an edge when it grows.
+    fn written(&self) -> u64 {
+        self.connection.theirs().outgoing.written.load(Ordering::Acquire)
+    }
+
+    /// Whether a look at memory promises a report.
+    #[inline]
+    pub(super) fn beckons(&self) -> bool {
+        if self.fired {
+            return false;
+        }
+        if self.ask_kernel || !self.connection.is_inside() {
+            return self.ask_kernel;
+        }
+        let ready = self.connection.glance() as u32 & self.events;
+        ready != 0 && (self.is_level() || self.has_edge())
+    }
+
+    fn is_level(&self) -> bool {
+        self.events & libc::EPOLLET as u32 == 0
+    }
+
+    fn has_edge(&self) -> bool {
+        self.edge
+            || self.written() != self.seen_written
+            || self.connection.refusals.load(Ordering::Relaxed) != self.seen_refusals
+    }
+
+    /// What makes an edge when it grows. To be taken before readiness is looked at: what comes in
+    /// between then makes another edge, not none.
+    fn marks(&self) -> (u64, u32) {
+        (self.written(), self.connection.refusals.load(Ordering::Relaxed))
+    }
+
+    /// The events to report of those that are ready; a report ends the edge, and perhaps the shot.
+    fn report(&mut self, ready: i16, seen: (u64, u32)) -> u32 {
+        let mut ready = u32::from(ready as u16);
+        if ready & libc::EPOLLIN as u32 != 0 {
+            ready |= libc::EPOLLRDNORM as u32;
+        }
+        if ready & libc::EPOLLOUT as u32 != 0 {
+            ready |= libc::EPOLLWRNORM as u32;
+        }
+        let wanted = ready & (self.events | ALWAYS);
+        if self.fired || wanted == 0 || !(self.is_level() || self.has_edge()) {
+            return 0;
+        }
+        self.edge = false;
+        self.seen_written = seen.0;
+        if ready & libc::EPOLLOUT as u32 != 0 {
+            // Until there is room again, a refused write waits for its edge.
+            self.seen_refusals = seen.1;
+        }
+        self.fired = self.events & libc::EPOLLONESHOT as u32 != 0;
+        wanted
+    }
+}
+
+/// The array that the application gave.
+pub(super) struct Reports {
+    at: *mut epoll_event,
+    room: usize,
+    pub(super) count: usize,
+}
+
+impl Reports {
+    /// # Safety
+    /// There are `room` entries at `at`.
+    pub(super) unsafe fn new(at: *mut epoll_event, room: usize) -> Self {
+        Reports { at, room, count: 0 }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.count == self.room
+    }
+
+    /// Where the kernel may put more, and how many.
+    pub(super) fn rest(&self) -> (*mut epoll_event, usize) {
+        // SAFETY: the count never exceeds the room.
+        (unsafe { self.at.add(self.count) }, self.room - self.count)
+    }
+
+    fn push(&mut self, events: u32, data: u64) {
+        let event = epoll_event { events, u64: data };
+        // SAFETY: callers ask `is_full` first.
+        unsafe { self.at.add(self.count).write_unaligned(event) };
+        self.count += 1;
+    }
+
+    fn get(&self, index: usize) -> epoll_event {
+        // SAFETY: the kernel has written this entry.
+        unsafe { self.at.add(index).read_unaligned() }
+    }
+}
+
+impl Set {
+    /// Reports what is ready, as far as there is room.
+    pub(super) fn gather(&self, reports: &mut Reports) {
+        let mut first = 0;
+        loop {
+            let mut questions: Vec<Question> = Vec::new();
+            let Some(mut members) = self.members.take() else { return };
+            first = members.glance_all(first, reports, &mut questions);
+            drop(members);
+            if questions.is_empty() {
+                break;
+            }
+            for question in questions {
+                self.ask(&question, reports);
+            }
+        }
+    }
+
+    fn ask(&self, question: &Question, reports: &mut Reports) {
+        let Question { slot, generation, fd, connection, seen } = question;
+        let kernel = sys::poll_one(*fd, ASKED | libc::POLLOUT, 0);
+        // Plain from now on: the kernel has the registration, and reports it itself.
+        let Some(ready) = connection.translate(*fd, kernel) else { return };
+        let Some(mut members) = self.members.take() else { return };
+        let Some(Some(registration)) = members.slots.get_mut(*slot) else { return };
+        if registration.generation != *generation {
+            return;
+        }
+        if reports.is_full() {
+            registration.ask_kernel = true;
+            return;
+        }
+        let events = registration.report(ready, *seen);
+        // What is not all in memory is asked again before each sleep.
+        registration.ask_kernel = events != 0 && !registration.fired && registration.is_level();
+        if events != 0 {
+            let data = registration.data;
+            reports.push(events, data);
+            members.warm(*slot);
+        }
+    }
+
+    /// Notes what the kernel reported: applications' events stay, those of our tokens make warm.
+    pub(super) fn sort(&self, reports: &mut Reports, kernel: usize) {
+        let first = reports.count;
+        let Some(mut members) = self.members.take() else {
+            reports.count += kernel;
+            return;
+        };
+        for index in first..first + kernel {
+            let event = reports.get(index);
+            if !is_token(event.u64) {
+                let (events, data) = (event.events, event.u64);
+                reports.push(events, data);
+            } else if let Some(slot) = members.slot_of_token(event.u64) {
+                members.note(slot, event.events);
+            }
+        }
+    }
+}
+
+impl Members {
+    /// The kernel said something about one of ours.
+    fn note(&mut self, slot: usize, events: u32) {
+        if let Some(registration) = &mut self.slots[slot] {
+            // A doorbell, when all else is in memory; then memory says what it was for.
+            let doorbell = (libc::EPOLLIN | libc::EPOLLOUT) as u32 | libc::EPOLLRDNORM as u32;
+            if events & !doorbell != 0 || !registration.connection.is_inside() {
+                registration.ask_kernel = true;
+                registration.edge = true;
+            }
+        }
+        self.warm(slot);
+    }
+
+    /// Reports what memory alone tells, from a place among the hot ones, and collects what it does
+    /// not.
+    fn glance_all(
+        &mut self,
+        first: usize,
+        reports: &mut Reports,
+        questions: &mut Vec<Question>,
+    ) -> usize {
+        for place in first..self.hot.len() {
+            if reports.is_full() || questions.len() == QUESTIONS {
+                // The next call begins with those that found no room.
+                if reports.is_full() {
+                    self.hot.rotate_left(place);
+                }
+                return place;
+            }
+            let slot = self.hot[place];
+            let Some(registration) = &mut self.slots[slot] else { continue };
+            if registration.ask_kernel || !registration.connection.is_inside() {
+                if !registration.fired && registration.ask_kernel {
+                    registration.ask_kernel = false;
+                    questions.push(Question {
+                        slot,
+                        generation: registration.generation,
+                        fd: registration.fd,
+                        connection: registration.connection.clone(),
+                        seen: registration.marks(),
+                    });
+                }
+                continue;
+            }
+            let seen = registration.marks();
+            let ready = registration.connection.glance();
+            let events = registration.report(ready, seen);
+            if events != 0 {
+                reports.push(events, registration.data);
+            }
+        }
+        self.hot.len()
+    }
+
+    /// Asks the peers of all hot connections for doorbells and lets the connections cool. Whether
+    /// one of them has news already; that one stays hot.
+    pub(super) fn cool(&mut self) -> bool {
+        let mut news = false;
+        let mut hot = core::mem::take(&mut self.hot);
+        hot.retain(|&slot| {
+            let Some(registration) = &mut self.slots[slot] else { return false };
+            if registration.fired {
+                registration.hot = false;
+                return false;
+            }
+            registration.connection.tidy(registration.fd);
+            let level = registration.is_level();
+            let armed = registration.connection.arm(registration.events as i16);
+            let orders = registration.connection.has_orders();
+            registration.edge |= orders;
+            let stays = orders || (armed && (level || registration.has_edge()));
+            if stays && !registration.connection.is_inside() {
+                registration.ask_kernel = true;
+            }
+            news |= stays;
+            registration.hot = stays;
+            stays
+        });
+        self.hot = hot;
+        news
+    }
+
+    /// Has all looked at again; what is unread, or not wholly in memory, counts as news.
+    pub(super) fn sweep(&mut self) {
+        for slot in 0..self.slots.len() {
+            let Some(registration) = &mut self.slots[slot] else { continue };
+            let inside = registration.connection.is_inside();
+            let unread = registration.connection.glance() & libc::POLLIN != 0;
+            registration.edge |= !inside || unread;
+            registration.ask_kernel |= !inside || registration.connection.has_ended();
+            self.warm(slot);
+        }
+    }
+
+    /// Whether a look at the hot ones promises a report.
+    #[inline]
+    pub(super) fn beckons(&self) -> bool {
+        self.hot.iter().any(|&slot| self.slots[slot].as_ref().is_some_and(Registration::beckons))
+    }
+
+    /// Whether looking is of use: some peer runs on another processor.
+    pub(super) fn may_look(&self) -> bool {
+        let mut hot = self.hot.iter().filter_map(|&slot| self.slots[slot].as_ref());
+        hot.any(|it| it.connection.is_inside() && !it.connection.shares_processor())
+    }
+}

@@ -1,0 +1,140 @@
+//! epoll_wait(2).
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use libc::{epoll_event, sigset_t, timespec};
+
+use super::Set;
+use super::gather::Reports;
+use crate::counted::Held;
+use crate::statistics::{self, Why};
+use crate::wait::Deadline;
+use crate::{real, sys};
+
+/// The kernel is asked about other descriptors at least this often while connections keep us busy.
+const KERNEL_EVERY_NS: u64 = 50_000;
+/// A sleep is never longer than this without a look at connections that are on their way to a ring
+/// or back from it: their news comes from two sides, and edges must not be lost between them.
+const SLEEP_NS: u64 = 100_000_000;
+const LOOKS_PER_CLOCK: u32 = 16;
+
+/// A wait under way.
+struct Wait<'a> {
+    set: &'a Set,
+    epfd: c_int,
+    mask: *const sigset_t,
+}
+
+/// Does what epoll_pwait2(2) does; `None` if the set has no members of ours.
+///
+/// # Safety
+/// There is room for `room` events, and `mask` is null or a set of signals.
+pub(crate) unsafe fn wait(
+    set: &Held<Set>,
+    epfd: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    deadline: Deadline,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    if set.count.load(Ordering::Relaxed) == 0 || room <= 0 || events.is_null() {
+        return None;
+    }
+    if set.members.take().is_none_or(|members| members.inherited) {
+        super::bar(set);
+        return None;
+    }
+    // SAFETY: promised by the caller.
+    let mut reports = unsafe { Reports::new(events, room as usize) };
+    let wait = Wait { set, epfd, mask };
+    loop {
+        set.gather(&mut reports);
+        if reports.count > 0 {
+            if wait.is_kernel_due() && !reports.is_full() {
+                // A failure has no place beside events; it comes back when there are none.
+                let _ = wait.ask_kernel(&mut reports, Deadline::Now);
+            }
+            return Some(reports.count as c_int);
+        }
+        if !deadline.has_passed() {
+            if wait.is_kernel_due() {
+                if let Err(failure) = wait.ask_kernel(&mut reports, Deadline::Now) {
+                    return Some(failure);
+                }
+                if reports.count > 0 {
+                    return Some(reports.count as c_int);
+                }
+            }
+            if wait.look(deadline) {
+                continue;
+            }
+        }
+        let news = set.members.take().is_none_or(|mut members| members.cool());
+        let until = if news { Deadline::Now } else { deadline.within(SLEEP_NS) };
+        if !until.has_passed() {
+            statistics::count(Why::Sleeps);
+        }
+        if let Err(failure) = wait.ask_kernel(&mut reports, until) {
+            return Some(failure);
+        }
+        if reports.count == 0
+            && !news
+            && let Some(mut members) = set.members.take()
+        {
+            members.sweep();
+        }
+        set.gather(&mut reports);
+        if reports.count > 0 || deadline.has_passed() {
+            return Some(reports.count as c_int);
+        }
+    }
+}
+
+impl Wait<'_> {
+    fn is_kernel_due(&self) -> bool {
+        let now_ns = sys::now_ns();
+        let last = self.set.members.take().map_or(now_ns, |members| members.asked_kernel_ns);
+        now_ns.saturating_sub(last) >= KERNEL_EVERY_NS
+    }
+
+    /// Asks the kernel, and sorts its answer.
+    fn ask_kernel(&self, reports: &mut Reports, until: Deadline) -> Result<usize, c_int> {
+        let (at, room) = reports.rest();
+        let timeout: Option<timespec> = until.left();
+        let pointer = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        // SAFETY: there is room for so many events, and the mask is the application's.
+        let found = unsafe { real::epoll_pwait2(self.epfd, at, room as c_int, pointer, self.mask) };
+        if let Some(mut members) = self.set.members.take() {
+            members.asked_kernel_ns = sys::now_ns();
+        }
+        let found_count = usize::try_from(found).map_err(|_| found)?;
+        self.set.sort(reports, found_count);
+        Ok(found_count)
+    }
+
+    /// Looks at memory for a while; whether it promises a report.
+    fn look(&self, deadline: Deadline) -> bool {
+        let budget_ns = self.set.spin.budget_ns();
+        let may = self.set.members.take().is_some_and(|members| members.may_look());
+        if budget_ns == 0 || !may {
+            return false;
+        }
+        let end_ns = sys::now_ns() + budget_ns;
+        loop {
+            for _ in 0..LOOKS_PER_CLOCK {
+                let Some(members) = self.set.members.take() else { return false };
+                if members.beckons() {
+                    self.set.spin.succeeded();
+                    return true;
+                }
+                drop(members);
+                core::hint::spin_loop();
+            }
+            if sys::now_ns() >= end_ns || deadline.has_passed() {
+                self.set.spin.failed();
+                return false;
+            }
+        }
+    }
+}

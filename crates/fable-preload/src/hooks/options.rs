@@ -1,0 +1,133 @@
+//! Options and controls of sockets.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
+
+use libc::socklen_t;
+
+use crate::statistics::Why;
+use crate::{real, table};
+
+/// SO_RCVLOWAT and others change when the kernel calls a socket readable, or what lies in its
+/// queue.
+fn is_followed(level: c_int, name: c_int) -> bool {
+    const LATE: [c_int; 9] = [
+        libc::SO_RCVLOWAT,
+        libc::SO_ZEROCOPY,
+        libc::SO_PEEK_OFF,
+        libc::SO_TIMESTAMP,
+        libc::SO_TIMESTAMPNS,
+        libc::SO_TIMESTAMPING,
+        libc::SO_ATTACH_FILTER,
+        libc::SO_ATTACH_BPF,
+        libc::SO_OOBINLINE,
+    ];
+    const TCP_REPAIR_OPTIONS: c_int = 22;
+    match level {
+        libc::SOL_SOCKET => !LATE.contains(&name),
+        libc::IPPROTO_TCP => !matches!(
+            name,
+            libc::TCP_ULP | libc::TCP_REPAIR | TCP_REPAIR_OPTIONS | libc::TCP_MD5SIG
+        ),
+        libc::IPPROTO_IP | libc::IPPROTO_IPV6 => true,
+        _ => false,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    size: socklen_t,
+) -> c_int {
+    if !is_followed(level, name) {
+        if let Some(connection) = table::connection(fd) {
+            connection.leave(fd, Why::Option);
+        }
+        table::refuse(fd);
+    }
+    if level == libc::IPPROTO_TCP
+        && size as usize >= size_of::<c_int>()
+        && !value.is_null()
+        && let Some(connection) = table::connection(fd)
+        && let Some(word) = connection.stand_in(name)
+    {
+        // SAFETY: the size was checked.
+        let value = unsafe { value.cast::<c_int>().read_unaligned() };
+        word.store(u32::from(value != 0), Ordering::Relaxed);
+        return 0;
+    }
+    // SAFETY: the arguments are the application's, as in all functions here.
+    unsafe { real::setsockopt(fd, level, name, value, size) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    size: *mut socklen_t,
+) -> c_int {
+    const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+    if level == libc::IPPROTO_TCP
+        && name == TCP_ZEROCOPY_RECEIVE
+        && let Some(connection) = table::connection(fd)
+    {
+        connection.leave(fd, Why::Option);
+    }
+    if level == libc::IPPROTO_TCP
+        && !value.is_null()
+        && !size.is_null()
+        && let Some(connection) = table::connection(fd)
+        && let Some(word) = connection.stand_in(name)
+    {
+        // SAFETY: as above; no more than the announced room is written.
+        unsafe {
+            let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+            let room = (*size as usize).min(bytes.len());
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), room);
+            *size = room as socklen_t;
+        }
+        return 0;
+    }
+    // SAFETY: as above.
+    unsafe { real::getsockopt(fd, level, name, value, size) }
+}
+
+/// Requests that ask about interfaces and routes, with any socket (netdevice(7)).
+const INTERFACES: core::ops::RangeInclusive<usize> = 0x8910..=0x89ff;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+    let Some(connection) = table::connection(fd) else {
+        // SAFETY: as above.
+        return unsafe { real::ioctl(fd, request, argument) };
+    };
+    let request_number = request as libc::Ioctl;
+    let counts = matches!(request_number, libc::FIONREAD | libc::TIOCOUTQ);
+    if !counts
+        && !matches!(request_number, libc::FIONBIO | libc::FIOCLEX | libc::FIONCLEX | libc::TCGETS)
+        && !INTERFACES.contains(&request)
+    {
+        connection.leave(fd, Why::Call);
+    }
+    // SAFETY: as above.
+    let result = unsafe { real::ioctl(fd, request, argument) };
+    if result != 0 {
+        return result;
+    }
+    let number = argument as *mut c_int;
+    // SAFETY: the kernel has just read or written this number for these requests.
+    unsafe {
+        match request_number {
+            libc::FIONBIO => connection.own().set_nonblocking(*number != 0),
+            libc::FIONREAD => *number = connection.readable_bytes(fd, *number),
+            libc::TIOCOUTQ => *number += connection.unsent_bytes() as c_int,
+            _ => (),
+        }
+    }
+    result
+}

@@ -1,0 +1,211 @@
+//! Processes: forking shares a connection, executing ends our knowledge of it.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use libc::pid_t;
+
+use crate::statistics::{self, Why};
+use crate::{real, settings, table};
+
+type List = *const *const c_char;
+
+/// Before another program gets this process's descriptors: it finds plain TCP.
+extern "C" fn executing() {
+    for fd in table::connections(0, c_int::MAX) {
+        if !table::closes_on_exec(fd)
+            && let Some(connection) = table::connection(fd)
+        {
+            connection.leave(fd, Why::Execute);
+        }
+    }
+}
+
+/// As [`executing`], for a shell: it uses the first three descriptors.
+fn executing_shell() {
+    for fd in 0..3 {
+        if let Some(connection) = table::connection(fd) {
+            connection.leave(fd, Why::Execute);
+        }
+    }
+}
+
+/// A child of vfork(2) would change our table with its parent's memory; fork(2) may stand for it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vfork() -> pid_t {
+    // SAFETY: no arguments.
+    unsafe { real::fork() }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+    executing();
+    // SAFETY: the arguments are the application's, as in all functions here.
+    unsafe { real::execve(path, arguments, environment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execv(path: *const c_char, arguments: List) -> c_int {
+    executing();
+    // SAFETY: as above.
+    unsafe { real::execv(path, arguments) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvp(path: *const c_char, arguments: List) -> c_int {
+    executing();
+    // SAFETY: as above.
+    unsafe { real::execvp(path, arguments) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
+    executing();
+    // SAFETY: as above.
+    unsafe { real::execvpe(path, arguments, environment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
+    executing();
+    // SAFETY: as above.
+    unsafe { real::fexecve(fd, arguments, environment) }
+}
+
+/// Functions with any number of arguments: what is due is done, and the next definition is entered
+/// with registers and stack as they were.
+#[cfg(target_arch = "x86_64")]
+mod lists {
+    use crate::real::Symbol;
+
+    extern "C" fn before(which: u64) -> usize {
+        static NEXT: [Symbol; 3] =
+            [Symbol::new(c"execl"), Symbol::new(c"execlp"), Symbol::new(c"execle")];
+        super::executing();
+        NEXT[which as usize].address()
+    }
+
+    macro_rules! enter {
+        ($name:ident, $which:literal) => {
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            unsafe extern "C" fn $name() {
+                core::arch::naked_asm!(
+                    "push rdi",
+                    "push rsi",
+                    "push rdx",
+                    "push rcx",
+                    "push r8",
+                    "push r9",
+                    "push rax",
+                    concat!("mov edi, ", $which),
+                    "call {before}",
+                    "mov r11, rax",
+                    "pop rax",
+                    "pop r9",
+                    "pop r8",
+                    "pop rcx",
+                    "pop rdx",
+                    "pop rsi",
+                    "pop rdi",
+                    "jmp r11",
+                    before = sym before,
+                )
+            }
+        };
+    }
+
+    enter!(execl, "0");
+    enter!(execlp, "1");
+    enter!(execle, "2");
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn(
+    child: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: *const *mut c_char,
+    environment: *const *mut c_char,
+) -> c_int {
+    executing();
+    // SAFETY: as above.
+    unsafe { real::posix_spawn(child, path, actions, attributes, arguments, environment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawnp(
+    child: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: *const *mut c_char,
+    environment: *const *mut c_char,
+) -> c_int {
+    executing();
+    // SAFETY: as above.
+    unsafe { real::posix_spawnp(child, path, actions, attributes, arguments, environment) }
+}
+
+/// Called before posix_spawn(3) for a descriptor that the new program is to have: even one that
+/// would be closed on executing.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    actions: *mut c_void,
+    fd: c_int,
+    to: c_int,
+) -> c_int {
+    if let Some(connection) = table::connection(fd) {
+        connection.leave(fd, Why::Execute);
+    }
+    // SAFETY: as above.
+    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    executing_shell();
+    // SAFETY: as above.
+    unsafe { real::system(command) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
+    executing_shell();
+    // SAFETY: as above.
+    unsafe { real::popen(command, mode) }
+}
+
+/// Sockets of several network namespaces in one process: addresses no longer tell connections
+/// apart.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
+    settings::stop();
+    // SAFETY: as above.
+    unsafe { real::setns(fd, kind) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_NEWNET != 0 {
+        settings::stop();
+    }
+    // SAFETY: as above.
+    unsafe { real::unshare(flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _exit(status: c_int) -> ! {
+    statistics::finish();
+    // SAFETY: as above; it does not return.
+    unsafe {
+        real::exit_now(status);
+        libc::abort()
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: as above.
+    unsafe { _exit(status) }
+}

@@ -1,0 +1,129 @@
+//! syscall(2), and the ways into io_uring.
+
+use core::ffi::{c_int, c_long, c_uint, c_void};
+
+use crate::real::Symbol;
+use crate::statistics::Why;
+use crate::{real, settings, table};
+
+/// The kernel will read and write sockets behind our back: all go back to TCP, and none is
+/// upgraded.
+fn using_io_uring() {
+    settings::stop();
+    for fd in table::connections(0, c_int::MAX) {
+        if let Some(connection) = table::connection(fd) {
+            connection.leave(fd, Why::IoUring);
+        }
+    }
+}
+
+/// Which of the arguments of a system call are descriptors, as bits.
+fn descriptors(number: c_long) -> u32 {
+    match number {
+        libc::SYS_read
+        | libc::SYS_write
+        | libc::SYS_readv
+        | libc::SYS_writev
+        | libc::SYS_preadv2
+        | libc::SYS_pwritev2
+        | libc::SYS_recvfrom
+        | libc::SYS_sendto
+        | libc::SYS_recvmsg
+        | libc::SYS_sendmsg
+        | libc::SYS_recvmmsg
+        | libc::SYS_sendmmsg
+        | libc::SYS_ioctl
+        | libc::SYS_fcntl
+        | libc::SYS_dup
+        | libc::SYS_setsockopt
+        | libc::SYS_shutdown
+        | libc::SYS_close => 0b001,
+        libc::SYS_splice | libc::SYS_epoll_ctl => 0b101,
+        libc::SYS_tee | libc::SYS_dup3 | libc::SYS_sendfile => 0b011,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => 0b011,
+        _ => 0,
+    }
+}
+
+/// Calls about many descriptors, or about all.
+fn concerns_all(number: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if matches!(number, libc::SYS_poll | libc::SYS_select | libc::SYS_epoll_wait) {
+        return true;
+    }
+    matches!(
+        number,
+        libc::SYS_ppoll
+            | libc::SYS_pselect6
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2
+            | libc::SYS_execve
+            | libc::SYS_execveat
+            | libc::SYS_close_range
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    first: usize,
+    second: usize,
+    third: usize,
+    fourth: usize,
+    fifth: usize,
+    sixth: usize,
+) -> c_long {
+    if number == libc::SYS_io_uring_setup {
+        using_io_uring();
+    }
+    let which = descriptors(number);
+    for (place, argument) in [first, second, third].into_iter().enumerate() {
+        if which >> place & 1 != 0
+            && let Some(connection) = table::connection(argument as c_int)
+        {
+            connection.leave(argument as c_int, Why::Call);
+        }
+    }
+    if concerns_all(number) {
+        for fd in table::connections(0, c_int::MAX) {
+            if let Some(connection) = table::connection(fd) {
+                connection.leave(fd, Why::Waiting);
+            }
+        }
+    }
+    if number == libc::SYS_close {
+        super::descriptors::closing(first as c_int);
+    }
+    // SAFETY: the arguments are the application's.
+    unsafe { real::syscall(number, first, second, third, fourth, fifth, sixth) }
+}
+
+macro_rules! liburing {
+    ($($name:ident = $symbol:literal ($($argument:ident: $kind:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            static NEXT: Symbol = Symbol::new($symbol);
+            using_io_uring();
+            // SAFETY: liburing defines this name with this signature, or a function that fails
+            // stands for it; the arguments are the application's.
+            unsafe {
+                let next: unsafe extern "C" fn($($kind),*) -> c_int =
+                    core::mem::transmute(NEXT.address());
+                next($($argument),*)
+            }
+        }
+    )*};
+}
+
+// liburing enters the kernel by itself; but whoever uses the library calls one of these first.
+liburing! {
+    io_uring_queue_init = c"io_uring_queue_init"
+        (entries: c_uint, ring: *mut c_void, flags: c_uint);
+    io_uring_queue_init_params = c"io_uring_queue_init_params"
+        (entries: c_uint, ring: *mut c_void, parameters: *mut c_void);
+    io_uring_queue_init_mem = c"io_uring_queue_init_mem"
+        (entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void,
+         size: usize);
+    io_uring_setup = c"io_uring_setup" (entries: c_uint, parameters: *mut c_void);
+}

@@ -1,0 +1,334 @@
+//! Reading and writing.
+
+use core::ffi::{c_int, c_uint, c_void};
+
+use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
+
+use super::{answer, read_from, write_to};
+use crate::cursor::Cursor;
+use crate::statistics::Why;
+use crate::sys::KeepErrno;
+use crate::{real, table};
+
+/// Flags for recv(2) that concern what only the kernel knows.
+const KERNEL_RECEIVES: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+/// Flags for send(2) that a ring cannot honour.
+const KERNEL_SENDS: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
+
+/// Reads into one buffer; `None` asks for the next definition.
+pub(super) fn receive_one(
+    fd: c_int,
+    to: *mut c_void,
+    length: size_t,
+    flags: c_int,
+) -> Option<ssize_t> {
+    let connection = table::connection(fd)?;
+    if flags & KERNEL_RECEIVES != 0 {
+        return None;
+    }
+    let entry = iovec { iov_base: to, iov_len: length };
+    // SAFETY: one entry is given; the buffer is the application's.
+    let mut cursor = unsafe { Cursor::new(&entry, 1) };
+    read_from(&connection, fd, &mut cursor, flags)
+}
+
+/// Writes from one buffer; `None` asks for the next definition.
+pub(super) fn send_one(
+    fd: c_int,
+    from: *const c_void,
+    length: size_t,
+    flags: c_int,
+) -> Option<ssize_t> {
+    let connection = table::connection(fd)?;
+    if flags & KERNEL_SENDS != 0 {
+        connection.leave(fd, Why::Call);
+        return None;
+    }
+    let entry = iovec { iov_base: from.cast_mut(), iov_len: length };
+    // SAFETY: one entry is given; the buffer is the application's and is only read.
+    let mut cursor = unsafe { Cursor::new(&entry, 1) };
+    write_to(&connection, fd, &mut cursor, flags)
+}
+
+/// Reads into a list of buffers; `None` asks for the next definition.
+///
+/// # Safety
+/// The list has `count` entries.
+pub(super) unsafe fn receive_many(
+    fd: c_int,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> Option<ssize_t> {
+    let connection = table::connection(fd)?;
+    if flags & KERNEL_RECEIVES != 0 || count > 1024 {
+        return None;
+    }
+    // SAFETY: promised by the caller.
+    let mut cursor = unsafe { Cursor::new(list, count) };
+    read_from(&connection, fd, &mut cursor, flags)
+}
+
+/// Writes from a list of buffers; `None` asks for the next definition.
+///
+/// # Safety
+/// The list has `count` entries.
+pub(super) unsafe fn send_many(
+    fd: c_int,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> Option<ssize_t> {
+    let connection = table::connection(fd)?;
+    if flags & KERNEL_SENDS != 0 || count > 1024 {
+        connection.leave(fd, Why::Call);
+        return None;
+    }
+    // SAFETY: promised by the caller.
+    let mut cursor = unsafe { Cursor::new(list, count) };
+    write_to(&connection, fd, &mut cursor, flags)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
+    // SAFETY: the arguments are the application's, as in all functions here.
+    receive_one(fd, to, length, 0).unwrap_or_else(|| unsafe { real::read(fd, to, length) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    to: *mut c_void,
+    length: size_t,
+    room: size_t,
+) -> ssize_t {
+    abort_if(length > room);
+    // SAFETY: as above.
+    unsafe { read(fd, to, length) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
+    // SAFETY: as above.
+    send_one(fd, from, length, 0).unwrap_or_else(|| unsafe { real::write(fd, from, length) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: as above; a negative count is refused by the kernel.
+    unsafe {
+        receive_many(fd, list, count as usize, 0).unwrap_or_else(|| real::readv(fd, list, count))
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: as above.
+    unsafe {
+        send_many(fd, list, count as usize, 0).unwrap_or_else(|| real::writev(fd, list, count))
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn preadv2(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    leave(fd);
+    // SAFETY: as above.
+    unsafe { real::preadv2(fd, list, count, at, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pwritev2(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    leave(fd);
+    // SAFETY: as above.
+    unsafe { real::pwritev2(fd, list, count, at, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
+    receive_one(fd, to, length, flags)
+        // SAFETY: as above.
+        .unwrap_or_else(|| unsafe { real::recv(fd, to, length, flags) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    to: *mut c_void,
+    length: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    abort_if(length > room);
+    // SAFETY: as above.
+    unsafe { recv(fd, to, length, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+    send_one(fd, from, length, flags)
+        // SAFETY: as above.
+        .unwrap_or_else(|| unsafe { real::send(fd, from, length, flags) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    to: *mut c_void,
+    length: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> ssize_t {
+    match receive_one(fd, to, length, flags) {
+        Some(received) => {
+            if received >= 0 && !address.is_null() && !size.is_null() {
+                // SAFETY: as above. A stream names no sender.
+                unsafe { *size = 0 };
+            }
+            received
+        }
+        // SAFETY: as above.
+        None => unsafe { real::recvfrom(fd, to, length, flags, address, size) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    to: *mut c_void,
+    length: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> ssize_t {
+    abort_if(length > room);
+    // SAFETY: as above.
+    unsafe { recvfrom(fd, to, length, flags, address, size) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendto(
+    fd: c_int,
+    from: *const c_void,
+    length: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    size: socklen_t,
+) -> ssize_t {
+    send_one(fd, from, length, flags)
+        // SAFETY: as above.
+        .unwrap_or_else(|| unsafe { real::sendto(fd, from, length, flags, address, size) })
+}
+
+/// Copies straight from the file into the ring; what the ring has no room for waits as a write
+/// does.
+///
+/// # Safety
+/// `offset` is null or can be written.
+unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Option<ssize_t> {
+    let connection = table::connection(to)?;
+    if offset.is_null() || !connection.own().is_nonblocking() {
+        connection.leave(to, Why::Call);
+        return None;
+    }
+    let mut moved = 0;
+    while moved < count {
+        // SAFETY: not null, and promised by the caller.
+        let at = unsafe { *offset };
+        let keep = KeepErrno::new();
+        let result = connection.write_file(to, from, at, count - moved);
+        drop(keep);
+        match result {
+            Ok(None) if moved == 0 => {
+                if table::connection(to).is_some() {
+                    connection.leave(to, Why::Call);
+                }
+                return None;
+            }
+            Err(_) | Ok(None) if moved > 0 => break,
+            Ok(Some(0)) => break,
+            Ok(Some(step)) => {
+                moved += step;
+                // SAFETY: as above.
+                unsafe { *offset += step as off_t };
+            }
+            other => return answer(other),
+        }
+    }
+    Some(moved as ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: as above.
+    unsafe {
+        send_file(to, from, offset, count)
+            .unwrap_or_else(|| real::sendfile(to, from, offset, count))
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile64(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: as above.
+    unsafe { sendfile(to, from, offset, count) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn splice(
+    from: c_int,
+    from_at: *mut off_t,
+    to: c_int,
+    to_at: *mut off_t,
+    length: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    leave(from);
+    leave(to);
+    // SAFETY: as above.
+    unsafe { real::splice(from, from_at, to, to_at, length, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn tee(from: c_int, to: c_int, length: size_t, flags: c_uint) -> ssize_t {
+    leave(from);
+    leave(to);
+    // SAFETY: as above.
+    unsafe { real::tee(from, to, length, flags) }
+}
+
+fn leave(fd: c_int) {
+    if let Some(connection) = table::connection(fd) {
+        connection.leave(fd, Why::Call);
+    }
+}
+
+/// What the checked variants do when the compiler knows that a buffer is too small.
+fn abort_if(overflow: bool) {
+    if overflow {
+        // SAFETY: no arguments.
+        unsafe { libc::abort() };
+    }
+}

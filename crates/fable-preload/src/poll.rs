@@ -1,0 +1,300 @@
+//! poll(2) and select(2) over upgraded connections.
+
+use core::ffi::{c_int, c_short};
+
+use libc::{fd_set, pollfd, sigset_t};
+
+use crate::connection::{ASKED, Connection};
+use crate::counted::Held;
+use crate::statistics::{self, Why};
+use crate::wait::Deadline;
+use crate::{epoll, real, sys, table};
+
+const LOOKS_PER_CLOCK: u32 = 32;
+/// Events that poll(2) reports unasked.
+const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+/// After so many wake-ups for nothing the next one waits: the kernel reports what we know already.
+const IDLE_TURNS: u32 = 3;
+
+/// A connection among the descriptors.
+struct Watched {
+    place: usize,
+    fd: c_int,
+    events: c_short,
+    connection: Held<Connection>,
+}
+
+/// A poll under way.
+struct Poll {
+    watched: Vec<Watched>,
+    /// The list for the kernel.
+    kernel: Vec<pollfd>,
+    mask: *const sigset_t,
+}
+
+/// Whether any of the descriptors is a connection of ours; an epoll set among them loses its
+/// members, because nobody asks us when it is ready.
+pub(crate) fn concerns(list: &[pollfd]) -> bool {
+    let mut found = false;
+    for entry in list.iter().filter(|entry| !table::is_foreign(entry.fd)) {
+        match table::set(entry.fd) {
+            Some(set) => epoll::bar(&set),
+            None => found |= table::connection(entry.fd).is_some(),
+        }
+    }
+    found
+}
+
+/// Does what ppoll(2) does.
+///
+/// # Safety
+/// `mask` is null or a set of signals.
+pub(crate) unsafe fn poll(list: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int {
+    let mut poll = Poll::new(list, mask);
+    let mut idle = 0_u32;
+    loop {
+        let ready = poll.glance(list);
+        if ready > 0 && poll.watched.len() == list.len() {
+            return ready;
+        }
+        let news = ready > 0 || (!deadline.has_passed() && poll.look()) || poll.arm();
+        let until = if news { Deadline::Now } else { deadline };
+        let asked = poll.ask_kernel(until);
+        if asked < 0 {
+            return asked;
+        }
+        let ready = poll.translate(list);
+        if ready > 0 || deadline.has_passed() {
+            return ready;
+        }
+        idle = if news { idle } else { idle + 1 };
+        if idle > IDLE_TURNS {
+            sys::nap(1);
+        }
+    }
+}
+
+impl Poll {
+    fn new(list: &[pollfd], mask: *const sigset_t) -> Self {
+        let mut watched = Vec::new();
+        for (place, entry) in list.iter().enumerate() {
+            if let Some(connection) = table::connection(entry.fd) {
+                // What is not known from memory may wait for the peer's acceptance.
+                if connection.progress(entry.fd) == Ok(true) {
+                    let (fd, events) = (entry.fd, entry.events);
+                    watched.push(Watched { place, fd, events, connection });
+                }
+            }
+        }
+        Poll { watched, kernel: list.to_vec(), mask }
+    }
+
+    /// What memory alone says.
+    fn glance(&self, list: &mut [pollfd]) -> c_int {
+        let mut ready = 0;
+        for entry in list.iter_mut() {
+            entry.revents = 0;
+        }
+        for watched in &self.watched {
+            if !watched.connection.is_inside() {
+                continue;
+            }
+            let events = expand(watched.connection.glance()) & watched.events;
+            list[watched.place].revents = events;
+            ready += c_int::from(events != 0);
+        }
+        ready
+    }
+
+    fn beckons(&self) -> bool {
+        self.watched.iter().any(|watched| {
+            let connection = &watched.connection;
+            let wants = expand(connection.glance()) & watched.events != 0;
+            connection.is_inside() && wants
+        })
+    }
+
+    /// Looks at memory for a while; whether that brought anything.
+    fn look(&self) -> bool {
+        let mut inside = self.watched.iter().filter(|it| it.connection.is_inside());
+        let Some(first) = inside.find(|it| !it.connection.shares_processor()) else { return false };
+        let budget_ns = first.connection.spin.budget_ns();
+        if budget_ns == 0 {
+            return false;
+        }
+        let end_ns = sys::now_ns() + budget_ns;
+        loop {
+            for _ in 0..LOOKS_PER_CLOCK {
+                if self.beckons() {
+                    first.connection.spin.succeeded();
+                    return true;
+                }
+                core::hint::spin_loop();
+            }
+            if sys::now_ns() >= end_ns {
+                first.connection.spin.failed();
+                return false;
+            }
+        }
+    }
+
+    /// Asks the peers for doorbells; whether there is news already.
+    fn arm(&self) -> bool {
+        let mut news = false;
+        for watched in &self.watched {
+            watched.connection.tidy(watched.fd);
+            news |= watched.connection.arm(compress(watched.events));
+        }
+        news
+    }
+
+    fn ask_kernel(&mut self, until: Deadline) -> c_int {
+        for watched in &self.watched {
+            let to_stream = watched.connection.writes_to_stream();
+            let wants = compress(watched.events) & libc::POLLOUT != 0;
+            let room = to_stream && (wants || watched.connection.is_resending());
+            self.kernel[watched.place].events = ASKED | if room { libc::POLLOUT } else { 0 };
+        }
+        if !until.has_passed() {
+            statistics::count(Why::Sleeps);
+        }
+        let timeout = until.left();
+        let pointer = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        let count = self.kernel.len() as libc::nfds_t;
+        // SAFETY: the list is ours, and the mask is the application's.
+        unsafe { real::ppoll(self.kernel.as_mut_ptr(), count, pointer, self.mask) }
+    }
+
+    /// What the application is to hear.
+    fn translate(&mut self, list: &mut [pollfd]) -> c_int {
+        for (entry, kernel) in list.iter_mut().zip(&self.kernel) {
+            entry.revents = kernel.revents;
+        }
+        for watched in &self.watched {
+            let kernel = self.kernel[watched.place].revents;
+            let said = watched.connection.translate(watched.fd, kernel);
+            let events = expand(said.unwrap_or(kernel)) & (watched.events | ALWAYS);
+            list[watched.place].revents = events;
+        }
+        // A descriptor that became plain is the kernel's in the next turn, as the application
+        // asked.
+        let kernel = &mut self.kernel;
+        self.watched.retain(|watched| {
+            let left = watched.connection.own().has_left();
+            if left {
+                kernel[watched.place].events = watched.events;
+            }
+            !left
+        });
+        list.iter().filter(|entry| entry.revents != 0).count() as c_int
+    }
+}
+
+/// With the normal-priority names of the same events.
+fn expand(events: c_short) -> c_short {
+    let mut all = events;
+    if events & libc::POLLIN != 0 {
+        all |= libc::POLLRDNORM;
+    }
+    if events & libc::POLLOUT != 0 {
+        all |= libc::POLLWRNORM;
+    }
+    all
+}
+
+/// With the usual names of the same events.
+fn compress(events: c_short) -> c_short {
+    let mut all = events;
+    if events & libc::POLLRDNORM != 0 {
+        all |= libc::POLLIN;
+    }
+    if events & libc::POLLWRNORM != 0 {
+        all |= libc::POLLOUT;
+    }
+    all
+}
+
+const WORD_BITS: usize = usize::BITS as usize;
+const READABLE: c_short = libc::POLLIN | libc::POLLRDNORM;
+const WRITABLE: c_short = libc::POLLOUT | libc::POLLWRNORM;
+
+/// The three sets of select(2); they may be longer than `fd_set` says.
+pub(crate) struct Selection {
+    sets: [*mut usize; 3],
+    list: Vec<pollfd>,
+}
+
+impl Selection {
+    /// # Safety
+    /// Each set is null or has `count` bits.
+    pub(crate) unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Self {
+        let sets = sets.map(|set| set.cast::<usize>());
+        let asked = [READABLE, WRITABLE, libc::POLLPRI];
+        let mut list = Vec::new();
+        for fd in 0..count.max(0) {
+            let mut events = 0;
+            for (set, ask) in sets.iter().zip(asked) {
+                // SAFETY: promised by the caller.
+                if !set.is_null() && unsafe { bit(*set, fd) } {
+                    events |= ask;
+                }
+            }
+            if events != 0 {
+                list.push(pollfd { fd, events, revents: 0 });
+            }
+        }
+        Selection { sets, list }
+    }
+
+    /// Whether any of the descriptors is a connection of ours.
+    pub(crate) fn concerns(&self) -> bool {
+        concerns(&self.list)
+    }
+
+    /// Does what pselect(2) does.
+    ///
+    /// # Safety
+    /// As for [`Selection::new`]; `mask` is null or a set of signals.
+    pub(crate) unsafe fn select(mut self, deadline: Deadline, mask: *const sigset_t) -> c_int {
+        // SAFETY: promised by the caller.
+        let result = unsafe { poll(&mut self.list, deadline, mask) };
+        if result < 0 {
+            return result;
+        }
+        if self.list.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+            sys::set_errno(libc::EBADF);
+            return -1;
+        }
+        let told =
+            [READABLE | libc::POLLHUP | libc::POLLERR, WRITABLE | libc::POLLERR, libc::POLLPRI];
+        let mut bits = 0;
+        for entry in &self.list {
+            for (set, tell) in self.sets.iter().zip(told) {
+                // SAFETY: the descriptor was in the range that the caller promised.
+                if !set.is_null() && unsafe { bit(*set, entry.fd) } {
+                    if entry.revents & tell != 0 {
+                        bits += 1;
+                    } else {
+                        // SAFETY: as above.
+                        unsafe { clear(*set, entry.fd) };
+                    }
+                }
+            }
+        }
+        bits
+    }
+}
+
+/// # Safety
+/// The set has such a bit.
+unsafe fn bit(set: *mut usize, fd: c_int) -> bool {
+    // SAFETY: promised by the caller.
+    unsafe { set.add(fd as usize / WORD_BITS).read() >> (fd as usize % WORD_BITS) & 1 != 0 }
+}
+
+/// # Safety
+/// The set has such a bit.
+unsafe fn clear(set: *mut usize, fd: c_int) {
+    // SAFETY: promised by the caller.
+    unsafe { *set.add(fd as usize / WORD_BITS) &= !(1 << (fd as usize % WORD_BITS)) }
+}

@@ -1,0 +1,103 @@
+//! Internet addresses of either family, comparable.
+
+use core::ffi::c_int;
+
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
+
+use crate::real;
+
+/// An address and a port; version 4 is written as version 6 (RFC 4291, section 2.5.5.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub(crate) struct Address {
+    pub(crate) host: [u8; 16],
+    pub(crate) port: u16,
+}
+
+type Question = unsafe fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+
+impl Address {
+    /// Reads what an application or the kernel gave; `None` if it is no internet address.
+    ///
+    /// # Safety
+    /// `size` bytes at `address` can be read.
+    pub(crate) unsafe fn read(address: *const sockaddr, size: socklen_t) -> Option<Address> {
+        if address.is_null() || (size as usize) < size_of::<sockaddr_in>() {
+            return None;
+        }
+        // SAFETY: the size was checked; the structure may be unaligned.
+        let first = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
+        if c_int::from(first.sin_family) == libc::AF_INET {
+            let mut host = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
+            host[12..].copy_from_slice(&first.sin_addr.s_addr.to_ne_bytes());
+            return Some(Address { host, port: u16::from_be(first.sin_port) });
+        }
+        if c_int::from(first.sin_family) != libc::AF_INET6
+            || (size as usize) < size_of::<sockaddr_in6>()
+        {
+            return None;
+        }
+        // SAFETY: as above.
+        let long = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
+        Some(Address { host: long.sin6_addr.s6_addr, port: u16::from_be(long.sin6_port) })
+    }
+
+    fn ask(question: Question, fd: c_int) -> Option<Address> {
+        // SAFETY: plain data, for which zeros are valid.
+        let mut storage: sockaddr_storage = unsafe { core::mem::zeroed() };
+        let mut size = size_of::<sockaddr_storage>() as socklen_t;
+        let at = (&raw mut storage).cast();
+        // SAFETY: the storage has the size that is announced, and holds what the kernel wrote.
+        unsafe { if question(fd, at, &mut size) == 0 { Self::read(at, size) } else { None } }
+    }
+
+    /// The address of this end of a socket.
+    pub(crate) fn here(fd: c_int) -> Option<Address> {
+        Self::ask(real::getsockname, fd)
+    }
+
+    /// The address of the other end of a socket.
+    pub(crate) fn there(fd: c_int) -> Option<Address> {
+        Self::ask(real::getpeername, fd)
+    }
+
+    fn is_version_4(&self) -> bool {
+        self.host[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]
+    }
+
+    /// Whether it is all zeros: any address, or none.
+    pub(crate) fn is_unspecified(&self) -> bool {
+        self.host == [0; 16] || (self.is_version_4() && self.host[12..] == [0; 4])
+    }
+
+    /// The address that a connection to this one has at its near end, if this one is on this host.
+    pub(crate) fn source(&self) -> Option<[u8; 16]> {
+        if self.is_version_4() && self.host[12] == 127 {
+            let mut source = self.host;
+            source[12..].copy_from_slice(&[127, 0, 0, 1]);
+            return Some(source);
+        }
+        if self.host[..15] == [0; 15] && self.host[15] == 1 {
+            return Some(self.host);
+        }
+        let near = self.probe()?;
+        (near.host == self.host).then_some(near.host)
+    }
+
+    /// Asks the routing table with a datagram socket, which sends nothing by connecting.
+    fn probe(&self) -> Option<Address> {
+        // SAFETY: plain data, for which zeros are valid.
+        let mut to: sockaddr_in6 = unsafe { core::mem::zeroed() };
+        to.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+        to.sin6_port = self.port.to_be();
+        to.sin6_addr.s6_addr = self.host;
+        let size = size_of::<sockaddr_in6>() as socklen_t;
+        // SAFETY: no pointers.
+        let fd = unsafe { real::socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        // SAFETY: `to` has the size that is announced.
+        let connected = fd >= 0 && unsafe { real::connect(fd, (&raw const to).cast(), size) } == 0;
+        let near = if connected { Self::here(fd) } else { None };
+        crate::sys::close(fd);
+        near
+    }
+}

@@ -1,0 +1,68 @@
+//! How two programs that both run this library find each other, before any byte is sent.
+//!
+//! A listening process also listens on an abstract UNIX socket that is named after its port;
+//! abstract names belong to a network namespace, as ports do. A connecting process binds its
+//! socket, so that it knows its port, and sends both addresses and the memory file there before it
+//! connects. Whoever accepts the connection looks for an offer with exactly these addresses, which
+//! are unique in the namespace, and marks the page. Until a side has seen that mark it uses TCP and
+//! nothing else.
+
+mod address;
+mod client;
+mod message;
+mod server;
+
+use core::ffi::c_int;
+
+pub(crate) use address::Address;
+pub(crate) use client::{confirm, offer};
+pub(crate) use server::{Listener, listening};
+
+use crate::sys;
+
+/// How many listening sockets may share a port (SO_REUSEPORT) and still be found.
+const PLACES: u32 = 8;
+
+/// The abstract name of a port's rendezvous, and its size.
+fn name(port: u16, place: u32) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: plain data, for which zeros are valid.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let digits = [port.to_be_bytes(), (place as u16).to_be_bytes()].concat();
+    let text = b"\0fable-preload-1/".iter().copied().chain(hexadecimal(&digits));
+    let mut length = 0;
+    for (to, from) in address.sun_path.iter_mut().zip(text) {
+        *to = from as libc::c_char;
+        length += 1;
+    }
+    let size = core::mem::offset_of!(libc::sockaddr_un, sun_path) + length;
+    (address, size as libc::socklen_t)
+}
+
+fn hexadecimal(bytes: &[u8]) -> impl Iterator<Item = u8> {
+    let digit = |value: u8| b"0123456789abcdef"[usize::from(value & 15)];
+    bytes.iter().flat_map(move |byte| [digit(byte >> 4), digit(*byte)])
+}
+
+/// A socket for the rendezvous.
+fn unix_socket() -> c_int {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no pointers.
+    unsafe { crate::real::socket(libc::AF_UNIX, kind, 0) }
+}
+
+/// The user at the other end of a UNIX socket, as the kernel recorded it.
+fn peer_user(fd: c_int) -> Option<libc::uid_t> {
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: `who` has the size that is announced.
+    let result =
+        unsafe { crate::real::getsockopt(fd, level, name, (&raw mut who).cast(), &mut size) };
+    (result == 0).then_some(who.uid)
+}
+
+/// Whether a socket speaks TCP itself, and not something above it.
+fn is_tcp(fd: c_int) -> bool {
+    sys::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
+}

@@ -1,0 +1,150 @@
+//! System calls of our own, with errors as values, and what the rest asks of the machine.
+
+use core::ffi::{c_int, c_void};
+
+use crate::real;
+
+/// The number of a failure, as in `errno`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+/// A result whose error goes to `errno` in the end.
+pub(crate) type Result<T> = core::result::Result<T, Errno>;
+
+/// `errno` of this thread.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the C library gives a valid pointer for every thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets `errno` of this thread.
+pub(crate) fn set_errno(value: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = value }
+}
+
+/// Keeps `errno` as it was: what we do on the side must not show.
+pub(crate) struct KeepErrno(c_int);
+
+impl KeepErrno {
+    pub(crate) fn new() -> Self {
+        KeepErrno(errno())
+    }
+}
+
+impl Drop for KeepErrno {
+    fn drop(&mut self) {
+        set_errno(self.0);
+    }
+}
+
+fn check(result: isize) -> Result<usize> {
+    usize::try_from(result).map_err(|_| Errno(errno()))
+}
+
+/// recv(2) without sleeping.
+pub(crate) fn receive(fd: c_int, to: *mut u8, length: usize, flags: c_int) -> Result<usize> {
+    // SAFETY: the caller owns `length` bytes at `to`; a bad pointer of an application is EFAULT.
+    check(unsafe { real::recv(fd, to.cast(), length, flags | libc::MSG_DONTWAIT) })
+}
+
+/// send(2) without sleeping and without a signal.
+pub(crate) fn send_quietly(fd: c_int, from: *const u8, length: usize) -> Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the caller owns `length` bytes at `from`.
+    check(unsafe { real::send(fd, from.cast(), length, flags) })
+}
+
+/// send(2) without sleeping, with the signal that the application may expect.
+pub(crate) fn send(fd: c_int, from: *const u8, length: usize, flags: c_int) -> Result<usize> {
+    // SAFETY: the caller owns `length` bytes at `from`; a bad pointer of an application is EFAULT.
+    check(unsafe { real::send(fd, from.cast(), length, flags | libc::MSG_DONTWAIT) })
+}
+
+/// What poll(2) says about one descriptor within `timeout_ms`; interrupted counts as nothing.
+pub(crate) fn poll_one(fd: c_int, events: i16, timeout_ms: c_int) -> i16 {
+    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one entry is given and one is announced.
+    let ready = unsafe { real::poll(&mut entry, 1, timeout_ms) };
+    if ready > 0 { entry.revents } else { 0 }
+}
+
+/// Sleeps that long without looking at anything.
+pub(crate) fn nap(timeout_ms: c_int) {
+    // SAFETY: no entries are announced.
+    unsafe { real::poll(core::ptr::null_mut(), 0, timeout_ms) };
+}
+
+/// An option of a socket whose value is a number.
+pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Result<c_int> {
+    let mut value: c_int = 0;
+    let mut size = size_of::<c_int>() as libc::socklen_t;
+    let to: *mut c_void = (&raw mut value).cast();
+    // SAFETY: `value` has the size that is announced.
+    check(unsafe { real::getsockopt(fd, level, name, to, &mut size) } as isize)?;
+    Ok(value)
+}
+
+/// A time limit of a socket (SO_RCVTIMEO, SO_SNDTIMEO) in nanoseconds; 0 means none.
+pub(crate) fn time_limit_ns(fd: c_int, name: c_int) -> u64 {
+    let mut value = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut size = size_of::<libc::timeval>() as libc::socklen_t;
+    let to: *mut c_void = (&raw mut value).cast();
+    // SAFETY: `value` has the size that is announced.
+    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, to, &mut size) };
+    (value.tv_sec as u64).saturating_mul(1_000_000_000) + value.tv_usec as u64 * 1_000
+}
+
+/// Whether the descriptor's file has O_NONBLOCK.
+pub(crate) fn is_nonblocking(fd: c_int) -> bool {
+    // SAFETY: F_GETFL has no argument.
+    unsafe { real::fcntl(fd, libc::F_GETFL, 0) & libc::O_NONBLOCK != 0 }
+}
+
+/// Closes a descriptor of ours.
+pub(crate) fn close(fd: c_int) {
+    if fd >= 0 {
+        // SAFETY: the descriptor is ours and not used after this.
+        unsafe { real::close(fd) };
+    }
+}
+
+/// The monotonic clock.
+pub(crate) fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The processor that runs this thread, plus one, so that 0 can mean unknown.
+pub(crate) fn processor() -> u32 {
+    // SAFETY: no arguments.
+    (unsafe { libc::sched_getcpu() } + 1) as u32
+}
+
+/// Shared anonymous memory, zeroed, that forked children see as well.
+pub(crate) fn map_shared(bytes: usize) -> Result<*mut u8> {
+    map(bytes, -1, libc::MAP_SHARED | libc::MAP_ANONYMOUS)
+}
+
+/// Maps the whole of a memory file for reading and writing.
+pub(crate) fn map_file(fd: c_int, bytes: usize) -> Result<*mut u8> {
+    map(bytes, fd, libc::MAP_SHARED)
+}
+
+fn map(bytes: usize, fd: c_int, flags: c_int) -> Result<*mut u8> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the kernel chooses where; nothing existing is replaced.
+    let at = unsafe { libc::mmap(core::ptr::null_mut(), bytes, access, flags, fd, 0) };
+    if at == libc::MAP_FAILED { Err(Errno(errno())) } else { Ok(at.cast()) }
+}
+
+/// Gives back what [`map_shared`] or [`map_file`] gave.
+///
+/// # Safety
+/// Nobody may use the memory any more.
+pub(crate) unsafe fn unmap(at: *mut u8, bytes: usize) {
+    // SAFETY: promised by the caller.
+    unsafe { libc::munmap(at.cast(), bytes) };
+}

@@ -1,0 +1,6 @@
+//! `fable run`, seen from outside.
+
+mod obstacles;
+mod programs;
+mod servers;
+mod support;

@@ -1,0 +1,56 @@
+//! Programs that cannot be helped are named and run plainly.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::support::{Guard, Runner, shared_sum};
+use fabled::run::{Obstacle, obstacle};
+
+fn build(directory: &Path, name: &str, source: &str, flags: &[&str]) -> std::path::PathBuf {
+    let (program, file) = (directory.join(name), directory.join(format!("{name}.c")));
+    std::fs::write(&file, source).unwrap();
+    let status = Command::new("cc").args(flags).arg("-o").arg(&program).arg(&file).status();
+    assert!(status.unwrap().success());
+    program
+}
+
+#[test]
+fn each_obstacle_is_recognised() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let main = "int main(void) { return 7; }";
+    let plain = build(at, "plain", main, &[]);
+    assert_eq!(obstacle(&plain), None);
+    let fixed = build(at, "fixed", main, &["-static"]);
+    assert_eq!(obstacle(&fixed), Some(Obstacle::Static));
+    let go = "const char mark[] = \"\\377 Go buildinf:\"; int main(void) { return mark[0] == 1; }";
+    assert_eq!(obstacle(&build(at, "go", go, &[])), Some(Obstacle::Go));
+    let ring = "int main(void) { __asm__(\"mov $425, %eax\\n syscall\"); return 0; }";
+    assert_eq!(obstacle(&build(at, "ring", ring, &[])), Some(Obstacle::IoUring));
+    let script = at.join("script");
+    std::fs::write(&script, format!("#!{}\n", fixed.display())).unwrap();
+    assert_eq!(obstacle(&script), Some(Obstacle::Static));
+    std::fs::set_permissions(&plain, PermissionsExt::from_mode(0o4755)).unwrap();
+    assert_eq!(obstacle(&plain), Some(Obstacle::SetUserId));
+}
+
+#[test]
+fn a_static_program_runs_plainly_and_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = build(directory.path(), "fixed", "int main(void) { return 7; }", &["-static"]);
+    let runner = Runner::new();
+    let output = runner.command(&[]).arg(&program).output().unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert!(complaint.contains("is statically linked"), "{complaint}");
+}
+
+#[test]
+fn a_missing_program_is_an_error() {
+    let runner = Runner::new();
+    let mut command = runner.command(&[]);
+    let status = Guard::spawn(command.arg("/no/such/program").stderr(Stdio::null())).wait();
+    assert_eq!(status.code(), Some(126));
+    assert_eq!(shared_sum(&runner.statistics(), "accepted"), 0);
+}

@@ -1,0 +1,96 @@
+//! `fable run` over programs that know nothing of it: what they do with a connection, whichever way
+//! they wait, with random returns to TCP in mid-connection, and against a peer that lies in the
+//! shared page.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use crate::support::{Guard, Runner, compile, shared_sum};
+
+fn scenario(name: &str) {
+    let program = compile("scenarios");
+    for seed in ["2", "3"] {
+        let runner = Runner::new();
+        let mut command = runner.command(&[]);
+        command.arg(program.path()).args([name, seed]);
+        let status = Guard::spawn(&mut command).wait();
+        assert!(status.success(), "{name} with seed {seed}: {status}");
+        assert_eq!(shared_sum(&runner.statistics(), "accepted"), 1, "{name} with seed {seed}");
+    }
+}
+
+macro_rules! scenarios {
+    ($($function:ident = $name:literal;)*) => {$(
+        #[test]
+        fn $function() {
+            scenario($name);
+        }
+    )*};
+}
+
+scenarios! {
+    blocking_calls_move_every_byte = "blocking";
+    a_half_closed_connection_goes_on_the_other_way = "half-close";
+    what_a_killed_peer_wrote_is_read_before_the_end = "peer-death";
+    forked_children_share_a_connection = "forked";
+    an_executed_program_finds_the_exact_stream = "executed";
+    a_passed_descriptor_carries_the_exact_stream = "passed";
+    urgent_data_go_through_tcp = "urgent";
+    files_are_sent_whole = "file";
+    two_threads_use_both_directions = "threads";
+    duplicates_are_one_connection = "duplicates";
+    all_ways_of_reading_agree = "reading";
+    a_full_ring_is_not_writable = "full";
+}
+
+fn stress(way: &str, leaves: &str, options: &[&str]) {
+    let program = compile("stress");
+    let seed = std::process::id().to_string();
+    let runner = Runner::new();
+    let mut command = runner.command(options);
+    command.arg(program.path()).args([way, &seed, "12", "600000", leaves]);
+    let status = Guard::spawn(&mut command).wait();
+    assert!(status.success(), "{way} with seed {seed}: {status}");
+    let statistics = runner.statistics();
+    let shared = shared_sum(&statistics, "accepted");
+    assert!(shared > 6, "{way} with seed {seed}: {statistics}");
+    if leaves == "1" {
+        assert!(shared_sum(&statistics, "left_for_option") > 0, "{way}, seed {seed}: {statistics}");
+    }
+}
+
+#[test]
+fn random_calls_with_every_way_of_waiting() {
+    for way in ["poll", "select", "level", "edge", "oneshot"] {
+        stress(way, "0", &[]);
+        stress(way, "0", &["--ring-bytes", "4096"]);
+    }
+}
+
+#[test]
+fn random_returns_to_tcp_lose_nothing() {
+    for way in ["poll", "select", "level", "edge", "oneshot"] {
+        stress(way, "1", &["--ring-bytes", "4096"]);
+    }
+}
+
+#[test]
+fn a_lying_peer_harms_only_its_own_connection() {
+    let (server, client) = (compile("echo"), compile("hostile"));
+    let runner = Runner::new();
+    let mut command = runner.command(&[]);
+    command.arg(server.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server = Guard::spawn(&mut command);
+    let mut port = String::new();
+    let output = server.child().stdout.take().unwrap();
+    BufReader::new(output).read_line(&mut port).unwrap();
+    for seed in 1..=30 {
+        let mut command = std::process::Command::new(client.path());
+        command.args([port.trim(), &seed.to_string()]);
+        let status = Guard::spawn(&mut command).wait();
+        assert!(status.success(), "hostile client with seed {seed}: {status}");
+    }
+    drop(server.child().stdin.take());
+    assert!(server.wait().success());
+    assert!(shared_sum(&runner.statistics(), "reset_nonsense") > 0);
+}

@@ -1,0 +1,108 @@
+//! Building the library and C programs, and running them under `fable run`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+/// The library, built into this test's target directory: cargo does not build it for this crate's
+/// tests.
+pub(crate) fn library() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let own = std::env::current_exe().unwrap();
+        let profile = own.ancestors().nth(2).unwrap().to_owned();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "--package", "fable-preload", "--target-dir"]);
+        cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        let output = cargo.output().unwrap();
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{cargo:?}: {complaints}");
+        profile.join("libfable_preload.so")
+    })
+}
+
+/// A compiled C program; it goes when this goes.
+pub(crate) struct Program {
+    directory: TempDir,
+}
+
+impl Program {
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join("program")
+    }
+}
+
+/// Compiles `tests/c/NAME.c`.
+pub(crate) fn compile(name: &str) -> Program {
+    let program = Program { directory: tempfile::tempdir().unwrap() };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(format!("{name}.c"));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
+    compiler.arg(program.path()).arg(source);
+    assert!(compiler.status().unwrap().success(), "{compiler:?}");
+    program
+}
+
+/// A process that ends with this, at the latest.
+pub(crate) struct Guard(Child);
+
+impl Guard {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        Guard(command.spawn().unwrap())
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.0
+    }
+
+    pub(crate) fn wait(mut self) -> ExitStatus {
+        self.0.wait().unwrap()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `fable run` with its statistics in a file.
+pub(crate) struct Runner {
+    directory: TempDir,
+}
+
+impl Runner {
+    pub(crate) fn new() -> Self {
+        Runner { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.path().join("statistics")
+    }
+
+    /// `fable run OPTIONS`; the program and its arguments are to follow.
+    pub(crate) fn command(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fable"));
+        command.env("FABLE_PRELOAD", library()).arg("run").args(options);
+        command.arg(format!("--statistics={}", self.file().display()));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn statistics(&self) -> String {
+        std::fs::read_to_string(self.file()).unwrap_or_default()
+    }
+}
+
+/// The sum of one count over all processes.
+pub(crate) fn shared_sum(statistics: &str, name: &str) -> u64 {
+    let words: Vec<&str> = statistics.split_whitespace().collect();
+    let pairs = words.windows(2).filter(|pair| pair[0] == name);
+    pairs.map(|pair| pair[1].parse::<u64>().unwrap()).sum()
+}
