@@ -46,19 +46,23 @@ impl ReadBuffer {
     /// Returns its memory, as dropping it does.
     pub fn release(self) {}
 
-    /// Sends the message on over another flow and releases it. The bytes are copied into memory of
-    /// that flow's transport: this buffer's memory belongs to this flow's, and no two paths share
-    /// any.
+    /// Sends the message on over another flow and releases it (section 3.1.3). Sockets and pipes
+    /// take it from where it lies, if nothing waits before it; into shared memory it is copied,
+    /// because no two paths share any.
     ///
     /// # Errors
     /// Those of [`Flow::try_write`] and [`WriteBuffer::commit`], with the buffer unchanged.
     #[allow(clippy::result_large_err)] // The buffer is given back, and is small.
     pub fn commit_into(self, flow: &Flow) -> std::result::Result<(), (Error, ReadBuffer)> {
-        let committed = flow.try_write(self.len()).and_then(|mut buffer| {
+        let copied = || {
+            let mut buffer = flow.try_write(self.len())?;
             buffer.copy_from_slice(&self);
             buffer.commit()
-        });
-        committed.map_err(|error| (error, self))
+        };
+        match flow.core.forward(&self).and_then(|sent| if sent { Ok(()) } else { copied() }) {
+            Ok(()) => Ok(()),
+            Err(error) => Err((error, self)),
+        }
     }
 }
 

@@ -358,6 +358,23 @@ impl Core {
         Ok(())
     }
 
+    /// Sends a message from where it lies. False if it has to be copied.
+    pub(super) fn forward(&self, message: &[u8]) -> Result<bool> {
+        self.check_process()?;
+        let mut state = self.state.borrow_mut();
+        self.tend(&mut state);
+        let is_plain = !self.is_busy.get() && !state.write_ended && self.write_buffers.get() == 0;
+        if !is_plain || message.len() > FLOW_MESSAGE_BYTES_MAX {
+            return Ok(false);
+        }
+        let forwarded = state.writing.inner.borrow_mut().transport.forward(message);
+        if forwarded.map_err(|error| self.note_error(&mut state, error))? {
+            self.counters.sending(message.len());
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
     #[cold]
     fn commit_copy(&self, state: &mut State, room: Room, bytes: usize) -> Result<()> {
         let content = match room {

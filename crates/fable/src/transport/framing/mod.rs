@@ -114,6 +114,17 @@ impl<L: Link> Transport for Framed<L> {
         Ok(())
     }
 
+    fn forward(&mut self, message: &[u8]) -> TransportResult<bool> {
+        if self.inbox.has_ended() {
+            return Err(TransportError::Closed);
+        }
+        let sent = self.outbox.forward(message, |pieces| self.link.send(pieces))?;
+        if sent {
+            self.link.flush()?;
+        }
+        Ok(sent)
+    }
+
     fn abandon(&mut self, slot: WriteSlot) {
         self.outbox.abandon(slot);
     }

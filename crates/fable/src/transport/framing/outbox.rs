@@ -160,6 +160,49 @@ impl Outbox {
         Ok(self.committed >= self.batch)
     }
 
+    /// Sends a message that lies elsewhere, if nothing must go before it; only what `send` does not
+    /// take at once is copied. False if nothing was sent.
+    pub(in crate::transport) fn forward(
+        &mut self,
+        message: &[u8],
+        send: impl FnOnce(&[IoSlice<'_>]) -> TransportResult<usize>,
+    ) -> TransportResult<bool> {
+        let is_free = self.queue.is_empty() && self.batch == 1;
+        if !is_free || self.keeping != Keeping::UntilSent || message.len() > MESSAGE_BYTES_MAX {
+            return Ok(false);
+        }
+        let header = Header { bytes: message.len(), record: Record::Data }.to_wire();
+        // Before anything is sent: a message must not end in its middle for want of memory.
+        let mut place = self.pile.place(HEADER_BYTES + message.len())?;
+        let sent = match send(&[IoSlice::new(&header), IoSlice::new(message)]) {
+            Ok(sent) if sent > 0 => sent,
+            taken => {
+                self.pile.let_go(place);
+                return taken.map(|_| false);
+            }
+        };
+        self.sent += sent as u64;
+        let rest =
+            [&header[sent.min(HEADER_BYTES)..], &message[sent.saturating_sub(HEADER_BYTES)..]];
+        let end = place.start + HEADER_BYTES + message.len();
+        place.start += sent;
+        if place.start == end {
+            self.pile.let_go(place);
+            return Ok(true);
+        }
+        let mut to = self.pile.at(place, end - place.start);
+        for part in rest {
+            // SAFETY: the place is as long as header and message, and nobody else's.
+            unsafe {
+                std::ptr::copy_nonoverlapping(part.as_ptr(), to.as_ptr(), part.len());
+                to = to.add(part.len());
+            }
+        }
+        self.queued_bytes += end - place.start;
+        self.queue.push_back(Piece { place, end });
+        Ok(true)
+    }
+
     pub(in crate::transport) fn abandon(&mut self, slot: WriteSlot) {
         if slot.owner == self.owner {
             let place = self.take_back(&slot, 0);
