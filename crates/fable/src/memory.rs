@@ -44,6 +44,16 @@ pub(crate) fn sealed_bytes(file: BorrowedFd<'_>) -> TransportResult<usize> {
     if seals < 0 || seals & SEALS != SEALS {
         return Err(TransportError::BadOffer("the memory is not a memfd sealed against resizing"));
     }
+    // SAFETY: `statfs` is plain data, valid when zeroed.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is valid, and `system` outlives the call.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut system) } < 0 {
+        return Err(TransportError::last("fstatfs of shared memory"));
+    }
+    if system.f_type != libc::TMPFS_MAGIC {
+        // Huge pages can be taken back by making a hole, and may not be there when touched again.
+        return Err(TransportError::BadOffer("the memory is not made of ordinary pages"));
+    }
     // SAFETY: `stat` is plain data, valid when zeroed.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is valid, and `status` outlives the call.
@@ -183,6 +193,23 @@ mod tests {
             start.add(5).read()
         };
         assert_eq!(seen, 77);
+    }
+
+    #[test]
+    fn memory_that_may_vanish_is_refused() {
+        let flags = libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
+        // SAFETY: the name ends in a zero byte.
+        let descriptor = unsafe { libc::memfd_create(c"test".as_ptr(), flags) };
+        if descriptor < 0 {
+            // This kernel has no huge pages, so no peer has any either.
+            return;
+        }
+        // SAFETY: the descriptor is new and ours.
+        let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        // SAFETY: a plain system call on a descriptor of ours.
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) }, 0);
+        let error = sealed_bytes(file.as_fd()).unwrap_err();
+        assert!(error.to_string().contains("ordinary"), "{error}");
     }
 
     #[test]

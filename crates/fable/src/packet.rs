@@ -15,6 +15,10 @@ pub struct Packet {
     pub bytes: Vec<u8>,
     /// Its descriptors; they close with it.
     pub descriptors: Vec<OwnedFd>,
+    /// Whether it came with more, which the kernel has closed: the sender's mistake, or this
+    /// process has as many descriptors as it may have (`RLIMIT_NOFILE`). Then `descriptors` is
+    /// empty.
+    pub has_lost_descriptors: bool,
 }
 
 /// Makes a connected pair: close-on-exec, non-blocking.
@@ -80,8 +84,8 @@ pub fn send(
 /// Takes one packet without blocking. `None` is the end: the peer has closed.
 ///
 /// # Errors
-/// `WouldBlock` if there is none, `InvalidData` for one with more bytes or descriptors than a
-/// packet may have (nothing of it is kept), or the kernel's.
+/// `WouldBlock` if there is none, `InvalidData` for one with more bytes than a packet may have
+/// (nothing of it is kept), or the kernel's.
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
     let mut bytes = vec![0; PACKET_BYTES_MAX];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -99,15 +103,20 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
         return Err(io::Error::last_os_error());
     }
     // Before anything can go wrong: what has arrived is ours to close.
-    let descriptors = take_descriptors(&message);
-    if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+    let mut descriptors = take_descriptors(&message);
+    if message.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet is too long"));
     }
     if count == 0 {
         return Ok(None);
     }
     bytes.truncate(count as usize);
-    Ok(Some(Packet { bytes, descriptors }))
+    let has_lost_descriptors = message.msg_flags & libc::MSG_CTRUNC != 0;
+    if has_lost_descriptors {
+        // Which ones are missing is not known.
+        descriptors.clear();
+    }
+    Ok(Some(Packet { bytes, descriptors, has_lost_descriptors }))
 }
 
 fn take_descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {

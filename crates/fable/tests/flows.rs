@@ -411,6 +411,36 @@ fn a_child_of_fork_cannot_use_the_flow_and_does_not_disturb_it() {
 }
 
 #[test]
+fn a_child_of_fork_that_lives_on_does_not_hide_the_end() {
+    let (leader, follower) = open(RING);
+    // SAFETY: the child does nothing, with copies of all descriptors, until it is killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: plain system calls.
+        unsafe {
+            libc::alarm(60);
+            libc::pause();
+            libc::_exit(0)
+        }
+    }
+    drop(leader);
+    let begin = Instant::now();
+    let is_told = loop {
+        match follower.try_write(1) {
+            Err(Error::PeerDied) => break true,
+            _ if begin.elapsed() > PATIENCE => break false,
+            _ => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    // SAFETY: a child of ours.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    assert!(is_told, "nobody is left who would read");
+}
+
+#[test]
 fn moves_that_must_not_be_are_refused_with_a_reason() {
     let [(mut leader, reports), (follower, _)] = parts(RING);
     leader.peer_trust = Trust::Untrusted;

@@ -131,3 +131,15 @@ fn offers_of_the_wrong_descriptors_are_refused() {
         }
     }
 }
+
+/// A ring in which everything says that it is a place given back unused has no end.
+#[test]
+fn a_ring_of_unused_places_is_found_out() {
+    guard();
+    for kind in created_kinds().filter(|kind| kind.base_name().starts_with("mempipe")) {
+        let (mut end, offer) = create(kind);
+        Weapons::new(offer).fill_memory(0xff << 56 | 1 << 32);
+        let error = end.acquire_read().unwrap_err();
+        assert!(matches!(error, TransportError::Corrupt { .. }), "{kind}: {error}");
+    }
+}

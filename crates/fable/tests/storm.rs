@@ -10,17 +10,19 @@
 //! `FABLE_STORM_SWITCHES` is how many switches of a direction there are to be, `FABLE_STORM_SEED`
 //! brings a run back as far as the scheduler allows.
 
+#[path = "common/child.rs"]
+mod child;
 mod flow_rig;
 #[path = "common/random.rs"]
 mod random;
 
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use child::fork;
 use fable::flow::{FlowHandle, FlowParts, Timeouts};
 use fable::{Error, Flow, Form, Kind, ReadBuffer, WriteBuffer};
 use random::Random;
@@ -65,57 +67,6 @@ impl Drop for Board {
     fn drop(&mut self) {
         // SAFETY: mapped in `new`, and nobody borrows from it any more.
         unsafe { libc::munmap(self.ends.cast(), size_of::<[End; 2]>()) };
-    }
-}
-
-/// A forked process, killed if the test ends before it.
-struct Child(i32);
-
-impl Child {
-    fn kill(&self) {
-        // SAFETY: a child of ours that was not waited for.
-        unsafe { libc::kill(self.0, libc::SIGKILL) };
-    }
-
-    /// Its status, once it ends; `None` after the patience of the test.
-    fn wait(&mut self) -> Option<i32> {
-        let begin = Instant::now();
-        let mut status = 0;
-        // SAFETY: as in `kill`; the status outlives the call.
-        while unsafe { libc::waitpid(self.0, &raw mut status, libc::WNOHANG) } == 0 {
-            if begin.elapsed() > PATIENCE {
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.0 = 0;
-        Some(status)
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        if self.0 > 0 {
-            self.kill();
-            // SAFETY: as in `kill`.
-            unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
-        }
-    }
-}
-
-/// Runs `work` in a child, which says by its status whether it went well.
-fn fork(work: impl FnOnce()) -> Child {
-    // SAFETY: the test has one thread besides the harness's, which holds no lock a child needs.
-    match unsafe { libc::fork() } {
-        0 => {
-            let outcome = catch_unwind(AssertUnwindSafe(work));
-            // SAFETY: ends the child without running what belongs to the parent.
-            unsafe { libc::_exit(i32::from(outcome.is_err())) }
-        }
-        child => {
-            assert!(child > 0, "fork");
-            Child(child)
-        }
     }
 }
 
@@ -339,10 +290,10 @@ fn episode(seed: u64, kinds: &[Kind], victim: Option<usize>, totals: &mut Totals
             std::thread::sleep(Duration::from_micros(200));
         }
         std::thread::sleep(Duration::from_micros(1000 + random.next() % 150_000));
-        children[victim].kill();
+        children[victim].signal(libc::SIGKILL);
     }
     for side in [0, 1] {
-        let status = children[side].wait();
+        let status = children[side].wait(PATIENCE);
         let expected = if victim == Some(side) { libc::SIGKILL } else { 0 };
         assert_eq!(status, Some(expected), "side {side} of the episode with seed {seed}");
     }

@@ -119,13 +119,16 @@ fn mpi() -> Step {
 }
 
 fn sanitize(host: &str) -> Step {
-    let tests = sanitized("test --package megapipe --package iobench --locked --tests", host);
+    let tests = sanitized(
+        "test --package megapipe --package iobench --package fable --locked --tests",
+        host,
+    );
     Step { name: "sanitize", work: Work::Tests(tests, 1) }
 }
 
 /// Cargo builds the examples, which tests run, by itself only where no targets are named.
 fn sanitize_examples(host: &str) -> Step {
-    let examples = sanitized("build --package megapipe --locked --examples", host);
+    let examples = sanitized("build --package megapipe --package fable --locked --examples", host);
     Step { name: "sanitize-examples", work: Work::Cargo(examples) }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::link::{Link, Received};
+use super::link::{Descriptors, Link, Received};
 use super::mailbox::{Mail, Mailbox, Permit};
 use super::message::Message;
 use super::moves::{Action, Moves, Rules};
@@ -81,7 +81,7 @@ pub(crate) struct Driver {
     moves: Moves,
     prepared: Option<Prepared>,
     /// What came with the offer that is looked at.
-    offered: (Vec<OwnedFd>, Option<u16>, Option<String>),
+    offered: (Descriptors, Option<u16>, Option<String>),
     deadline: Option<Instant>,
     me: Weak<Mutex<Driver>>,
 }
@@ -99,7 +99,7 @@ impl Driver {
                 moves: Moves::new(shared.role, rules),
                 shared,
                 prepared: None,
-                offered: (Vec::new(), None, None),
+                offered: (Descriptors::NONE, None, None),
                 deadline: None,
                 me: me.clone(),
             })
@@ -117,9 +117,11 @@ impl Driver {
         self.act();
     }
 
-    /// Ends everything. The link closes now.
+    /// Ends everything. The link closes now, for children of `fork` that have it, too.
     fn close(&mut self) {
-        self.link = None;
+        if let Some(link) = self.link.take() {
+            link.shut_down();
+        }
         self.prepared = None;
         self.deadline = None;
     }
@@ -147,16 +149,16 @@ impl Driver {
         }
     }
 
-    fn hear(&mut self, mut message: Message, descriptors: Vec<OwnedFd>) {
-        match &mut message {
-            Message::Offer { port, token, .. } => {
+    fn hear(&mut self, mut message: Message, descriptors: Descriptors) {
+        match (&mut message, descriptors) {
+            (Message::Offer { port, token, .. }, descriptors) => {
                 self.offered = (descriptors, port.take(), token.take());
             }
-            _ if !descriptors.is_empty() => {
+            (_, Descriptors::All(none)) if none.is_empty() => {}
+            _ => {
                 self.break_off("descriptors with a message that has none");
                 return;
             }
-            _ => {}
         }
         self.moves.rules.protected = self.shared.protected.load(Ordering::Relaxed);
         match self.moves.receive(message) {
@@ -164,7 +166,7 @@ impl Driver {
             Err(violation) => self.break_off(violation.0),
         }
         // What the machine did not want is closed.
-        self.offered = (Vec::new(), None, None);
+        self.offered = (Descriptors::NONE, None, None);
     }
 
     fn break_off(&mut self, what: &str) {
@@ -260,6 +262,10 @@ impl Driver {
     }
 
     fn make(&mut self, epoch: u32, kind: Kind) -> Result<(), String> {
+        if self.link.as_ref().is_some_and(Link::wants_to_send) {
+            // Further offers, each with descriptors, would only pile up.
+            return Err("the peer reads nothing of what it was told before".to_owned());
+        }
         let (options, local) = (self.shared.path, self.shared.local);
         self.prepare(epoch, kind)?;
         if !local {
@@ -295,7 +301,11 @@ impl Driver {
     }
 
     fn open(&mut self, epoch: u32, kind: Kind) -> Result<(), String> {
-        let (descriptors, port, token) = std::mem::take(&mut self.offered);
+        let nothing = (Descriptors::NONE, None, None);
+        let (descriptors, port, token) = std::mem::replace(&mut self.offered, nothing);
+        let Descriptors::All(descriptors) = descriptors else {
+            return Err("there is no room for its descriptors (see `ulimit -n`)".to_owned());
+        };
         let local = self.shared.local;
         self.prepare(epoch, kind)?;
         if !local {

@@ -13,10 +13,22 @@ const WAITING_MAX: usize = 64;
 /// What a look at the link has brought.
 #[derive(Debug)]
 pub(crate) enum Received {
-    Message(Message, Vec<OwnedFd>),
+    Message(Message, Descriptors),
     Nothing,
     /// The peer has closed.
     End,
+}
+
+/// What comes with a message.
+#[derive(Debug)]
+pub(crate) enum Descriptors {
+    All(Vec<OwnedFd>),
+    /// They did not fit into this process, or there were too many.
+    Lost,
+}
+
+impl Descriptors {
+    pub(crate) const NONE: Descriptors = Descriptors::All(Vec::new());
 }
 
 /// A control link. On one host messages are packets, and may carry descriptors; between hosts they
@@ -37,6 +49,13 @@ impl Link {
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Tells the peer that this is the end, whoever else has the socket.
+    pub(crate) fn shut_down(self) {
+        // SAFETY: a plain system call on a descriptor of ours. Of a peer that is gone there is
+        // nothing to tell.
+        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
     pub(crate) fn wants_to_send(&self) -> bool {
@@ -103,7 +122,11 @@ impl Link {
             match packet::receive(self.socket.as_fd()) {
                 Ok(None) => return Ok(Received::End),
                 Ok(Some(packet)) => {
-                    return Ok(Received::Message(parse(&packet.bytes)?, packet.descriptors));
+                    let descriptors = match packet.has_lost_descriptors {
+                        true => Descriptors::Lost,
+                        false => Descriptors::All(packet.descriptors),
+                    };
+                    return Ok(Received::Message(parse(&packet.bytes)?, descriptors));
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
@@ -129,7 +152,7 @@ impl Link {
                 if self.arrived.len() >= 4 + length {
                     let message = parse(&self.arrived[4..4 + length])?;
                     self.arrived.drain(..4 + length);
-                    return Ok(Received::Message(message, Vec::new()));
+                    return Ok(Received::Message(message, Descriptors::NONE));
                 }
             }
             let mut room = [0_u8; 4096];

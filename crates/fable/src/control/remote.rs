@@ -134,7 +134,18 @@ impl Watched for Doorman {
         if self.visitors.is_over() {
             return Keep::Not;
         }
-        let Ok((socket, _)) = self.listener.accept() else { return Keep::Watching };
+        let socket = match self.listener.accept() {
+            Ok((socket, _)) => socket,
+            Err(error) => match error.raw_os_error() {
+                // What cannot be accepted would stay readable, and the agent do nothing else.
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => {
+                    self.visitors.over.store(true, Ordering::Relaxed);
+                    (self.visitors.reached)(Err(failed("accept beside the control link")(error)));
+                    return Keep::Not;
+                }
+                _ => return Keep::Watching,
+            },
+        };
         if self.visitors.greetings.fetch_add(1, Ordering::Relaxed) < GREETINGS_MAX
             && let Ok(agent) = Agent::get()
         {

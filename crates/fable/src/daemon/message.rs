@@ -20,6 +20,9 @@ pub(super) fn parse(packet: Packet) -> Result<Message, &'static str> {
         ToProcess::Elsewhere { .. } => 1,
         _ => 0,
     };
+    if packet.has_lost_descriptors {
+        return Err("this process has no room for its descriptors (see `ulimit -n`)");
+    }
     if packet.descriptors.len() != expected {
         return Err("it came with the wrong number of descriptors");
     }

@@ -32,16 +32,26 @@ const FUTEX2_PRIVATE: u32 = 128;
 
 impl Core {
     /// Tries until it works, and sleeps in between.
+    #[inline]
     pub(super) fn wait_for<T>(
         &self,
         direction: Direction,
         timeout: Option<Duration>,
         attempt: impl Fn() -> Result<T>,
     ) -> Result<T> {
-        let first = attempt();
-        if !matches!(first, Err(Error::WouldBlock)) {
-            return first;
+        match attempt() {
+            Err(Error::WouldBlock) => self.sleep_until(direction, timeout, attempt),
+            outcome => outcome,
         }
+    }
+
+    #[cold]
+    fn sleep_until<T>(
+        &self,
+        direction: Direction,
+        timeout: Option<Duration>,
+        attempt: impl Fn() -> Result<T>,
+    ) -> Result<T> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             self.sleep(direction, deadline)?;

@@ -176,8 +176,8 @@ pub fn create(kind: Kind, options: PathOptions) -> TransportResult<(Box<dyn Tran
 /// Opens the other end of a path. The descriptors come from a peer and are checked first.
 ///
 /// # Errors
-/// [`TransportError::BadOffer`] if they are not what the transport needs, [`TransportError::System`]
-/// if the kernel refuses.
+/// [`TransportError::BadOffer`] if they are not what the transport needs,
+/// [`TransportError::System`] if the kernel refuses.
 pub fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
     match offer.kind {
         Kind::MempipeFutex(_) | Kind::MempipeSpin(_) => mempipe::open(offer),

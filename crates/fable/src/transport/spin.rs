@@ -72,8 +72,8 @@ impl Placement {
     }
 
     /// Lets the peer, which shares this CPU, work for a moment: in an exchange of messages it needs
-    /// no more, and both are spared falling asleep and waking each other. Where others want the CPU,
-    /// too, that would be a place at the end of their queue, and sleeping is better.
+    /// no more, and both are spared falling asleep and waking each other. Where others want the
+    /// CPU, too, that would be a place at the end of their queue, and sleeping is better.
     pub(super) fn offer_cpu(&mut self, ready: impl Fn() -> bool) -> bool {
         const TURNS: usize = 2;
         const ABSTAIN_WAITS: u32 = 256;

@@ -89,6 +89,14 @@ pub(crate) struct Honest {
     pub(crate) writing: Vec<WriteSlot>,
 }
 
+impl Drop for Honest {
+    /// A transport leaks the memory of slots that outlive it, and fuzzers look for leaks.
+    fn drop(&mut self) {
+        self.reading.drain(..).for_each(|slot| self.end.release(slot));
+        self.writing.drain(..).for_each(|slot| self.end.abandon(slot));
+    }
+}
+
 impl Honest {
     pub(crate) fn work(
         &mut self,

@@ -59,6 +59,14 @@ impl Weapons {
         weapons
     }
 
+    /// Writes this word everywhere.
+    pub(crate) fn fill_memory(&mut self, word: u64) {
+        for place in 0..self.memory_bytes / 8 {
+            // SAFETY: the mapping is as long, and aligned to a page.
+            unsafe { self.memory.cast::<u64>().add(place).write_volatile(word) };
+        }
+    }
+
     pub(crate) fn attack(&mut self, kind: Kind, script: &mut Script<'_>) {
         match script.byte() % 8 {
             0 => self.write_word(script.word(), script),
@@ -76,12 +84,14 @@ impl Weapons {
                 self.send(&bytes, script);
             }
             6 => self.receive(script),
-            _ => {
-                if script.byte() == 255 && !self.descriptors.is_empty() {
+            _ => match script.byte() {
+                255 if !self.descriptors.is_empty() => {
                     let place = usize::from(script.byte()) % self.descriptors.len();
                     self.descriptors.swap_remove(place);
                 }
-            }
+                200..255 => self.fill_memory(near_valid(kind, script)),
+                _ => {}
+            },
         }
     }
 

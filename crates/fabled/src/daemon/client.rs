@@ -62,6 +62,10 @@ impl Client {
             return None;
         }
         match packet::receive(self.socket.as_fd()) {
+            Ok(Some(packet)) if packet.has_lost_descriptors => {
+                self.expel("a packet came with more descriptors than there is room for");
+                None
+            }
             Ok(Some(packet)) => {
                 self.allowance -= 1;
                 Some(packet)
@@ -74,7 +78,7 @@ impl Client {
                 match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
                     io::ErrorKind::InvalidData => {
-                        self.expel("a packet has at most 131072 bytes and 8 descriptors");
+                        self.expel("a packet has at most 131072 bytes");
                     }
                     _ => self.end(&format!("its connection failed: {error}")),
                 }

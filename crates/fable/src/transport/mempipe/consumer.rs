@@ -67,8 +67,13 @@ impl Consumer {
             let header = Header::from_word(word, self.ring.extent_bytes_max())
                 .map_err(|what| TransportError::Corrupt { transport: "mempipe", what })?;
             let payload = self.ring.payload(self.position);
-            self.position += header.extent_bytes as u64;
-            let end = self.position;
+            let end = self.position + header.extent_bytes as u64;
+            if end - self.published > self.ring.ring_bytes as u64 {
+                // Without this a ring full of unused places would keep this loop busy for good.
+                let what = "it wrote over what was not returned";
+                return Err(TransportError::Corrupt { transport: "mempipe", what });
+            }
+            self.position = end;
             let Some(record) = header.record else {
                 self.held.push_back((end, false));
                 self.give_back(end);

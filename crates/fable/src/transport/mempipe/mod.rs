@@ -34,8 +34,9 @@ use consumer::Consumer;
 use layout::{Layout, Sleeper};
 use producer::Producer;
 
-/// How long a futex-waiting end looks before it sleeps, unless both share a CPU. Sleeping and waking
-/// cost about 10 µs on the machines we know; longer than a few times that is not worth the CPU.
+/// How long a futex-waiting end looks before it sleeps, unless both share a CPU. Sleeping and
+/// waking cost about 10 µs on the machines we know; longer than a few times that is not worth the
+/// CPU.
 const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
 /// A bell that has more to say wakes its owner once too often.

@@ -1,0 +1,171 @@
+//! Flows whose process has no descriptors or no memory left, or whose peer stands still.
+
+#[path = "common/child.rs"]
+mod child;
+mod flow_rig;
+
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use child::fork;
+use fable::flow::{FlowParts, Opening};
+use fable::{Error, Flow, FlowEvent, Form, Kind};
+
+/// Ends what hangs; decides nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const RING: Kind = Kind::MempipeFutex(Form::Safe);
+
+fn open([leader, follower]: [FlowParts; 2]) -> [Flow; 2] {
+    let openings = [Opening::start(leader).unwrap(), Opening::start(follower).unwrap()];
+    openings.map(|opening| opening.finish().unwrap())
+}
+
+fn send(flow: &Flow, number: u64) {
+    let mut buffer = flow.write_timeout(8, PATIENCE).unwrap();
+    buffer.copy_from_slice(&number.to_le_bytes());
+    buffer.commit().unwrap();
+}
+
+fn receive(flow: &Flow) -> u64 {
+    let buffer = flow.read_timeout(PATIENCE).unwrap().expect("a message");
+    u64::from_le_bytes((*buffer).try_into().unwrap())
+}
+
+/// What becomes of a move: why it failed, or nothing.
+fn outcome(flow: &Flow, kind: Kind) -> Option<String> {
+    flow.move_to(kind).unwrap();
+    let begin = Instant::now();
+    loop {
+        match flow.take_event() {
+            Some(FlowEvent::MoveFailed { transport, reason }) if transport == kind => {
+                return Some(reason);
+            }
+            Some(FlowEvent::Moved { transport, .. }) if transport == kind => return None,
+            _ => assert!(begin.elapsed() < PATIENCE, "nobody says what became of {kind}"),
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Both ways, to the end of what was sent.
+fn exchange(flows: &[Flow; 2], number: &mut u64) {
+    for (from, to) in [(&flows[0], &flows[1]), (&flows[1], &flows[0])] {
+        send(from, *number);
+        from.flush().unwrap();
+        assert_eq!(receive(to), *number);
+        *number += 1;
+    }
+}
+
+fn set_limit(resource: libc::__rlimit_resource_t, value: u64) {
+    // SAFETY: plain data, which outlives the system calls.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(resource, &raw mut limit);
+        limit.rlim_cur = value.min(limit.rlim_max);
+        assert_eq!(libc::setrlimit(resource, &raw const limit), 0);
+    }
+}
+
+fn run_without_descriptors() {
+    let flows = open(flow_rig::parts(RING).map(|(parts, _)| parts));
+    let (mut number, mut failures) = (0, 0);
+    for kind in flow_rig::kinds() {
+        for spare in 0..14 {
+            let unused = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+            set_limit(libc::RLIMIT_NOFILE, unused as u64 + spare);
+            // The follower hears of it, too, or never does: the leader knows.
+            failures += usize::from(outcome(&flows[0], kind).is_some());
+            exchange(&flows, &mut number);
+            set_limit(libc::RLIMIT_NOFILE, u64::MAX);
+            exchange(&flows, &mut number);
+        }
+    }
+    assert!(failures > 50, "there were too many descriptors: {failures} moves failed");
+    assert_ne!(flows[0].transport(), Kind::Unix);
+    assert_eq!(outcome(&flows[0], Kind::Unix), None);
+    exchange(&flows, &mut number);
+}
+
+fn run_without_memory() {
+    let flows = open(flow_rig::parts(Kind::Unix).map(|(mut parts, _)| {
+        parts.path.ring_bytes = 64 << 20;
+        parts
+    }));
+    let mut number = 0;
+    exchange(&flows, &mut number);
+    let used = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = used.split(' ').next().unwrap().parse().unwrap();
+    set_limit(libc::RLIMIT_AS, pages * 4096 + (16 << 20));
+    for kind in [RING, Kind::MempipeSpin(Form::Unsafe), Kind::ShmemPipe(Form::Safe)] {
+        let reason = outcome(&flows[0], kind).expect("there is no memory for this");
+        assert!(reason.contains("memory"), "{reason}");
+        exchange(&flows, &mut number);
+    }
+    set_limit(libc::RLIMIT_AS, u64::MAX);
+    assert_eq!(outcome(&flows[0], RING), None);
+    exchange(&flows, &mut number);
+}
+
+/// Sends until nothing fits any more, and says how much did.
+fn fill(flow: &Flow) -> u64 {
+    for number in 0_u64.. {
+        match flow.write_timeout(8, Duration::from_millis(50)) {
+            Ok(mut buffer) => {
+                buffer.copy_from_slice(&number.to_le_bytes());
+                buffer.commit().unwrap();
+            }
+            Err(Error::TimedOut) => return number,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!()
+}
+
+fn stop_a_peer(first: Kind) {
+    let [(leader, _), (follower, _)] = flow_rig::parts(first);
+    let mut parts = [Some(leader), Some(follower)];
+    let mut child = fork(|| {
+        parts[0] = None;
+        let flow = Flow::open(parts[1].take().unwrap()).unwrap();
+        send(&flow, 7);
+        let mut next = 0;
+        while let Some(buffer) = flow.read_timeout(PATIENCE).unwrap() {
+            assert_eq!(*buffer, u64::to_le_bytes(next));
+            next += 1;
+        }
+        send(&flow, next);
+    });
+    parts[1] = None;
+    let mut leader = parts[0].take().unwrap();
+    leader.timeouts.offer = Duration::from_secs(1);
+    let flow = Flow::open(leader).unwrap();
+    assert_eq!(receive(&flow), 7);
+    child.signal(libc::SIGSTOP);
+    let sent = fill(&flow);
+    assert!(sent > 100);
+    for kind in [Kind::Pipe, Kind::ShmemPipe(Form::Safe), Kind::MempipeFutex(Form::Unsafe)] {
+        let reason = outcome(&flow, kind).expect("nobody is there to agree");
+        assert!(reason.contains("in time"), "{reason}");
+    }
+    assert!(matches!(flow.try_write(8), Err(Error::WouldBlock)));
+    child.signal(libc::SIGCONT);
+    assert_eq!(outcome(&flow, Kind::TcpNodelay), None, "all is as before");
+    send(&flow, sent);
+    flow.finish().unwrap();
+    assert_eq!(receive(&flow), sent + 1);
+    assert_eq!(child.wait(PATIENCE), Some(0));
+}
+
+/// One test: each part changes its process, a child, and a fork wants few threads.
+#[test]
+fn a_flow_goes_on_when_a_move_finds_no_descriptors_no_memory_or_no_answer() {
+    for work in [run_without_descriptors, run_without_memory] {
+        assert_eq!(fork(work).wait(PATIENCE), Some(0));
+    }
+    for kind in [RING, Kind::Unix] {
+        // In a child, because the parent of a fork must have no agent thread.
+        assert_eq!(fork(|| stop_a_peer(kind)).wait(PATIENCE), Some(0), "{kind}");
+    }
+}
