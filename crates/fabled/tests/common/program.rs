@@ -125,7 +125,12 @@ fn an_end_of_a_flow() {
             Ok(())
         }),
         _ => options.anonymous().connect(words[1]).and_then(|flow| {
-            say(&format!("connected {:016x} {} {}", flow.id().0, flow.transport(), flow.peer().host));
+            say(&format!(
+                "connected {:016x} {} {}",
+                flow.id().0,
+                flow.transport(),
+                flow.peer().host
+            ));
             End { flow, orders, watched: words.contains(&"watched") }.exchange()
         }),
     };
