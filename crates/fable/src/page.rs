@@ -2,7 +2,8 @@
 //!
 //! One sealed page of shared memory. Each end writes its half, everybody reads both. Nothing
 //! depends on it except what people and the policy see: a peer that lies here gains nothing but a
-//! wrong line in `fable top`, and transports that suit it badly.
+//! wrong line in `fable top`, and transports that suit it badly. A flow between hosts has a page on each,
+//! and the half of the end that is elsewhere stays empty.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +31,8 @@ pub enum Counter {
     BytesSent,
     /// Messages that this end has acquired.
     MessagesReceived,
+    /// Their bytes.
+    BytesReceived,
     /// On which CPU it was last seen, plus one.
     Cpu,
     /// The thread that uses the flow, in its namespace of process ids.

@@ -105,6 +105,15 @@ impl Flow {
         self.ends.iter().any(|end| end.client == Some(client))
     }
 
+    /// The end that alone writes this host's page, as the other is elsewhere.
+    pub(crate) fn only_end(&self) -> Option<Role> {
+        if self.local {
+            return None;
+        }
+        let here = |end: &End| end.process.is_some();
+        Some(if here(&self.ends[0]) { Role::Leader } else { Role::Follower })
+    }
+
     /// Who carries out moves: the leader if it is here.
     pub(crate) fn mover(&self) -> Option<ClientId> {
         self.ends.iter().find_map(|end| end.client)

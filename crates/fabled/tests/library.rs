@@ -1,127 +1,251 @@
-//! The library's processes under a real daemon: moved by operators, and over the daemon's death.
+//! The library's processes under a real daemon, while messages flow: moved by operators and by the
+//! policy, and over the daemon's death.
 
 mod common;
+#[path = "common/program.rs"]
+mod program;
 
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::CommandExt;
 
-use common::{Daemon, read_all, within};
-use fable::Endpoint;
-use fable::protocol::{FlowEntry, NameEntry};
+use common::{Daemon, within};
+use fable::protocol::{Decision, FlowEntry, NameEntry};
+use program::Program;
 
-/// An echo server in a process of its own; killed when dropped.
-struct Server(Child);
+/// Nothing but orders moves a flow.
+const CALM_POLICY: &str = "[thresholds]\nbusy_messages_s = 1e12\n";
 
-impl Server {
-    fn start(daemon: &Daemon) -> Server {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "helper_that_echoes", "--nocapture"])
-            .env("FABLE_SOCKET", daemon.socket())
-            .env("FABLED_TEST_ECHO", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let server = Server(child);
-        within("the server is there", || names(daemon).into_iter().next());
-        server
+/// Even a busy machine makes its flows busy under this policy, and what is busy may spin.
+const BUSY_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nspin_load = 1000.0\n\
+    crowded_load = 2000.0\ndwell_ms = 0\ndwell_ms_max = 0\nobservations = 2\n\
+    busy_messages_s = 1000.0\ncalm_messages_s = 100.0\n";
+
+/// A daemon, and a flow from a client to a server.
+struct Scene {
+    daemon: Daemon,
+    server: Program,
+    client: Program,
+    flow: String,
+    /// The first transport.
+    transport: String,
+}
+
+impl Scene {
+    fn start(policy: &str, manner: &str) -> Scene {
+        Scene::with_client(policy, manner, |socket| {
+            Program::start("client", "fable://echo", socket, manner)
+        })
+    }
+
+    fn with_client(
+        policy: &str,
+        manner: &str,
+        client: impl FnOnce(&std::path::Path) -> Program,
+    ) -> Scene {
+        let daemon = Daemon::with_policy(policy);
+        let server = Program::start("server", "fable://echo", &daemon.socket(), manner);
+        server.hear("serving");
+        let client = client(&daemon.socket());
+        let connected = client.hear("connected");
+        let [flow, transport, _] = *connected.split(' ').collect::<Vec<_>>() else {
+            panic!("{connected}")
+        };
+        let (flow, transport) = (flow.to_owned(), transport.to_owned());
+        Scene { daemon, server, client, flow, transport }
+    }
+
+    fn names(&self) -> Vec<NameEntry> {
+        serde_json::from_str(&self.daemon.fable_says(&["ls", "--json"])).unwrap()
+    }
+
+    fn entry(&self) -> Option<FlowEntry> {
+        let text = self.daemon.fable_says(&["top", "--once", "--json"]);
+        let flows: Vec<FlowEntry> = serde_json::from_str(&text).unwrap();
+        flows.into_iter().next()
+    }
+
+    /// Waits until the flow is on this transport and messages go through it both ways.
+    fn goes_over(&self, transport: &str) {
+        let on_it = || self.entry().filter(|entry| entry.transport == transport);
+        let before = within(&format!("the flow goes over {transport}"), on_it);
+        within("messages flow both ways", || {
+            let now = self.entry()?;
+            (0..2).all(|end| now.messages[end] > before.messages[end] + 200).then_some(())
+        });
+    }
+
+    /// The decisions, oldest first; the last is what the policy would choose now.
+    fn decisions(&self) -> Vec<Decision> {
+        let text = self.daemon.fable_says(&["why", &self.flow, "--json"]);
+        let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+        serde_json::from_value(answer["decisions"].clone()).unwrap()
+    }
+
+    /// The latest decision for this transport that was carried out has such a reason.
+    fn because(&self, transport: &str, reason: &str) {
+        let decisions = self.decisions();
+        let mut done = decisions.iter().rev().skip(1);
+        let latest = done.find(|decision| decision.transport == transport);
+        assert!(latest.is_some_and(|known| known.reason.contains(reason)), "{decisions:#?}");
+    }
+
+    /// Ends the flow in good order.
+    fn finish(&self) {
+        self.client.ask("finish", "finished");
+        self.server.hear("ended");
+        within("the flow is forgotten", || self.entry().is_none().then_some(()));
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// Two CPUs that this process may use; else says which test is skipped.
+fn two_cpus(test: &str) -> Option<[usize; 2]> {
+    // SAFETY: all zeroes is the empty set, which outlives the call.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&set), &raw mut set);
+        set
+    };
+    // SAFETY: the numbers are within the set.
+    let mut cpus = (0..1024).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) });
+    let found = cpus.next().zip(cpus.next()).map(|(one, other)| [one, other]);
+    if found.is_none() {
+        common::skip(test, "two ends need two CPUs to spin");
     }
-}
-
-fn names(daemon: &Daemon) -> Vec<NameEntry> {
-    serde_json::from_str(&daemon.fable_says(&["ls", "--json"])).unwrap()
-}
-
-fn flows(daemon: &Daemon) -> Vec<FlowEntry> {
-    serde_json::from_str(&daemon.fable_says(&["top", "--once", "--json"])).unwrap()
-}
-
-/// Not a test by itself: the server's process.
-#[test]
-fn helper_that_echoes() {
-    if std::env::var_os("FABLED_TEST_ECHO").is_none() {
-        return;
-    }
-    // Ends with the pipe at the latest.
-    std::thread::spawn(|| {
-        read_all(std::io::stdin());
-        std::process::exit(0);
-    });
-    let endpoint = Endpoint::register("fable://echo").unwrap();
-    let flow = endpoint.listen().unwrap().accept().unwrap();
-    while let Some(request) = flow.read().unwrap() {
-        let mut answer = flow.write(request.len()).unwrap();
-        answer.copy_from_slice(&request);
-        answer.commit().unwrap();
-    }
-}
-
-/// Sends numbers and expects each of them back.
-struct Client {
-    flow: fable::Flow,
-    next: u64,
-}
-
-impl Client {
-    fn exchange(&mut self, count: u64) {
-        for _ in 0..count {
-            let mut buffer = self.flow.write(8).unwrap();
-            buffer.copy_from_slice(&self.next.to_le_bytes());
-            buffer.commit().unwrap();
-            let answer = self.flow.read_timeout(common::PATIENCE).unwrap().unwrap();
-            assert_eq!(answer[..], self.next.to_le_bytes());
-            self.next += 1;
-        }
-    }
+    found
 }
 
 #[test]
 fn a_flow_goes_where_operators_send_it_and_outlives_the_daemon() {
-    // Nothing but orders moves this flow.
-    let mut daemon = Daemon::with_policy("[thresholds]\nbusy_messages_s = 1e12\n");
-    let server = Server::start(&daemon);
-    let endpoint = Endpoint::options().socket(daemon.socket()).anonymous();
-    let mut client = Client { flow: endpoint.connect("fable://echo").unwrap(), next: 0 };
-    client.exchange(100);
-    let flow = format!("{:016x}", flows(&daemon)[0].flow.0);
-    let socket = daemon.socket();
-    for transport in ["unix", "mempipe-spin", "pipe", "tcp-nodelay", "shmem-pipe", "tcp"] {
-        // Ordered while messages flow.
-        let order = Command::new(env!("CARGO_BIN_EXE_fable"))
-            .arg("--socket")
-            .arg(&socket)
-            .args(["move", &flow, transport])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut order = order.unwrap();
-        let status = within("the order is carried out", || {
-            client.exchange(10);
-            order.try_wait().unwrap()
-        });
-        let error = read_all(order.stderr.take().unwrap());
-        assert!(status.success(), "{transport}: {error}");
-        assert!(flows(&daemon)[0].transport.starts_with(transport));
+    let mut scene = Scene::start(CALM_POLICY, "");
+    assert_eq!(scene.transport, "mempipe-futex-safe");
+    for (transport, full) in [
+        ("unix", "unix"),
+        ("mempipe-spin", "mempipe-spin-safe"),
+        ("pipe", "pipe"),
+        ("tls", "tls"),
+        ("shmem-pipe", "shmem-pipe-safe"),
+        ("tcp-nodelay", "tcp-nodelay"),
+        ("vmsplice-coop", "vmsplice-coop"),
+        ("mempipe-futex", "mempipe-futex-safe"),
+        ("tcp", "tcp"),
+    ] {
+        scene.daemon.fable_says(&["move", &scene.flow, transport]);
+        scene.goes_over(full);
     }
-    daemon.crash_and_start_again();
-    client.exchange(100);
+    scene.because("tls", "user 0 ordered it");
+    let before = scene.entry().unwrap();
+    scene.daemon.crash_and_start_again();
     // Both processes come back with their name and their flow.
-    let back = within("the flow is announced", || {
-        client.exchange(1);
-        flows(&daemon).into_iter().find(|flow| flow.messages.iter().all(|&count| count > 200))
-    });
-    assert_eq!((format!("{:016x}", back.flow.0), back.transport.as_str()), (flow, "tcp"));
-    within("the name is registered again", || names(&daemon).into_iter().next());
-    drop(server);
+    let back = within("the flow is announced", || scene.entry());
+    assert_eq!(format!("{:016x}", back.flow.0), scene.flow);
+    assert_eq!((back.transport.as_str(), back.epoch), ("tcp", before.epoch));
+    scene.goes_over("tcp");
+    within("the name is registered again", || scene.names().into_iter().next());
+    scene.server.crash();
+    let error = scene.client.hear("error");
+    assert!(error.contains("PeerDied"), "{error}");
     within("the flow and the name are gone", || {
-        // The library notices when it is used, at the latest.
-        let _ = client.flow.try_read();
-        (flows(&daemon).is_empty() && names(&daemon).is_empty()).then_some(())
+        (scene.entry().is_none() && scene.names().is_empty()).then_some(())
     });
+}
+
+#[test]
+fn the_policy_spins_on_two_cpus_and_sleeps_on_one() {
+    let Some([one, other]) = two_cpus("the policy spins on two CPUs") else { return };
+    let scene = Scene::start(BUSY_POLICY, "trusting");
+    assert_eq!(scene.transport, "mempipe-futex-unsafe");
+    scene.client.ask(&format!("pin {one}"), "obeyed");
+    for _ in 0..2 {
+        scene.server.ask(&format!("pin {other}"), "obeyed");
+        scene.goes_over("mempipe-spin-unsafe");
+        scene.because("mempipe-spin-unsafe", &format!("the ends run on CPUs {other} and {one}"));
+        scene.server.ask(&format!("pin {one}"), "obeyed");
+        scene.goes_over("mempipe-futex-unsafe");
+        scene.because("mempipe-futex-unsafe", &format!("both ends run on CPU {one}"));
+    }
+    scene.finish();
+}
+
+#[test]
+fn the_policy_does_not_spin_where_an_end_waits_by_a_descriptor() {
+    let Some([one, other]) = two_cpus("the policy and a watched flow") else { return };
+    let scene = Scene::start(BUSY_POLICY, "watched");
+    scene.client.ask(&format!("pin {one}"), "obeyed");
+    scene.server.ask(&format!("pin {other}"), "obeyed");
+    // Also when it spins already, by an operator's order.
+    scene.daemon.fable_says(&["move", &scene.flow, "mempipe-spin"]);
+    scene.goes_over("mempipe-spin-safe");
+    scene.daemon.fable_says(&["move", &scene.flow, "auto"]);
+    scene.goes_over("mempipe-futex-safe");
+    scene.because("mempipe-futex-safe", "waits by a descriptor");
+    within("the flow is busy", || {
+        let entry = scene.entry()?;
+        (entry.messages_s.iter().sum::<f64>() > 1000.0).then_some(())
+    });
+    assert_eq!(scene.entry().unwrap().transport, "mempipe-futex-safe");
+    scene.finish();
+}
+
+#[test]
+fn ends_in_different_network_namespaces_share_memory_with_a_copy() {
+    if !rustix::process::geteuid().is_root() {
+        return common::skip("ends in different network namespaces", "they need root");
+    }
+    let scene = Scene::with_client(CALM_POLICY, "trusting", |socket| {
+        Program::start_with("client", "fable://echo", socket, "trusting", |command| {
+            // SAFETY: unshare with a plain number is allowed between fork and exec.
+            unsafe {
+                command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                })
+            }
+        })
+    });
+    assert_eq!(scene.transport, "mempipe-futex-safe");
+    scene.goes_over("mempipe-futex-safe");
+    let first = &scene.decisions()[0].reason;
+    assert!(first.contains("in the safe form, as they are in different network"), "{first}");
+    let refused = scene.daemon.fable_fails(&["move", &scene.flow, "mempipe-spin-unsafe"]);
+    assert!(refused.contains("different network namespaces"), "{refused}");
+    // As a move to another host would have it, and in the midst of it the end does move.
+    scene.daemon.fable_says(&["move", &scene.flow, "tcp"]);
+    scene.goes_over("tcp");
+    scene.client.ask("unshare", "obeyed");
+    scene.goes_over("tcp");
+    scene.daemon.fable_says(&["move", &scene.flow, "tls"]);
+    scene.goes_over("tls");
+    scene.daemon.fable_says(&["move", &scene.flow, "auto"]);
+    scene.goes_over("mempipe-futex-safe");
+    scene.finish();
+}
+
+#[test]
+fn top_counts_what_was_sent() {
+    let scene = Scene::start(CALM_POLICY, "");
+    scene.goes_over("mempipe-futex-safe");
+    let busy = within("latencies and rates are known", || {
+        let known = |entry: &FlowEntry| {
+            entry.latency_ns.iter().all(Option::is_some)
+                && entry.messages_s.iter().all(|&rate| rate > 100.0)
+        };
+        scene.entry().filter(known)
+    });
+    for end in 0..2 {
+        // Lengths go round from 8 to 519 bytes.
+        let length = busy.bytes_s[end] / busy.messages_s[end];
+        assert!((200.0..330.0).contains(&length), "{busy:?}");
+    }
+    let paused = scene.client.ask("pause", "paused");
+    let sent: u64 = paused.split(' ').next().unwrap().parse().unwrap();
+    within("the totals are exact", || (scene.entry()?.messages == [sent, sent]).then_some(()));
+    within("the rates fall", || {
+        scene.entry()?.messages_s.iter().all(|&rate| rate < 100.0).then_some(())
+    });
+    scene.daemon.fable_says(&["protect", &scene.flow, "on"]);
+    let entry = scene.entry().unwrap();
+    // On one host nobody can read along.
+    assert_eq!((entry.protected, entry.transport.as_str()), (true, "mempipe-futex-safe"));
+    scene.client.tell("go");
+    scene.goes_over("mempipe-futex-safe");
+    scene.finish();
 }

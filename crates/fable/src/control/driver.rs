@@ -143,6 +143,10 @@ impl Driver {
                     self.close();
                     self.shared.mailbox.put(Mail::Gone);
                 }
+                Ok(Received::Silence) => {
+                    self.close();
+                    self.shared.mailbox.put(Mail::Silent);
+                }
                 Ok(Received::Message(message, descriptors)) => self.hear(message, descriptors),
                 Err(error) => self.break_off(&error.to_string()),
             }

@@ -3,12 +3,22 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
 
 use super::message::{MESSAGE_BYTES_MAX, Message};
 use crate::packet;
 
 /// The most messages that wait for a peer that does not read.
 const WAITING_MAX: usize = 64;
+
+/// How long another host may say nothing, not even that it is there, before it is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// From when on and how often it is asked.
+const ASK_AFTER: Duration = Duration::from_secs(5);
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// What a look at the link has brought.
 #[derive(Debug)]
@@ -17,6 +27,8 @@ pub(crate) enum Received {
     Nothing,
     /// The peer has closed.
     End,
+    /// The peer's host does not answer any more.
+    Silence,
 }
 
 /// What comes with a message.
@@ -44,6 +56,9 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(socket: OwnedFd, local: bool) -> Link {
+        if !local {
+            ask_now_and_then(socket.as_fd());
+        }
         Link { socket, local, waiting: VecDeque::new(), arrived: Vec::new() }
     }
 
@@ -101,7 +116,10 @@ impl Link {
                     io::ErrorKind::Interrupted => {}
                     io::ErrorKind::BrokenPipe
                     | io::ErrorKind::ConnectionReset
-                    | io::ErrorKind::NotConnected => self.waiting.clear(),
+                    | io::ErrorKind::NotConnected
+                    | io::ErrorKind::TimedOut
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkUnreachable => self.waiting.clear(),
                     _ => return Err(error),
                 },
             }
@@ -162,14 +180,25 @@ impl Link {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
                     io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::ConnectionReset | io::ErrorKind::TimedOut => {
-                        return Ok(Received::End);
-                    }
+                    io::ErrorKind::ConnectionReset => return Ok(Received::End),
+                    // Which of them it is depends on what the network has said last.
+                    io::ErrorKind::TimedOut
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkUnreachable => return Ok(Received::Silence),
                     _ => return Err(error),
                 },
             }
         }
     }
+}
+
+/// Lets the kernel notice a host that is gone without a word, which ends nothing by itself (tcp(7)).
+fn ask_now_and_then(socket: BorrowedFd<'_>) {
+    let socket = SockRef::from(&socket);
+    let asking = TcpKeepalive::new().with_time(ASK_AFTER).with_interval(ASK_EVERY);
+    // A link that is no TCP connection has no host that could fall silent.
+    let _ = socket.set_tcp_keepalive(&asking);
+    let _ = socket.set_tcp_user_timeout(Some(SILENCE_MAX));
 }
 
 fn parse(bytes: &[u8]) -> io::Result<Message> {

@@ -21,6 +21,8 @@ pub(crate) enum Mail {
     Failed { kind: Kind, reason: String },
     /// The control link has ended: the peer is gone.
     Gone,
+    /// The peer's host does not answer any more: what has not arrived will not.
+    Silent,
     /// The peer broke the rules of the control link.
     Broken { what: String },
 }

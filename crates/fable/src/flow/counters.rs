@@ -84,6 +84,7 @@ impl Counters {
         self.bytes_received.set(self.bytes_received.get() + bytes as u64);
         if let Some(page) = &self.page {
             page.write(self.role, Counter::MessagesReceived, number + 1);
+            page.write(self.role, Counter::BytesReceived, self.bytes_received.get());
         }
     }
 

@@ -45,6 +45,7 @@ impl Core {
                 state.note(FlowEvent::MoveFailed { transport: kind, reason });
             }
             Mail::Gone => state.peer_gone = Some(Instant::now() + self.timeouts.grace),
+            Mail::Silent => state.peer_gone = Some(Instant::now()),
             Mail::Broken { what } => state.broken = Some(what),
         }
     }

@@ -163,7 +163,7 @@ impl Opening {
                         format!("the first path, over {kind}, does not come about: {reason}");
                     return Err(Error::Refused { reason });
                 }
-                Some(Mail::Gone) => return Err(Error::PeerDied),
+                Some(Mail::Gone | Mail::Silent) => return Err(Error::PeerDied),
                 Some(Mail::Broken { what }) => return Err(Error::Corrupt { what }),
             }
         }

@@ -15,7 +15,7 @@ impl Daemon {
         let (mut over, mut late) = (Vec::new(), Vec::new());
         let patience_ns = MOVE_PATIENCE.as_nanos() as u64;
         for flow in self.flows.values_mut() {
-            flow.meter.add(now_ns, Sample::of(&flow.page));
+            flow.meter.add(now_ns, Sample::of(&flow.page, flow.only_end()));
             flow.failed.retain(|(_, until_ns)| *until_ns > now_ns);
             if is_over(flow) {
                 over.push(flow.id);

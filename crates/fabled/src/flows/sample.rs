@@ -25,16 +25,24 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Reads a page.
-    pub(crate) fn of(page: &Page) -> Sample {
-        let both = |counter| [Role::Leader, Role::Follower].map(|role| page.read(role, counter));
+    /// Reads a page. If only one end writes it, what the other has sent is what that one has
+    /// received.
+    pub(crate) fn of(page: &Page, only_end: Option<Role>) -> Sample {
+        const ROLES: [Role; 2] = [Role::Leader, Role::Follower];
+        let both = |counter| ROLES.map(|role| page.read(role, counter));
+        let sent = |sent, received| {
+            ROLES.map(|role| match only_end {
+                Some(only) if only != role => page.read(only, received),
+                _ => page.read(role, sent),
+            })
+        };
         let cpu = |word: u64| {
             let number = word.checked_sub(1).filter(|&number| number < CPU_MAX)?;
             u32::try_from(number).ok()
         };
         Sample {
-            messages: both(Counter::MessagesSent),
-            bytes: both(Counter::BytesSent),
+            messages: sent(Counter::MessagesSent, Counter::MessagesReceived),
+            bytes: sent(Counter::BytesSent, Counter::BytesReceived),
             cpus: both(Counter::Cpu).map(cpu),
             watched: both(Counter::Watched).iter().any(|&word| word != 0),
             latency_ns: both(Counter::LatencyNs),
@@ -94,10 +102,26 @@ mod tests {
         page.write(Role::Leader, Counter::Cpu, 3);
         page.write(Role::Follower, Counter::Cpu, u64::MAX);
         page.write(Role::Follower, Counter::Watched, 99);
-        let sample = Sample::of(&page);
+        let sample = Sample::of(&page, None);
         assert_eq!(sample.messages, [7, 0]);
         assert_eq!(sample.cpus, [Some(2), None]);
         assert!(sample.watched);
+    }
+
+    #[test]
+    fn what_an_end_elsewhere_sends_is_what_arrives() {
+        let memory = fable::page::create().unwrap();
+        let page = Page::open(memory.as_fd()).unwrap();
+        for (counter, value) in [
+            (Counter::MessagesSent, 1),
+            (Counter::BytesSent, 2),
+            (Counter::MessagesReceived, 3),
+            (Counter::BytesReceived, 4),
+        ] {
+            page.write(Role::Follower, counter, value);
+        }
+        let sample = Sample::of(&page, Some(Role::Follower));
+        assert_eq!((sample.messages, sample.bytes), ([3, 1], [4, 2]));
     }
 
     #[test]

@@ -10,4 +10,7 @@ mod hosts;
 mod names;
 mod network;
 mod outages;
+#[path = "../common/program.rs"]
+mod program;
+mod programs;
 mod survival;

@@ -1,8 +1,7 @@
 //! Network namespaces without names: they live as long as the thread that entered them and the
 //! descriptor that points to them, so nothing is left behind however the test ends.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -136,12 +135,7 @@ fn possible(test: &str) -> bool {
     } else {
         return true;
     };
-    let line = format!("SKIPPED: {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(file) = std::env::var_os("MEGAPIPE_SKIPS") {
-        let file = OpenOptions::new().append(true).create(true).open(file);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip is noted");
-    }
+    super::common::skip(test, &reason);
     false
 }
 

@@ -338,14 +338,19 @@ pub(crate) fn can_change_users(test: &str) -> bool {
     if rustix::process::geteuid().is_root() {
         return true;
     }
-    let line = format!("SKIPPED: {test}: other users need root\n");
+    skip(test, "other users need root");
+    false
+}
+
+/// Says that a test cannot run here, and why.
+pub(crate) fn skip(test: &str, reason: &str) {
+    let line = format!("SKIPPED: {test}: {reason}\n");
     eprint!("{line}");
     if let Some(file) = std::env::var_os("MEGAPIPE_SKIPS") {
         let file = fs::OpenOptions::new().append(true).create(true).open(file);
         file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()))
             .expect("the skip is noted");
     }
-    false
 }
 
 /// Asks again and again until there is an answer.

@@ -103,6 +103,17 @@ pub(super) struct SocketLink {
     pub(super) socket: Socket,
 }
 
+/// Whether the peer, or its host, is no longer there.
+fn is_gone(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::ConnectionReset
+            | io::ErrorKind::TimedOut
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+    )
+}
+
 impl Link for SocketLink {
     fn send(&mut self, pieces: &[IoSlice<'_>]) -> TransportResult<usize> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -116,9 +127,8 @@ impl Link for SocketLink {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(0),
                     io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                        return Err(TransportError::Closed);
-                    }
+                    io::ErrorKind::BrokenPipe => return Err(TransportError::Closed),
+                    kind if is_gone(kind) => return Err(TransportError::Closed),
                     _ => return Err(TransportError::System { call: "send", source: error }),
                 },
             }
@@ -144,7 +154,7 @@ impl Link for SocketLink {
                     match source.kind() {
                         io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
                         io::ErrorKind::Interrupted => {}
-                        io::ErrorKind::ConnectionReset => return Ok(Received::End),
+                        kind if is_gone(kind) => return Ok(Received::End),
                         _ => return Err(TransportError::System { call: "recv", source }),
                     }
                 }

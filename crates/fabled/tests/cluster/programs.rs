@@ -1,0 +1,182 @@
+//! Programs on different hosts: everything together, from the library's calls over the daemons to
+//! etcd, while messages flow.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fable::protocol::{FlowEntry, NameEntry};
+
+use super::common::{Daemon, QUICK_POLICY, within};
+use super::etcd::{Etcd, PORT};
+use super::hosts::{TTL, TTL_S};
+use super::network::{ETCD, Network};
+use super::program::Program;
+
+const TRUSTING: &str = "trusted_networks = [\"10.77.0.0/24\"]\n";
+
+fn start_daemon(network: &Network, index: usize, policy: &str) -> Daemon {
+    let policy = format!("{policy}{QUICK_POLICY}");
+    network.hosts[index].run(move || {
+        let (host, lease) = (["a", "b"][index], TTL_S.to_string());
+        let etcd = format!("http://{ETCD}:{PORT}");
+        let cluster = ["--listen", "0.0.0.0:0", "--lease", &lease, "--etcd", &etcd];
+        Daemon::with_arguments(&policy, &[&["--host", host], &cluster[..]].concat())
+    })
+}
+
+fn start_program(network: &Network, index: usize, role: &'static str, daemon: &Daemon) -> Program {
+    let socket = daemon.socket();
+    network.hosts[index].run(move || Program::start(role, "fable://kv", &socket, ""))
+}
+
+fn name(daemon: &Daemon) -> Option<NameEntry> {
+    let names: Vec<NameEntry> =
+        serde_json::from_str(&daemon.fable_says(&["ls", "--json"])).unwrap();
+    names.into_iter().next()
+}
+
+fn flow(daemon: &Daemon) -> Option<FlowEntry> {
+    let flows: Vec<FlowEntry> =
+        serde_json::from_str(&daemon.fable_says(&["top", "--once", "--json"])).unwrap();
+    flows.into_iter().next()
+}
+
+/// Waits until this daemon says that the flow is on this transport, and messages go through it.
+fn goes_over(daemon: &Daemon, transport: &str) {
+    let before =
+        within("the flow has moved", || flow(daemon).filter(|entry| entry.transport == transport));
+    within("messages flow both ways", || {
+        // Each look is a process, and this machine has other things to do.
+        thread::sleep(Duration::from_millis(20));
+        let now = flow(daemon)?;
+        (0..2).all(|end| now.messages[end] > before.messages[end] + 200).then_some(())
+    });
+}
+
+/// A server on host a, a client on host b, which sends already.
+struct Zone {
+    network: Network,
+    etcd: Etcd,
+    a: Daemon,
+    b: Daemon,
+    server: Program,
+    client: Program,
+    flow: String,
+}
+
+impl Zone {
+    fn start(test: &str, policy: &str, first: &str) -> Option<Zone> {
+        let network = Network::start(test, 2)?;
+        let etcd = Etcd::start(&network);
+        let [a, b] = [0, 1].map(|index| start_daemon(&network, index, policy));
+        let server = start_program(&network, 0, "server", &a);
+        server.hear("serving");
+        within("the name is known to the other host", || name(&b));
+        let client = start_program(&network, 1, "client", &b);
+        let connected = client.hear("connected");
+        let (flow, rest) = connected.split_once(' ').unwrap();
+        assert_eq!(rest, format!("{first} a"));
+        goes_over(&a, first);
+        Some(Zone { flow: flow.to_owned(), network, etcd, a, b, server, client })
+    }
+
+    fn finish(&self) {
+        let total = self.client.ask("finish", "finished");
+        assert!(total.split(' ').next().unwrap().parse::<u64>().unwrap() > 1000, "{total}");
+        self.server.hear("ended");
+        within("both daemons have forgotten it", || {
+            (flow(&self.a).is_none() && flow(&self.b).is_none()).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_flow_between_hosts_goes_over_every_transport_while_messages_flow() {
+    let test = "a flow between hosts over every transport";
+    let Some(zone) = Zone::start(test, TRUSTING, "tcp-nodelay") else { return };
+    let ends = [&zone.a, &zone.b];
+    for (turn, transport) in ["tcp", "tls", "mptcp", "tcp-nodelay", "tls"].into_iter().enumerate() {
+        // Whichever end's operator it is.
+        ends[turn % 2].fable_says(&["move", &zone.flow, transport]);
+        ends.into_iter().for_each(|daemon| goes_over(daemon, transport));
+    }
+    zone.a.fable_says(&["move", &zone.flow, "auto"]);
+    goes_over(&zone.b, "tcp-nodelay");
+    zone.b.fable_says(&["protect", &zone.flow, "on"]);
+    ends.into_iter().for_each(|daemon| goes_over(daemon, "tls"));
+    let refused = zone.b.fable_fails(&["move", &zone.flow, "tcp"]);
+    assert!(refused.contains("must be protected"), "{refused}");
+    let refused = zone.a.fable_fails(&["move", &zone.flow, "mempipe-spin"]);
+    assert!(refused.contains("another host"), "{refused}");
+    zone.b.fable_says(&["protect", &zone.flow, "off"]);
+    goes_over(&zone.a, "tcp-nodelay");
+    zone.finish();
+}
+
+#[test]
+fn a_flow_between_hosts_outlives_etcd_and_a_daemon_while_messages_flow() {
+    let test = "a flow between hosts, and what dies beside it";
+    let Some(mut zone) = Zone::start(test, "", "tls") else { return };
+    let epoch = name(&zone.b).unwrap().epoch;
+    for loses_data in [false, true] {
+        zone.etcd.kill();
+        goes_over(&zone.b, "tls");
+        match loses_data {
+            false => zone.etcd.start_again(&zone.network),
+            true => zone.etcd.start_again_without_data(&zone.network),
+        }
+        within("the name is in etcd", || {
+            let keys = Etcd::control(&zone.network, "get --prefix --keys-only /fable/");
+            keys.contains("/names/kv/").then_some(())
+        });
+        within("the name is known", || name(&zone.b));
+    }
+    // The daemon, which has the leader of the flow.
+    let mut a = zone.a;
+    zone.a = zone.network.hosts[0].run(move || {
+        a.crash_and_start_again();
+        a
+    });
+    goes_over(&zone.b, "tls");
+    let back = within("the flow is announced", || flow(&zone.a));
+    assert_eq!(format!("{:016x}", back.flow.0), zone.flow);
+    assert_eq!((back.leader.host.as_str(), back.follower.host.as_str()), ("a", "b"));
+    within("the name is there, with a later epoch", || {
+        name(&zone.b).filter(|entry| entry.epoch.is_some() && entry.epoch != epoch)
+    });
+    assert!(name(&zone.a).is_some());
+    goes_over(&zone.a, "tls");
+    zone.finish();
+}
+
+#[test]
+fn a_host_that_dies_takes_its_names_along_and_its_peers_are_told() {
+    let Some(mut zone) = Zone::start("a host that dies", "", "tls") else { return };
+    let died = Instant::now();
+    // The daemon first, which could withdraw the name.
+    zone.a.crash();
+    zone.server.crash();
+    let error = zone.client.hear("error");
+    assert!(error.contains("PeerDied"), "{error}");
+    println!("the peer knows after {} ms", died.elapsed().as_millis());
+    within("the name is gone", || name(&zone.b).is_none().then_some(()));
+    println!("the name is gone after {} ms, lease {TTL:?}", died.elapsed().as_millis());
+    within("the flow is gone", || flow(&zone.b).is_none().then_some(()));
+}
+
+#[test]
+fn a_host_that_falls_silent_is_given_up() {
+    let Some(zone) = Zone::start("a host that falls silent", TRUSTING, "tcp-nodelay") else {
+        return;
+    };
+    // Then nothing that was sent waits to be acknowledged: only asking can tell.
+    zone.client.ask("pause", "paused");
+    zone.network.cut(0);
+    let cut = Instant::now();
+    within("the name is gone", || name(&zone.b).is_none().then_some(()));
+    println!("the name is gone after {} ms, lease {TTL:?}", cut.elapsed().as_millis());
+    let error = zone.client.hear("error");
+    assert!(error.contains("PeerDied"), "{error}");
+    println!("the peer knows after {} ms", cut.elapsed().as_millis());
+    within("the flow is gone", || flow(&zone.b).is_none().then_some(()));
+}
