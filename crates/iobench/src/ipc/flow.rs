@@ -170,7 +170,7 @@ fn parts(
         role,
         peer: Peer {
             host: "here".to_owned(),
-            pid: std::process::id(),
+            pid: std::process::id() as i32,
             uid: 0,
             gid: 0,
             program: "iobench".to_owned(),
