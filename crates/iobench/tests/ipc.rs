@@ -61,7 +61,10 @@ fn every_row_has_every_figure() {
         assert!(number(row, "cpu_us_per_message") > 0.0);
         assert!(number(row, "cpu_reader_us_per_message") > 0.0);
         assert!(number(row, "cpu_writer_us_per_message") > 0.0);
-        assert!(number(row, "cpu_us_per_round_trip") > 0.0 && number(row, "p50_over_floor") > 0.0);
+        assert!(number(row, "cpu_us_per_round_trip") > 0.0);
+        // What is disturbed is compared with nothing.
+        assert!(row["valid"] == true || row["p50_over_floor"].is_null(), "{row}");
+        assert!(row["p50_over_floor"].as_f64().is_none_or(|ratio| ratio > 0.0), "{row}");
         // Fewer than two rounds do not scatter.
         let shown = |field: &str| {
             row["rounds"]
@@ -81,7 +84,8 @@ fn every_row_has_every_figure() {
         assert_eq!(row["rounds"].as_array().unwrap().len(), 2);
     }
     let floor = rows(&document).iter().find(|row| row["transport"] == "cacheline").unwrap();
-    assert_eq!((&floor["message_bytes"], &floor["p50_over_floor"]), (&8.into(), &1.0.into()));
+    let over_itself = if floor["valid"] == true { 1.0.into() } else { Value::Null };
+    assert_eq!((&floor["message_bytes"], &floor["p50_over_floor"]), (&8.into(), &over_itself));
     assert_eq!((&floor["batch"], &floor["form"]), (&1.into(), &Value::Null));
     assert!(printed.contains("mempipe-spin-unsafe") && printed.contains("x floor"), "{printed}");
     let is_note = |line: &str| line.starts_with('(') || line.starts_with("iobench: ");
@@ -100,6 +104,34 @@ fn a_transport_that_cannot_be_made_is_a_row_with_the_reason() {
     assert!(row("tls")["latency_ns"].is_null() && row("tls")["throughput_mb_s"].is_null());
     assert!(is_valid_or_disturbed(row("mempipe-spin")), "{printed}");
     assert!(printed.contains("INVALID (1)"), "{printed}");
+}
+
+#[test]
+fn a_flow_is_measured_beside_its_transport() {
+    let words = ["ipc", "--transports", "flow-mempipe-futex-unsafe,flow-mempipe-spin-unsafe"];
+    let more = ["--message-bytes", "64,4096", "--placement", "same-core"];
+    let (status, document, printed) = run_with_json(&[&words[..], &more, &SHORT].concat());
+    assert!(matches!(status, Some(0 | 2)), "{printed}");
+    assert_eq!(rows(&document).len(), 2 * 2 * 2, "{printed}");
+    for row in rows(&document) {
+        assert!(row["transport"].as_str().unwrap().starts_with("flow-mempipe-"), "{row}");
+        assert!(row["form"] == "unsafe" && is_valid_or_disturbed(row), "{row}");
+        assert!(number(row, "messages_s") > 0.0 && number(&row["latency_ns"], "p50") > 0.0);
+    }
+}
+
+#[test]
+fn nothing_is_compared_with_an_invalid_row() {
+    let words = ["ipc", "--transports", "unix,flow-tls", "--batch", "off"];
+    let more = ["--message-bytes", "64", "--placement", "same-core"];
+    let (status, document, printed) = run_with_json(&[&words[..], &more, &SHORT].concat());
+    assert_eq!(status, Some(2), "{printed}");
+    for row in rows(&document) {
+        let is_compared = row["throughput_ratio_unix"]["median"].is_number();
+        assert!(row["valid"] == true || !is_compared, "{row}");
+    }
+    let tls = rows(&document).iter().find(|row| row["transport"] == "flow-tls").unwrap();
+    assert!(tls["reason"].as_str().unwrap().contains("keys are the daemon's"), "{tls}");
 }
 
 #[test]

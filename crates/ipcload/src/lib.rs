@@ -9,6 +9,7 @@
 //! The first process sends and receives in turn (ping-pong), or only receives (one way); it reads
 //! the clock, counts, and checks. The second answers, or writes.
 
+mod affinity;
 mod clock;
 mod end;
 mod error;
@@ -20,6 +21,7 @@ mod report;
 mod second;
 mod tally;
 
+pub use affinity::pin_to;
 pub use clock::{cost_ns, now_ns};
 pub use end::{End, Invitation, PATIENCE};
 pub use error::{Error, Result};

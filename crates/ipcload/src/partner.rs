@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::affinity::pin_to;
 use crate::clock::now_ns;
 use crate::end::Invitation;
 use crate::error::{Context, Error, Result};
@@ -19,20 +20,10 @@ const END_TIMEOUT_NS: u64 = 2_000_000_000;
 /// As much as is shown of what it says about an error.
 const COMPLAINT_BYTES_MAX: u64 = 4_096;
 
-/// Binds the calling thread, and those that it will start, to one CPU.
-pub(crate) fn pin_to(cpu: usize) -> Result<()> {
-    // SAFETY: an all-zero cpu_set_t is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu < libc::CPU_SETSIZE as usize {
-        // SAFETY: the index was just checked against CPU_SETSIZE.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
-    // SAFETY: `set` is valid for reads of the size passed; 0 names the calling thread.
-    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-    .context(format!("pin a process to CPU {cpu}"), "name CPUs that this process may use")
+/// Binds this process to one CPU of the load.
+pub(crate) fn settle_on(cpu: usize) -> Result<()> {
+    pin_to(cpu)
+        .context(format!("pin a process to CPU {cpu}"), "name CPUs that this process may use")
 }
 
 /// Whether this process is to end.

@@ -4,14 +4,14 @@ use crate::end::End;
 use crate::error::{Error, Result};
 use crate::load::{Load, Pattern};
 use crate::message::{Checker, fill};
-use crate::partner::{Watch, is_stopping, pin_to, watch_lifeline};
+use crate::partner::{Watch, is_stopping, settle_on, watch_lifeline};
 
 /// Opens its end with what the first process said, and works until that closes the lifeline.
 ///
 /// # Errors
 /// Whatever broke before, for the first process to read.
 pub fn run_second<E: End>(load: &Load, join: impl FnOnce() -> Result<E>) -> Result<()> {
-    pin_to(load.cpus.0[1])?;
+    settle_on(load.cpus.0[1])?;
     watch_lifeline()?;
     let mut watch = Watch(None);
     let mut end = join()?;

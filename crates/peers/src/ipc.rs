@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &IpcArguments) -> Result<()> {
         #[cfg(not(feature = "iceoryx2"))]
         (Library::Iceoryx2, _) => Err(not_built("build with `--features iobench-peers/iceoryx2`")),
         #[cfg(not(feature = "zeromq"))]
-        Library::Zeromq => {
+        (Library::Zeromq, _) => {
             Err(not_built("install libzmq3-dev and build with `--features iobench-peers/zeromq`"))
         }
     }

@@ -10,14 +10,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
 
 /// Binds the calling thread to one CPU.
 pub(crate) fn pin_to(cpu: usize) -> Result<()> {
-    // SAFETY: an all-zero cpu_set_t is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu < libc::CPU_SETSIZE as usize {
-        // SAFETY: the index was just checked against CPU_SETSIZE.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
-    // SAFETY: `set` is valid for reads of the size passed; 0 names the calling thread.
-    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) })
+    ipcload::pin_to(cpu)
         .context(format!("pin a thread to CPU {cpu}"), "name CPUs that this process may use")
 }
 

@@ -23,24 +23,29 @@ Examples:
   iobench ipc --placement all-pairs --transports mempipe-spin,cacheline --message-bytes 64
   iobench report ipc.json                the heat map and the bars of it
 
-Two pinned processes exchange numbered messages, written over all their bytes and checked by the
-reader. latency_ns is the ROUND TRIP of a ping-pong, one clock reading included; one_way_ns is half
+Two pinned processes exchange numbered messages. The writer writes every byte: the number in the
+first eight and in the last eight, and its lowest byte again and again between them. The reader
+compares both numbers with the one that is due, and looks at no other byte. latency_ns is the ROUND TRIP of a ping-pong, one clock reading included; one_way_ns is half
 of its median. throughput_mb_s is payload in 10^6 bytes per second from one process to the other.
 CPU is that of both, user and system. The cache line is the floor: one line that changes its owner.
 
-A transport without its form, such as mempipe-spin, stands for both. iceoryx2 and zeromq are
+A transport without its form, such as mempipe-spin, stands for both. flow-mempipe-spin-unsafe is a
+flow without a daemon on that transport: what buffers, epochs and counters add to it. iceoryx2 and zeromq are
 measured by the program iobench-peers, beside iobench or on the PATH, where it was built with them:
 cargo build --release -p iobench-peers --features iceoryx2,zeromq
 
 A row is marked INVALID when messages were lost, repeated, reordered or corrupt, when an end failed,
-or when the machine was too busy for enough undisturbed rounds; the reason stands with it.";
+or when the machine was too busy for enough undisturbed rounds; the reason stands with it. Such a
+row is compared with nothing, and nothing with it. Exit status: 0 if all rows are valid, 2 if some
+are not, 1 for an error.";
 
 /// Options of `ipc`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct IpcArgs {
     /// What to measure, separated by commas [default: tcp, tcp-nodelay, unix, pipe, vmsplice-coop,
-    /// shmem-pipe, mempipe-futex, mempipe-spin, cacheline, and iceoryx2 and zeromq where they are]
+    /// shmem-pipe, mempipe-futex, mempipe-spin, cacheline, and iceoryx2 and zeromq where they are];
+    /// flow-NAME is a flow on that transport
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) transports: Vec<String>,
 
@@ -59,7 +64,8 @@ pub(crate) struct IpcArgs {
           value_parser = parse_batch)]
     pub(crate) batch: Vec<u32>,
 
-    /// Measured time per row, pattern and round, such as 500ms [default: 100ms; with --quick 50ms]
+    /// Measured time per row, pattern and round, such as 500ms [default: 100ms; with --quick
+    /// as much as lets three rounds fit, at most 50ms]
     #[arg(long, value_name = "TIME", value_parser = parse_measured)]
     pub(crate) duration: Option<Duration>,
 
@@ -104,6 +110,10 @@ pub(crate) struct IpcEndArgs {
     /// The transport
     #[arg(long, value_name = "NAME")]
     pub(crate) transport: Kind,
+
+    /// A flow on top of it, without a daemon
+    #[arg(long)]
+    pub(crate) flow: bool,
 
     /// Memory of each ring or shared heap
     #[arg(long, value_name = "BYTES", default_value = "1048576")]

@@ -8,19 +8,28 @@ use ipcload::{End, Invitation, PATIENCE};
 
 use crate::cli::ipc::IpcEndArgs;
 use crate::error::{Error, Result};
+use crate::ipc::flow::FlowEnd;
 use crate::serve::inherited;
 
 /// Measures in this process, or joins one that does.
 pub(crate) fn run(arguments: &IpcEndArgs) -> Result<()> {
-    let IpcEndArgs { transport, ring_bytes, load } = arguments;
+    let IpcEndArgs { transport, flow, ring_bytes, load } = arguments;
+    let options = PathOptions { ring_bytes: *ring_bytes as usize };
     let Some(join) = &load.join else {
-        let options = PathOptions { ring_bytes: *ring_bytes as usize };
-        ipcload::run_first(load, || FableEnd::create(*transport, options, load.batch));
+        match flow {
+            true => ipcload::run_first(load, || FlowEnd::create(*transport, options, load.batch)),
+            false => ipcload::run_first(load, || FableEnd::create(*transport, options, load.batch)),
+        }
         return Ok(());
     };
-    let offer = Offer { kind: *transport, descriptors: descriptors(join)? };
-    ipcload::run_second(load, || FableEnd::open(offer, load.batch))
-        .map_err(|error| Error::setup(error.to_string(), "see what the first process says"))
+    let descriptors = descriptors(join)?;
+    let outcome = if *flow {
+        ipcload::run_second(load, || FlowEnd::open(*transport, descriptors, options, load.batch))
+    } else {
+        let offer = Offer { kind: *transport, descriptors };
+        ipcload::run_second(load, || FableEnd::open(offer, load.batch))
+    };
+    outcome.map_err(|error| Error::setup(error.to_string(), "see what the first process says"))
 }
 
 fn descriptors(join: &str) -> Result<Vec<std::os::fd::OwnedFd>> {

@@ -7,6 +7,7 @@
 
 pub(crate) mod end;
 pub(crate) mod file;
+mod flow;
 mod placement;
 mod plan;
 pub(crate) mod row;

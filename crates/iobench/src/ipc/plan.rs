@@ -5,19 +5,26 @@ use std::time::Duration;
 use ipcload::Pattern;
 
 use crate::client::slices::Slicing;
-use crate::compare::plan::{QUICK_NS, SLICE_NS};
+use crate::compare::plan::QUICK_NS;
 use crate::ipc::placement::Pair;
 use crate::ipc::subject::{FLOOR_BYTES, Subject};
 
 /// From the first message to the first slice: caches and predictors are warm long before, and the
 /// program that samples has time to hear of it.
-pub(crate) const WARM_UP_NS: u64 = 10_000_000;
+pub(crate) const WARM_UP_NS: u64 = 5_000_000;
+/// A disturbed slice is lost as a whole, so they are short, but long against what the sampling at
+/// their borders takes.
+const SLICE_NS: u64 = 10_000_000;
 /// Longer measurements have longer slices.
 const SLICES_MAX: u64 = 200;
-/// What a slot costs beside warm-up and measurement: two processes start and end.
-const SLOT_OVERHEAD_NS: u64 = 15_000_000;
+/// What a slot costs beside warm-up and measurement: two processes start and end. On a slow machine.
+const SLOT_OVERHEAD_NS: u64 = 30_000_000;
 const DEFAULT_DURATION: Duration = Duration::from_millis(100);
+/// With `--quick`: at most, and at least, where there is much to measure.
 const QUICK_DURATION: Duration = Duration::from_millis(50);
+const QUICK_DURATION_MIN: Duration = Duration::from_millis(20);
+/// As many rounds as are to fit into the time of `--quick`.
+const QUICK_ROUNDS: u32 = 3;
 const DEFAULT_ROUNDS: u32 = 5;
 
 /// A pattern under which one subject is measured, once in every round.
@@ -65,10 +72,14 @@ pub(crate) struct Request<'a> {
 
 impl Plan {
     pub(crate) fn new(request: &Request<'_>) -> Plan {
-        let usual = if request.quick { QUICK_DURATION } else { DEFAULT_DURATION };
+        let slots = slots(request);
+        let usual = match request.quick {
+            true => quick_duration(slots.len() as u64, request.rounds.unwrap_or(QUICK_ROUNDS)),
+            false => DEFAULT_DURATION,
+        };
         let duration_ns = request.duration.unwrap_or(usual).as_nanos() as u64;
         Plan {
-            slots: slots(request),
+            slots,
             rounds: request.rounds.unwrap_or(DEFAULT_ROUNDS),
             slicing: Slicing::divide(duration_ns, SLICE_NS.max(duration_ns / SLICES_MAX)),
             limit_ns: request.quick.then_some(QUICK_NS),
@@ -84,6 +95,13 @@ impl Plan {
         let forwards = 0..self.slots.len();
         if round.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() }
     }
+}
+
+/// As long as so many rounds of so many slots allow.
+fn quick_duration(slots: u64, rounds: u32) -> Duration {
+    let slot_ns = QUICK_NS / (slots * u64::from(rounds)).max(1);
+    let measured_ns = slot_ns.saturating_sub(WARM_UP_NS + SLOT_OVERHEAD_NS) / SLICE_NS * SLICE_NS;
+    Duration::from_nanos(measured_ns).clamp(QUICK_DURATION_MIN, QUICK_DURATION)
 }
 
 fn slots(request: &Request<'_>) -> Vec<Slot> {
@@ -164,8 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_round_of_everything_leaves_time_for_others() {
+    fn three_quick_rounds_of_everything_fit() {
+        // Peers, which this program may not find, are 24 slots more.
         let plan = plan(&[], &[64, 4_096, 65_536], &[1, 32]);
-        assert!(plan.slots.len() as u64 * plan.slot_ns() < QUICK_NS / 2, "{}", plan.slots.len());
+        let slots = plan.slots.len() as u64 + 24;
+        let duration_ns = quick_duration(slots, QUICK_ROUNDS).as_nanos() as u64;
+        let slot_ns = WARM_UP_NS + SLOT_OVERHEAD_NS + duration_ns;
+        assert!(slots * slot_ns * u64::from(QUICK_ROUNDS) <= QUICK_NS, "{slots}");
+        assert_eq!(quick_duration(4, QUICK_ROUNDS), QUICK_DURATION);
+        assert_eq!(quick_duration(100_000, QUICK_ROUNDS), QUICK_DURATION_MIN);
     }
 }

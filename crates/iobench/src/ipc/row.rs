@@ -66,9 +66,13 @@ impl Row {
 
 /// What the fields mean, for readers of the file.
 pub(crate) const FIELDS: [(&str, &str); 18] = [
-    ("transport", "name without its form"),
+    ("transport", "name without its form; flow-NAME: a flow, without a daemon, on that transport"),
     ("form", "unsafe: the reader looks at shared memory; safe: at a copy; null: there is one form"),
-    ("message_bytes", "payload; every byte is written, the sequence numbers at both ends checked"),
+    (
+        "message_bytes",
+        "payload; the writer writes the sequence number in the first and the last eight bytes and \
+         its lowest byte in all others, the reader checks both numbers and looks at no other byte",
+    ),
     ("placement", "same-core, same-socket or other-socket"),
     ("cpus", "the CPU of the process that pings or reads, and of the one that answers or writes"),
     ("shares_core", "whether both CPUs are hardware threads of one core"),
@@ -85,7 +89,11 @@ pub(crate) const FIELDS: [(&str, &str); 18] = [
     ("messages_s", "messages one way per second, median over rounds"),
     ("cpu_us_per_message", "CPU of both processes for a message one way, user and system"),
     ("latency_ratio_*", "median round trip over that of the other transport, within rounds"),
-    ("throughput_ratio_*", "throughput over that of the other transport, same batch"),
+    (
+        "throughput_ratio_*",
+        "throughput over that of the other transport, same batch; null, as all ratios, if either \
+         of the two is not to be trusted",
+    ),
     ("slices", "of time: undisturbed ones, which count, and the others"),
     ("rounds", "each round's own figures; clean: enough of its slices were undisturbed"),
 ];
@@ -142,8 +150,8 @@ pub(crate) fn rows(
         let floor = rows.iter().find(|row| {
             row.transport == fable::Kind::Cacheline.base_name() && row.cpus == rows[index].cpus
         });
-        let floor = floor.and_then(|row| row.latency_ns).map(|latency| latency.p50);
-        let own = rows[index].latency_ns.map(|latency| latency.p50);
+        let trusted = |row: &Row| row.latency_ns.filter(|_| row.valid).map(|latency| latency.p50);
+        let (floor, own) = (floor.and_then(trusted), trusted(&rows[index]));
         rows[index].p50_over_floor = own.zip(floor).map(|(own, floor)| own / floor);
     }
     Ok(rows)
@@ -266,9 +274,10 @@ impl<'a> Table<'a> {
         let megabytes = slot.message_bytes as f64 / 1e6;
         let middle = |figure: fn(&Figures) -> f64| way.and_then(|way| way.middle(figure));
         let rate = middle(|figures| figures.messages_s);
-        let ratio = |pattern, name| self.ratio(slot, pattern, name, seed);
+        let valid = reasons.is_empty();
+        let ratio = |pattern, name| valid.then(|| self.ratio(slot, pattern, name, seed)).flatten();
         Row {
-            transport: subject.transport().to_owned(),
+            transport: subject.transport().into_owned(),
             form: subject.form().map(Form::name).map(str::to_owned),
             message_bytes: slot.message_bytes,
             placement: slot.pair.relation,
@@ -290,8 +299,8 @@ impl<'a> Table<'a> {
             latency_ratio_unix: ratio(Pattern::PingPong, UNIX),
             throughput_ratio_tcp_nodelay: ratio(Pattern::OneWay, TCP),
             throughput_ratio_unix: ratio(Pattern::OneWay, UNIX),
-            valid: reasons.is_empty(),
-            reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
+            valid,
+            reason: (!valid).then(|| reasons.join("; ")),
             slices: SliceSummary { clean: slices.clean, discarded: slices.discarded() },
             rounds: rounds(ping, way),
         }
@@ -306,6 +315,9 @@ impl<'a> Table<'a> {
             return own.figures.iter().any(Option::is_some).then_some(Interval::ONE);
         }
         let other = self.find(slot, baseline, pattern, batch)?;
+        if !other.reasons.is_empty() {
+            return None;
+        }
         let values = |digest: &Digest<'_>| match pattern {
             Pattern::PingPong => digest.p50_ns.clone(),
             Pattern::OneWay => digest.messages_s(),

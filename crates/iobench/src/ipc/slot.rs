@@ -208,9 +208,11 @@ impl<'a> Watcher<'a> {
     }
 }
 
-/// A process that owns its CPU waited for it, and not for the kernel's work on its own messages.
+/// A process that owns its CPU waited for it, and neither for the kernel's work on its own messages
+/// nor for the sampling from here.
 fn was_delayed(from: &Border, to: &Border, slice_ns: u64) -> bool {
-    let limit_ns = slice_ns / DELAY_PART + to.softirq_ns.saturating_sub(from.softirq_ns);
+    let ours_ns = |border: &Border| border.softirq_ns + border.own_ns;
+    let limit_ns = slice_ns / DELAY_PART + ours_ns(to).saturating_sub(ours_ns(from));
     let mut threads = from.threads.iter().zip(&to.threads);
     threads.any(|(from, to)| to.delay_ns.saturating_sub(from.delay_ns) > limit_ns)
 }

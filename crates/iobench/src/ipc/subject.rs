@@ -1,6 +1,7 @@
 //! What is measured: our transports, and the libraries that `iobench-peers` was built with. A new
 //! kind of thing is a new variant here.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -12,6 +13,9 @@ use crate::error::{Error, Result};
 const PEERS_PROGRAM: &str = "iobench-peers";
 const PEERS: [&str; 2] = ["iceoryx2", "zeromq"];
 
+/// Before the name of a transport: a flow on top of it.
+const FLOW: &str = "flow-";
+
 /// Messages of the cache line, the floor: a sequence number.
 pub(crate) const FLOOR_BYTES: usize = 8;
 
@@ -20,22 +24,25 @@ pub(crate) const FLOOR_BYTES: usize = 8;
 pub(crate) enum Subject {
     /// A transport of `fable`.
     Own(Kind),
+    /// A flow of `fable` on top of that transport.
+    Flow(Kind),
     /// A library, by the name that the peers' program has for it.
     Peer { name: &'static str, program: PathBuf },
 }
 
 impl Subject {
     /// The name without the form.
-    pub(crate) fn transport(&self) -> &'static str {
+    pub(crate) fn transport(&self) -> Cow<'static, str> {
         match self {
-            Subject::Own(kind) => kind.base_name(),
-            Subject::Peer { name, .. } => name,
+            Subject::Own(kind) => kind.base_name().into(),
+            Subject::Flow(kind) => format!("{FLOW}{}", kind.base_name()).into(),
+            Subject::Peer { name, .. } => (*name).into(),
         }
     }
 
     pub(crate) fn form(&self) -> Option<Form> {
         match self {
-            Subject::Own(kind) => kind.form(),
+            Subject::Own(kind) | Subject::Flow(kind) => kind.form(),
             Subject::Peer { .. } => None,
         }
     }
@@ -47,15 +54,18 @@ impl Subject {
 
     /// The libraries batch, or do not, as they see fit.
     pub(crate) fn can_batch(&self) -> bool {
-        matches!(self, Subject::Own(_)) && !self.is_floor()
+        matches!(self, Subject::Own(_) | Subject::Flow(_)) && !self.is_floor()
     }
 
     /// The first process of a measurement, but for the options of the load.
     pub(crate) fn command(&self, ring_bytes: u64) -> Command {
         match self {
-            Subject::Own(kind) => {
+            Subject::Own(kind) | Subject::Flow(kind) => {
                 let mut command = Command::new("/proc/self/exe");
                 command.args(["ipc-end", "--transport", &kind.to_string()]);
+                if matches!(self, Subject::Flow(_)) {
+                    command.arg("--flow");
+                }
                 command.args(["--ring-bytes", &ring_bytes.to_string()]);
                 command
             }
@@ -102,17 +112,24 @@ fn named(name: &str) -> Result<Vec<Subject>> {
             )
         });
     }
-    let forms: Vec<Subject> = Kind::ALL
-        .into_iter()
-        .filter(|kind| kind.to_string() == name || kind.base_name() == name)
-        .map(Subject::Own)
-        .collect();
+    let forms_of = |name: &str| {
+        let has_name = |kind: &Kind| kind.to_string() == name || kind.base_name() == name;
+        Kind::ALL.into_iter().filter(has_name).collect::<Vec<Kind>>()
+    };
+    let forms: Vec<Subject> = match name.strip_prefix(FLOW) {
+        // A cache line carries eight bytes, fewer than a flow's own messages have.
+        Some(below) => {
+            let kinds = forms_of(below).into_iter().filter(|kind| *kind != Kind::Cacheline);
+            kinds.map(Subject::Flow).collect()
+        }
+        None => forms_of(name).into_iter().map(Subject::Own).collect(),
+    };
     if forms.is_empty() {
         let mut known: Vec<String> = Kind::ALL.map(|kind| kind.to_string()).to_vec();
         known.extend(PEERS.map(str::to_owned));
         return Err(Error::setup(
             format!("there is no transport `{name}`"),
-            format!("choose from: {}", known.join(", ")),
+            format!("choose from: {}; {FLOW} before a name is a flow on it", known.join(", ")),
         ));
     }
     Ok(forms)
@@ -145,6 +162,7 @@ mod tests {
         let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
         let own = |subject: Subject| match subject {
             Subject::Own(kind) => kind.to_string(),
+            Subject::Flow(kind) => format!("{FLOW}{kind}"),
             Subject::Peer { name, .. } => name.to_owned(),
         };
         choose(&asked).unwrap().into_iter().map(own).collect()
@@ -153,6 +171,7 @@ mod tests {
     #[test]
     fn a_name_without_its_form_stands_for_both() {
         assert_eq!(names(&["mempipe-spin"]), ["mempipe-spin-unsafe", "mempipe-spin-safe"]);
+        assert_eq!(names(&["flow-mempipe-spin-unsafe"]), ["flow-mempipe-spin-unsafe"]);
         assert_eq!(names(&["pipe", "shmem-pipe-safe", "pipe"]), ["pipe", "shmem-pipe-safe"]);
     }
 
@@ -168,6 +187,7 @@ mod tests {
 
     #[test]
     fn unknown_names_are_answered_with_the_list() {
+        assert!(choose(&["flow-cacheline".to_owned()]).is_err());
         let error = choose(&["pigeon".to_owned()]).unwrap_err().to_string();
         assert!(error.contains("`pigeon`") && error.contains("vmsplice-coop"), "{error}");
     }

@@ -41,7 +41,7 @@ pub(crate) fn restrict_to(set: &libc::cpu_set_t) -> std::io::Result<()> {
 
 /// Binds the calling thread to one CPU.
 pub(crate) fn pin_to(cpu: usize) -> Result<()> {
-    restrict_to(&set_of(&[cpu]))
+    ipcload::pin_to(cpu)
         .context(format!("pin a thread to CPU {cpu}"), "name CPUs that this process may use")
 }
 

@@ -1,0 +1,191 @@
+//! A flow of `fable` under the load: the two ends of one without a daemon, over a control link and a
+//! page that the first process makes. Against the bare transport it shows what buffers, epochs and
+//! counters cost.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fable::flow::{FlowParts, KeysAnswer, Opening, Reporter, Timeouts};
+use fable::protocol::{FlowId, Peer, Role, Trust};
+use fable::transport::PathOptions;
+use fable::{Flow, Form, Kind, packet, page};
+use ipcload::{End, Invitation, PATIENCE};
+
+use crate::sys::signals::wait_for_any_within;
+
+/// One end. Its first path needs both processes, so the end opens when it is used first.
+pub(crate) struct FlowEnd {
+    state: State,
+    batch: u32,
+}
+
+enum State {
+    Opening(Opening),
+    Open(Flow),
+    /// Opening has failed, which the load was told.
+    Failed,
+}
+
+impl FlowEnd {
+    /// The leader, which decides about the transport and its memory.
+    pub(crate) fn create(
+        kind: Kind,
+        path: PathOptions,
+        batch: u32,
+    ) -> ipcload::Result<(FlowEnd, Invitation)> {
+        let (leader, follower) = packet::pair().map_err(ipcload::Error::road)?;
+        let page = page::create().map_err(ipcload::Error::road)?;
+        let shared = page.try_clone().map_err(ipcload::Error::road)?;
+        let end = FlowEnd::start(parts(Role::Leader, kind, leader, page, path)?, batch)?;
+        let descriptors = vec![follower, shared];
+        let numbers: Vec<String> =
+            descriptors.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
+        Ok((end, Invitation { join: numbers.join(","), descriptors }))
+    }
+
+    /// The follower.
+    pub(crate) fn open(
+        kind: Kind,
+        descriptors: Vec<OwnedFd>,
+        path: PathOptions,
+        batch: u32,
+    ) -> ipcload::Result<FlowEnd> {
+        let [link, page] = <[OwnedFd; 2]>::try_from(descriptors)
+            .map_err(|_| ipcload::Error::road("a flow needs a control link and a page"))?;
+        FlowEnd::start(parts(Role::Follower, kind, link, page, path)?, batch)
+    }
+
+    fn start(parts: FlowParts, batch: u32) -> ipcload::Result<FlowEnd> {
+        let opening = Opening::start(parts).map_err(ipcload::Error::road)?;
+        Ok(FlowEnd { state: State::Opening(opening), batch })
+    }
+
+    /// The flow, once its first path stands.
+    #[inline]
+    fn flow(&mut self) -> ipcload::Result<Option<&Flow>> {
+        if !matches!(self.state, State::Open(_)) && !self.finish_opening()? {
+            return Ok(None);
+        }
+        match &self.state {
+            State::Open(flow) => Ok(Some(flow)),
+            _ => Ok(None),
+        }
+    }
+
+    #[cold]
+    fn finish_opening(&mut self) -> ipcload::Result<bool> {
+        match std::mem::replace(&mut self.state, State::Failed) {
+            State::Opening(opening) => {
+                if !opening.is_ready() {
+                    let descriptor = opening.descriptor().as_raw_fd();
+                    wait_for_any_within(&[descriptor], PATIENCE.as_millis() as i32);
+                }
+                if !opening.is_ready() {
+                    self.state = State::Opening(opening);
+                    return Ok(false);
+                }
+                let flow = opening.finish().map_err(ipcload::Error::road)?;
+                flow.set_batch(self.batch);
+                self.state = State::Open(flow);
+                Ok(true)
+            }
+            State::Open(flow) => {
+                self.state = State::Open(flow);
+                Ok(true)
+            }
+            State::Failed => Err(ipcload::Error::road("the flow could not be opened")),
+        }
+    }
+}
+
+impl End for FlowEnd {
+    #[inline]
+    fn send(&mut self, bytes: usize, fill: impl Fn(&mut [u8])) -> ipcload::Result<bool> {
+        let Some(flow) = self.flow()? else { return Ok(false) };
+        let mut buffer = match flow.write_timeout(bytes, PATIENCE) {
+            Ok(buffer) => buffer,
+            Err(error) => return nothing_yet(error),
+        };
+        fill(&mut buffer);
+        buffer.commit().map_err(ipcload::Error::road)?;
+        Ok(true)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> ipcload::Result<bool> {
+        let Some(flow) = self.flow()? else { return Ok(false) };
+        flow.flush().map_err(ipcload::Error::road)
+    }
+
+    #[inline]
+    fn receive(&mut self, look: impl FnOnce(&[u8])) -> ipcload::Result<bool> {
+        let Some(flow) = self.flow()? else { return Ok(false) };
+        match flow.read_timeout(PATIENCE) {
+            Ok(Some(buffer)) => {
+                look(&buffer);
+                buffer.release();
+                Ok(true)
+            }
+            Ok(None) => Err(ipcload::Error::road("the flow was ended by its other end")),
+            Err(error) => nothing_yet(error),
+        }
+    }
+}
+
+fn nothing_yet(error: fable::Error) -> ipcload::Result<bool> {
+    match error {
+        fable::Error::TimedOut => Ok(false),
+        error => Err(ipcload::Error::road(error)),
+    }
+}
+
+/// In place of the daemon, whom nobody asks for anything here.
+struct NoDaemon;
+
+impl Reporter for NoDaemon {
+    fn moved(&self, _flow: FlowId, _epoch: u32, _transport: Kind, _pause_ns: u64) {}
+    fn move_failed(&self, _flow: FlowId, _transport: Kind, _reason: &str) {}
+    fn ended(&self, _flow: FlowId, _reason: &str) {}
+    fn keys(&self, _flow: FlowId, _role: Role, answer: KeysAnswer) {
+        answer(Err("keys are the daemon's, and there is none".to_owned()));
+    }
+}
+
+fn parts(
+    role: Role,
+    kind: Kind,
+    link: OwnedFd,
+    page: OwnedFd,
+    path: PathOptions,
+) -> ipcload::Result<FlowParts> {
+    // What a transport in its safe form is for: messages are read in a copy.
+    let trust = match kind.form() {
+        Some(Form::Safe) => Trust::Untrusted,
+        _ => Trust::Trusted,
+    };
+    Ok(FlowParts {
+        id: FlowId(1),
+        name: "fable://iobench".parse().map_err(ipcload::Error::road)?,
+        role,
+        peer: Peer {
+            host: "here".to_owned(),
+            pid: std::process::id() as i32,
+            uid: 0,
+            gid: 0,
+            program: "iobench".to_owned(),
+        },
+        link,
+        local: true,
+        page,
+        own_trust: trust,
+        peer_trust: trust,
+        protected: false,
+        first: kind,
+        reason: "it is measured".to_owned(),
+        path,
+        // What is left in the ring when the measurement is over is of no use to anybody.
+        timeouts: Timeouts { linger: Duration::ZERO, ..Timeouts::default() },
+        reporter: Arc::new(NoDaemon),
+    })
+}
