@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 
 /// Whether the agent goes on watching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub(crate) enum Keep {
     /// Go on.
     Watching,
     /// Drop it.
@@ -24,7 +24,7 @@ pub enum Keep {
 }
 
 /// Something that the agent waits for.
-pub trait Watched: Send {
+pub(crate) trait Watched: Send {
     /// What to poll; asked before every wait. The descriptor stays open until `ready` has returned
     /// [`Keep::Not`]. Negative: only the deadline counts.
     fn descriptor(&self) -> RawFd;
@@ -55,7 +55,7 @@ struct Queue {
 }
 
 /// The agent of this process.
-pub struct Agent {
+pub(crate) struct Agent {
     process: u32,
     queue: Mutex<Queue>,
     bell: OwnedFd,
@@ -75,7 +75,7 @@ impl Agent {
     ///
     /// # Errors
     /// [`Error::System`] if there can be no further thread or descriptor.
-    pub fn get() -> Result<&'static Agent> {
+    pub(crate) fn get() -> Result<&'static Agent> {
         let agent = Agent::of_this_process()?;
         let mut queue = agent.lock();
         if !queue.started {
@@ -107,12 +107,12 @@ impl Agent {
     }
 
     /// Watches this from now on.
-    pub fn watch(&self, watched: Box<dyn Watched>) {
+    pub(crate) fn watch(&self, watched: Box<dyn Watched>) {
         self.send(Command::Watch(watched));
     }
 
     /// Runs this on the agent's thread.
-    pub fn run(&self, errand: impl FnOnce() + Send + 'static) {
+    pub(crate) fn run(&self, errand: impl FnOnce() + Send + 'static) {
         self.send(Command::Run(Box::new(errand)));
     }
 

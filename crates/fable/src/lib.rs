@@ -65,7 +65,7 @@
 //!
 //! A flow belongs to one thread and costs no system call or lock per message on shared memory. What
 //! may wait or take long (control, opening paths, the daemon) is done by a thread of the library's
-//! own, the [`agent`], which blocks all signals.
+//! own, the agent, which blocks all signals.
 //!
 //! # What else there is
 //!
@@ -76,7 +76,7 @@
 #[cfg(test)]
 extern crate self as fable;
 
-pub mod agent;
+mod agent;
 mod channel;
 mod control;
 mod daemon;

@@ -35,7 +35,8 @@ pub(crate) fn wait_for(
     Ok(wait(&mut [libc::pollfd { fd: descriptor, events, revents: 0 }], deadline)? > 0)
 }
 
-fn timespec(time: Duration) -> libc::timespec {
+/// A time as the kernel takes it.
+pub(crate) fn timespec(time: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: time.subsec_nanos().into(),

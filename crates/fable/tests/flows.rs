@@ -324,6 +324,26 @@ fn an_application_that_holds_everything_is_told() {
 }
 
 #[test]
+fn a_move_that_the_peer_does_not_live_to_see_has_failed() {
+    for says_nothing in [false, true] {
+        let (leader, follower) = open(RING);
+        if says_nothing {
+            drop(follower);
+            leader.move_to(Kind::Pipe).unwrap();
+        } else {
+            follower.move_to(Kind::Pipe).unwrap();
+            drop(follower);
+            leader.move_to(Kind::Unix).unwrap();
+        }
+        // What is agreed upon may still stand; the last word is a failure.
+        let mut events = [next_event(&leader)].to_vec();
+        while !matches!(events.last(), Some(FlowEvent::MoveFailed { .. })) {
+            events.push(next_event(&leader));
+        }
+    }
+}
+
+#[test]
 fn a_message_goes_on_into_another_flow() {
     let (_keep, (from, into)) = {
         let (a, b) = open(RING);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::link::{Descriptors, Link, Received};
 use super::mailbox::{Mail, Mailbox, Permit};
 use super::message::Message;
-use super::moves::{Action, Moves, Rules};
+use super::moves::{Action, Moves, PEER_GONE, Rules};
 use super::remote;
 use crate::agent::{Agent, Keep, Watched};
 use crate::flow::Reporter;
@@ -108,9 +108,7 @@ impl Driver {
 
     pub(crate) fn want(&mut self, kind: Kind, reason: &str) {
         if self.link.is_none() {
-            let reason = "the peer is gone";
-            self.shared.reporter.move_failed(self.shared.id, kind, reason);
-            return;
+            return self.fail(kind, PEER_GONE.to_owned());
         }
         self.moves.rules.protected = self.shared.protected.load(Ordering::Relaxed);
         self.moves.want(kind, reason);
@@ -140,6 +138,8 @@ impl Driver {
             match received {
                 Ok(Received::Nothing) => return,
                 Ok(Received::End) => {
+                    self.moves.peer_gone();
+                    self.act();
                     self.close();
                     self.shared.mailbox.put(Mail::Gone);
                 }
@@ -228,11 +228,13 @@ impl Driver {
                 }
             }
             Action::Discard { .. } => self.prepared = None,
-            Action::Failed { kind, reason } => {
-                self.shared.reporter.move_failed(self.shared.id, kind, &reason);
-                self.shared.mailbox.put(Mail::Failed { kind, reason });
-            }
+            Action::Failed { kind, reason } => self.fail(kind, reason),
         }
+    }
+
+    fn fail(&self, kind: Kind, reason: String) {
+        self.shared.reporter.move_failed(self.shared.id, kind, &reason);
+        self.shared.mailbox.put(Mail::Failed { kind, reason });
     }
 
     fn say(&mut self, message: &Message, descriptors: Vec<OwnedFd>) {
@@ -288,7 +290,7 @@ impl Driver {
     }
 
     fn make_remote(&mut self, epoch: u32, kind: Kind) -> Result<(), String> {
-        let Some(link) = &self.link else { return Err("the peer is gone".to_owned()) };
+        let Some(link) = &self.link else { return Err(PEER_GONE.to_owned()) };
         let (me, timeout) = (self.me.clone(), self.shared.offer_timeout);
         let listening = remote::listen(link.socket(), kind, timeout, move |outcome| {
             if let Some(driver) = me.upgrade() {

@@ -11,6 +11,9 @@ use crate::protocol::{Role, Trust};
 /// The most requests of a follower that wait for an answer.
 const ASKED_MAX: usize = 8;
 
+/// Why nothing moves any more.
+pub(crate) const PEER_GONE: &str = "the peer is gone";
+
 /// Which transports a flow may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
@@ -225,6 +228,23 @@ impl Moves {
     pub(crate) fn expired(&mut self) {
         if let State::Making { epoch, .. } | State::Offered { epoch, .. } = self.state {
             self.make_failed(epoch, "the peer has not answered in time");
+        }
+    }
+
+    /// The peer is gone: what is under way, or was to come, does not come about. Whoever waits for
+    /// the first path is told otherwise.
+    pub(crate) fn peer_gone(&mut self) {
+        let under_way = match self.take_state() {
+            State::Making { wish, .. } | State::Offered { wish, .. } => Some(wish),
+            _ => None,
+        };
+        let wishes = under_way.into_iter().chain(self.next.take());
+        let own = wishes.filter(|wish| !wish.from_peer).map(|wish| wish.kind);
+        let wanted: Vec<Kind> = own.chain(std::mem::take(&mut self.asked)).collect();
+        if self.current.is_some() {
+            for kind in wanted {
+                self.act(Action::Failed { kind, reason: PEER_GONE.to_owned() });
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use megapipe::fork::Birth;
 
@@ -170,16 +170,12 @@ impl Opening {
     }
 
     fn wait(&self) -> Result<()> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if self.deadline <= Instant::now() {
             return Err(Error::TimedOut);
         }
-        let mut entry =
-            libc::pollfd { fd: self.descriptor().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let left_ms = i32::try_from((left + Duration::from_micros(999)).as_millis());
-        // SAFETY: the entry outlives the call. What `poll` says does not matter.
-        unsafe { libc::poll(&raw mut entry, 1, left_ms.unwrap_or(i32::MAX)) };
-        Ok(())
+        crate::poll::wait_for(self.descriptor().as_raw_fd(), libc::POLLIN, Some(self.deadline))
+            .map(drop)
+            .map_err(|source| Error::System { call: "ppoll", source })
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::core::Core;
 use super::path::Path;
 use crate::error::{Error, Result};
+use crate::poll::timespec;
 use crate::transport::{Direction, Manner, Wait};
 
 /// How long a ring is looked at in its own way before this thread sleeps in ours.
@@ -170,23 +171,10 @@ fn poll_entry(fd: RawFd, events: i16) -> libc::pollfd {
     libc::pollfd { fd, events, revents: 0 }
 }
 
-fn timespec(duration: Duration) -> libc::timespec {
-    libc::timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(duration.subsec_nanos()),
-    }
-}
-
 fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Result<()> {
-    let limit = limit.map(timespec);
-    let pointer = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let count = entries.len() as libc::nfds_t;
-    // SAFETY: the entries and the time outlive the call.
-    let done = unsafe { libc::ppoll(entries.as_mut_ptr(), count, pointer, std::ptr::null()) };
-    if done < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
-        return Err(Error::last("ppoll"));
-    }
-    Ok(())
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+    let done = crate::poll::wait(entries, deadline);
+    done.map(drop).map_err(|source| Error::System { call: "ppoll", source })
 }
 
 /// Sleeps while the peer's word is `expected` and the agent's is zero. May return early.

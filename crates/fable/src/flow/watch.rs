@@ -12,6 +12,7 @@ use super::path::Path;
 use crate::agent::{event_descriptor, ring, silence};
 use crate::error::{Error, Result};
 use crate::page::Counter;
+use crate::poll::timespec;
 use crate::transport::{Direction, Manner, Wait};
 
 /// The descriptor and what it consists of.
@@ -102,12 +103,8 @@ impl Watch {
         let left = deadline.map_or(Duration::ZERO, |at| {
             at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1))
         });
-        let value = libc::timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
-        let interval = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let timer = libc::itimerspec { it_interval: interval, it_value: value };
+        let (value, once) = (timespec(left), timespec(Duration::ZERO));
+        let timer = libc::itimerspec { it_interval: once, it_value: value };
         // SAFETY: the value outlives the call. Setting a timer also takes back its expiry.
         unsafe {
             libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const timer, std::ptr::null_mut())
