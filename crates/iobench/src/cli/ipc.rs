@@ -25,13 +25,15 @@ Examples:
 
 Two pinned processes exchange numbered messages. The writer writes every byte: the number in the
 first eight and in the last eight, and its lowest byte again and again between them. The reader
-compares both numbers with the one that is due, and looks at no other byte. latency_ns is the ROUND TRIP of a ping-pong, one clock reading included; one_way_ns is half
-of its median. throughput_mb_s is payload in 10^6 bytes per second from one process to the other.
-CPU is that of both, user and system. The cache line is the floor: one line that changes its owner.
+compares both numbers with the one that is due, and looks at no other byte. latency_ns is the ROUND
+TRIP of a ping-pong, one clock reading included; one_way_ns is half of its median. throughput_mb_s
+is payload in 10^6 bytes per second from one process to the other. CPU is that of both, user and
+system. The cache line is the floor: one line that changes its owner.
 
 A transport without its form, such as mempipe-spin, stands for both. flow-mempipe-spin-unsafe is a
-flow without a daemon on that transport: what buffers, epochs and counters add to it. iceoryx2 and zeromq are
-measured by the program iobench-peers, beside iobench or on the PATH, where it was built with them:
+flow without a daemon on that transport: what buffers, epochs and counters add to it. iceoryx2 and
+zeromq are measured by the program iobench-peers, beside iobench or on the PATH, where it was built
+with them:
 cargo build --release -p iobench-peers --features iceoryx2,zeromq
 
 A row is marked INVALID when messages were lost, repeated, reordered or corrupt, when an end failed,

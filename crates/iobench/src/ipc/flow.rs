@@ -1,6 +1,6 @@
-//! A flow of `fable` under the load: the two ends of one without a daemon, over a control link and a
-//! page that the first process makes. Against the bare transport it shows what buffers, epochs and
-//! counters cost.
+//! A flow of `fable` under the load: the two ends of one without a daemon, over a control link and
+//! a page that the first process makes. Against the bare transport it shows what buffers, epochs
+//! and counters cost.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;

@@ -17,7 +17,7 @@ pub(crate) const WARM_UP_NS: u64 = 5_000_000;
 const SLICE_NS: u64 = 10_000_000;
 /// Longer measurements have longer slices.
 const SLICES_MAX: u64 = 200;
-/// What a slot costs beside warm-up and measurement: two processes start and end. On a slow machine.
+/// What a slot costs beside warm-up and measurement: two processes start and end, perhaps slowly.
 const SLOT_OVERHEAD_NS: u64 = 30_000_000;
 const DEFAULT_DURATION: Duration = Duration::from_millis(100);
 /// With `--quick`: at most, and at least, where there is much to measure.
