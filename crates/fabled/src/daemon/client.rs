@@ -63,7 +63,9 @@ impl Client {
         }
         match packet::receive(self.socket.as_fd()) {
             Ok(Some(packet)) if packet.has_lost_descriptors => {
-                self.expel("a packet came with more descriptors than there is room for");
+                self.expel(
+                    "a packet came with more than 8 descriptors, or there was no room for them",
+                );
                 None
             }
             Ok(Some(packet)) => {
