@@ -138,8 +138,9 @@ fn a_flow_goes_where_operators_send_it_and_outlives_the_daemon() {
     // Both processes come back with their name and their flow.
     let back = within("the flow is announced", || scene.entry());
     assert_eq!(format!("{:016x}", back.flow.0), scene.flow);
-    assert_eq!((back.transport.as_str(), back.epoch), ("tcp", before.epoch));
-    scene.goes_over("tcp");
+    assert!(back.epoch >= before.epoch, "{back:?}");
+    // The order went with the daemon that had taken it: the policy decides again.
+    scene.goes_over("mempipe-futex-safe");
     within("the name is registered again", || scene.names().into_iter().next());
     scene.server.crash();
     let error = scene.client.hear("error");
