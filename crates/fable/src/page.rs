@@ -2,8 +2,8 @@
 //!
 //! One sealed page of shared memory. Each end writes its half, everybody reads both. Nothing
 //! depends on it except what people and the policy see: a peer that lies here gains nothing but a
-//! wrong line in `fable top`, and transports that suit it badly. A flow between hosts has a page on each,
-//! and the half of the end that is elsewhere stays empty.
+//! wrong line in `fable top`, and transports that suit it badly. A flow between hosts has a page on
+//! each, where the half of the end that is elsewhere stays empty.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -12,7 +12,8 @@ use fable::protocol::{Decision, FlowEntry, NameEntry};
 use program::Program;
 
 /// Nothing but orders moves a flow.
-const CALM_POLICY: &str = "[thresholds]\nbusy_messages_s = 1e12\n";
+const CALM_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nbusy_messages_s = 1e12\n\
+    dwell_ms = 0\ndwell_ms_max = 0\nobservations = 2\n";
 
 /// Even a busy machine makes its flows busy under this policy, and what is busy may spin.
 const BUSY_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nspin_load = 1000.0\n\
@@ -137,8 +138,9 @@ fn a_flow_goes_where_operators_send_it_and_outlives_the_daemon() {
     // Both processes come back with their name and their flow.
     let back = within("the flow is announced", || scene.entry());
     assert_eq!(format!("{:016x}", back.flow.0), scene.flow);
-    assert_eq!((back.transport.as_str(), back.epoch), ("tcp", before.epoch));
-    scene.goes_over("tcp");
+    assert!(back.epoch >= before.epoch, "{back:?}");
+    // The order went with the daemon that had taken it: the policy decides again.
+    scene.goes_over("mempipe-futex-safe");
     within("the name is registered again", || scene.names().into_iter().next());
     scene.server.crash();
     let error = scene.client.hear("error");
@@ -239,7 +241,8 @@ fn top_counts_what_was_sent() {
     let sent: u64 = paused.split(' ').next().unwrap().parse().unwrap();
     within("the totals are exact", || (scene.entry()?.messages == [sent, sent]).then_some(()));
     within("the rates fall", || {
-        scene.entry()?.messages_s.iter().all(|&rate| rate < 100.0).then_some(())
+        let now = scene.entry()?.messages_s;
+        (0..2).all(|end| now[end] < busy.messages_s[end] / 4.0).then_some(())
     });
     scene.daemon.fable_says(&["protect", &scene.flow, "on"]);
     let entry = scene.entry().unwrap();

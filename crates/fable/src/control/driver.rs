@@ -40,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) page: OwnedFd,
     pub(crate) path: PathOptions,
     pub(crate) offer_timeout: Duration,
+    pub(crate) silence_timeout: Duration,
     pub(crate) protected: AtomicBool,
     /// What the flow writes on: the epoch, and the transport's index in [`Kind::ALL`].
     pub(crate) epoch: AtomicU32,
@@ -95,7 +96,7 @@ impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, link: OwnedFd, rules: Rules) -> Arc<Mutex<Driver>> {
         Arc::new_cyclic(|me| {
             Mutex::new(Driver {
-                link: Some(Link::new(link, shared.local)),
+                link: Some(Link::new(link, shared.local, shared.silence_timeout)),
                 moves: Moves::new(shared.role, rules),
                 shared,
                 prepared: None,

@@ -13,11 +13,7 @@ use crate::packet;
 /// The most messages that wait for a peer that does not read.
 const WAITING_MAX: usize = 64;
 
-/// How long another host may say nothing, not even that it is there, before it is given up.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
-
-/// From when on and how often it is asked.
-const ASK_AFTER: Duration = Duration::from_secs(5);
+/// How often a host that says nothing is asked, and from when on at the earliest.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// What a look at the link has brought.
@@ -55,9 +51,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(socket: OwnedFd, local: bool) -> Link {
+    /// A link whose peer, if that is not local, is given up when its host does not answer for as
+    /// long as `silence`.
+    pub(crate) fn new(socket: OwnedFd, local: bool, silence: Duration) -> Link {
         if !local {
-            ask_now_and_then(socket.as_fd());
+            ask_now_and_then(socket.as_fd(), silence);
         }
         Link { socket, local, waiting: VecDeque::new(), arrived: Vec::new() }
     }
@@ -192,13 +190,14 @@ impl Link {
     }
 }
 
-/// Lets the kernel notice a host that is gone without a word, which ends nothing by itself (tcp(7)).
-fn ask_now_and_then(socket: BorrowedFd<'_>) {
+/// Lets the kernel notice a host that is gone without a word, which ends nothing by itself: tcp(7).
+fn ask_now_and_then(socket: BorrowedFd<'_>, silence: Duration) {
     let socket = SockRef::from(&socket);
-    let asking = TcpKeepalive::new().with_time(ASK_AFTER).with_interval(ASK_EVERY);
+    let ask_after = (silence / 2).max(ASK_EVERY);
+    let asking = TcpKeepalive::new().with_time(ask_after).with_interval(ASK_EVERY);
     // A link that is no TCP connection has no host that could fall silent.
     let _ = socket.set_tcp_keepalive(&asking);
-    let _ = socket.set_tcp_user_timeout(Some(SILENCE_MAX));
+    let _ = socket.set_tcp_user_timeout(Some(silence));
 }
 
 fn parse(bytes: &[u8]) -> io::Result<Message> {

@@ -35,6 +35,7 @@ pub struct EndpointOptions {
     pub(super) access: Access,
     pub(super) timeout: Duration,
     pub(super) drain_timeout: Duration,
+    pub(super) silence_timeout: Duration,
     pub(super) path: PathOptions,
     pub(super) socket: Option<PathBuf>,
 }
@@ -47,6 +48,7 @@ impl Default for EndpointOptions {
             access: Access::default(),
             timeout: Timeouts::default().offer,
             drain_timeout: Timeouts::default().drain,
+            silence_timeout: Timeouts::default().silence,
             path: PathOptions::default(),
             socket: None,
         }
@@ -86,6 +88,14 @@ impl EndpointOptions {
     /// 100 milliseconds if not set.
     pub fn drain_timeout(mut self, timeout: Duration) -> EndpointOptions {
         self.drain_timeout = timeout;
+        self
+    }
+
+    /// How long a peer's host may be silent, as if cut off, before a flow to it ends with
+    /// [`crate::Error::PeerDied`]: 10 seconds if not set, and one at least. A peer that dies on a
+    /// host that lives is noticed at once.
+    pub fn silence_timeout(mut self, timeout: Duration) -> EndpointOptions {
+        self.silence_timeout = timeout.clamp(Duration::from_secs(1), Duration::from_secs(86_400));
         self
     }
 
@@ -146,7 +156,8 @@ impl EndpointOptions {
     /// How flows are opened that have until `deadline`.
     pub(super) fn flow_settings(&self, deadline: Instant) -> FlowSettings {
         let offer = deadline.saturating_duration_since(Instant::now());
-        let timeouts = Timeouts { offer, drain: self.drain_timeout, ..Timeouts::default() };
+        let (drain, silence) = (self.drain_timeout, self.silence_timeout);
+        let timeouts = Timeouts { offer, drain, silence, ..Timeouts::default() };
         FlowSettings { trust: self.trust, path: self.path, timeouts }
     }
 }

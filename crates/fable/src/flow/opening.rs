@@ -79,6 +79,7 @@ impl Opening {
             page: parts.page,
             path: parts.path,
             offer_timeout: parts.timeouts.offer,
+            silence_timeout: parts.timeouts.silence,
             protected: AtomicBool::new(parts.protected),
             epoch: AtomicU32::new(0),
             transport: AtomicU32::new(0),

@@ -37,6 +37,8 @@ pub struct Timeouts {
     /// After the peer's end, for the next of what its kernel still delivers. It ends by itself,
     /// unless somebody else has the peer's sockets, too, or the network is down.
     pub grace: Duration,
+    /// For a sign of life of the peer's host, if that is another one.
+    pub silence: Duration,
 }
 
 impl Default for Timeouts {
@@ -46,6 +48,7 @@ impl Default for Timeouts {
             drain: Duration::from_millis(100),
             linger: Duration::from_secs(1),
             grace: Duration::from_secs(10),
+            silence: Duration::from_secs(10),
         }
     }
 }

@@ -112,7 +112,7 @@ fn an_end_of_a_flow() {
         std::process::exit(0);
     });
     let trust = if words.contains(&"trusting") { Trust::Trusted } else { Trust::Untrusted };
-    let options = Endpoint::options().trust(trust);
+    let options = Endpoint::options().trust(trust).silence_timeout(Duration::from_secs(2));
     let outcome = match words[0] {
         "server" => options.register(words[1]).and_then(|endpoint| {
             let listener = endpoint.listen()?;
@@ -256,7 +256,7 @@ impl End {
 }
 
 fn pin(cpu: usize) {
-    // SAFETY: all zeroes is the empty set, the set outlives the call, and CPU_SET checks the number.
+    // SAFETY: all zeroes is the empty set, which outlives the call, and CPU_SET checks the number.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
