@@ -1,6 +1,9 @@
 //! What a flow promises, seen from outside. Both ends are in one process, on one thread.
 
+#[path = "../flow_rig/mod.rs"]
 mod flow_rig;
+mod forwarding;
+mod refusals;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -344,66 +347,6 @@ fn a_move_that_the_peer_does_not_live_to_see_has_failed() {
 }
 
 #[test]
-fn a_message_goes_on_into_another_flow() {
-    let (_keep, (from, into)) = {
-        let (a, b) = open(RING);
-        let (c, d) = open(Kind::Pipe);
-        send(&a, "pass it on");
-        ((a, d), (b, c))
-    };
-    let message = from.read().unwrap().unwrap();
-    message.commit_into(&into).unwrap();
-    assert_eq!(receive(&_keep.1), "pass it on");
-    into.finish().unwrap();
-    send(&_keep.0, "too late");
-    let message = from.read().unwrap().unwrap();
-    let (error, message) = message.commit_into(&into).unwrap_err();
-    assert!(matches!(error, Error::Ended), "{error}");
-    assert_eq!(&*message, b"too late", "the buffer comes back");
-}
-
-/// Streams send what is forwarded from where it lies, and keep what the kernel does not take.
-#[test]
-fn forwarded_messages_keep_their_order_and_bytes_through_full_sockets() {
-    for kind in kinds() {
-        let ((source, from), (into, sink)) = (open(RING), open(kind));
-        let message = |number: usize| {
-            let bytes = number * 7919 % (100 << 10);
-            (0..bytes).map(|at| (at * 31 + number) as u8).collect::<Vec<u8>>()
-        };
-        let mut taken = 0;
-        let mut take = |all: bool| {
-            loop {
-                // What has no room yet goes on its way.
-                into.flush().unwrap();
-                match sink.try_read() {
-                    Ok(Some(buffer)) => {
-                        assert!(*buffer == *message(taken), "{kind}: message {taken} differs");
-                        taken += 1;
-                    }
-                    Err(Error::WouldBlock) if !all || taken == 60 => return,
-                    Err(Error::WouldBlock) => {}
-                    other => panic!("{kind}: {other:?}"),
-                }
-            }
-        };
-        for number in 0..60 {
-            let content = message(number);
-            let mut buffer = source.write_timeout(content.len(), PATIENCE).unwrap();
-            buffer.copy_from_slice(&content);
-            buffer.commit().unwrap();
-            let mut buffer = from.read_timeout(PATIENCE).unwrap().unwrap();
-            while let Err((error, same)) = buffer.commit_into(&into) {
-                assert!(matches!(error, Error::WouldBlock), "{kind}: {error}");
-                buffer = same;
-                take(false);
-            }
-        }
-        take(true);
-    }
-}
-
-#[test]
 fn a_child_of_fork_cannot_use_the_flow_and_does_not_disturb_it() {
     let (leader, follower) = open(RING);
     send(&leader, "one");
@@ -546,95 +489,4 @@ fn a_flow_describes_itself_to_a_restarted_daemon() {
     drop(leader);
     assert!(handle.describe().unwrap().is_none());
     handle.request_move(RING, "nobody is there").unwrap();
-}
-
-/// A follower whose leader we play by hand.
-fn follower_of(own_trust: Trust) -> (Opening, OwnedFd) {
-    let (ours, link) = packet::pair().unwrap();
-    let (spare, _) = packet::pair().unwrap();
-    let [_, (mut follower, _)] = parts_over(RING, [spare, link], true);
-    follower.own_trust = own_trust;
-    follower.timeouts.offer = PATIENCE;
-    (Opening::start(follower).unwrap(), ours)
-}
-
-fn answer(link: &OwnedFd) -> String {
-    let begin = Instant::now();
-    loop {
-        match packet::receive(std::os::fd::AsFd::as_fd(link)) {
-            Ok(Some(packet)) => return String::from_utf8(packet.bytes).unwrap(),
-            Ok(None) => return "closed".to_owned(),
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
-        }
-        assert!(begin.elapsed() < PATIENCE, "no answer comes");
-        std::thread::sleep(Duration::from_micros(100));
-    }
-}
-
-#[test]
-fn hostile_leaders_are_refused_or_cut_off() {
-    use std::os::fd::AsFd;
-    let offer = |epoch: u32, transport: &str| {
-        format!(
-            r#"{{"say":"offer","epoch":{epoch},"transport":"{transport}","reason":"",
-            "port":null,"token":null}}"#
-        )
-    };
-    let refused = [
-        offer(1, "mempipe-futex-safe"), // without descriptors
-        offer(1, "cacheline"),
-        offer(1, "carrier-pigeon"),
-        offer(1, "mempipe-spin-unsafe"), // not trusted
-        offer(1, "tls"),
-    ];
-    for says in refused {
-        let (opening, link) = follower_of(Trust::Untrusted);
-        packet::send(link.as_fd(), says.as_bytes(), &[]).unwrap();
-        let answer = answer(&link);
-        assert!(answer.contains("refuse"), "{says}: {answer}");
-        drop(link);
-        let error = opening.finish().unwrap_err();
-        assert!(matches!(error, Error::Refused { .. } | Error::PeerDied), "{says}: {error}");
-    }
-    let cut_off = [
-        "nonsense".to_owned(),
-        r#"{"say":"accept","epoch":1}"#.to_owned(),
-        r#"{"say":"use","epoch":1}"#.to_owned(),
-        r#"{"say":"withdraw","epoch":9}"#.to_owned(),
-        r#"{"say":"use","epoch":1,"more":true}"#.to_owned(),
-        offer(0, "unix"),
-        format!("{:20000}", "1"),
-    ];
-    for says in cut_off {
-        let (opening, link) = follower_of(Trust::Trusted);
-        packet::send(link.as_fd(), says.as_bytes(), &[]).unwrap();
-        assert_eq!(answer(&link), "closed", "{says}");
-        let error = opening.finish().unwrap_err();
-        assert!(matches!(error, Error::Corrupt { .. }), "{says}: {error}");
-    }
-    let (opening, link) = follower_of(Trust::Trusted);
-    let stowaway = [link.as_fd()];
-    packet::send(link.as_fd(), br#"{"say":"use","epoch":1}"#, &stowaway).unwrap();
-    assert_eq!(answer(&link), "closed");
-    assert!(matches!(opening.finish(), Err(Error::Corrupt { .. })));
-    // Something that is no ring, in the place of one.
-    let (_opening, link) = follower_of(Trust::Trusted);
-    let wrong = [link.as_fd(), link.as_fd(), link.as_fd()];
-    packet::send(link.as_fd(), offer(1, "mempipe-futex-safe").as_bytes(), &wrong).unwrap();
-    assert!(answer(&link).contains("refuse"));
-}
-
-#[test]
-fn an_offer_that_nobody_answers_ends_in_a_timeout() {
-    let (_silent, link) = packet::pair().unwrap();
-    let (spare, _) = packet::pair().unwrap();
-    let [(mut leader, reports), _] = parts_over(RING, [link, spare], true);
-    leader.timeouts.offer = Duration::from_millis(20);
-    let error = Flow::open(leader).unwrap_err();
-    assert!(matches!(error, Error::TimedOut | Error::Refused { .. }), "{error}");
-    let begin = Instant::now();
-    while !reports.lock().unwrap().iter().any(|report| report.starts_with("ended")) {
-        assert!(begin.elapsed() < PATIENCE);
-    }
 }
