@@ -69,10 +69,10 @@ pub trait Transport: Send {
     /// As [`Transport::acquire_write`], and [`TransportError::Foreign`].
     fn commit(&mut self, slot: WriteSlot, bytes: usize, record: Record) -> TransportResult<()>;
 
-    /// Sends a message from where it lies, which is not a slot of this transport's, without copying
-    /// it first. False if that is not possible, or not now; then nothing was sent, and a slot is the
-    /// way. Streams can, because the kernel copies anyway; in memory that the peer sees it has to be
-    /// copied.
+    /// Sends a message from where it lies, which is not a slot of this transport's, without
+    /// copying it first. False if that is not possible, or not now; then nothing was sent, and a
+    /// slot is the way. Streams can, because the kernel copies anyway; into memory that the peer
+    /// sees it has to be copied.
     ///
     /// # Errors
     /// As [`Transport::acquire_write`].
