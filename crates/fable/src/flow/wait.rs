@@ -70,6 +70,10 @@ impl Core {
     pub(super) fn sleep(&self, direction: Direction, deadline: Option<Instant>) -> Result<()> {
         let mut state = self.state.borrow_mut();
         let all_is_sent = self.flush_all(&mut state)?;
+        if direction == Direction::Read && state.awaited.is_some() && !state.ahead.is_empty() {
+            // The awaited path has just come out of the mailbox, whose bell is silent again.
+            return Ok(());
+        }
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let limit = [left, self.drain_limit(&state)].into_iter().flatten().min();
         let path = match direction {
