@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 use libc::pid_t;
 
-use crate::statistics::{self, Why};
+use crate::statistics::Why;
 use crate::{real, settings, table};
 
 type List = *const *const c_char;
@@ -12,9 +12,10 @@ type List = *const *const c_char;
 /// Before another program gets this process's descriptors: it finds plain TCP.
 extern "C" fn executing() {
     for fd in table::connections(0, c_int::MAX) {
-        if !table::closes_on_exec(fd)
-            && let Some(connection) = table::connection(fd)
-        {
+        let Some(connection) = table::connection(fd) else { continue };
+        if table::closes_on_exec(fd) {
+            connection.finish_sending(fd);
+        } else {
             connection.leave(fd, Why::Execute);
         }
     }
@@ -196,7 +197,7 @@ unsafe extern "C" fn unshare(flags: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _exit(status: c_int) -> ! {
-    statistics::finish();
+    crate::finish();
     // SAFETY: as above; it does not return.
     unsafe {
         real::exit_now(status);

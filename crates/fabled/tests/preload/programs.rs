@@ -7,8 +7,8 @@ use std::process::Stdio;
 
 use crate::support::{Guard, Runner, compile, shared_sum};
 
-fn scenario(name: &str) {
-    let program = compile("scenarios");
+fn scenario(file: &str, name: &str) {
+    let program = compile(file);
     for seed in ["2", "3"] {
         let runner = Runner::new();
         let mut command = runner.command(&[]);
@@ -20,15 +20,15 @@ fn scenario(name: &str) {
 }
 
 macro_rules! scenarios {
-    ($($function:ident = $name:literal;)*) => {$(
+    ($file:literal: $($function:ident = $name:literal;)*) => {$(
         #[test]
         fn $function() {
-            scenario($name);
+            scenario($file, $name);
         }
     )*};
 }
 
-scenarios! {
+scenarios! { "scenarios":
     blocking_calls_move_every_byte = "blocking";
     a_half_closed_connection_goes_on_the_other_way = "half-close";
     what_a_killed_peer_wrote_is_read_before_the_end = "peer-death";
@@ -41,6 +41,17 @@ scenarios! {
     duplicates_are_one_connection = "duplicates";
     all_ways_of_reading_agree = "reading";
     a_full_ring_is_not_writable = "full";
+}
+
+// An end goes back to TCP with bytes unread: they come, or the connection is reset.
+scenarios! { "leaving":
+    a_late_option_loses_nothing_of_a_killed_peer = "option";
+    urgent_data_to_a_killed_peer_lose_nothing = "urgent";
+    executing_after_the_peer_was_killed_shows_no_good_end = "killed-before";
+    a_peer_killed_before_sending_again_makes_no_good_end = "killed-after";
+    a_stopped_peer_sends_again_in_order = "stopped";
+    a_closing_peer_sends_again_first = "closed";
+    executing_after_a_half_close_shows_no_good_end = "half-closed";
 }
 
 fn stress(way: &str, leaves: &str, options: &[&str]) {
