@@ -21,15 +21,6 @@ extern "C" fn executing() {
     }
 }
 
-/// As [`executing`], for a shell: it uses the first three descriptors.
-fn executing_shell() {
-    for fd in 0..3 {
-        if let Some(connection) = table::connection(fd) {
-            connection.leave(fd, Why::Execute);
-        }
-    }
-}
-
 /// A child of vfork(2) would change our table with its parent's memory; fork(2) may stand for it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn vfork() -> pid_t {
@@ -165,14 +156,14 @@ unsafe extern "C" fn posix_spawn_file_actions_adddup2(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    executing_shell();
+    executing();
     // SAFETY: as above.
     unsafe { real::system(command) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
-    executing_shell();
+    executing();
     // SAFETY: as above.
     unsafe { real::popen(command, mode) }
 }

@@ -43,6 +43,17 @@ scenarios! { "scenarios":
     a_full_ring_is_not_writable = "full";
 }
 
+// Ways to listen, to wait and to inherit.
+scenarios! { "ways":
+    connections_over_ipv6 = "six";
+    an_ipv4_client_at_an_ipv6_listener = "mapped";
+    a_set_in_a_set_reports_the_exact_stream = "nested";
+    exclusive_waiting_reports_the_exact_stream = "exclusive";
+    a_polled_set_reports_the_exact_stream = "polled-set";
+    system_calls_by_number_find_the_exact_stream = "system-calls";
+    a_shell_writes_to_an_inherited_connection = "inherited";
+}
+
 // An end goes back to TCP with bytes unread: they come, or the connection is reset.
 scenarios! { "leaving":
     a_late_option_loses_nothing_of_a_killed_peer = "option";
@@ -52,6 +63,29 @@ scenarios! { "leaving":
     a_stopped_peer_sends_again_in_order = "stopped";
     a_closing_peer_sends_again_first = "closed";
     executing_after_a_half_close_shows_no_good_end = "half-closed";
+}
+
+#[test]
+fn one_port_is_served_by_several_processes() {
+    let program = compile("ways");
+    let runner = Runner::new();
+    let mut command = runner.command(&[]);
+    command.arg(program.path()).args(["shared-port", "2"]);
+    assert!(Guard::spawn(&mut command).wait().success());
+    assert_eq!(shared_sum(&runner.statistics(), "connected"), 24);
+}
+
+#[test]
+fn one_end_alone_stays_plain() {
+    let program = compile("ways");
+    for seed in ["2", "3"] {
+        let runner = Runner::new();
+        let mut command = runner.command(&[]);
+        command.arg(program.path()).args(["one-end", seed]);
+        assert!(Guard::spawn(&mut command).wait().success(), "seed {seed}");
+        assert_eq!(shared_sum(&runner.statistics(), "accepted"), 0);
+        assert_eq!(shared_sum(&runner.statistics(), "connected"), 0);
+    }
 }
 
 fn stress(way: &str, leaves: &str, options: &[&str]) {
