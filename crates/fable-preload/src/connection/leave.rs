@@ -49,7 +49,10 @@ impl Connection {
             self.give_up_outgoing(fd, page::DRAINS);
             let mode = &self.theirs().outgoing.mode;
             let order = (Ordering::AcqRel, Ordering::Acquire);
-            let _ = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
+            let forbidden = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
+            if forbidden.is_ok() {
+                own.incoming.store(AFTER, Ordering::Relaxed);
+            }
         }
         crate::epoll::nudge(self);
         for _ in 0..PEER_TURNS {
