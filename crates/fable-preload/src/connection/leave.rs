@@ -24,7 +24,7 @@ use crate::sys::{self, Errno, Result};
 
 /// How long to wait for a peer that has something to send again, in milliseconds.
 const PEER_TURNS: u32 = 1_000;
-/// How long to wait for a doorbell that is on its way, either way, in milliseconds.
+/// How long to wait for a doorbell that is on its way, in milliseconds.
 const DOORBELL_TURNS: u32 = 1_000;
 
 impl Connection {
@@ -55,7 +55,8 @@ impl Connection {
             }
         }
         crate::epoll::nudge(self);
-        for _ in 0..PEER_TURNS {
+        let turns = if matches!(why, Why::Option) { 1 } else { PEER_TURNS };
+        for _ in 0..turns {
             if !self.is_resending() {
                 return Ok(());
             }
@@ -130,15 +131,13 @@ impl Connection {
         if warns {
             self.ring_now(fd);
         }
-        let paid = sys::wait_until(DOORBELL_TURNS, || self.pay(fd) != Err(Errno(libc::EAGAIN)));
-        if !paid {
-            // The peer counts on doorbells that it will not get.
-            self.break_off(fd);
-        }
         let end = get(&own.written);
         mine.outgoing.returned_at.store(end.wrapping_add(1).max(1), Ordering::Release);
-        self.restore_options(fd);
-        own.outgoing.store(AFTER, Ordering::Relaxed);
+        // Doorbells that find no room come behind what the peer has still to read, before anything
+        // that goes through TCP; then nothing is to be sent again.
+        own.resend_from.store(end, Ordering::Relaxed);
+        own.outgoing.store(RESENDING, Ordering::Relaxed);
+        self.resend_locked(fd);
         fence(Ordering::SeqCst);
         warns
     }

@@ -53,7 +53,7 @@ impl Connection {
     /// time, socket(7)).
     pub(super) fn end_with_reset(&self, fd: c_int) {
         let before = sys::linger(fd);
-        for (word, value) in self.own().linger.iter().zip([before.l_onoff, before.l_linger]) {
+        for (word, value) in self.own().linger.iter().zip([1, before.l_onoff, before.l_linger]) {
             word.store(value as u32, Ordering::Relaxed);
         }
         sys::set_linger(fd, libc::linger { l_onoff: 1, l_linger: 0 });
@@ -61,9 +61,8 @@ impl Connection {
 
     /// Ends [`Connection::end_with_reset`].
     pub(super) fn end_as_asked(&self, fd: c_int) {
-        let now = sys::linger(fd);
-        if now.l_onoff != 0 && now.l_linger == 0 {
-            let [on, time] = &self.own().linger;
+        let [armed, on, time] = &self.own().linger;
+        if armed.swap(0, Ordering::Relaxed) != 0 {
             let (on, time) = (on.load(Ordering::Relaxed), time.load(Ordering::Relaxed));
             sys::set_linger(fd, libc::linger { l_onoff: on as c_int, l_linger: time as c_int });
         }
