@@ -105,7 +105,7 @@ impl Connection {
         }
     }
 
-    /// From here on this end sends through TCP only. Whether a last doorbell lies at the peer, which
+    /// From here on this end sends through TCP only. Whether a last doorbell is at the peer, which
     /// keeps it until it has begun to send again what this end leaves behind: so its death before
     /// that resets the connection.
     fn give_up_outgoing(&self, fd: c_int, how: u32) -> bool {
