@@ -47,9 +47,10 @@ extern "C" fn start() {
 }
 
 /// Runs when the program ends by itself: what lies in sockets unread would reset the connections.
-extern "C" fn finish() {
+pub(crate) extern "C" fn finish() {
     for fd in table::connections(0, i32::MAX) {
         if let Some(connection) = table::connection(fd) {
+            connection.finish_sending(fd);
             connection.tidy(fd);
         }
     }

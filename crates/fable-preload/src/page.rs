@@ -30,6 +30,13 @@ pub(crate) const RING: u32 = 1;
 /// Its receiver has seen to it that the sender will not.
 pub(crate) const FORBIDDEN: u32 = 2;
 
+/// A receiver takes from its ring.
+pub(crate) const STAYS: u32 = 0;
+/// It takes nothing more; what it has not taken is to be sent again through TCP.
+pub(crate) const LEAVES: u32 = 1;
+/// It takes all that was written, but nothing more is to be written.
+pub(crate) const DRAINS: u32 = 2;
+
 /// The side that connected, and the side that accepted.
 pub(crate) const CLIENT: usize = 0;
 /// See [`CLIENT`].
@@ -59,8 +66,7 @@ pub(crate) struct Incoming {
     pub(crate) read: AtomicU64,
     /// Ring the doorbell when there is something to read.
     pub(crate) sleeping: AtomicU32,
-    /// This side goes back to TCP; it takes nothing more from the ring, and what it has not
-    /// taken is to be sent again through TCP.
+    /// [`STAYS`], [`LEAVES`] or [`DRAINS`]: how this side goes back to TCP.
     pub(crate) leaving: AtomicU32,
     /// The processor this side was last seen on, plus one.
     pub(crate) processor: AtomicU32,

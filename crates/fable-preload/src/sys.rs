@@ -75,6 +75,17 @@ pub(crate) fn nap(timeout_ms: c_int) {
     unsafe { real::poll(core::ptr::null_mut(), 0, timeout_ms) };
 }
 
+/// Asks every millisecond, so many times; whether the answer was yes.
+pub(crate) fn wait_until(turns: u32, is_done: impl Fn() -> bool) -> bool {
+    for _ in 0..turns {
+        if is_done() {
+            return true;
+        }
+        nap(1);
+    }
+    false
+}
+
 /// An option of a socket whose value is a number.
 pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Result<c_int> {
     let mut value: c_int = 0;
@@ -93,6 +104,46 @@ pub(crate) fn time_limit_ns(fd: c_int, name: c_int) -> u64 {
     // SAFETY: `value` has the size that is announced.
     unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, to, &mut size) };
     (value.tv_sec as u64).saturating_mul(1_000_000_000) + value.tv_usec as u64 * 1_000
+}
+
+/// SO_LINGER of a socket.
+pub(crate) fn linger(fd: c_int) -> libc::linger {
+    let mut value = libc::linger { l_onoff: 0, l_linger: 0 };
+    let mut size = size_of::<libc::linger>() as libc::socklen_t;
+    let to: *mut c_void = (&raw mut value).cast();
+    // SAFETY: `value` has the size that is announced.
+    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, to, &mut size) };
+    value
+}
+
+/// Sets SO_LINGER.
+pub(crate) fn set_linger(fd: c_int, value: libc::linger) {
+    set_option(fd, libc::SO_LINGER, &value);
+}
+
+/// Lets the socket take so many bytes more, as far as the system allows it.
+pub(crate) fn widen_send_buffer(fd: c_int, bytes: u64) {
+    let bytes = bytes.min(1 << 29) as c_int;
+    if !set_option(fd, libc::SO_SNDBUFFORCE, &bytes) {
+        set_option(fd, libc::SO_SNDBUF, &bytes);
+    }
+}
+
+fn set_option<T>(fd: c_int, name: c_int, value: &T) -> bool {
+    let from = core::ptr::from_ref(value).cast();
+    let size = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` has the size that is announced.
+    unsafe { real::setsockopt(fd, libc::SOL_SOCKET, name, from, size) == 0 }
+}
+
+/// Resets a connection: the peer, and whoever has the socket at this end, get ECONNRESET, not an
+/// end of stream (connect(2) to no address).
+pub(crate) fn reset(fd: c_int) {
+    // SAFETY: plain data, for which zeros are valid.
+    let mut nowhere: libc::sockaddr = unsafe { core::mem::zeroed() };
+    nowhere.sa_family = libc::AF_UNSPEC as libc::sa_family_t;
+    // SAFETY: the address has the size that is announced.
+    unsafe { real::connect(fd, &nowhere, size_of::<libc::sockaddr>() as libc::socklen_t) };
 }
 
 /// Whether the descriptor's file has O_NONBLOCK.

@@ -77,10 +77,14 @@ impl Connection {
         let mut trash = [0_u8; 64];
         loop {
             let counted = theirs.doorbells.load(Ordering::Acquire);
-            let due = counted.wrapping_sub(get(&own.discarded));
+            let mut due = counted.wrapping_sub(get(&own.discarded));
             if due > u64::MAX / 2 {
                 return Err(self.fail(fd));
             }
+            if due == 1 && self.owes() {
+                return Ok(Stream::Open);
+            }
+            due -= u64::from(due > 0 && self.owes());
             // A doorbell is left to the thread that sleeps for it: the byte is what wakes it.
             let sleepers = own.asleep.load(Ordering::Relaxed) > 0;
             if due > 0 && !sleepers {
@@ -104,6 +108,14 @@ impl Connection {
                 Err(errno) => return Err(self.broken(errno)),
             }
         }
+    }
+
+    /// Whether the peer has left and waits for what is to be sent again. The last doorbell stays
+    /// where it is until that has begun: the kernel resets a connection that ends with bytes unread
+    /// (RFC 1122, 4.2.2.13), so the death of this process does not look like a good end.
+    pub(super) fn owes(&self) -> bool {
+        self.own().outgoing.load(Ordering::Relaxed) == INSIDE
+            && self.theirs().incoming.leaving.load(Ordering::Acquire) == crate::page::LEAVES
     }
 
     /// The stream ended with an error, which the kernel tells only once.

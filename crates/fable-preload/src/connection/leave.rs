@@ -1,37 +1,78 @@
 //! The way out: back to plain TCP in mid-connection, for good.
 //!
-//! This end stops taking from its incoming ring; the position where it stopped is in the page, and
-//! the peer sends what lies behind it through TCP, before anything else. Afterwards nothing of this
-//! process is needed for the descriptor any more: a program that is executed with it, or another
-//! process that is given it, finds the exact stream.
+//! There are two ways. Who only wants to send something that a ring cannot carry *withdraws*: its
+//! own bytes go through TCP from now on, and what the peer has written it still reads from memory,
+//! to the end, whatever becomes of the peer.
+//!
+//! Who cannot look at memory any more *leaves* (the descriptor goes to another program or process,
+//! or is read behind our back): it stops taking from its incoming ring at a position that is in the
+//! page, and the peer sends what lies behind it through TCP, before anything else. Afterwards
+//! nothing of this process is needed for the descriptor: whoever has it finds the exact stream.
+//! Only the peer can put bytes into its stream; so where it cannot any more, because it is dead or
+//! has shut its side, or dies before it has done so, the connection is reset. A stream that ends
+//! well is whole.
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
 
 use super::Connection;
+use super::doorbell::Stream;
 use super::own::{AFTER, BEFORE, INSIDE, RESENDING, get};
 use crate::page;
 use crate::statistics::{self, Why};
-use crate::sys;
+use crate::sys::{self, Errno, Result};
 
-/// How long to wait for a peer that has something to send again.
+/// How long to wait for a peer that has something to send again, in milliseconds.
 const PEER_TURNS: u32 = 1_000;
-/// How long to wait for a doorbell that is on its way.
-const DOORBELL_TURNS: u32 = 100;
+/// How long to wait for a doorbell that is on its way, in milliseconds.
+const DOORBELL_TURNS: u32 = 1_000;
 
 impl Connection {
-    /// Goes back to TCP, because of something that a ring cannot do.
+    /// Sends through TCP from now on, because of something that a ring cannot carry.
+    ///
+    /// # Errors
+    /// EAGAIN, if a peer that left has not yet taken what comes before.
+    pub(crate) fn withdraw(&self, fd: c_int, why: Why) -> Result<()> {
+        let _keep = sys::KeepErrno::new();
+        if !self.progress(fd)? {
+            return Ok(());
+        }
+        let own = self.own();
+        if own.outgoing.load(Ordering::Relaxed) == BEFORE {
+            self.leave(fd, why);
+            return Ok(());
+        }
+        if let (Some(_reader), Some(_writer)) = (own.reader.take(), own.writer.take())
+            && own.outgoing.load(Ordering::Relaxed) == INSIDE
+        {
+            statistics::count(why);
+            self.give_up_outgoing(fd, page::DRAINS);
+            let mode = &self.theirs().outgoing.mode;
+            let order = (Ordering::AcqRel, Ordering::Acquire);
+            let forbidden = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
+            if forbidden.is_ok() {
+                own.incoming.store(AFTER, Ordering::Relaxed);
+            }
+        }
+        crate::epoll::nudge(self);
+        let turns = if matches!(why, Why::Option) { 1 } else { PEER_TURNS };
+        for _ in 0..turns {
+            if !self.is_resending() {
+                return Ok(());
+            }
+            self.resend(fd)?;
+            sys::poll_one(fd, libc::POLLOUT, 1);
+        }
+        Err(Errno(libc::EAGAIN))
+    }
+
+    /// Goes back to TCP, because memory will not be looked at any more.
     pub(crate) fn leave(&self, fd: c_int, why: Why) {
         let _keep = sys::KeepErrno::new();
         let own = self.own();
         // An acceptance that was not seen yet: only from the ring's side can a sleeping peer be
         // woken.
         let _ = self.progress(fd);
-        let peer_leaves = self.theirs().incoming.leaving.load(Ordering::Acquire) != 0;
-        if peer_leaves && matches!(why, Why::Option) && self.progress(fd).is_ok() {
-            // Both directions go back to TCP already; what is in the ring is still ours to read.
-            return;
-        }
         if let (Some(_reader), Some(_writer)) = (own.reader.take(), own.writer.take())
             && !own.has_left()
         {
@@ -50,105 +91,132 @@ impl Connection {
             return;
         }
         statistics::count(why);
+        let was_inside = self.own().outgoing.load(Ordering::Relaxed) == INSIDE;
         self.ask_no_more(&self.mine().incoming.sleeping);
         self.ask_no_more(&self.mine().outgoing.starved);
-        self.give_up_outgoing(fd);
+        let warned = self.give_up_outgoing(fd, page::LEAVES);
         let mode = &self.theirs().outgoing.mode;
         let forbidden = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
-        let inside = forbidden.is_err() && self.take_out_doorbells(fd);
-        self.settle(fd, inside);
+        if forbidden.is_err() {
+            self.take_out_doorbells(fd);
+        }
+        if !self.own().has_failed() && !self.settle(fd, was_inside, warned) {
+            self.break_off(fd);
+        }
     }
 
-    /// From here on this end sends through TCP only.
-    fn give_up_outgoing(&self, fd: c_int) {
+    /// From here on this end sends through TCP only. Whether a last doorbell is at the peer, which
+    /// keeps it until it has begun to send again what this end leaves behind: so its death before
+    /// that resets the connection.
+    fn give_up_outgoing(&self, fd: c_int, how: u32) -> bool {
         let own = self.own();
-        let mine = self.mine();
-        if own.outgoing.load(Ordering::Relaxed) == INSIDE {
-            // The peer may sleep, and is to come and see; afterwards no doorbell follows.
-            mine.incoming.leaving.store(1, Ordering::SeqCst);
-            self.ring(fd, &self.theirs().incoming.sleeping);
-            self.ring(fd, &self.theirs().outgoing.starved);
-            for _ in 0..DOORBELL_TURNS {
-                if self.pay(fd).is_ok() {
-                    break;
-                }
-                sys::nap(1);
-            }
-            let end = get(&own.written);
-            mine.outgoing.returned_at.store(end.wrapping_add(1).max(1), Ordering::Release);
-            self.restore_options(fd);
-        } else {
+        let (mine, theirs) = (self.mine(), self.theirs());
+        mine.incoming.leaving.store(how, Ordering::SeqCst);
+        if own.outgoing.load(Ordering::Relaxed) != INSIDE {
             if own.outgoing.load(Ordering::Relaxed) == BEFORE {
                 mine.outgoing.mode.store(page::FORBIDDEN, Ordering::Release);
             }
-            mine.incoming.leaving.store(1, Ordering::SeqCst);
+            if own.outgoing.load(Ordering::Relaxed) != RESENDING {
+                own.outgoing.store(AFTER, Ordering::Relaxed);
+            }
+            fence(Ordering::SeqCst);
+            return false;
         }
-        if own.outgoing.load(Ordering::Relaxed) != RESENDING {
-            own.outgoing.store(AFTER, Ordering::Relaxed);
+        // The peer may sleep, and is to come and see; afterwards no doorbell follows.
+        self.ring(fd, &theirs.incoming.sleeping);
+        self.ring(fd, &theirs.outgoing.starved);
+        // A peer that leaves at the same time does not expect what it did not ask for.
+        let warns =
+            how == page::LEAVES && theirs.incoming.leaving.load(Ordering::SeqCst) == page::STAYS;
+        if warns {
+            self.ring_now(fd);
         }
+        let end = get(&own.written);
+        mine.outgoing.returned_at.store(end.wrapping_add(1).max(1), Ordering::Release);
+        // Doorbells that find no room come behind what the peer has still to read, before anything
+        // that goes through TCP; then nothing is to be sent again.
+        own.resend_from.store(end, Ordering::Relaxed);
+        own.outgoing.store(RESENDING, Ordering::Relaxed);
+        self.resend_locked(fd);
         fence(Ordering::SeqCst);
+        warns
     }
 
-    /// Waits for the doorbells that are still to come, which nobody could take out later. Whether
-    /// the incoming direction is in its ring.
-    fn take_out_doorbells(&self, fd: c_int) -> bool {
+    /// Waits for the doorbells that are still to come, which nobody could take out later.
+    fn take_out_doorbells(&self, fd: c_int) {
         let own = self.own();
         let incoming = own.incoming.load(Ordering::Relaxed);
         if incoming == AFTER {
-            return false;
+            return;
         }
         if incoming == BEFORE && !matches!(self.before_ring(fd), Ok(Some(0))) {
             // Bytes of the application are in front of doorbells: these could never be taken out.
             if own.asked.load(Ordering::Relaxed) > 0 {
                 self.break_off(fd);
             }
-            return false;
+            return;
         }
         own.incoming.store(INSIDE, Ordering::Relaxed);
-        for _ in 0..DOORBELL_TURNS {
-            let returned = self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0;
-            let failed =
-                if returned { self.finish_return(fd).is_err() } else { self.discard(fd).is_err() };
-            if failed || get(&own.discarded) >= own.asked.load(Ordering::Relaxed) {
-                break;
+        let theirs = self.theirs();
+        let out = sys::wait_until(DOORBELL_TURNS, || {
+            // A peer that leaves, too, may ring unasked until it says that it has returned.
+            let peer_leaves = theirs.incoming.leaving.load(Ordering::SeqCst) != page::STAYS;
+            if theirs.outgoing.returned_at.load(Ordering::Acquire) != 0 {
+                return self.finish_return(fd) != Ok(false);
             }
-            sys::nap(1);
+            match self.discard(fd) {
+                Ok(Stream::Ended) | Err(_) => true,
+                Ok(Stream::Open) => {
+                    !peer_leaves && get(&own.discarded) >= own.asked.load(Ordering::Relaxed)
+                }
+            }
+        });
+        if !out {
+            self.break_off(fd);
         }
-        true
     }
 
-    /// Waits until the peer knows what to send again. If the peer leaves, too, each sends again
-    /// what the other did not take; a peer that left before cannot, and then the connection has to
-    /// end.
-    fn settle(&self, fd: c_int, inside: bool) {
+    /// Waits until the peer knows what to send again; `false` if it never will. If the peer leaves,
+    /// too, each sends again what the other did not take. A peer that is only slow, and was warned,
+    /// is not waited for: it sends again before anything else, or its end is a reset.
+    fn settle(&self, fd: c_int, was_inside: bool, warned: bool) -> bool {
         let own = self.own();
         let theirs = self.theirs();
         let mut answered = false;
-        let known = || {
+        let is_known = || {
             let acknowledged = get(&own.read).wrapping_add(1).max(1);
             let returned_at = theirs.outgoing.returned_at.load(Ordering::Acquire);
-            !inside || self.unread_bytes() == 0 || returned_at == acknowledged
+            self.unread_bytes() == 0 || returned_at == acknowledged
         };
         for _ in 0..PEER_TURNS {
-            if !answered && theirs.incoming.leaving.load(Ordering::SeqCst) != 0 {
+            // First the stream, then the page: who ends its stream has said before what it will do.
+            let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+            let ended = sys::poll_one(fd, libc::POLLRDHUP, 0) & gone != 0;
+            let leaving = theirs.incoming.leaving.load(Ordering::SeqCst);
+            if !answered && leaving == page::LEAVES {
                 answered = true;
-                self.answer(fd);
+                // Behind bytes that went through TCP since, nothing could be in its place.
+                if was_inside {
+                    self.answer(fd);
+                }
             }
             self.resend_locked(fd);
-            if known() && own.outgoing.load(Ordering::Relaxed) != RESENDING {
-                return;
+            if is_known() && !self.is_resending() {
+                return true;
+            }
+            let elsewhere = theirs.outgoing.returned_at.load(Ordering::Acquire) != 0;
+            if !is_known() && (ended || (elsewhere && leaving != page::LEAVES)) {
+                return is_known() && !self.is_resending();
             }
             sys::nap(1);
         }
-        if answered {
-            self.break_off(fd);
-        }
+        let unanswered = theirs.outgoing.returned_at.load(Ordering::Acquire) == 0;
+        warned && unanswered && !answered && !self.is_resending()
     }
 
     /// The peer leaves, too: what it did not take from the ring is sent again, as far as it was in
     /// it.
     fn answer(&self, fd: c_int) {
-        let own = self.own();
         let mine = &self.mine().outgoing;
         if mine.mode.load(Ordering::Relaxed) != page::RING || self.room(fd).is_err() {
             return;
@@ -158,16 +226,13 @@ impl Connection {
             // Nothing is left, or it is being sent again already.
             return;
         }
-        own.resend_from.store(read, Ordering::Relaxed);
-        own.outgoing.store(RESENDING, Ordering::Relaxed);
-        mine.returned_at.store(read.wrapping_add(1).max(1), Ordering::Release);
+        self.send_again_from(fd, read);
     }
 
-    /// An honest failure: both ends see a connection that ended.
-    fn break_off(&self, fd: c_int) {
+    /// An honest failure: both ends see a connection that was reset.
+    pub(super) fn break_off(&self, fd: c_int) {
         statistics::count(Why::Crossed);
         self.own().fail();
-        // SAFETY: no pointers.
-        unsafe { crate::real::shutdown(fd, libc::SHUT_RDWR) };
+        sys::reset(fd);
     }
 }

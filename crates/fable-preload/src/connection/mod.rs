@@ -185,8 +185,7 @@ impl Connection {
     fn fail(&self, fd: c_int) -> sys::Errno {
         self.own().fail();
         statistics::count(Why::Nonsense);
-        // SAFETY: no pointers; ending the socket also tells the peer.
-        unsafe { crate::real::shutdown(fd, libc::SHUT_RDWR) };
+        sys::reset(fd);
         sys::Errno(libc::ECONNRESET)
     }
 }

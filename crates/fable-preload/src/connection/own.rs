@@ -43,6 +43,8 @@ pub(crate) struct Own {
     pub(crate) shut_write: AtomicU32,
     pub(crate) nodelay: AtomicU32,
     pub(crate) cork: AtomicU32,
+    /// While bytes are being sent again: 1, and SO_LINGER of the application.
+    pub(crate) linger: [AtomicU32; 3],
     /// Doorbells that the peer was ever asked for.
     pub(crate) asked: AtomicU64,
 }

@@ -49,6 +49,25 @@ impl Connection {
         }
     }
 
+    /// From here on the end of the connection, however it comes, is a reset (SO_LINGER with no
+    /// time, socket(7)).
+    pub(super) fn end_with_reset(&self, fd: c_int) {
+        let before = sys::linger(fd);
+        for (word, value) in self.own().linger.iter().zip([1, before.l_onoff, before.l_linger]) {
+            word.store(value as u32, Ordering::Relaxed);
+        }
+        sys::set_linger(fd, libc::linger { l_onoff: 1, l_linger: 0 });
+    }
+
+    /// Ends [`Connection::end_with_reset`].
+    pub(super) fn end_as_asked(&self, fd: c_int) {
+        let [armed, on, time] = &self.own().linger;
+        if armed.swap(0, Ordering::Relaxed) != 0 {
+            let (on, time) = (on.load(Ordering::Relaxed), time.load(Ordering::Relaxed));
+            sys::set_linger(fd, libc::linger { l_onoff: on as c_int, l_linger: time as c_int });
+        }
+    }
+
     /// The word that stands for an option of IPPROTO_TCP, while it does.
     pub(crate) fn stand_in(&self, name: c_int) -> Option<&AtomicU32> {
         let inside = self.own().outgoing.load(Ordering::Relaxed) == INSIDE;

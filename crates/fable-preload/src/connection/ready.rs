@@ -35,7 +35,7 @@ impl Connection {
         own.incoming.load(Ordering::Relaxed) == INSIDE
             && own.outgoing.load(Ordering::Relaxed) == INSIDE
             && self.theirs().outgoing.returned_at.load(Ordering::Relaxed) == 0
-            && self.theirs().incoming.leaving.load(Ordering::Relaxed) == 0
+            && self.theirs().incoming.leaving.load(Ordering::Relaxed) == crate::page::STAYS
             && !own.has_left()
     }
 
@@ -130,11 +130,15 @@ impl Connection {
         let due = self.theirs().outgoing.doorbells.load(Ordering::Acquire) != get(&own.discarded);
         if due
             && own.incoming.load(Ordering::Relaxed) == INSIDE
-            && self.theirs().outgoing.returned_at.load(Ordering::Acquire) == 0
             && let Some(_guard) = own.reader.take()
         {
+            let returned = self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0;
             // The end, or an error, is still there for who asks next.
-            let _ = self.discard(fd);
+            if !returned {
+                let _ = self.discard(fd);
+            } else if self.unread_bytes() == 0 {
+                let _ = self.finish_return(fd);
+            }
         }
     }
 

@@ -228,6 +228,9 @@ impl Connection {
                 own.incoming.store(AFTER, Ordering::Relaxed);
                 return Ok(true);
             }
+            if self.owes() {
+                return Ok(false);
+            }
             match sys::receive(fd, byte.as_mut_ptr(), 1, 0) {
                 Ok(1..) => add(&own.discarded, 1),
                 Err(Errno(libc::EAGAIN)) => return Ok(false),

@@ -10,6 +10,12 @@ use crate::page;
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
 
+/// How long a closing end waits for room for what it is to send again, in slices.
+const LAST_TURNS: u32 = 100;
+const SLICE_MS: c_int = 10;
+/// How long to wait for a peer that is about to say that it rings no more, in milliseconds.
+const LEAVING_TURNS: u32 = 100;
+
 /// What one attempt brought.
 enum Step {
     Moved,
@@ -69,7 +75,7 @@ impl Connection {
                 _ => Step::Full,
             }
         };
-        if self.theirs().incoming.leaving.load(Ordering::SeqCst) != 0 {
+        if self.theirs().incoming.leaving.load(Ordering::SeqCst) != page::STAYS {
             self.progress(fd)?;
         }
         Ok(step)
@@ -148,6 +154,9 @@ impl Connection {
         }
         let own = self.own();
         let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
+        if self.is_resending() {
+            return Err(Errno(libc::EAGAIN));
+        }
         if own.has_left()
             || own.shut_write.load(Ordering::Relaxed) != 0
             || own.outgoing.load(Ordering::Relaxed) != INSIDE
@@ -191,7 +200,7 @@ impl Connection {
             return Ok(false);
         }
         let outgoing = own.outgoing.load(Ordering::Relaxed);
-        let leaving = self.theirs().incoming.leaving.load(Ordering::Acquire) != 0;
+        let leaving = self.theirs().incoming.leaving.load(Ordering::Acquire) != page::STAYS;
         match outgoing {
             BEFORE if self.page().standing.load(Ordering::Acquire) == page::ACCEPTED => {
                 self.switch(fd)?;
@@ -236,7 +245,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The peer goes back to TCP: so do we, and what it left in the ring is sent again.
+    /// The peer goes back to TCP: so do we, and what it leaves in the ring is sent again.
     fn follow(&self, fd: c_int) -> Result<()> {
         let own = self.own();
         {
@@ -245,14 +254,62 @@ impl Connection {
                 return Ok(());
             }
             self.room(fd)?;
+            let drains = self.theirs().incoming.leaving.load(Ordering::Acquire) == page::DRAINS;
             let read = self.theirs().incoming.read.load(Ordering::Acquire);
-            set(&own.resend_from, read);
-            own.outgoing.store(RESENDING, Ordering::Relaxed);
-            let mine = &self.mine().outgoing;
-            mine.returned_at.store(read.wrapping_add(1).max(1), Ordering::Release);
+            self.send_again_from(fd, if drains { get(&own.written) } else { read });
             statistics::count(Why::Peer);
         }
         self.resend(fd)
+    }
+
+    /// The outgoing direction leaves its ring at a position; what lies behind it is to be sent
+    /// again. Until that is done this process may be killed, or exit in haste: a connection that
+    /// ends with bytes missing must not look like one that ended well, so the kernel is to reset
+    /// it. The caller holds the writer's lock.
+    pub(super) fn send_again_from(&self, fd: c_int, position: u64) {
+        let own = self.own();
+        set(&own.resend_from, position);
+        if position != get(&own.written) {
+            self.end_with_reset(fd);
+        }
+        own.outgoing.store(RESENDING, Ordering::Relaxed);
+        let mine = &self.mine().outgoing;
+        mine.returned_at.store(position.wrapping_add(1).max(1), Ordering::Release);
+    }
+
+    /// Before this end closes or shuts the stream: nothing may come between the bytes that are to
+    /// be sent again and its end. Waits at most [`LAST_TURNS`] slices for room, and then the
+    /// connection is reset.
+    pub(crate) fn finish_sending(&self, fd: c_int) {
+        if !matches!(self.progress(fd), Ok(true)) {
+            return;
+        }
+        let theirs = self.theirs();
+        if theirs.incoming.leaving.load(Ordering::Acquire) != page::STAYS {
+            // A doorbell that comes to a closed socket is answered with a reset.
+            sys::wait_until(LEAVING_TURNS, || {
+                theirs.outgoing.returned_at.load(Ordering::Acquire) != 0
+            });
+        }
+        if !self.is_resending() {
+            return;
+        }
+        sys::widen_send_buffer(fd, self.ring_bytes());
+        for _ in 0..LAST_TURNS {
+            if self.resend(fd).is_err() || !self.is_resending() {
+                return;
+            }
+            sys::poll_one(fd, libc::POLLOUT, SLICE_MS);
+        }
+        self.break_off(fd);
+    }
+
+    /// After this end has shut its stream: a peer that left just before that could not be sent
+    /// again what it left behind.
+    pub(crate) fn end_sending(&self, fd: c_int) {
+        if self.owes() && self.unsent_bytes() > 0 {
+            self.break_off(fd);
+        }
     }
 
     /// Sends again what the peer left in the ring, as far as the socket takes it.
@@ -281,6 +338,7 @@ impl Connection {
             }
         }
         own.outgoing.store(AFTER, Ordering::Relaxed);
+        self.end_as_asked(fd);
         self.restore_options(fd);
     }
 }

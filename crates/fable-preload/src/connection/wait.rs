@@ -50,7 +50,7 @@ impl Connection {
     /// Whether the peer wants something that [`Connection::progress`] does.
     pub(crate) fn has_orders(&self) -> bool {
         let outgoing = self.own().outgoing.load(Ordering::Relaxed);
-        let leaving = self.theirs().incoming.leaving.load(Ordering::Relaxed) != 0;
+        let leaving = self.theirs().incoming.leaving.load(Ordering::Relaxed) != crate::page::STAYS;
         let accepted = self.page().standing.load(Ordering::Relaxed) == crate::page::ACCEPTED;
         (outgoing == INSIDE && leaving) || (outgoing == BEFORE && accepted)
     }

@@ -12,7 +12,7 @@ pub(super) fn closing(fd: c_int) {
         epoll::closing(&connection, fd);
         // Bytes that nobody read would make a reset of the end. And what a leaving peer waits for
         // is to go out first.
-        let _ = connection.progress(fd);
+        connection.finish_sending(fd);
         connection.tidy(fd);
     }
     table::forget(fd);

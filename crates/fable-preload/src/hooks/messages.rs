@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_uint};
 
 use libc::{cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
 
+use super::answer;
 use super::transfers::{receive_many, send_many};
 use crate::statistics::Why;
 use crate::{real, table};
@@ -40,9 +41,13 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     if content.msg_controllen > 0 {
         // SAFETY: as above.
         unsafe { leave_passed(content) };
-        if let Some(connection) = table::connection(fd) {
-            connection.leave(fd, Why::Call);
+        if let Some(connection) = table::connection(fd)
+            && let Some(failure) = answer(connection.withdraw(fd, Why::Call).map(|()| None))
+        {
+            return failure;
         }
+        // SAFETY: as above.
+        return unsafe { real::sendmsg(fd, message, flags) };
     }
     // SAFETY: as above.
     unsafe {

@@ -8,23 +8,23 @@ use libc::socklen_t;
 use crate::statistics::Why;
 use crate::{real, table};
 
-/// SO_RCVLOWAT and others change when the kernel calls a socket readable, or what lies in its
-/// queue.
+/// Options that concern what comes or goes through TCP from now on.
+const LATE: [c_int; 8] = [
+    libc::SO_RCVLOWAT,
+    libc::SO_ZEROCOPY,
+    libc::SO_TIMESTAMP,
+    libc::SO_TIMESTAMPNS,
+    libc::SO_TIMESTAMPING,
+    libc::SO_ATTACH_FILTER,
+    libc::SO_ATTACH_BPF,
+    libc::SO_OOBINLINE,
+];
+
+/// SO_PEEK_OFF and others change how the stream is read altogether.
 fn is_followed(level: c_int, name: c_int) -> bool {
-    const LATE: [c_int; 9] = [
-        libc::SO_RCVLOWAT,
-        libc::SO_ZEROCOPY,
-        libc::SO_PEEK_OFF,
-        libc::SO_TIMESTAMP,
-        libc::SO_TIMESTAMPNS,
-        libc::SO_TIMESTAMPING,
-        libc::SO_ATTACH_FILTER,
-        libc::SO_ATTACH_BPF,
-        libc::SO_OOBINLINE,
-    ];
     const TCP_REPAIR_OPTIONS: c_int = 22;
     match level {
-        libc::SOL_SOCKET => !LATE.contains(&name),
+        libc::SOL_SOCKET => name != libc::SO_PEEK_OFF,
         libc::IPPROTO_TCP => !matches!(
             name,
             libc::TCP_ULP | libc::TCP_REPAIR | TCP_REPAIR_OPTIONS | libc::TCP_MD5SIG
@@ -45,6 +45,12 @@ unsafe extern "C" fn setsockopt(
     if !is_followed(level, name) {
         if let Some(connection) = table::connection(fd) {
             connection.leave(fd, Why::Option);
+        }
+        table::refuse(fd);
+    } else if level == libc::SOL_SOCKET && LATE.contains(&name) {
+        if let Some(connection) = table::connection(fd) {
+            // What is to be sent again goes on being sent; nothing is written here.
+            let _ = connection.withdraw(fd, Why::Option);
         }
         table::refuse(fd);
     }

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 use libc::pid_t;
 
-use crate::statistics::{self, Why};
+use crate::statistics::Why;
 use crate::{real, settings, table};
 
 type List = *const *const c_char;
@@ -12,18 +12,10 @@ type List = *const *const c_char;
 /// Before another program gets this process's descriptors: it finds plain TCP.
 extern "C" fn executing() {
     for fd in table::connections(0, c_int::MAX) {
-        if !table::closes_on_exec(fd)
-            && let Some(connection) = table::connection(fd)
-        {
-            connection.leave(fd, Why::Execute);
-        }
-    }
-}
-
-/// As [`executing`], for a shell: it uses the first three descriptors.
-fn executing_shell() {
-    for fd in 0..3 {
-        if let Some(connection) = table::connection(fd) {
+        let Some(connection) = table::connection(fd) else { continue };
+        if table::closes_on_exec(fd) {
+            connection.finish_sending(fd);
+        } else {
             connection.leave(fd, Why::Execute);
         }
     }
@@ -164,14 +156,14 @@ unsafe extern "C" fn posix_spawn_file_actions_adddup2(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    executing_shell();
+    executing();
     // SAFETY: as above.
     unsafe { real::system(command) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
-    executing_shell();
+    executing();
     // SAFETY: as above.
     unsafe { real::popen(command, mode) }
 }
@@ -196,7 +188,7 @@ unsafe extern "C" fn unshare(flags: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _exit(status: c_int) -> ! {
-    statistics::finish();
+    crate::finish();
     // SAFETY: as above; it does not return.
     unsafe {
         real::exit_now(status);

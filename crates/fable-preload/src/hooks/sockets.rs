@@ -85,9 +85,10 @@ unsafe extern "C" fn accept4(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    if let Some(connection) = table::connection(fd) {
+    let connection = table::connection(fd);
+    if let Some(connection) = &connection {
         // The end of the stream is to come behind all that was written.
-        let _ = connection.progress(fd);
+        connection.finish_sending(fd);
         let own = connection.own();
         if how != libc::SHUT_RD {
             own.shut_write.store(1, Ordering::Relaxed);
@@ -97,5 +98,12 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         }
     }
     // SAFETY: as above.
-    unsafe { real::shutdown(fd, how) }
+    let result = unsafe { real::shutdown(fd, how) };
+    if result == 0
+        && how != libc::SHUT_RD
+        && let Some(connection) = &connection
+    {
+        connection.end_sending(fd);
+    }
+    result
 }

@@ -41,8 +41,7 @@ pub(super) fn send_one(
 ) -> Option<ssize_t> {
     let connection = table::connection(fd)?;
     if flags & KERNEL_SENDS != 0 {
-        connection.leave(fd, Why::Call);
-        return None;
+        return answer(connection.withdraw(fd, Why::Call).map(|()| None));
     }
     let entry = iovec { iov_base: from.cast_mut(), iov_len: length };
     // SAFETY: one entry is given; the buffer is the application's and is only read.
@@ -81,8 +80,7 @@ pub(super) unsafe fn send_many(
 ) -> Option<ssize_t> {
     let connection = table::connection(fd)?;
     if flags & KERNEL_SENDS != 0 || count > 1024 {
-        connection.leave(fd, Why::Call);
-        return None;
+        return answer(connection.withdraw(fd, Why::Call).map(|()| None));
     }
     // SAFETY: promised by the caller.
     let mut cursor = unsafe { Cursor::new(list, count) };
@@ -241,8 +239,7 @@ unsafe extern "C" fn sendto(
 unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Option<ssize_t> {
     let connection = table::connection(to)?;
     if offset.is_null() || !connection.own().is_nonblocking() {
-        connection.leave(to, Why::Call);
-        return None;
+        return answer(connection.withdraw(to, Why::Call).map(|()| None));
     }
     let mut moved = 0;
     while moved < count {
@@ -253,10 +250,7 @@ unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
         drop(keep);
         match result {
             Ok(None) if moved == 0 => {
-                if table::connection(to).is_some() {
-                    connection.leave(to, Why::Call);
-                }
-                return None;
+                return answer(connection.withdraw(to, Why::Call).map(|()| None));
             }
             Err(_) | Ok(None) if moved > 0 => break,
             Ok(Some(0)) => break,
@@ -306,7 +300,11 @@ unsafe extern "C" fn splice(
     flags: c_uint,
 ) -> ssize_t {
     leave(from);
-    leave(to);
+    if let Some(connection) = table::connection(to)
+        && let Some(failure) = answer(connection.withdraw(to, Why::Call).map(|()| None))
+    {
+        return failure;
+    }
     // SAFETY: as above.
     unsafe { real::splice(from, from_at, to, to_at, length, flags) }
 }

@@ -44,13 +44,18 @@ enum Question {
 
 /// What shells say of a command that cannot be executed.
 const CANNOT_EXECUTE: u8 = 126;
+/// What shells say of a command that is not there.
+const NOT_FOUND: u8 = 127;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match &cli.command {
         Command::Run(options) => match run::run(options) {
             Ok(never) => match never {},
-            Err(error) => fail(&error, ExitCode::from(CANNOT_EXECUTE)),
+            Err(error) => {
+                let code = if error.is_not_found() { NOT_FOUND } else { CANNOT_EXECUTE };
+                fail(&error, ExitCode::from(code))
+            }
         },
         Command::Ask(question) => match ask(question, cli.socket) {
             Ok(()) => ExitCode::SUCCESS,

@@ -69,6 +69,14 @@ pub enum RunError {
     NoProgram,
 }
 
+impl RunError {
+    /// Whether the program is not there, as opposed to one that cannot be executed.
+    pub fn is_not_found(&self) -> bool {
+        let RunError::Execute { source, .. } = self else { return false };
+        source.kind() == std::io::ErrorKind::NotFound
+    }
+}
+
 /// Executes the program in place of this process; returns only if that fails.
 ///
 /// A program that cannot be helped (see [`Obstacle`]) is executed all the same, without the

@@ -51,6 +51,22 @@ fn a_missing_program_is_an_error() {
     let runner = Runner::new();
     let mut command = runner.command(&[]);
     let status = Guard::spawn(command.arg("/no/such/program").stderr(Stdio::null())).wait();
+    assert_eq!(status.code(), Some(127));
+    let mut command = runner.command(&[]);
+    let status = Guard::spawn(command.arg("/etc/passwd").stderr(Stdio::null())).wait();
     assert_eq!(status.code(), Some(126));
     assert_eq!(shared_sum(&runner.statistics(), "accepted"), 0);
+}
+
+#[test]
+fn scripts_exit_with_their_status_and_keep_other_preloaded_libraries() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("script");
+    std::fs::write(&script, "#!/bin/sh\necho \"$LD_PRELOAD\"\nexit 9\n").unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let other = crate::support::library().to_str().unwrap();
+    let runner = Runner::new();
+    let output = runner.command(&[]).env("LD_PRELOAD", other).arg(&script).output().unwrap();
+    assert_eq!(output.status.code(), Some(9));
+    assert!(String::from_utf8(output.stdout).unwrap().trim().ends_with(&format!(":{other}")));
 }

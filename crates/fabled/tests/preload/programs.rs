@@ -7,8 +7,8 @@ use std::process::Stdio;
 
 use crate::support::{Guard, Runner, compile, shared_sum};
 
-fn scenario(name: &str) {
-    let program = compile("scenarios");
+fn scenario(file: &str, name: &str) {
+    let program = compile(file);
     for seed in ["2", "3"] {
         let runner = Runner::new();
         let mut command = runner.command(&[]);
@@ -20,15 +20,15 @@ fn scenario(name: &str) {
 }
 
 macro_rules! scenarios {
-    ($($function:ident = $name:literal;)*) => {$(
+    ($file:literal: $($function:ident = $name:literal;)*) => {$(
         #[test]
         fn $function() {
-            scenario($name);
+            scenario($file, $name);
         }
     )*};
 }
 
-scenarios! {
+scenarios! { "scenarios":
     blocking_calls_move_every_byte = "blocking";
     a_half_closed_connection_goes_on_the_other_way = "half-close";
     what_a_killed_peer_wrote_is_read_before_the_end = "peer-death";
@@ -41,6 +41,51 @@ scenarios! {
     duplicates_are_one_connection = "duplicates";
     all_ways_of_reading_agree = "reading";
     a_full_ring_is_not_writable = "full";
+}
+
+// Ways to listen, to wait and to inherit.
+scenarios! { "ways":
+    connections_over_ipv6 = "six";
+    an_ipv4_client_at_an_ipv6_listener = "mapped";
+    a_set_in_a_set_reports_the_exact_stream = "nested";
+    exclusive_waiting_reports_the_exact_stream = "exclusive";
+    a_polled_set_reports_the_exact_stream = "polled-set";
+    system_calls_by_number_find_the_exact_stream = "system-calls";
+    a_shell_writes_to_an_inherited_connection = "inherited";
+}
+
+// An end goes back to TCP with bytes unread: they come, or the connection is reset.
+scenarios! { "leaving":
+    a_late_option_loses_nothing_of_a_killed_peer = "option";
+    urgent_data_to_a_killed_peer_lose_nothing = "urgent";
+    executing_after_the_peer_was_killed_shows_no_good_end = "killed-before";
+    a_peer_killed_before_sending_again_makes_no_good_end = "killed-after";
+    a_stopped_peer_sends_again_in_order = "stopped";
+    a_closing_peer_sends_again_first = "closed";
+    executing_after_a_half_close_shows_no_good_end = "half-closed";
+}
+
+#[test]
+fn one_port_is_served_by_several_processes() {
+    let program = compile("ways");
+    let runner = Runner::new();
+    let mut command = runner.command(&[]);
+    command.arg(program.path()).args(["shared-port", "2"]);
+    assert!(Guard::spawn(&mut command).wait().success());
+    assert_eq!(shared_sum(&runner.statistics(), "connected"), 24);
+}
+
+#[test]
+fn one_end_alone_stays_plain() {
+    let program = compile("ways");
+    for seed in ["2", "3"] {
+        let runner = Runner::new();
+        let mut command = runner.command(&[]);
+        command.arg(program.path()).args(["one-end", seed]);
+        assert!(Guard::spawn(&mut command).wait().success(), "seed {seed}");
+        assert_eq!(shared_sum(&runner.statistics(), "accepted"), 0);
+        assert_eq!(shared_sum(&runner.statistics(), "connected"), 0);
+    }
 }
 
 fn stress(way: &str, leaves: &str, options: &[&str]) {
