@@ -7,7 +7,7 @@
 
 pub(crate) mod end;
 pub(crate) mod file;
-mod placement;
+pub(crate) mod placement;
 mod plan;
 pub(crate) mod row;
 mod slot;
