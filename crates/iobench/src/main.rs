@@ -1,9 +1,10 @@
 //! The referee for network I/O architectures: it runs servers and clients of its own, compares
 //! them in interleaved slots, and says how sure it is.
 //!
-//! `cli` is the command line; `compare`, `apps`, `programs`, `serve`, `load`, `doctor` and `hosts` are the
-//! commands. `server` holds the servers behind one trait and the process around them, `client` the
-//! load, `hosts` what several machines need to work together, `sys` the raw calls.
+//! `cli` is the command line; `compare`, `apps`, `programs`, `ipc`, `serve`, `load`, `doctor` and
+//! `hosts` are the commands. `server` holds the servers behind one trait and the process around
+//! them, `client` the load, `hosts` what several machines need to work together, `sys` the raw
+//! calls.
 
 mod apps;
 mod cli;

@@ -21,8 +21,8 @@ Server and client are the distribution's programs, unmodified:
              it measures GET, in the same process, so the CPU time of that could not be told apart);
              it has a thread for each connection and reports no latencies
   nginx      nginx with one worker and wrk, GET of a file of 1 KiB, slices in whole seconds
-  postgres   postgres and pgbench -S, scale 1; as root both run as the user postgres; the mean is the
-             only latency that is reported
+  postgres   postgres and pgbench -S, scale 1; as root both run as the user postgres; the mean is
+             the only latency that is reported
 
 Variants: tcp is plain TCP over loopback, the baseline; fable has both programs under `fable run`;
 unix is redis over its UNIX socket, a second baseline. `fable` and its library are looked for beside

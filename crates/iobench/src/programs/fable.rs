@@ -18,14 +18,16 @@ pub(crate) struct Fable {
 impl Fable {
     /// Beside our own program, else on the PATH.
     pub(crate) fn find() -> Result<Fable> {
-        let beside = env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
-        let beside: Vec<PathBuf> = beside.into_iter().collect();
+        let own = env::current_exe().context("find this program's file", "mount /proc")?;
+        let beside: Vec<PathBuf> = own.parent().map(Path::to_owned).into_iter().collect();
         let program = installed::search(&beside, PROGRAM).ok_or_else(|| {
             Error::setup("`fable` is neither beside iobench nor on the PATH", REMEDY)
         })?;
-        // It alone knows where its library may be.
+        // It alone knows where its library may be; a program that is certainly there is our own.
         let tried = Command::new(&program)
-            .args(["run", "true"])
+            .arg("run")
+            .arg(&own)
+            .arg("--version")
             .stdin(Stdio::null())
             .output()
             .context(format!("start {}", program.display()), REMEDY)?;

@@ -60,13 +60,17 @@ pub(crate) fn ask(address: SocketAddr, request: &str) -> Option<String> {
     Some(answer)
 }
 
-/// The directories that match `PARENT/*/CHILD`, the last by name first.
+/// The directories that match `PARENT/VERSION/CHILD`, the latest version first.
 pub(crate) fn versions_below(parent: &str, child: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path().join(child)).collect();
-    found.sort();
-    found.reverse();
-    found
+    let mut found: Vec<(f64, PathBuf)> = entries
+        .filter_map(|entry| {
+            let version = entry.file_name().to_str()?.parse().ok()?;
+            Some((version, entry.path().join(child)))
+        })
+        .collect();
+    found.sort_by(|one, other| other.0.total_cmp(&one.0));
+    found.into_iter().map(|(_, directory)| directory).collect()
 }
 
 #[cfg(test)]
