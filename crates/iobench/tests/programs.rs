@@ -4,7 +4,7 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use common::{children, is_alive, run_with_json, signal, stderr, stdout, wait, wait_until};
@@ -181,22 +181,53 @@ fn leftovers(process: u32) -> Vec<PathBuf> {
         .collect()
 }
 
-#[test]
-fn nothing_is_left_behind_after_an_interruption() {
+/// Killed at the latest when the test ends, and all that it has started with it.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A run that would take long, with all its processes: so many servers, and a client.
+fn start_long_run(program: &str, servers: usize) -> (Guard, Vec<(u32, u64)>) {
     build_fable();
-    let words = ["programs", "redis", "--rounds", "1000", "--duration", "1s"];
-    let mut child =
-        common::iobench(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // Three servers and a client.
+    let mut command =
+        common::iobench(&["programs", program, "--rounds", "1000", "--duration", "1s"]);
+    let guard = Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let process = guard.0.id();
     let started = wait_until("servers and a client run", || {
-        let all = descendants(child.id());
-        (all.len() >= 4).then_some(all)
+        let all = descendants(process);
+        (children(process).len() > servers).then_some(all)
     });
-    assert!(!leftovers(child.id()).is_empty());
-    signal(child.id(), libc::SIGINT);
-    assert_eq!(wait(&mut child), Some(130));
+    assert!(!leftovers(process).is_empty());
+    (guard, started)
+}
+
+#[track_caller]
+fn assert_all_end(started: &[(u32, u64)]) {
     wait_until("all processes have ended", || {
         (!started.iter().copied().any(is_alive)).then_some(())
     });
-    assert_eq!(leftovers(child.id()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn nothing_is_left_behind_after_an_interruption() {
+    let (mut run, started) = start_long_run("redis", 3);
+    signal(run.0.id(), libc::SIGINT);
+    assert_eq!(wait(&mut run.0), Some(130));
+    assert_all_end(&started);
+    assert_eq!(leftovers(run.0.id()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn servers_of_another_user_end_when_the_benchmark_is_killed() {
+    let (run, started) = start_long_run("postgres", 2);
+    let process = run.0.id();
+    drop(run);
+    assert_all_end(&started);
+    // Who is killed cannot clean up; the test does it instead.
+    leftovers(process).into_iter().for_each(|path| std::fs::remove_dir_all(path).unwrap());
 }
