@@ -1,9 +1,10 @@
 //! The referee for network I/O architectures: it runs servers and clients of its own, compares
 //! them in interleaved slots, and says how sure it is.
 //!
-//! `cli` is the command line; `compare`, `apps`, `serve`, `load`, `doctor` and `hosts` are the
-//! commands. `server` holds the servers behind one trait and the process around them, `client` the
-//! load, `hosts` what several machines need to work together, `sys` the raw calls.
+//! `cli` is the command line; `compare`, `apps`, `programs`, `ipc`, `serve`, `load`, `doctor` and
+//! `hosts` are the commands. `server` holds the servers behind one trait and the process around
+//! them, `client` the load, `hosts` what several machines need to work together, `sys` the raw
+//! calls.
 
 mod apps;
 mod cli;
@@ -22,6 +23,7 @@ mod manual;
 mod network;
 mod open;
 mod output;
+mod programs;
 mod report;
 mod results;
 mod serve;
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Command::Apps(arguments) => apps::run(arguments),
         Command::Ipc(arguments) => ipc::run(arguments),
         Command::IpcEnd(arguments) => ipc::end::run(arguments).map(|()| true),
+        Command::Programs(arguments) => programs::run(arguments),
         Command::Run(arguments) => experiment::run(arguments),
         Command::Serve(arguments) => serve::run(arguments).map(|()| true),
         Command::Load(arguments) => match arguments.open.rate {

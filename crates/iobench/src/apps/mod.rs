@@ -8,9 +8,9 @@ mod campaign;
 pub(crate) mod generator;
 mod memcached;
 mod nginx;
-mod place;
+pub(crate) mod place;
 mod summary;
-mod wrk;
+pub(crate) mod wrk;
 
 use crate::apps::campaign::Campaign;
 use crate::cli::apps::{AppCommand, AppsArgs};

@@ -1,17 +1,15 @@
 //! Slots with wrk, for whoever does not trust our own client: it tells requests per second and its
 //! latencies, and the kernel tells the server's CPU time.
 
-use std::io::{Read, pipe};
 use std::process::Stdio;
-use std::thread;
 use std::time::Duration;
 
 use crate::compare::outcome::{Figures, SliceCounts, SlotOutcome};
 use crate::compare::plan::{Placement, SLICE_NS};
 use crate::compare::slots::is_used_by_others;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::figures::{self, new_times};
-use crate::load::external::External;
+use crate::load::external::run_to_end;
 use crate::server::running::Running;
 use crate::sys::clock::now_ns;
 use crate::sys::procstat::{CpuReader, CpuTicks, TICK_NS};
@@ -23,17 +21,15 @@ pub(crate) const SECONDS: u64 = 1;
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// A run that lost more than this part (1/50) of its time to the host says nothing.
 const STOLEN_PART: u64 = 50;
-/// More is not printed by it.
-const MOST_OUTPUT_BYTES: u64 = 64 * 1024;
 
 /// What wrk printed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Printed {
-    requests: u64,
-    rate: f64,
+    pub(crate) requests: u64,
+    pub(crate) rate: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    errors: u64,
+    pub(crate) errors: u64,
 }
 
 /// One run, as seen from outside.
@@ -94,22 +90,12 @@ fn execute(
         format!("http://{}{path}", server.address()),
     ];
     let mut cpus = CpuReader::new(&placement.cpus())?;
-    let (reading, writing) = pipe().context("make a pipe", "raise `ulimit -n`")?;
     let (begun_ns, before, server_ns) = (now_ns(), cpus.read(), server.cpu_time_ns());
-    let mut command = External::start_words(&words, &placement.client_cpus, Stdio::from(writing))?;
-    // Read aside, so that a program that prints more than expected does not wait for us.
-    let reader = thread::spawn(move || {
-        let mut text = String::new();
-        let _ = reading.take(MOST_OUTPUT_BYTES).read_to_string(&mut text);
-        text
-    });
     let limit = Duration::from_secs(SECONDS) + END_LIMIT;
-    let client_ns = command.wait(limit, signals)?.map(|ended| ended.cpu_ns);
+    let run = run_to_end(&words, &placement.client_cpus, limit, signals)?;
     let (wall_ns, after) = (now_ns() - begun_ns, cpus.read());
     let server_ns = server.cpu_time_ns().saturating_sub(server_ns);
-    // One that goes on is killed by this, so that the reader comes to an end.
-    drop(command);
-    let text = reader.join().unwrap_or_default();
+    let (text, client_ns) = (run.text, run.ended.map(|ended| ended.cpu_ns));
     Ok(Run { text, client_ns, server_ns, wall_ns, before, after })
 }
 
@@ -160,7 +146,7 @@ pub(crate) fn check_installed() -> Result<()> {
 }
 
 /// Reads what wrk prints with --latency.
-fn parse(text: &str) -> Option<Printed> {
+pub(crate) fn parse(text: &str) -> Option<Printed> {
     let value_of = |name: &str| {
         let line = text.lines().find(|line| line.trim_start().starts_with(name))?;
         Some(line.trim_start()[name.len()..].trim().to_owned())

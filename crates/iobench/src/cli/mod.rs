@@ -4,6 +4,7 @@ pub(crate) mod apps;
 pub(crate) mod hosts;
 pub(crate) mod ipc;
 pub(crate) mod open;
+pub(crate) mod programs;
 pub(crate) mod run;
 pub(crate) mod saved;
 pub(crate) mod values;
@@ -18,6 +19,7 @@ use crate::cli::apps::AppsArgs;
 use crate::cli::hosts::HostsArgs;
 use crate::cli::ipc::{IpcArgs, IpcEndArgs};
 use crate::cli::open::OpenArgs;
+use crate::cli::programs::ProgramsArgs;
 use crate::cli::run::RunArgs;
 use crate::cli::saved::{CompletionsArgs, DiffArgs, ManArgs, ReportArgs};
 use crate::cli::values::{
@@ -35,6 +37,7 @@ Examples:
   iobench compare --servers epoll,epoll-partitioned --transactions all --cores 2 --rounds 10
   iobench run experiments/table3.toml --quick --json t.json   six architectures in an open loop
   iobench ipc --quick --json i.json      shared memory, pipes and sockets between two processes
+  iobench programs redis --quick         redis over TCP, its UNIX socket, and shared memory
   iobench report t.json                  one offline page of it
   iobench serve --server epoll           an echo server on 127.0.0.1:7000 until Ctrl-C
   iobench load --connect 127.0.0.1:7000 --duration 5s
@@ -95,6 +98,8 @@ pub(crate) enum Command {
     /// One measurement of `ipc`, which starts this itself.
     #[command(hide = true)]
     IpcEnd(IpcEndArgs),
+    /// Compare unmodified programs over plain TCP with the same under `fable run`.
+    Programs(ProgramsArgs),
     /// Run an experiment from a file, such as those in experiments/.
     Run(RunArgs),
     /// Run one of the servers alone, until Ctrl-C.

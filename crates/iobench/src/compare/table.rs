@@ -52,6 +52,24 @@ pub(crate) fn ratio(interval: Option<Interval>) -> String {
     }
 }
 
+/// Columns under one another: the first to the left, the last as it is, the others to the right.
+pub(crate) fn lay_out(text: &mut String, lines: &[Vec<String>]) {
+    let columns = lines[0].len();
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for line in lines {
+        let mut shown = format!("{:<1$}", line[0], widths[0]);
+        for column in 1..columns {
+            let _ = write!(shown, "  {:>1$}", line[column], widths[column]);
+        }
+        if let Some(mark) = line.get(columns) {
+            let _ = write!(shown, "  {mark}");
+        }
+        text.push_str(shown.trim_end());
+        text.push('\n');
+    }
+}
+
 /// The whole report, at most `width` wide where columns can give way.
 pub(crate) fn render(rows: &[Row], baseline: &str, width: usize) -> String {
     let mut text = String::new();

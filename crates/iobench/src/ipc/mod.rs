@@ -8,7 +8,7 @@
 pub(crate) mod end;
 pub(crate) mod file;
 mod flow;
-mod placement;
+pub(crate) mod placement;
 mod plan;
 pub(crate) mod row;
 mod slot;

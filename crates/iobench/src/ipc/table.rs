@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use crate::compare::stats::Interval;
-use crate::compare::table::figure;
+use crate::compare::table::{figure, lay_out};
 use crate::ipc::row::Row;
 
 /// Narrower terminals get the table without intervals.
@@ -155,22 +155,4 @@ fn with_interval(ratio: Option<Interval>) -> String {
 fn digits(value: f64) -> String {
     let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
     format!("{value:.decimals$}")
-}
-
-/// Columns under one another: the first to the left, the last as it is, the others to the right.
-fn lay_out(text: &mut String, lines: &[Vec<String>]) {
-    let columns = lines[0].len();
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    for line in lines {
-        let mut shown = format!("{:<1$}", line[0], widths[0]);
-        for column in 1..columns {
-            let _ = write!(shown, "  {:>1$}", line[column], widths[column]);
-        }
-        if let Some(mark) = line.get(columns) {
-            let _ = write!(shown, "  {mark}");
-        }
-        text.push_str(shown.trim_end());
-        text.push('\n');
-    }
 }

@@ -1,8 +1,10 @@
 //! A client that is not ours: a command, held to the CPUs of the comparison, and what it used.
 
+use std::io::{Read, pipe};
 use std::net::SocketAddr;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
@@ -10,6 +12,9 @@ use crate::sys::affinity;
 use crate::sys::check;
 use crate::sys::clock::now_ns;
 use crate::sys::signals::{Signals, unblock_all};
+
+/// What is kept of what a command prints.
+const MOST_OUTPUT_BYTES: u64 = 64 * 1024;
 
 /// A command with `{address}` and `{seconds}` in it, split at blanks.
 #[derive(Debug, Clone)]
@@ -44,11 +49,44 @@ impl Template {
 }
 
 /// How a command ended.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     /// User and system time of the process, its threads, and the children that it waited for.
     pub(crate) cpu_ns: u64,
+}
+
+/// A command from its start to its end.
+pub(crate) struct Run {
+    /// What it printed, errors included; only the first part if that is very much.
+    pub(crate) text: String,
+    /// Nothing if it did not end in time.
+    pub(crate) ended: Option<Ended>,
+}
+
+/// Runs a command on `cpus` and kills it if it has not ended by itself within `limit`.
+pub(crate) fn run_to_end(
+    words: &[String],
+    cpus: &[usize],
+    limit: Duration,
+    signals: &Signals,
+) -> Result<Run> {
+    const REMEDY: &str = "raise `ulimit -n`";
+    let (mut reading, writing) = pipe().context("make a pipe", REMEDY)?;
+    let errors = writing.try_clone().context("copy a descriptor", REMEDY)?;
+    let output = [Stdio::from(writing), Stdio::from(errors)];
+    let mut command = External::start_words(words, cpus, output)?;
+    // Read aside, so that a program that prints more than expected does not wait for us.
+    let reader = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = reading.by_ref().take(MOST_OUTPUT_BYTES).read_to_end(&mut bytes);
+        let _ = std::io::copy(&mut reading, &mut std::io::sink());
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let ended = command.wait(limit, signals)?.copied();
+    // One that goes on is killed by this, so that the reader comes to an end.
+    drop(command);
+    Ok(Run { text: reader.join().unwrap_or_default(), ended })
 }
 
 /// A running command; dropping it kills its process group and reaps it.
@@ -65,16 +103,19 @@ impl External {
         seconds: u64,
         cpus: &[usize],
     ) -> Result<External> {
-        External::start_words(&template.words(address, seconds), cpus, Stdio::null())
+        let words = template.words(address, seconds);
+        External::start_words(&words, cpus, [Stdio::null(), Stdio::inherit()])
     }
 
-    /// The same with the words as they are, and what is printed on stdout going somewhere.
-    pub(crate) fn start_words(words: &[String], cpus: &[usize], stdout: Stdio) -> Result<External> {
+    /// The same with the words as they are, and standard output and errors going somewhere.
+    fn start_words(words: &[String], cpus: &[usize], output: [Stdio; 2]) -> Result<External> {
         let (program, arguments) = words
             .split_first()
             .ok_or_else(|| Error::setup("there is no command", "name a program"))?;
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::null()).stdout(stdout).process_group(0);
+        let [stdout, stderr] = output;
+        command.args(arguments).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        command.process_group(0);
         let set = affinity::set_of(cpus);
         let parent = std::process::id();
         let prepare = move || {

@@ -1,0 +1,96 @@
+//! Options of `programs`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::cli::ipc::Where;
+use crate::cli::values::parse_measured;
+
+const EXAMPLES: &str = "\
+Examples:
+  iobench programs redis --quick --json redis.json     a first look within 30 seconds
+  iobench programs redis nginx --connections 1,50 --rounds 20
+  iobench programs redis --placement same-core --pipeline 1,16
+  iobench programs memcached postgres --connections 8 --duration 1s
+
+Server and client are the distribution's programs, unmodified:
+  redis      redis-server without persistence and redis-benchmark, GET and SET of 3 bytes
+  memcached  memcached with one thread and memcslap, SET (the program itself loads the keys before
+             it measures GET, in the same process, so the CPU time of that could not be told apart);
+             it has a thread for each connection and reports no latencies
+  nginx      nginx with one worker and wrk, GET of a file of 1 KiB, slices in whole seconds
+  postgres   postgres and pgbench -S, scale 1; as root both run as the user postgres; the mean is
+             the only latency that is reported
+
+Variants: tcp is plain TCP over loopback, the baseline; fable has both programs under `fable run`;
+unix is redis over its UNIX socket, a second baseline. `fable` and its library are looked for beside
+iobench, then on the PATH: cargo build --release -p fabled -p fable-preload.
+
+A server is started for each variant and placement and kept for all rounds. Every round loads each
+of them once, baseline first or last in turn. The number of operations is the same for all variants
+of a row: what takes the baseline about --duration. Operations per second and latencies are those
+that the client reports. CPU time per operation is from /proc for the server, and from wait4 for the
+client, whose start is included.
+
+Servers and clients run in a network namespace of their own, where the default congestion control
+does not pace, if that is permitted (as root). Slices in which the host took time away or others
+used the CPUs are discarded; a row is marked INVALID when too many were, when a client failed, when
+the server counted other operations, or when a connection did not stay in shared memory.";
+
+/// Options of `programs`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ProgramsArgs {
+    /// Programs to measure [default: those that are installed]
+    #[arg(value_name = "PROGRAM", value_enum)]
+    pub(crate) programs: Vec<Name>,
+
+    /// Connections at a time, 1 to 1000, a list
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,50",
+          value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) connections: Vec<u32>,
+
+    /// Requests sent before an answer is waited for, 1 to 1000, a list; redis only
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) pipeline: Vec<u32>,
+
+    /// Where server and client run, a list [default: on two CPUs, if there are]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
+    pub(crate) placement: Vec<Where>,
+
+    /// Time of a slice with the baseline, such as 1s [default: 500ms; with --quick 200ms]
+    #[arg(long, value_name = "TIME", value_parser = parse_measured)]
+    pub(crate) duration: Option<Duration>,
+
+    /// Rounds; the intervals come from the scatter between them [default: 10; with --quick 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+
+    /// Keep the run within 30 seconds for each program: shorter, and as many rounds as fit
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Also write everything to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Seed of the bootstrap [default: from the clock, printed]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+/// A server together with its usual client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Name {
+    /// redis-server and redis-benchmark
+    Redis,
+    /// memcached and memcslap
+    Memcached,
+    /// nginx and wrk
+    Nginx,
+    /// postgres and pgbench
+    Postgres,
+}

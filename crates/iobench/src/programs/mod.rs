@@ -1,0 +1,221 @@
+//! `iobench programs`: servers and clients of the distribution, unmodified, over plain TCP and over
+//! shared memory under `fable run` (section 3 of the FABLE paper).
+//!
+//! A program is a server with its usual client, one file each; `server` starts it in its variants,
+//! `slice` is one run of a client, `campaign` the rounds, `row` what comes of them.
+
+mod campaign;
+mod fable;
+mod file;
+mod installed;
+mod memcached;
+mod nginx;
+mod postgres;
+mod redis;
+mod row;
+mod server;
+mod slice;
+mod table;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::apps::place;
+use crate::cli::ipc::Where;
+use crate::cli::programs::{Name, ProgramsArgs};
+use crate::compare::environment::Environment;
+use crate::compare::report::JsonFile;
+use crate::error::{Error, Result};
+use crate::ipc::placement::{self, Pair};
+use crate::output;
+use crate::programs::campaign::Campaign;
+use crate::programs::fable::Fable;
+use crate::programs::file::Document;
+use crate::programs::memcached::Memcached;
+use crate::programs::nginx::Nginx;
+use crate::programs::postgres::Postgres;
+use crate::programs::redis::Redis;
+use crate::programs::row::Row;
+use crate::sys::affinity::allowed_cpus;
+use crate::sys::clock::now_ns;
+use crate::sys::limits::Limits;
+use crate::sys::signals::Signals;
+
+/// Without a choice, in this order.
+const ALL: [Name; 4] = [Name::Redis, Name::Memcached, Name::Nginx, Name::Postgres];
+
+/// How server and client are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// TCP over loopback: the baseline.
+    Tcp,
+    /// The server's UNIX socket.
+    Unix,
+    /// TCP as the programs see it, shared memory in fact.
+    Fable,
+}
+
+impl Variant {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Variant::Tcp => "tcp",
+            Variant::Unix => "unix",
+            Variant::Fable => "fable",
+        }
+    }
+}
+
+/// What is asked of a server, and how much at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cell {
+    pub(crate) operation: &'static str,
+    pub(crate) connections: u32,
+    /// Requests under way on each connection.
+    pub(crate) pipeline: u32,
+}
+
+/// How long a client runs: some are told a number of operations, others a time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Amount {
+    pub(crate) operations: u64,
+    pub(crate) duration: Duration,
+}
+
+/// Where a client finds its server.
+pub(crate) struct Target<'a> {
+    pub(crate) variant: Variant,
+    pub(crate) address: SocketAddr,
+    /// The server's own.
+    pub(crate) directory: &'a Path,
+}
+
+/// What a client printed, in its own words translated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Printed {
+    pub(crate) operations: u64,
+    pub(crate) operations_s: f64,
+    pub(crate) latency: Latency,
+}
+
+/// Latencies in microseconds, as far as the client reports them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Latency {
+    pub(crate) mean_us: Option<f64>,
+    pub(crate) p50_us: Option<f64>,
+    pub(crate) p99_us: Option<f64>,
+}
+
+/// A server with its usual client.
+pub(crate) trait Program {
+    fn name(&self) -> &'static str;
+    /// Versions and settings, for people.
+    fn settings(&self) -> String;
+    /// The baseline first.
+    fn variants(&self) -> &'static [Variant] {
+        &[Variant::Tcp, Variant::Fable]
+    }
+    fn operations(&self) -> &'static [&'static str];
+    fn can_pipeline(&self) -> bool {
+        false
+    }
+    /// Whether its client is told a number of operations instead of a time.
+    fn counts_operations(&self) -> bool {
+        true
+    }
+    /// The user as whom both run, if not ours.
+    fn user(&self) -> Option<&str> {
+        None
+    }
+    /// What the server gets when we are killed.
+    fn orphan_signal(&self) -> libc::c_int {
+        libc::SIGKILL
+    }
+    /// Writes what the server needs into its directory and gives its command.
+    fn server(&self, target: &Target<'_>, signals: &Signals) -> Result<Vec<String>>;
+    /// Stores what is asked for later, in a server that has just been started.
+    fn fill(&self, target: &Target<'_>, signals: &Signals) -> Result<()>;
+    fn client(&self, target: &Target<'_>, cell: &Cell, amount: Amount) -> Vec<String>;
+    /// Reads what a client printed that was started so, or tells what is wrong with it.
+    fn parse(&self, text: &str, cell: &Cell, amount: Amount) -> Result<Printed, String>;
+    /// How many of these operations the server has answered since its start, if it counts them.
+    fn answered(&self, _target: &Target<'_>, _operation: &str) -> Option<u64> {
+        None
+    }
+}
+
+/// Measures, prints, and writes; true if every row is valid.
+pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
+    let begun_ns = now_ns();
+    // Before any thread is started, because threads inherit the mask and the network.
+    let signals = Signals::block();
+    let fable = Fable::find()?;
+    let programs = choose(arguments)?;
+    let pairs = pairs(&arguments.placement)?;
+    let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let network = place::isolate()?;
+    let seed = arguments.seed.unwrap_or(begun_ns % 1_000_000);
+    let environment = Environment::gather(&Limits::raise()?, seed)?;
+    let (mut rows, mut settings): (Vec<Row>, Vec<String>) = Default::default();
+    for program in &programs {
+        let campaign = Campaign::new(program.as_ref(), arguments, &pairs, &fable, &signals);
+        rows.extend(campaign.run(seed)?);
+        settings.push(format!("{}: {}", program.name(), program.settings()));
+    }
+    let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
+    let document = Document::new(environment, network, settings, elapsed_s, rows);
+    output::print(&document.render());
+    if let Some(json) = json {
+        json.write(&document)?;
+    }
+    Ok(document.results.iter().all(|row| row.valid))
+}
+
+fn prepare(name: Name, arguments: &ProgramsArgs) -> Result<Box<dyn Program>> {
+    let connections = arguments.connections.iter().copied().max().unwrap_or(1);
+    Ok(match name {
+        Name::Redis => Box::new(Redis::find()?),
+        Name::Memcached => Box::new(Memcached::find(connections)?),
+        Name::Nginx => Box::new(Nginx::find(connections)?),
+        Name::Postgres => Box::new(Postgres::find(connections)?),
+    })
+}
+
+/// Those that were named, each once, or else those that can run here.
+fn choose(arguments: &ProgramsArgs) -> Result<Vec<Box<dyn Program>>> {
+    let mut names = arguments.programs.clone();
+    if !names.is_empty() {
+        let mut seen = Vec::new();
+        names.retain(|name| {
+            !seen.contains(name) && {
+                seen.push(*name);
+                true
+            }
+        });
+        return names.into_iter().map(|name| prepare(name, arguments)).collect();
+    }
+    let mut programs = Vec::new();
+    for name in ALL {
+        match prepare(name, arguments) {
+            Ok(program) => programs.push(program),
+            Err(error) => output::note(&format!("left out: {error}")),
+        }
+    }
+    match programs.is_empty() {
+        true => Err(Error::setup(
+            "none of the programs is installed",
+            "install one, such as the packages redis-server and redis-tools",
+        )),
+        false => Ok(programs),
+    }
+}
+
+/// The CPU of the server and that of the client.
+fn pairs(choice: &[Where]) -> Result<Vec<Pair>> {
+    let seats = placement::seats(&allowed_cpus()?);
+    match (choice, seats.len()) {
+        ([], 0 | 1) => placement::choose(&[Where::SameCore], &seats),
+        ([], _) => Ok(placement::choose(&[], &seats)?.into_iter().skip(1).take(1).collect()),
+        (choice, _) => placement::choose(choice, &seats),
+    }
+}

@@ -1,0 +1,174 @@
+//! postgres, and pgbench's transactions of one SELECT each.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::apps::place::is_root;
+use crate::error::{Error, Result};
+use crate::load::external;
+use crate::programs::installed::{find, find_in, search, version, versions_below};
+use crate::programs::server::as_user;
+use crate::programs::{Amount, Cell, Latency, Printed, Program, Target};
+use crate::sys::affinity::allowed_cpus;
+use crate::sys::signals::Signals;
+
+const PACKAGE: &str = "postgresql";
+const USER: &str = "postgres";
+const DATABASE: &str = "postgres";
+/// Neither making a cluster of databases nor filling one takes longer.
+const PREPARE_LIMIT: Duration = Duration::from_secs(120);
+/// Connections beside those of the client, the server's own included.
+const MORE_CONNECTIONS: u32 = 20;
+
+pub(crate) struct Postgres {
+    initdb: PathBuf,
+    server: PathBuf,
+    client: PathBuf,
+    connections: u32,
+}
+
+impl Postgres {
+    pub(crate) fn find(connections: u32) -> Result<Postgres> {
+        let directories = versions_below("/usr/lib/postgresql", "bin");
+        if is_root() {
+            find("setpriv", "util-linux")?;
+            check_user()?;
+        }
+        Ok(Postgres {
+            initdb: find_in(&directories, "initdb", PACKAGE)?,
+            server: find_in(&directories, "postgres", PACKAGE)?,
+            client: find_in(&directories, "pgbench", PACKAGE)?,
+            connections,
+        })
+    }
+
+    /// Runs a program to its end, as the user, and insists on its success.
+    fn prepare(&self, words: Vec<String>, signals: &Signals) -> Result<()> {
+        let program = words[0].clone();
+        let words = as_user(self.user(), words);
+        let run = external::run_to_end(&words, &allowed_cpus()?, PREPARE_LIMIT, signals)?;
+        if run.ended.is_some_and(|ended| ended.status.success()) {
+            return Ok(());
+        }
+        let last = run.text.lines().last().unwrap_or("it said nothing").to_owned();
+        Err(Error::setup(
+            format!("{program} failed: {last}"),
+            "see whether the user postgres may use the directory for temporary files",
+        ))
+    }
+}
+
+fn check_user() -> Result<()> {
+    let known = search(&[], "id").map(|id| {
+        let mut command = std::process::Command::new(id);
+        command.args(["-u", USER]).output().is_ok_and(|output| output.status.success())
+    });
+    match known {
+        Some(true) => Ok(()),
+        _ => Err(Error::setup(
+            format!("postgres does not run as root, and there is no user {USER}"),
+            format!("install the package {PACKAGE}, which makes one"),
+        )),
+    }
+}
+
+fn data(directory: &Path) -> String {
+    directory.join("data").display().to_string()
+}
+
+/// What each connection does of it; at least one transaction.
+fn share(cell: &Cell, amount: Amount) -> u64 {
+    (amount.operations / u64::from(cell.connections)).max(1)
+}
+
+impl Program for Postgres {
+    fn name(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn settings(&self) -> String {
+        format!("{}; pgbench -S, scale 1, simple protocol", version(&self.server, "--version"))
+    }
+
+    fn operations(&self) -> &'static [&'static str] {
+        &["select"]
+    }
+
+    fn user(&self) -> Option<&str> {
+        is_root().then_some(USER)
+    }
+
+    /// To all its processes: a fast end, whoever is connected.
+    fn orphan_signal(&self) -> libc::c_int {
+        libc::SIGINT
+    }
+
+    fn server(&self, target: &Target<'_>, signals: &Signals) -> Result<Vec<String>> {
+        let data = data(target.directory);
+        let mut words = vec![self.initdb.display().to_string()];
+        let options = ["-D", &data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale"];
+        words.extend(options.into_iter().chain(["--no-sync"]).map(str::to_owned));
+        self.prepare(words, signals)?;
+        let (port, sockets) =
+            (target.address.port().to_string(), target.directory.display().to_string());
+        let room = format!("max_connections={}", self.connections + MORE_CONNECTIONS);
+        let mut words = vec![self.server.display().to_string()];
+        let options = ["-D", &data, "-h", "127.0.0.1", "-p", &port, "-k", &sockets, "-F"];
+        let settings = ["-c", &room, "-c", "autovacuum=off"];
+        words.extend(options.into_iter().chain(settings).map(str::to_owned));
+        Ok(words)
+    }
+
+    fn fill(&self, target: &Target<'_>, signals: &Signals) -> Result<()> {
+        let port = target.address.port().to_string();
+        let mut words = vec![self.client.display().to_string()];
+        let options = ["-i", "-q", "-s", "1", "-h", "127.0.0.1", "-p", &port, "-U", USER, DATABASE];
+        words.extend(options.map(str::to_owned));
+        self.prepare(words, signals)
+    }
+
+    fn client(&self, target: &Target<'_>, cell: &Cell, amount: Amount) -> Vec<String> {
+        let (port, connections) = (target.address.port().to_string(), cell.connections.to_string());
+        let transactions = share(cell, amount).to_string();
+        let mut words = vec![self.client.display().to_string()];
+        let place = ["-h", "127.0.0.1", "-p", &port, "-U", USER];
+        let load = ["-S", "-n", "-j", "1", "-c", &connections, "-t", &transactions, DATABASE];
+        words.extend(place.into_iter().chain(load).map(str::to_owned));
+        words
+    }
+
+    fn parse(&self, text: &str, cell: &Cell, amount: Amount) -> Result<Printed, String> {
+        let wanted = share(cell, amount) * u64::from(cell.connections);
+        let figures = figures(text).ok_or_else(|| "pgbench told no figures".to_owned())?;
+        let (operations, operations_s, mean_us) = figures;
+        if operations != wanted {
+            return Err(format!("pgbench processed {operations} of {wanted} transactions"));
+        }
+        let latency = Latency { mean_us: Some(mean_us), ..Latency::default() };
+        Ok(Printed { operations, operations_s, latency })
+    }
+}
+
+/// Transactions, those per second, and their mean latency in microseconds.
+fn figures(text: &str) -> Option<(u64, f64, f64)> {
+    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    let processed = value("number of transactions actually processed: ")?.split('/').next()?;
+    let first = |text: &str| text.split_whitespace().next()?.parse::<f64>().ok();
+    let rate = first(value("tps = ")?).filter(|rate| *rate > 0.0 && rate.is_finite())?;
+    Some((processed.trim().parse().ok()?, rate, first(value("latency average = ")?)? * 1e3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_those_without_connecting() {
+        let text = "number of transactions actually processed: 4000/4000\n\
+                    number of failed transactions: 0 (0.000%)\nlatency average = 0.389 ms\n\
+                    initial connection time = 15.289 ms\n\
+                    tps = 10284.970829 (without initial connection time)\n";
+        assert_eq!(figures(text), Some((4_000, 10_284.970829, 389.0)));
+        assert_eq!(figures("pgbench: error: connection refused\n"), None);
+    }
+}

@@ -1,0 +1,208 @@
+//! One slice: a client from its start to its end, with what both sides used.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::compare::outcome::SliceCounts;
+use crate::compare::slots::is_used_by_others;
+use crate::error::Result;
+use crate::ipc::placement::Pair;
+use crate::load::external::{Run, run_to_end};
+use crate::programs::fable::{Connections, Fable};
+use crate::programs::server::{Server, as_user};
+use crate::programs::{Amount, Cell, Latency, Printed, Program, Variant};
+use crate::sys::clock::now_ns;
+use crate::sys::procstat::{CpuReader, CpuTicks, TICK_NS, ThreadReader, softirq_threads};
+use crate::sys::signals::Signals;
+
+/// How long a client may take beyond the time that it was meant to.
+const END_LIMIT: Duration = Duration::from_secs(30);
+/// A slice that lost more than this part (1/50) of its time to the host says nothing.
+const STOLEN_PART: u64 = 50;
+
+/// What one slice says.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SliceOutcome {
+    /// Nothing if the client failed.
+    pub(crate) figures: Option<Figures>,
+    /// One slice, counted where it belongs.
+    pub(crate) slices: SliceCounts,
+    /// Connections in shared memory, where that was wanted.
+    pub(crate) upgraded: Option<u64>,
+    /// Why the slice is worth nothing.
+    pub(crate) complaint: Option<String>,
+}
+
+impl SliceOutcome {
+    pub(crate) fn is_clean(&self) -> bool {
+        self.slices.clean > 0
+    }
+}
+
+/// Of one slice.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Figures {
+    pub(crate) operations: u64,
+    pub(crate) operations_s: f64,
+    pub(crate) latency: Latency,
+    /// CPU time for each operation.
+    pub(crate) server_cpu_us: f64,
+    pub(crate) client_cpu_us: f64,
+}
+
+/// Runs clients of one program on one pair of CPUs.
+pub(crate) struct Slicer<'a> {
+    program: &'a dyn Program,
+    pair: Pair,
+    fable: &'a Fable,
+    signals: &'a Signals,
+    cpus: CpuReader,
+    softirq: Vec<ThreadReader>,
+}
+
+/// The state of everything before and after.
+struct Border {
+    at_ns: u64,
+    ticks: CpuTicks,
+    server_ns: u64,
+    softirq_ns: u64,
+    answered: Option<u64>,
+}
+
+impl<'a> Slicer<'a> {
+    pub(crate) fn new(
+        program: &'a dyn Program,
+        pair: Pair,
+        fable: &'a Fable,
+        signals: &'a Signals,
+    ) -> Result<Slicer<'a>> {
+        let cpus = CpuReader::new(&pair.distinct())?;
+        Ok(Slicer {
+            program,
+            pair,
+            fable,
+            signals,
+            cpus,
+            softirq: softirq_threads(&pair.distinct()),
+        })
+    }
+
+    /// Loads the server once.
+    pub(crate) fn measure(
+        &mut self,
+        server: &mut Server,
+        cell: &Cell,
+        amount: Amount,
+    ) -> Result<SliceOutcome> {
+        let words = self.program.client(&server.target(), cell, amount);
+        let shares = server.target().variant == Variant::Fable;
+        let statistics = server.client_statistics();
+        let words = match shares {
+            true => self.fable.wrap(words, &statistics),
+            false => words,
+        };
+        let words = as_user(self.program.user(), words);
+        let _ = fs::remove_file(&statistics);
+        let limit = amount.duration * 2 + END_LIMIT;
+        let mut before = self.sample(server);
+        before.answered = self.program.answered(&server.target(), cell.operation);
+        // What that cost the server is not the client's doing.
+        before.server_ns = server.process.cpu_time_ns();
+        let run = run_to_end(&words, &[self.pair.cpus[1]], limit, self.signals)?;
+        let lives = server.process.drain(self.signals)?;
+        let mut after = self.sample(server);
+        after.answered = self.program.answered(&server.target(), cell.operation);
+        if !lives {
+            let output = server.process.describe_output();
+            return Ok(failed(format!("the server ended{output}")));
+        }
+        let printed = match self.judge(&run, cell, amount, &before, &after) {
+            Ok(printed) => printed,
+            Err(complaint) => return Ok(failed(complaint)),
+        };
+        let client_ns = run.ended.map_or(0, |ended| ended.cpu_ns);
+        let mut outcome = self.evaluate(&printed, client_ns, &before, &after);
+        if shares {
+            let text = fs::read_to_string(&statistics).unwrap_or_default();
+            let connections = Connections::parse(&text);
+            outcome.upgraded = Some(connections.upgraded);
+            outcome.complaint = connections.complaint(cell.connections);
+        }
+        Ok(outcome)
+    }
+
+    fn sample(&mut self, server: &Server) -> Border {
+        Border {
+            at_ns: now_ns(),
+            ticks: self.cpus.read(),
+            server_ns: server.process.cpu_time_ns(),
+            softirq_ns: self.softirq.iter().map(|thread| thread.read().run_ns).sum(),
+            answered: None,
+        }
+    }
+
+    /// What the client printed, if the server agrees.
+    fn judge(
+        &self,
+        run: &Run,
+        cell: &Cell,
+        amount: Amount,
+        before: &Border,
+        after: &Border,
+    ) -> Result<Printed, String> {
+        let Some(ended) = run.ended else {
+            return Err("the client did not end in time".to_owned());
+        };
+        if !ended.status.success() {
+            let last = run.text.lines().last().unwrap_or("it said nothing");
+            return Err(format!("the client failed ({}): {last}", ended.status));
+        }
+        let printed = self.program.parse(&run.text, cell, amount)?;
+        if let Some((before, after)) = before.answered.zip(after.answered) {
+            let answered = after.saturating_sub(before);
+            // A client may ask for more until it notices that it has enough.
+            let most = printed.operations + u64::from(cell.connections) * u64::from(cell.pipeline);
+            if !(printed.operations..=most).contains(&answered) {
+                let asked = printed.operations;
+                return Err(format!("the server counted {answered} operations, not {asked}"));
+            }
+        }
+        Ok(printed)
+    }
+
+    fn evaluate(
+        &self,
+        printed: &Printed,
+        client_ns: u64,
+        before: &Border,
+        after: &Border,
+    ) -> SliceOutcome {
+        let server_ns = after.server_ns.saturating_sub(before.server_ns);
+        let softirq_ns = after.softirq_ns.saturating_sub(before.softirq_ns);
+        let wall_ns = after.at_ns.saturating_sub(before.at_ns);
+        let stolen_ns = after.ticks.steal.saturating_sub(before.ticks.steal) * TICK_NS;
+        let ours_ns = server_ns + client_ns + softirq_ns;
+        let cpus = self.pair.distinct().len();
+        let mut slices = SliceCounts::default();
+        if stolen_ns > wall_ns / STOLEN_PART {
+            slices.stolen = 1;
+        } else if is_used_by_others(&before.ticks, &after.ticks, ours_ns, wall_ns, cpus) {
+            slices.delayed = 1;
+        } else {
+            slices.clean = 1;
+        }
+        let each_us = |ns: u64| ns as f64 / 1e3 / printed.operations.max(1) as f64;
+        let figures = Figures {
+            operations: printed.operations,
+            operations_s: printed.operations_s,
+            latency: printed.latency,
+            server_cpu_us: each_us(server_ns),
+            client_cpu_us: each_us(client_ns),
+        };
+        SliceOutcome { figures: Some(figures), slices, ..SliceOutcome::default() }
+    }
+}
+
+fn failed(complaint: String) -> SliceOutcome {
+    SliceOutcome { complaint: Some(complaint), ..SliceOutcome::default() }
+}

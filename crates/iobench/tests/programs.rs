@@ -1,0 +1,233 @@
+//! `iobench programs`: what it writes, that connections are upgraded, what it refuses, and how it
+//! ends.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use common::{children, is_alive, run_with_json, signal, stderr, stdout, wait, wait_until};
+use serde_json::Value;
+
+const SHORT: [&str; 4] = ["--rounds", "2", "--duration", "100ms"];
+
+/// `fable` and its library beside the tested program: cargo does not build them for this crate's
+/// tests.
+fn build_fable() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let profile = Path::new(env!("CARGO_BIN_EXE_iobench")).parent().unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "-p", "fabled", "-p", "fable-preload"]);
+        cargo.arg("--target-dir").arg(profile.parent().unwrap());
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        let output = cargo.output().unwrap();
+        assert!(output.status.success(), "{cargo:?}: {}", stderr(&output));
+    });
+}
+
+fn number(row: &Value, field: &str) -> f64 {
+    row[field].as_f64().unwrap_or_else(|| panic!("{field} in {row:#}"))
+}
+
+/// A row may be invalid because the machine is busy, but for no other reason.
+#[track_caller]
+fn assert_measured(row: &Value) {
+    let reason = row["reason"].as_str().unwrap_or_default();
+    assert!(row["valid"] == true || reason.contains("undisturbed"), "{row:#}");
+    for field in ["operations", "operations_s", "server_cpu_us", "client_cpu_us"] {
+        assert!(number(row, field) > 0.0, "{row:#}");
+    }
+    let upgraded = row["upgraded_connections"].as_u64();
+    match row["variant"].as_str() {
+        Some("fable") => assert!(upgraded >= row["connections"].as_u64(), "{row:#}"),
+        _ => assert_eq!(upgraded, None, "{row:#}"),
+    }
+}
+
+fn rows(document: &Value) -> &Vec<Value> {
+    document["results"].as_array().expect("rows")
+}
+
+#[test]
+fn redis_is_measured_over_tcp_its_socket_and_shared_memory() {
+    build_fable();
+    let words = ["programs", "redis", "--connections", "1,4", "--pipeline", "1,2", "--seed", "7"];
+    let (status, document, printed) = run_with_json(&[&words[..], &SHORT].concat());
+    assert!(matches!(status, Some(0 | 2)), "{printed}");
+    assert_eq!(document["format"], "iobench-programs");
+    assert_eq!((&document["version"], &document["environment"]["seed"]), (&1.into(), &7.into()));
+    assert!(document["fields"]["operations_s"].is_string());
+    let rows = rows(&document);
+    assert_eq!(rows.len(), 3 * 2 * 2 * 2, "{printed}");
+    for (index, row) in rows.iter().enumerate() {
+        assert_measured(row);
+        assert_eq!(row["variant"], ["tcp", "unix", "fable"][index % 3]);
+        assert_eq!(row["operation"], ["get", "set"][index / 3 % 2]);
+        assert_eq!(row["pipeline"], [1, 2][index / 6 % 2]);
+        assert_eq!(row["connections"], [1, 4][index / 12]);
+        assert_eq!(row["operations"], rows[index / 3 * 3]["operations"], "{row:#}");
+        let latency = &row["latency_us"];
+        assert!(number(latency, "p50") > 0.0, "{row:#}");
+        assert!(number(latency, "p99") >= number(latency, "p50"), "{row:#}");
+        let rounds = row["rounds"].as_array().unwrap();
+        assert!(
+            rounds.len() == 2 && rounds.iter().all(|round| number(round, "operations_s") > 0.0)
+        );
+        assert_eq!(row["slices"]["clean"].as_u64().unwrap() + discarded(row), 2, "{row:#}");
+    }
+    assert_eq!(rows[0]["operations_ratio_tcp"]["median"], 1.0);
+    assert_eq!(rows[1]["operations_ratio_unix"]["median"], 1.0);
+    assert!(printed.contains("Redis server v=") && printed.contains("x unix"), "{printed}");
+}
+
+fn discarded(row: &Value) -> u64 {
+    row["slices"]["discarded"].as_u64().unwrap()
+}
+
+#[test]
+fn the_other_programs_are_measured_on_one_cpu() {
+    build_fable();
+    let words = ["programs", "memcached", "postgres", "nginx", "--connections", "2"];
+    let more = ["--placement", "same-core", "--rounds", "1", "--duration", "100ms"];
+    let (status, document, printed) = run_with_json(&[&words[..], &more].concat());
+    assert!(matches!(status, Some(0 | 2)), "{printed}");
+    let rows = rows(&document);
+    let names: Vec<&str> = rows.iter().map(|row| row["program"].as_str().unwrap()).collect();
+    let wanted = ["memcached", "memcached", "postgres", "postgres", "nginx", "nginx"];
+    assert_eq!(names, wanted, "{printed}");
+    for (index, row) in rows.iter().enumerate() {
+        assert_measured(row);
+        assert_eq!(row["variant"], ["tcp", "fable"][index % 2]);
+        assert_eq!(row["placement"], "same-core");
+        assert_eq!(row["cpus"][0], row["cpus"][1]);
+        // One round does not scatter.
+        let interval = &row["operations_ratio_tcp"];
+        assert_eq!(interval.is_null(), index % 2 == 1, "{row:#}");
+    }
+    assert!(rows[0]["latency_us"]["mean"].is_null() && rows[0]["latency_us"]["p50"].is_null());
+    assert!(number(&rows[2]["latency_us"], "mean") > 0.0);
+    assert!(number(&rows[4]["latency_us"], "p99") > 0.0);
+}
+
+#[track_caller]
+fn assert_refused(output: &Output, parts: &[&str]) {
+    let message = stderr(output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    for part in parts {
+        assert!(message.contains(part), "no `{part}` in: {message}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_told_with_its_remedy() {
+    build_fable();
+    let without_path = |words: &[&str]| {
+        let mut command = common::iobench(words);
+        command.env("PATH", "/no/such/directory").output().unwrap()
+    };
+    let redis = without_path(&["programs", "redis"]);
+    assert_refused(&redis, &["redis-server is not installed", "the package redis-server"]);
+    assert_refused(&without_path(&["programs"]), &["none of the programs", "left out: "]);
+    let output = common::run(&["programs", "apache"]);
+    assert_refused(&output, &["apache", "redis"]);
+    for wrong in ["0", "1001", "x"] {
+        assert_refused(&common::run(&["programs", "--connections", wrong]), &["--connections"]);
+    }
+}
+
+#[test]
+fn a_library_that_is_missing_is_told_with_its_remedy() {
+    build_fable();
+    let mut command = common::iobench(&["programs", "redis"]);
+    let output = command.env("FABLE_PRELOAD", "/no/such/library.so").output().unwrap();
+    assert_refused(&output, &["libfable_preload.so", "cargo build --release -p fabled"]);
+}
+
+#[test]
+fn help_tells_what_is_measured_and_how() {
+    let help = stdout(&common::run(&["programs", "--help"]));
+    for part in ["redis-benchmark", "memcslap", "wrk", "pgbench", "INVALID", "Examples:"] {
+        assert!(help.contains(part), "no `{part}` in: {help}");
+    }
+}
+
+/// All that a process has started, and what those have started.
+fn descendants(process: u32) -> Vec<(u32, u64)> {
+    let mut all = children(process);
+    let mut next = 0;
+    while next < all.len() {
+        let more = children(all[next].0);
+        all.extend(more);
+        next += 1;
+    }
+    all
+}
+
+/// Directories that stay only if the program forgets to clean up: by its process number.
+fn leftovers(process: u32) -> Vec<PathBuf> {
+    let mark = format!("-{process}-");
+    let entries = std::fs::read_dir(std::env::temp_dir()).unwrap();
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    paths
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            name.starts_with("iobench-") && name.contains(&mark)
+        })
+        .collect()
+}
+
+/// Killed at the latest when the test ends, and all that it has started with it.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A run that would take long, with all its processes: so many servers, and a client.
+fn start_long_run(program: &str, servers: usize) -> (Guard, Vec<(u32, u64)>) {
+    build_fable();
+    let mut command =
+        common::iobench(&["programs", program, "--rounds", "1000", "--duration", "1s"]);
+    let guard = Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let process = guard.0.id();
+    let started = wait_until("servers and a client run", || {
+        let all = descendants(process);
+        (children(process).len() > servers).then_some(all)
+    });
+    assert!(!leftovers(process).is_empty());
+    (guard, started)
+}
+
+#[track_caller]
+fn assert_all_end(started: &[(u32, u64)]) {
+    wait_until("all processes have ended", || {
+        (!started.iter().copied().any(is_alive)).then_some(())
+    });
+}
+
+#[test]
+fn nothing_is_left_behind_after_an_interruption() {
+    let (mut run, started) = start_long_run("redis", 3);
+    signal(run.0.id(), libc::SIGINT);
+    assert_eq!(wait(&mut run.0), Some(130));
+    assert_all_end(&started);
+    assert_eq!(leftovers(run.0.id()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn servers_of_another_user_end_when_the_benchmark_is_killed() {
+    let (run, started) = start_long_run("postgres", 2);
+    let process = run.0.id();
+    drop(run);
+    assert_all_end(&started);
+    // Who is killed cannot clean up; the test does it instead.
+    leftovers(process).into_iter().for_each(|path| std::fs::remove_dir_all(path).unwrap());
+}
