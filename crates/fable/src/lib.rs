@@ -101,3 +101,8 @@ pub use kind::{Form, Kind, UnknownKind};
 pub use name::{BadName, Name};
 pub use protocol::{Access, FlowId, Peer, Role, Trust};
 pub use xpoll::{Interest, Ready, xpoll};
+
+/// The examples of the README are compiled with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -79,8 +79,3 @@ pub use partition::{ListenerError, partition};
 pub use pool::Lease;
 pub use raw::{RawCommand, Transfer, Transferred};
 pub use source::{Kind, Signals, Socket, Source, Timer, WakeSource, Waker, wake_pair};
-
-/// The examples of the README are compiled with the documentation tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

@@ -4,7 +4,6 @@
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
 
 use clap::ValueEnum;
 use ipcload::{Line, SliceReport};
@@ -16,6 +15,7 @@ use crate::error::{Context, Error, Result};
 use crate::figures::{self, Times, new_times};
 use crate::ipc::placement::Pair;
 use crate::ipc::plan::{Slot, WARM_UP_NS};
+use crate::server::process::end_within;
 use crate::sys::affinity::{thread_id, wake_promptly};
 use crate::sys::clock::now_ns;
 use crate::sys::cpuclock;
@@ -325,14 +325,6 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.lifeline = None;
-        let deadline_ns = now_ns() + END_TIMEOUT_NS;
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if now_ns() > deadline_ns {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            std::thread::sleep(Duration::from_micros(500));
-        }
+        end_within(&mut self.child, END_TIMEOUT_NS);
     }
 }

@@ -183,15 +183,20 @@ impl ServerProcess {
 impl Drop for ServerProcess {
     fn drop(&mut self) {
         self.lifeline = None;
-        let deadline_ns = now_ns() + END_TIMEOUT_NS;
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if now_ns() > deadline_ns {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        end_within(&mut self.child, END_TIMEOUT_NS);
+    }
+}
+
+/// Waits for a child that has been told to end, and kills it if it takes longer than this.
+pub(crate) fn end_within(child: &mut Child, timeout_ns: u64) {
+    let deadline_ns = now_ns() + timeout_ns;
+    while matches!(child.try_wait(), Ok(None)) {
+        if now_ns() > deadline_ns {
+            let _ = child.kill();
+            let _ = child.wait();
+            return;
         }
+        std::thread::sleep(Duration::from_micros(500));
     }
 }
 
