@@ -214,7 +214,7 @@ fn assert_all_end(started: &[(u32, u64)]) {
 }
 
 #[test]
-fn nothing_is_left_behind_after_an_interruption() {
+fn no_process_outlives_an_interruption() {
     let (mut run, started) = start_long_run("redis", 3);
     signal(run.0.id(), libc::SIGINT);
     assert_eq!(wait(&mut run.0), Some(130));
