@@ -6,15 +6,15 @@
 //!
 //! - Neither side puts anything but the application's bytes into TCP before it has seen that the
 //!   other
-//!   uses the shared page ([`rendezvous`]).
+//!   uses the shared page (`rendezvous`).
 //! - Each direction goes over to its ring at a position that its sender publishes, and back at most
 //!   once
-//!   ([`connection`]).
+//!   (`connection`).
 //! - A doorbell is sent only to an end that asked for it, once for each time it asked, and is
 //!   counted
-//!   before it is sent ([`connection`], doorbells).
+//!   before it is sent (`connection`, doorbells).
 //! - What the peer writes into the page is read once and checked; nonsense is a reset connection.
-//! - No lock is held while sleeping; a descriptor that is not ours costs one look ([`table`]).
+//! - No lock is held while sleeping; a descriptor that is not ours costs one look (`table`).
 //!
 //! After FABLE (Smith et al., section 3), which left unmodified programs open.
 

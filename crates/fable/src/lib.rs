@@ -54,7 +54,7 @@
 //! **Trust** decides about copies (section 3.1.2): only if both ends trust each other
 //! ([`EndpointOptions::trust`]) is a message read in the memory that its sender could still write.
 //!
-//! **Waiting for many** is [`xpoll`]'s affair, or a [`megapipe::Channel`]'s, in which flows lie
+//! **Waiting for many** is [`xpoll()`]'s affair, or a [`megapipe::Channel`]'s, in which flows lie
 //! beside sockets, files and timers ([`Flow::watch`]); both go by [`Flow::descriptor`], which any
 //! event loop can take.
 //!
