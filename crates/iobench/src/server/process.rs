@@ -19,6 +19,8 @@ use crate::sys::signals::Signals;
 /// How long a server may take to start, and to end once it is told.
 const START_TIMEOUT_NS: u64 = 30_000_000_000;
 const END_TIMEOUT_NS: u64 = 1_000_000_000;
+/// As many looks, 2 ms apart, must find nothing new before a server counts as drained.
+const QUIET_LOOKS: u32 = 5;
 /// How long a server may take to notice that all its peers are gone.
 const DRAIN_TIMEOUT_NS: u64 = 5_000_000_000;
 
@@ -165,11 +167,18 @@ impl ServerProcess {
     pub(crate) fn drain(&mut self, signals: &Signals) -> Result<bool> {
         let deadline_ns = now_ns() + DRAIN_TIMEOUT_NS;
         let mut before = None;
+        let mut quiet_looks = 0;
         loop {
             let counters = self.counters();
-            // Connections still in the listen queue show as accepted only later, hence "twice".
+            // Connections still in the listen queue show as accepted only later; a server that
+            // forks for each takes several milliseconds to get to the next one on a slow machine.
             if counters.accepted == counters.closed && before == Some(counters) {
-                return Ok(true);
+                quiet_looks += 1;
+                if quiet_looks == QUIET_LOOKS {
+                    return Ok(true);
+                }
+            } else {
+                quiet_looks = 0;
             }
             if now_ns() > deadline_ns || self.ended().is_some() {
                 return Ok(false);
