@@ -1,0 +1,1 @@
+//! Address resolution (RFC 826).

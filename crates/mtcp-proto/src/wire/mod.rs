@@ -1,0 +1,30 @@
+//! Headers as they travel: parsed with every length checked, written without allocation.
+//!
+//! Nothing here keeps state. A function that parses never panics, whatever the bytes; one that
+//! writes is told how much room it needs by the `bytes` of the same header.
+
+pub mod arp;
+pub mod checksum;
+pub mod ethernet;
+pub mod icmp;
+pub mod ip;
+pub mod ndp;
+pub mod tcp;
+
+/// Why bytes are not the header they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The bytes end before the header, or before the length that it states.
+    #[error("the packet is shorter than its headers say")]
+    Truncated,
+    /// A field has a value that no sender may write.
+    #[error("the field `{0}` is malformed")]
+    Malformed(&'static str),
+    /// The checksum is wrong.
+    #[error("the checksum is wrong")]
+    Checksum,
+    /// A part that this stack does not read: fragments, unknown protocols, source routes.
+    #[error("not supported: {0}")]
+    Unsupported(&'static str),
+}

@@ -1,0 +1,1 @@
+//! Neighbour discovery (RFC 4861).
