@@ -1,0 +1,126 @@
+//! Run to completion: the application's own thread calls the engine.
+
+use super::alarm::Alarm;
+use super::port::Port;
+use super::{Engine, clock};
+use mtcp_proto::{
+    ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, Shutdown, SocketId,
+};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Port for Engine {
+    fn turn(&mut self) -> io::Result<bool> {
+        Engine::turn(self)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        Engine::wait(self, timeout)
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        Engine::descriptors(self)
+    }
+
+    fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        Engine::prepare_to_sleep(self, timeout)
+    }
+
+    fn alarm(&self) -> &Arc<Alarm> {
+        &self.alarm
+    }
+
+    fn addresses(&self) -> &[IpAddr] {
+        self.link.addresses()
+    }
+
+    fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> Result<SocketId, Error> {
+        self.stack.listen(local, options)
+    }
+
+    fn accept(&mut self, listener: SocketId) -> Result<SocketId, Error> {
+        self.stack.accept(listener)
+    }
+
+    fn connect(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: &Options,
+    ) -> Result<SocketId, Error> {
+        self.stack.connect(self.now, local, remote, options)
+    }
+
+    fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
+        self.stack.send(self.now, socket, data)
+    }
+
+    fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
+        self.stack.receive(self.now, socket, room)
+    }
+
+    fn peek(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
+        self.stack.peek(socket, 0, room)
+    }
+
+    fn receivable(&mut self, socket: SocketId) -> usize {
+        self.stack.info(socket).map_or(0, |info| info.receive_queue as usize)
+    }
+
+    fn shutdown(&mut self, socket: SocketId, how: Shutdown) -> Result<(), Error> {
+        self.stack.shutdown(self.now, socket, how)
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        self.stack.close(self.now, socket);
+    }
+
+    fn abort(&mut self, socket: SocketId) {
+        self.stack.abort(self.now, socket);
+    }
+
+    fn readiness(&self, socket: SocketId) -> Readiness {
+        self.stack.readiness(socket).unwrap_or(Readiness::CLOSED)
+    }
+
+    fn take_error(&mut self, socket: SocketId) -> Option<Error> {
+        self.stack.take_error(socket)
+    }
+
+    fn next_event(&mut self) -> Option<(SocketId, Readiness)> {
+        self.stack.next_event()
+    }
+
+    fn options(&mut self, socket: SocketId) -> Result<Options, Error> {
+        self.stack.options(socket)
+    }
+
+    fn set_options(&mut self, socket: SocketId, options: &Options) -> Result<(), Error> {
+        self.stack.set_options(self.now, socket, options)
+    }
+
+    fn info(&mut self, socket: SocketId) -> Result<ConnectionInfo, Error> {
+        self.stack.info(socket)
+    }
+
+    fn unfinished(&mut self) -> usize {
+        self.stack.sockets().count()
+    }
+
+    fn abort_all(&mut self) {
+        self.now = clock();
+        let all: Vec<SocketId> = self.stack.sockets().map(|info| info.socket).collect();
+        for socket in all {
+            self.stack.abort(self.now, socket);
+        }
+        // Without an address a stack has no connections; each was reset.
+        self.stack.set_addresses(self.now, &[]);
+    }
+
+    fn counters(&mut self) -> Counters {
+        self.stack.counters().clone()
+    }
+}

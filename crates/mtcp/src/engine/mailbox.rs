@@ -1,0 +1,178 @@
+//! Packets that came to one core and belong to another.
+//!
+//! A network card's choice of queue is not our hash, and it may change during a connection, so the
+//! owner is decided by the addresses alone and packets travel to it. Each pair of cores has a ring
+//! in each direction; one that is full loses packets, as a queue of a router would, and TCP
+//! repairs it.
+
+use super::EngineCounters;
+use super::alarm::Alarm;
+use crate::spsc::{Consumer, Producer, ring};
+use mtcp_proto::Checksum;
+use std::io;
+use std::sync::Arc;
+
+/// Packets between two cores; a few batches.
+const SLOTS: usize = 256;
+
+/// A packet on its way; the memory stays with the slot.
+#[derive(Debug, Default)]
+struct Parcel {
+    packet: Vec<u8>,
+    verified: bool,
+}
+
+/// The mailboxes of one core, to and from all others.
+#[derive(Debug)]
+pub(crate) struct Mailboxes {
+    alarm: Arc<Alarm>,
+    /// By core; `None` at its own place.
+    to: Vec<Option<(Producer<Parcel>, Arc<Alarm>)>>,
+    from: Vec<Consumer<Parcel>>,
+    handed_over: u64,
+    dropped: u64,
+    taken: u64,
+}
+
+/// The mailboxes of so many cores, by core.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`.
+pub(crate) fn mailboxes(cores: usize) -> io::Result<Vec<Mailboxes>> {
+    let alarms = (0..cores).map(|_| Alarm::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
+    let mut all: Vec<Mailboxes> = alarms
+        .iter()
+        .map(|alarm| Mailboxes {
+            alarm: Arc::clone(alarm),
+            to: Vec::new(),
+            from: Vec::new(),
+            handed_over: 0,
+            dropped: 0,
+            taken: 0,
+        })
+        .collect();
+    for sender in 0..cores {
+        for (receiver, alarm) in alarms.iter().enumerate() {
+            if sender == receiver {
+                all[sender].to.push(None);
+                continue;
+            }
+            let (producer, consumer) = ring(SLOTS);
+            all[sender].to.push(Some((producer, Arc::clone(alarm))));
+            all[receiver].from.push(consumer);
+        }
+    }
+    Ok(all)
+}
+
+impl Mailboxes {
+    pub(crate) fn cores(&self) -> usize {
+        self.to.len()
+    }
+
+    pub(crate) fn alarm(&self) -> &Arc<Alarm> {
+        &self.alarm
+    }
+
+    /// Leaves a packet for its owner; it is seen after [`Mailboxes::publish`].
+    pub(super) fn hand_over(&mut self, owner: u16, packet: &[u8], checksum: Checksum) {
+        let Some(Some((producer, _))) = self.to.get_mut(usize::from(owner)) else {
+            self.dropped += 1;
+            return;
+        };
+        let left = producer.write(|parcel| {
+            parcel.packet.clear();
+            parcel.packet.extend_from_slice(packet);
+            parcel.verified = checksum == Checksum::Verified;
+        });
+        if left {
+            self.handed_over += 1;
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    /// Shows the owners what was left for them, once for a batch.
+    pub(super) fn publish(&mut self) {
+        for (producer, alarm) in self.to.iter_mut().flatten() {
+            if producer.publish() {
+                alarm.ring();
+            }
+        }
+    }
+
+    /// Takes at most so many packets from each other core.
+    pub(super) fn take(
+        &mut self,
+        limit: usize,
+        mut input: impl FnMut(&[u8], Checksum),
+    ) -> usize {
+        let mut count = 0;
+        for consumer in &mut self.from {
+            for _ in 0..limit {
+                let taken = consumer.read(|parcel| {
+                    let checksum =
+                        if parcel.verified { Checksum::Verified } else { Checksum::Unverified };
+                    input(&parcel.packet, checksum);
+                });
+                if taken.is_none() {
+                    break;
+                }
+                count += 1;
+            }
+            consumer.release();
+        }
+        self.taken += count as u64;
+        count
+    }
+
+    pub(super) fn is_empty(&mut self) -> bool {
+        self.from.iter_mut().all(Consumer::is_empty)
+    }
+
+    pub(super) fn count(&self, counters: &mut EngineCounters) {
+        counters.handed_over = self.handed_over;
+        counters.hand_over_drops = self.dropped;
+        counters.taken_over = self.taken;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_reach_their_owner_and_a_full_mailbox_loses_them() {
+        let mut all = mailboxes(3).expect("mailboxes");
+        for index in 0..SLOTS + 10 {
+            let checksum = if index % 2 == 0 { Checksum::Verified } else { Checksum::Unverified };
+            all[0].hand_over(2, &(index as u32).to_ne_bytes(), checksum);
+        }
+        all[1].hand_over(2, b"one", Checksum::Verified);
+        assert!(all[2].is_empty(), "nothing is seen before it is published");
+        all[0].publish();
+        all[1].publish();
+        assert!(!all[2].is_empty());
+        let mut expected = 0u32;
+        let mut others = 0;
+        while all[2].take(BATCH_OF_TEST, |packet, checksum| {
+            if packet == b"one" {
+                others += 1;
+                return;
+            }
+            assert_eq!(packet, expected.to_ne_bytes());
+            assert_eq!(checksum == Checksum::Verified, expected % 2 == 0);
+            expected += 1;
+        }) > 0
+        {}
+        assert_eq!((expected as usize, others), (SLOTS, 1));
+        let mut counters = EngineCounters::default();
+        all[0].count(&mut counters);
+        assert_eq!((counters.handed_over, counters.hand_over_drops), (SLOTS as u64, 10));
+        all[2].count(&mut counters);
+        assert_eq!(counters.taken_over, SLOTS as u64 + 1);
+        assert!(all[1].is_empty());
+    }
+
+    const BATCH_OF_TEST: usize = 50;
+}

@@ -1,0 +1,242 @@
+//! One engine per core: a stack, the interface it sends through, and the mailboxes in which cores
+//! leave each other packets.
+//!
+//! A turn is mTCP's main loop (section 4): take a batch of packets, serve timers and the
+//! application, send a batch. Nothing of it is shared with another core but the rings of the
+//! mailboxes, so there is no lock and no contended cache line in it.
+
+mod alarm;
+mod complete;
+mod link;
+mod mailbox;
+mod paired;
+mod port;
+mod sleep;
+
+pub(crate) use self::alarm::Alarm;
+pub(crate) use self::link::Link;
+pub(crate) use self::mailbox::{Mailboxes, mailboxes};
+pub(crate) use self::paired::{Application, start as start_paired};
+pub(crate) use self::port::Port;
+
+use crate::stat::Board;
+use mtcp_proto::{Instant, Stack};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Packets that a turn takes at once, at most.
+pub(crate) const BATCH: usize = 64;
+
+/// What an engine counts besides its stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct EngineCounters {
+    /// Turns that were taken.
+    pub turns: u64,
+    /// Times that the engine slept.
+    pub sleeps: u64,
+    /// Packets that were handed to the core that owns them.
+    pub handed_over: u64,
+    /// Packets that could not be handed over, because the other core did not keep up.
+    pub hand_over_drops: u64,
+    /// Packets that came from other cores.
+    pub taken_over: u64,
+}
+
+/// The stack of one core with all it needs to run; whoever holds it drives it.
+///
+/// [`Mtcp::engine`](crate::Mtcp::engine) gives it to programs that want neither sockets nor
+/// descriptors but the [`Stack`] itself.
+pub struct Engine {
+    stack: Stack,
+    link: Link,
+    mailboxes: Mailboxes,
+    alarm: Arc<Alarm>,
+    board: Arc<Board>,
+    counters: EngineCounters,
+    core: u16,
+    batch: usize,
+    now: Instant,
+    /// The device was full when packets were still due.
+    blocked: bool,
+    /// The alarm was set, and nobody has got up yet.
+    lying: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        core: u16,
+        stack: Stack,
+        link: Link,
+        mailboxes: Mailboxes,
+        board: Arc<Board>,
+        batch: usize,
+    ) -> Engine {
+        let alarm = Arc::clone(mailboxes.alarm());
+        let counters = EngineCounters::default();
+        let (now, blocked, lying) = (clock(), false, false);
+        Engine {
+            stack,
+            link,
+            mailboxes,
+            alarm,
+            board,
+            counters,
+            core,
+            batch,
+            now,
+            blocked,
+            lying,
+        }
+    }
+
+    /// The stack, for all calls but `input` and `output`; [`Engine::now`] is the time to give it.
+    pub fn stack(&mut self) -> &mut Stack {
+        &mut self.stack
+    }
+
+    /// The time of the last turn (CLOCK_MONOTONIC).
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The core, from 0.
+    pub fn core(&self) -> usize {
+        usize::from(self.core)
+    }
+
+    /// What has been counted besides the stack's own counters.
+    pub fn counters(&self) -> EngineCounters {
+        self.counters
+    }
+
+    /// Takes a batch of packets and sends what is due; true if packets came.
+    ///
+    /// # Errors
+    /// Those of the device, if it has gone (`ENXIO`, `ENETDOWN`): they do not pass.
+    pub fn turn(&mut self) -> io::Result<bool> {
+        let came = self.receive()?;
+        self.transmit()?;
+        Ok(came)
+    }
+
+    /// The first half of a turn; between the halves the application is served.
+    pub(crate) fn receive(&mut self) -> io::Result<bool> {
+        if self.lying {
+            self.get_up(true);
+        }
+        self.now = clock();
+        self.counters.turns += 1;
+        let Engine { stack, link, mailboxes, now, core, .. } = self;
+        let (now, core) = (*now, *core);
+        let steers = mailboxes.cores() > 1;
+        let received = link.receive(now, self.batch, &mut |packet, checksum| {
+            match steers.then(|| stack.owner(packet)).flatten() {
+                Some(owner) if owner != core => mailboxes.hand_over(owner, packet, checksum),
+                _ => stack.input(now, packet, checksum),
+            }
+        })?;
+        let mut came = received > 0;
+        if steers {
+            mailboxes.publish();
+            came |= mailboxes.take(self.batch, |packet, checksum| {
+                stack.input(now, packet, checksum);
+            }) > 0;
+            mailboxes.count(&mut self.counters);
+        }
+        if self.board.is_wanted() {
+            self.board.publish(self.core, &self.stack, &self.link, self.counters);
+        }
+        Ok(came)
+    }
+
+    /// The second half of a turn.
+    pub(crate) fn transmit(&mut self) -> io::Result<()> {
+        let full = self.stack.output(self.now, &mut self.link);
+        self.blocked = self.link.flush()? || full;
+        Ok(())
+    }
+
+    /// Sleeps until there is something for a turn, at most `timeout`.
+    ///
+    /// # Errors
+    /// Of poll(2); an interruption by a signal is none.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let limit = self.prepare_to_sleep(timeout);
+        self.sleep(limit)
+    }
+
+    /// Sleeps as long as [`Engine::prepare_to_sleep`] has said.
+    pub(crate) fn sleep(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        if limit == Some(Duration::ZERO) {
+            self.get_up(false);
+            return Ok(());
+        }
+        self.counters.sleeps += 1;
+        let mut wanted = sleep::Wanted::default();
+        wanted.add(self.alarm.descriptor(), libc::POLLIN);
+        let events = if self.blocked { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+        for descriptor in self.link.descriptors() {
+            wanted.add(descriptor, events);
+        }
+        let woken = wanted.poll(limit);
+        self.get_up(wanted.is_ready(0));
+        woken
+    }
+
+    /// For who waits by himself: descriptors that become readable when there is something for a
+    /// turn. They stay the same.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        std::iter::once(self.alarm.descriptor()).chain(self.link.descriptors()).collect()
+    }
+
+    /// Sets the alarm, directly before waiting for [`Engine::descriptors`]; says how long one may
+    /// wait, at most `timeout`. Zero: there is something to do. The next turn ends it.
+    pub fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        self.alarm.lie_down();
+        self.lying = true;
+        if self.alarm.is_called() || !self.mailboxes.is_empty() || !self.link.prepare_to_sleep() {
+            return Some(Duration::ZERO);
+        }
+        let deadline = match (self.stack.deadline(), self.link.deadline()) {
+            (Some(stack), Some(link)) => Some(stack.min(link)),
+            (stack, link) => stack.or(link),
+        };
+        let until = deadline.map(|deadline| deadline.since(clock()));
+        // A full device says itself when it has room; the time is for those that cannot.
+        let until = if self.blocked {
+            until.map(|until| until.max(Duration::from_millis(1)))
+        } else {
+            until
+        };
+        match (timeout, until) {
+            (Some(timeout), Some(until)) => Some(timeout.min(until)),
+            (timeout, until) => timeout.or(until),
+        }
+    }
+
+    fn get_up(&mut self, woken: bool) {
+        self.lying = false;
+        self.alarm.get_up(woken);
+    }
+
+    pub(crate) fn alarm(&self) -> &Arc<Alarm> {
+        &self.alarm
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Engine").field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
+/// CLOCK_MONOTONIC, which all cores agree on. See clock_gettime(2).
+pub(crate) fn clock() -> Instant {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is valid, and the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Instant::from_nanos(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
+}

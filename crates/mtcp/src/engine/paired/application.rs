@@ -1,0 +1,503 @@
+//! The application's side: it knows of each connection what the engine has told, and answers from
+//! that.
+
+use super::chunk::{CHUNK_BYTES, Chunk, Chunks};
+use super::sender::Sender;
+use super::{Command, Event, Fate, WINDOW_BYTES};
+use crate::engine::{Alarm, Engine, Port};
+use crate::spsc::Consumer;
+use mtcp_proto::{
+    ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, Shutdown, SocketId,
+};
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What is known of one of the stack's sockets.
+#[derive(Default)]
+struct Place {
+    generation: u32,
+    /// It was told of, and neither closed nor aborted.
+    open: bool,
+    connections: VecDeque<SocketId>,
+    data: VecDeque<Chunk>,
+    data_bytes: usize,
+    low_water: usize,
+    /// Bytes that the stack has not taken yet.
+    unsent: usize,
+    /// The stack's readiness: whether it is connected, and what the peer has done.
+    readiness: Readiness,
+    connected: bool,
+    ended: bool,
+    send_ended: bool,
+    error: Option<Error>,
+    /// Is in the queue of news.
+    queued: bool,
+}
+
+impl Place {
+    fn over(&self) -> bool {
+        self.readiness.intersects(Readiness::CLOSED.with(Readiness::ERROR)) || self.error.is_some()
+    }
+
+    fn ready(&self) -> Readiness {
+        let mut ready = Readiness(
+            self.readiness.0 & (Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0),
+        );
+        let enough = self.data_bytes >= self.low_water.max(1);
+        if enough || self.ended || self.error.is_some() || !self.connections.is_empty() {
+            ready = ready.with(Readiness::READABLE);
+        }
+        let room = self.connected && self.unsent + CHUNK_BYTES <= WINDOW_BYTES;
+        if room || self.over() {
+            ready = ready.with(Readiness::WRITABLE);
+        }
+        if self.error.is_some() {
+            ready = ready.with(Readiness::ERROR);
+        }
+        // The end is told when all that came before it was.
+        if !self.ended && self.error.is_none() {
+            ready = ready.without(Readiness::CLOSED);
+        }
+        ready
+    }
+}
+
+/// The port of an application whose engine runs beside it.
+pub(crate) struct Application {
+    commands: Sender<Command>,
+    events: Consumer<Option<Event>>,
+    alarm: Arc<Alarm>,
+    fate: Arc<Fate>,
+    addresses: Vec<IpAddr>,
+    chunks: Chunks,
+    places: Vec<Place>,
+    /// Sockets with news.
+    news: VecDeque<SocketId>,
+    lying: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Application {
+    pub(super) fn new(
+        commands: Sender<Command>,
+        events: Consumer<Option<Event>>,
+        alarm: Arc<Alarm>,
+        fate: Arc<Fate>,
+        addresses: Vec<IpAddr>,
+        thread: JoinHandle<()>,
+    ) -> Application {
+        Application {
+            commands,
+            events,
+            alarm,
+            fate,
+            addresses,
+            chunks: Chunks::default(),
+            places: Vec::new(),
+            news: VecDeque::new(),
+            lying: false,
+            thread: Some(thread),
+        }
+    }
+
+    /// Makes a call in the engine's thread and waits for what it gives; `None` if the engine has
+    /// ended.
+    fn call<R: Send + 'static>(
+        &mut self,
+        call: impl FnOnce(&mut Engine) -> R + Send + 'static,
+    ) -> Option<R> {
+        let (answer, answers) = mpsc::sync_channel(1);
+        self.commands.send(Command::Call(Box::new(move |engine| {
+            // Nobody waits any more only if the application's thread has ended.
+            let _ = answer.send(call(engine));
+        })));
+        loop {
+            self.commands.publish();
+            self.take_events();
+            if let Ok(answer) = answers.try_recv() {
+                return Some(answer);
+            }
+            if self.fate.failed.load(Ordering::Acquire) != 0 {
+                return None;
+            }
+            // A signal only shortens the sleep.
+            let _ = Port::wait(self, None);
+        }
+    }
+
+    fn place(&mut self, socket: SocketId) -> Option<&mut Place> {
+        let place = self.places.get_mut(socket.index as usize)?;
+        (place.open && place.generation == socket.generation).then_some(place)
+    }
+
+    /// The place of a socket that is told of, maybe for the first time.
+    fn open(&mut self, socket: SocketId) -> &mut Place {
+        let index = socket.index as usize;
+        if index >= self.places.len() {
+            self.places.resize_with(index + 1, Place::default);
+        }
+        let place = &mut self.places[index];
+        if place.generation != socket.generation || !place.open {
+            *place = Place {
+                generation: socket.generation,
+                open: true,
+                low_water: 1,
+                ..Place::default()
+            };
+        }
+        place
+    }
+
+    fn news(&mut self, socket: SocketId) {
+        if let Some(place) = self.place(socket)
+            && !place.queued
+        {
+            place.queued = true;
+            self.news.push_back(socket);
+        }
+    }
+
+    /// True if there were any.
+    fn take_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some(Some(event)) = self.events.read(Option::take) {
+            any = true;
+            self.take_event(event);
+        }
+        self.events.release();
+        any
+    }
+
+    fn take_event(&mut self, event: Event) {
+        let socket = match event {
+            Event::Called => return,
+            Event::Accepted { listener, socket } => {
+                self.open(socket).connected = true;
+                match self.place(listener) {
+                    Some(place) => place.connections.push_back(socket),
+                    // Closed meanwhile: who was not accepted is reset.
+                    None => self.give_up(socket, Command::Abort { socket }),
+                }
+                listener
+            }
+            Event::Data { socket, chunk } => match self.place(socket) {
+                Some(place) => {
+                    place.data_bytes += chunk.len();
+                    place.data.push_back(chunk);
+                    socket
+                }
+                None => return self.commands.send(Command::Taken { socket, chunk }),
+            },
+            Event::Sent { socket, chunk } => {
+                self.chunks.give(chunk);
+                let Some(place) = self.place(socket) else { return };
+                place.unsent = place.unsent.saturating_sub(CHUNK_BYTES);
+                socket
+            }
+            Event::Ended { socket } => {
+                let Some(place) = self.place(socket) else { return };
+                place.ended = true;
+                socket
+            }
+            Event::Failed { socket, error } => {
+                let Some(place) = self.place(socket) else { return };
+                place.error = Some(error);
+                place.ended = true;
+                socket
+            }
+            Event::Ready { socket, readiness } => {
+                let Some(place) = self.place(socket) else { return };
+                place.readiness = readiness;
+                place.connected |= readiness.intersects(Readiness::WRITABLE);
+                socket
+            }
+        };
+        self.news(socket);
+    }
+
+    fn give_up(&mut self, socket: SocketId, command: Command) {
+        let Some(place) = self.place(socket) else { return };
+        let place = std::mem::take(place);
+        for chunk in place.data {
+            self.commands.send(Command::Taken { socket, chunk });
+        }
+        self.commands.send(command);
+        for connection in place.connections {
+            self.give_up(connection, Command::Abort { socket: connection });
+        }
+    }
+
+    fn failure(&self) -> Option<io::Error> {
+        let errno = self.fate.failed.load(Ordering::Acquire);
+        (errno != 0).then(|| io::Error::from_raw_os_error(errno))
+    }
+}
+
+impl Port for Application {
+    fn turn(&mut self) -> io::Result<bool> {
+        if std::mem::take(&mut self.lying) {
+            self.alarm.get_up(true);
+        }
+        self.commands.publish();
+        let any = self.take_events();
+        match self.failure() {
+            Some(error) if !any => Err(error),
+            _ => Ok(any),
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let limit = self.prepare_to_sleep(timeout);
+        let mut wanted = crate::engine::sleep::Wanted::default();
+        wanted.add(self.alarm.descriptor(), libc::POLLIN);
+        let outcome = match limit {
+            Some(Duration::ZERO) => Ok(()),
+            _ => wanted.poll(limit),
+        };
+        self.lying = false;
+        self.alarm.get_up(wanted.is_ready(0));
+        outcome
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        vec![self.alarm.descriptor()]
+    }
+
+    fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        self.commands.publish();
+        self.alarm.lie_down();
+        self.lying = true;
+        if self.alarm.is_called() || !self.events.is_empty() || self.failure().is_some() {
+            return Some(Duration::ZERO);
+        }
+        if self.commands.is_stuck() {
+            let soon = Duration::from_micros(200);
+            return Some(timeout.map_or(soon, |timeout| timeout.min(soon)));
+        }
+        timeout
+    }
+
+    fn alarm(&self) -> &Arc<Alarm> {
+        &self.alarm
+    }
+
+    fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> Result<SocketId, Error> {
+        let options = *options;
+        let listener = self
+            .call(move |engine| engine.stack().listen(local, &options))
+            .unwrap_or(Err(Error::Aborted))?;
+        self.open(listener);
+        Ok(listener)
+    }
+
+    fn accept(&mut self, listener: SocketId) -> Result<SocketId, Error> {
+        let place = self.place(listener).ok_or(Error::UnknownSocket)?;
+        let socket = place.connections.pop_front().ok_or(Error::WouldBlock)?;
+        self.commands.send(Command::Accepted { listener });
+        self.news(socket);
+        Ok(socket)
+    }
+
+    fn connect(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: &Options,
+    ) -> Result<SocketId, Error> {
+        let options = *options;
+        let socket = self
+            .call(move |engine| {
+                let now = engine.now();
+                engine.stack().connect(now, local, remote, &options)
+            })
+            .unwrap_or(Err(Error::Aborted))?;
+        let place = self.open(socket);
+        place.low_water = options.receive_low_water_bytes as usize;
+        Ok(socket)
+    }
+
+    fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
+        let place = self.place(socket).ok_or(Error::UnknownSocket)?;
+        if let Some(error) = place.error.take() {
+            return Err(error);
+        }
+        if place.send_ended || place.over() {
+            return Err(Error::Shutdown);
+        }
+        let mut sent = 0;
+        while sent < data.len() {
+            let Some(place) = self.place(socket) else { break };
+            if !place.connected || place.unsent + CHUNK_BYTES > WINDOW_BYTES {
+                break;
+            }
+            place.unsent += CHUNK_BYTES;
+            let mut chunk = self.chunks.take();
+            sent += chunk.append(&data[sent..]);
+            self.commands.send(Command::Send { socket, chunk });
+        }
+        if sent == 0 && !data.is_empty() { Err(Error::WouldBlock) } else { Ok(sent) }
+    }
+
+    fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
+        let mut taken = 0;
+        while taken < room.len() {
+            let place = self.place(socket).ok_or(Error::UnknownSocket)?;
+            let Some(chunk) = place.data.front_mut() else { break };
+            let bytes = chunk.len().min(room.len() - taken);
+            room[taken..taken + bytes].copy_from_slice(&chunk.bytes()[..bytes]);
+            chunk.consume(bytes);
+            taken += bytes;
+            place.data_bytes -= bytes;
+            if chunk.len() == 0
+                && let Some(chunk) = place.data.pop_front()
+            {
+                self.commands.send(Command::Taken { socket, chunk });
+            }
+        }
+        let place = self.place(socket).ok_or(Error::UnknownSocket)?;
+        if taken > 0 || room.is_empty() {
+            return Ok(taken);
+        }
+        match place.error.take() {
+            Some(error) => Err(error),
+            None if place.ended => Ok(0),
+            None => Err(Error::WouldBlock),
+        }
+    }
+
+    fn peek(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
+        let place = self.place(socket).ok_or(Error::UnknownSocket)?;
+        let mut copied = 0;
+        for chunk in &place.data {
+            let bytes = chunk.len().min(room.len() - copied);
+            room[copied..copied + bytes].copy_from_slice(&chunk.bytes()[..bytes]);
+            copied += bytes;
+        }
+        match place.error {
+            _ if copied > 0 || room.is_empty() => Ok(copied),
+            Some(error) => Err(error),
+            None if place.ended => Ok(0),
+            None => Err(Error::WouldBlock),
+        }
+    }
+
+    fn receivable(&mut self, socket: SocketId) -> usize {
+        self.place(socket).map_or(0, |place| place.data_bytes)
+    }
+
+    fn shutdown(&mut self, socket: SocketId, how: Shutdown) -> Result<(), Error> {
+        let place = self.place(socket).ok_or(Error::UnknownSocket)?;
+        if !place.connected || place.over() {
+            return Err(Error::NotConnected);
+        }
+        place.send_ended |= how != Shutdown::Receive;
+        place.ended |= how != Shutdown::Send;
+        self.commands.send(Command::Shutdown { socket, how });
+        Ok(())
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        let unread = self.place(socket).is_some_and(|place| place.data_bytes > 0);
+        // Data that nobody reads is said to be lost by a reset (RFC 2525, section 2.17).
+        let command = if unread { Command::Abort { socket } } else { Command::Close { socket } };
+        self.give_up(socket, command);
+    }
+
+    fn abort(&mut self, socket: SocketId) {
+        self.give_up(socket, Command::Abort { socket });
+    }
+
+    fn readiness(&self, socket: SocketId) -> Readiness {
+        match self.places.get(socket.index as usize) {
+            Some(place) if place.open && place.generation == socket.generation => place.ready(),
+            _ => Readiness::CLOSED,
+        }
+    }
+
+    fn take_error(&mut self, socket: SocketId) -> Option<Error> {
+        self.place(socket)?.error.take()
+    }
+
+    fn next_event(&mut self) -> Option<(SocketId, Readiness)> {
+        while let Some(socket) = self.news.pop_front() {
+            if let Some(place) = self.place(socket) {
+                place.queued = false;
+                let ready = place.ready();
+                if ready != Readiness::default() {
+                    return Some((socket, ready));
+                }
+            }
+        }
+        None
+    }
+
+    fn options(&mut self, socket: SocketId) -> Result<Options, Error> {
+        self.call(move |engine| engine.stack().options(socket)).unwrap_or(Err(Error::Aborted))
+    }
+
+    fn set_options(&mut self, socket: SocketId, options: &Options) -> Result<(), Error> {
+        let options = *options;
+        self.call(move |engine| {
+            let now = engine.now();
+            engine.stack().set_options(now, socket, &options)
+        })
+        .unwrap_or(Err(Error::Aborted))?;
+        if let Some(place) = self.place(socket) {
+            place.low_water = options.receive_low_water_bytes as usize;
+            // Small segments fill a chunk each, so what is waited for may need twice its room.
+            let bytes = place.low_water.saturating_mul(2);
+            self.commands.send(Command::Window { socket, bytes });
+        }
+        Ok(())
+    }
+
+    fn info(&mut self, socket: SocketId) -> Result<ConnectionInfo, Error> {
+        let mut info =
+            self.call(move |engine| engine.stack().info(socket)).unwrap_or(Err(Error::Aborted))?;
+        if let Some(place) = self.place(socket) {
+            let here = place.data_bytes + place.connections.len();
+            info.receive_queue = info.receive_queue.saturating_add(here as u32);
+            info.send_queue = info.send_queue.saturating_add(place.unsent as u32);
+        }
+        Ok(info)
+    }
+
+    fn unfinished(&mut self) -> usize {
+        self.call(|engine| engine.unfinished()).unwrap_or(0)
+    }
+
+    fn abort_all(&mut self) {
+        self.call(|engine| {
+            engine.abort_all();
+            // The resets go out before the thread ends.
+            engine.transmit().is_ok()
+        });
+    }
+
+    fn counters(&mut self) -> Counters {
+        self.call(|engine| engine.stack().counters().clone()).unwrap_or_default()
+    }
+}
+
+impl Drop for Application {
+    fn drop(&mut self) {
+        self.commands.publish();
+        self.fate.stop.store(true, Ordering::Release);
+        self.commands.alarm().force();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so itself.
+            let _ = thread.join();
+        }
+    }
+}

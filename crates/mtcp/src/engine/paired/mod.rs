@@ -1,0 +1,73 @@
+//! The engine on a thread of its own, beside the application's (mTCP, section 4.1).
+//!
+//! Two rings join the threads: commands go one way, events the other, both small, both seen once a
+//! batch. Data travels in chunks whose ownership goes with the message, so neither thread ever
+//! touches memory of the other and there is no lock. Each side makes the chunks that it sends and
+//! gets them back when they are used up: what a connection may have on its way is bounded on both
+//! sides, and what does not fit waits in the stack's own buffers, where TCP's window sees it.
+
+mod application;
+mod chunk;
+mod sender;
+mod server;
+
+pub(crate) use self::application::Application;
+pub(crate) use self::server::start;
+
+use self::chunk::Chunk;
+use super::Engine;
+use mtcp_proto::{Error, Readiness, Shutdown, SocketId};
+use std::sync::atomic::{AtomicBool, AtomicI32};
+
+/// Messages that a ring holds; more wait with their sender.
+const SLOTS: usize = 1024;
+/// Bytes of one connection that may be on their way in one direction.
+const WINDOW_BYTES: usize = 64 * 1024;
+/// Accepted connections of one listener that may be on their way.
+const ACCEPT_WINDOW: u32 = 1024;
+
+/// A call that is made in the engine's thread and waited for: what is rare.
+type Call = Box<dyn FnOnce(&mut Engine) + Send>;
+
+/// What the application asks for.
+enum Command {
+    /// Data to be sent.
+    Send { socket: SocketId, chunk: Chunk },
+    /// Data was read: the chunk goes back, and as much may follow.
+    Taken { socket: SocketId, chunk: Chunk },
+    /// A connection was accepted: another may follow.
+    Accepted { listener: SocketId },
+    Shutdown { socket: SocketId, how: Shutdown },
+    /// Gives the socket up, after the data that was sent before.
+    Close { socket: SocketId },
+    Abort { socket: SocketId },
+    /// How much may be on its way to the application: it waits for so much before it reads.
+    Window { socket: SocketId, bytes: usize },
+    Call(Call),
+}
+
+/// What the application is told.
+enum Event {
+    /// A connection came in.
+    Accepted { listener: SocketId, socket: SocketId },
+    Data { socket: SocketId, chunk: Chunk },
+    /// Data was taken by the stack: the chunk comes back.
+    Sent { socket: SocketId, chunk: Chunk },
+    /// No more data will come.
+    Ended { socket: SocketId },
+    /// The connection has failed, after all data that was told of.
+    Failed { socket: SocketId, error: Error },
+    /// The readiness is this now, but for data, errors and room, which the application knows.
+    Ready { socket: SocketId, readiness: Readiness },
+    /// The call was made.
+    Called,
+}
+
+/// What both threads look at besides the rings.
+#[derive(Debug, Default)]
+struct Fate {
+    /// The application has gone.
+    stop: AtomicBool,
+    /// The errno that ended the engine, or 0.
+    failed: AtomicI32,
+}

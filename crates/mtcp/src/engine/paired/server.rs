@@ -1,0 +1,345 @@
+//! The engine's side: commands to the stack, and what the stack says to events.
+
+use super::application::Application;
+use super::chunk::{Chunk, Chunks};
+use super::sender::Sender;
+use super::{ACCEPT_WINDOW, Command, Event, Fate, SLOTS, WINDOW_BYTES};
+use crate::engine::{Alarm, Engine, Port};
+use crate::spsc::{Consumer, ring};
+use mtcp_proto::{Error, Readiness, SocketId};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+/// While something waits for room in a ring, so long until the next look.
+const STUCK: Duration = Duration::from_micros(200);
+
+/// What is on its way for one of the stack's sockets.
+#[derive(Default)]
+struct Place {
+    generation: u32,
+    /// The application has it.
+    open: bool,
+    listener: bool,
+    /// Connections that the application was given and has not accepted.
+    offered: u32,
+    to_send: VecDeque<Chunk>,
+    /// Bytes that the application has and has not read.
+    given: usize,
+    window: usize,
+    /// Nothing more is read from the stack.
+    ended: bool,
+    /// The end of sending that waits for `to_send`.
+    end: Option<End>,
+}
+
+/// What comes after the last data.
+#[derive(Clone, Copy)]
+enum End {
+    Shutdown(mtcp_proto::Shutdown),
+    Close,
+}
+
+struct Server {
+    engine: Engine,
+    commands: Consumer<Option<Command>>,
+    events: Sender<Event>,
+    chunks: Chunks,
+    places: Vec<Place>,
+    fate: Arc<Fate>,
+}
+
+/// Starts the engine's thread; gives the application's side. Dropping that ends the thread.
+///
+/// # Errors
+/// Of pthread_create(3) and eventfd(2).
+pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Application> {
+    let alarm = Arc::new(Alarm::new()?);
+    let (command_producer, commands) = ring(SLOTS);
+    let (event_producer, events) = ring(SLOTS);
+    let fate = Arc::new(Fate::default());
+    let engine_alarm = Arc::clone(engine.alarm());
+    let addresses = engine.addresses().to_vec();
+    let mut server = Server {
+        commands,
+        events: Sender::new(event_producer, Arc::clone(&alarm)),
+        chunks: Chunks::default(),
+        places: Vec::new(),
+        fate: Arc::clone(&fate),
+        engine,
+    };
+    let name = format!("mtcp-{}", server.engine.core());
+    let thread = thread::Builder::new().name(name).spawn(move || {
+        if let Some(cpu) = cpu {
+            crate::start::pin(cpu);
+        }
+        server.run();
+    })?;
+    let sender = Sender::new(command_producer, engine_alarm);
+    Ok(Application::new(sender, events, alarm, fate, addresses, thread))
+}
+
+impl Server {
+    fn run(&mut self) {
+        while !self.fate.stop.load(Ordering::Acquire) {
+            if let Err(error) = self.turn() {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                self.fate.failed.store(errno, Ordering::Release);
+                tracing::error!(core = self.engine.core(), %error, "the packet device has failed");
+                break;
+            }
+        }
+        self.events.publish();
+        // An application that sleeps must see what has become of the engine.
+        self.fate.failed.compare_exchange(
+            0,
+            libc::ENETDOWN,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ).ok();
+        self.events.alarm().force();
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        let mut busy = self.engine.receive()?;
+        // Who called wants a look at what was done above: the snapshot, and the order to stop.
+        self.engine.alarm().answer();
+        while let Some((socket, readiness)) = self.engine.stack().next_event() {
+            self.tell(socket, readiness);
+        }
+        busy |= self.obey();
+        self.engine.transmit()?;
+        self.events.publish();
+        if busy {
+            return Ok(());
+        }
+        let stuck = self.events.is_stuck().then_some(STUCK);
+        let mut limit = self.engine.prepare_to_sleep(stuck);
+        if !self.commands.is_empty() || self.fate.stop.load(Ordering::Acquire) {
+            limit = Some(Duration::ZERO);
+        }
+        self.engine.sleep(limit)
+    }
+
+    /// Does what the application asked for; true if it asked for anything.
+    fn obey(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..SLOTS {
+            let Some(Some(command)) = self.commands.read(Option::take) else { break };
+            any = true;
+            match command {
+                Command::Send { socket, chunk } => self.send(socket, chunk),
+                Command::Taken { socket, chunk } => self.taken(socket, chunk),
+                Command::Accepted { listener } => {
+                    if let Some(place) = self.place(listener) {
+                        place.offered = place.offered.saturating_sub(1);
+                    }
+                    self.offer(listener);
+                }
+                Command::Shutdown { socket, how } => self.end(socket, End::Shutdown(how)),
+                Command::Close { socket } => self.end(socket, End::Close),
+                Command::Abort { socket } => {
+                    self.forget(socket);
+                    let now = self.engine.now();
+                    self.engine.stack().abort(now, socket);
+                }
+                Command::Window { socket, bytes } => {
+                    if let Some(place) = self.open(socket) {
+                        place.window = bytes.max(WINDOW_BYTES);
+                    }
+                    self.give(socket);
+                }
+                Command::Call(call) => {
+                    call(&mut self.engine);
+                    self.events.send(Event::Called);
+                }
+            }
+        }
+        self.commands.release();
+        any
+    }
+
+    /// The place of a socket that the application has.
+    fn place(&mut self, socket: SocketId) -> Option<&mut Place> {
+        let place = self.places.get_mut(socket.index as usize)?;
+        (place.open && place.generation == socket.generation).then_some(place)
+    }
+
+    /// The same, made if the socket is new to us.
+    fn open(&mut self, socket: SocketId) -> Option<&mut Place> {
+        let index = socket.index as usize;
+        if self.engine.stack().readiness(socket).is_err() {
+            return None;
+        }
+        if index >= self.places.len() {
+            self.places.resize_with(index + 1, Place::default);
+        }
+        let place = &mut self.places[index];
+        if !place.open || place.generation != socket.generation {
+            *place = Place {
+                generation: socket.generation,
+                open: true,
+                window: WINDOW_BYTES,
+                ..Place::default()
+            };
+            place.listener =
+                self.engine.stack().info(socket).is_ok_and(|info| info.remote.is_none());
+        }
+        self.places.get_mut(index)
+    }
+
+    fn forget(&mut self, socket: SocketId) {
+        let Some(place) = self.place(socket) else { return };
+        let place = std::mem::take(place);
+        for chunk in place.to_send {
+            self.events.send(Event::Sent { socket, chunk });
+        }
+    }
+
+    fn send(&mut self, socket: SocketId, chunk: Chunk) {
+        match self.open(socket) {
+            Some(place) => place.to_send.push_back(chunk),
+            None => self.events.send(Event::Sent { socket, chunk }),
+        }
+        self.flush(socket);
+    }
+
+    /// Gives the stack what waits to be sent, and then the end that waits behind it.
+    fn flush(&mut self, socket: SocketId) {
+        loop {
+            let now = self.engine.now();
+            let Some(place) = self.place(socket) else { return };
+            let Some(mut chunk) = place.to_send.pop_front() else { break };
+            match self.engine.stack().send(now, socket, chunk.bytes()) {
+                Ok(bytes) => chunk.consume(bytes),
+                Err(Error::WouldBlock) => {
+                    if let Some(place) = self.place(socket) {
+                        place.to_send.push_front(chunk);
+                    }
+                    return;
+                }
+                // The connection is over; that is told by an event of its own.
+                Err(_) => chunk.consume(usize::MAX),
+            }
+            if chunk.len() > 0 {
+                if let Some(place) = self.place(socket) {
+                    place.to_send.push_front(chunk);
+                }
+                continue;
+            }
+            self.events.send(Event::Sent { socket, chunk });
+        }
+        let now = self.engine.now();
+        match self.place(socket).and_then(|place| place.end.take()) {
+            Some(End::Shutdown(how)) => {
+                // It may have failed meanwhile, of which the application hears elsewhere.
+                let _ = self.engine.stack().shutdown(now, socket, how);
+                self.ready(socket);
+            }
+            Some(End::Close) => {
+                self.forget(socket);
+                self.engine.stack().close(now, socket);
+            }
+            None => {}
+        }
+    }
+
+    fn end(&mut self, socket: SocketId, end: End) {
+        let now = self.engine.now();
+        let Some(place) = self.open(socket) else { return };
+        if let End::Shutdown(mtcp_proto::Shutdown::Receive) = end {
+            let _ = self.engine.stack().shutdown(now, socket, mtcp_proto::Shutdown::Receive);
+            return self.give(socket);
+        }
+        place.end = Some(end);
+        self.flush(socket);
+    }
+
+    fn taken(&mut self, socket: SocketId, chunk: Chunk) {
+        self.chunks.give(chunk);
+        if let Some(place) = self.place(socket) {
+            place.given = place.given.saturating_sub(super::chunk::CHUNK_BYTES);
+        }
+        self.give(socket);
+    }
+
+    /// The stack has news of a socket.
+    fn tell(&mut self, socket: SocketId, readiness: Readiness) {
+        let Some(place) = self.open(socket) else { return };
+        if place.listener {
+            return self.offer(socket);
+        }
+        self.events.send(Event::Ready { socket, readiness });
+        if readiness.intersects(Readiness::WRITABLE) {
+            self.flush(socket);
+        }
+        self.give(socket);
+    }
+
+    fn ready(&mut self, socket: SocketId) {
+        if let Ok(readiness) = self.engine.stack().readiness(socket) {
+            self.events.send(Event::Ready { socket, readiness });
+        }
+    }
+
+    /// Offers connections to the application.
+    fn offer(&mut self, listener: SocketId) {
+        while self.open(listener).is_some_and(|place| place.offered < ACCEPT_WINDOW) {
+            let Ok(socket) = self.engine.stack().accept(listener) else { return };
+            self.events.send(Event::Accepted { listener, socket });
+            if let Some(place) = self.place(listener) {
+                place.offered += 1;
+            }
+            // Events of the connection may have come before it was taken.
+            self.ready(socket);
+            self.open(socket);
+            self.give(socket);
+        }
+    }
+
+    /// Gives the application data, as much as may be on its way.
+    fn give(&mut self, socket: SocketId) {
+        loop {
+            let now = self.engine.now();
+            let Some(place) = self.place(socket) else { return };
+            if place.listener || place.ended || place.given >= place.window {
+                return;
+            }
+            let mut chunk = self.chunks.take();
+            let stack = self.engine.stack();
+            let outcome = chunk.fill(|room| stack.receive(now, socket, room));
+            let (ended, event) = match outcome {
+                Err(Error::WouldBlock | Error::NotConnected) => {
+                    self.chunks.give(chunk);
+                    return self.fail(socket);
+                }
+                Ok(0) => (true, Event::Ended { socket }),
+                Ok(_) => (false, Event::Data { socket, chunk }),
+                Err(error) => (true, Event::Failed { socket, error }),
+            };
+            self.events.send(event);
+            if let Some(place) = self.place(socket) {
+                place.ended = ended;
+                // By room and not by length: many small pieces take as much memory.
+                place.given += super::chunk::CHUNK_BYTES;
+            }
+        }
+    }
+
+    /// Tells of a failure that no data waits in front of.
+    fn fail(&mut self, socket: SocketId) {
+        let failed = self.engine.stack().readiness(socket);
+        if !failed.is_ok_and(|readiness| readiness.intersects(Readiness::ERROR)) {
+            return;
+        }
+        if let Some(error) = self.engine.stack().take_error(socket) {
+            self.events.send(Event::Failed { socket, error });
+            if let Some(place) = self.place(socket) {
+                place.ended = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What the socket layer needs from whatever carries its connections: the engine itself, called
+//! inline, or the near end of the rings to an engine's thread.
+
+use super::alarm::Alarm;
+use mtcp_proto::{
+    ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, Shutdown, SocketId,
+};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The calls of [`mtcp_proto::Stack`], whose documentation says what they do, without the time.
+pub(crate) trait Port {
+    /// Moves what can be moved now, without waiting; true if anything was. An error is the device's
+    /// and final.
+    fn turn(&mut self) -> io::Result<bool>;
+
+    /// Sleeps until there is something for a turn, at most so long.
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+
+    /// Descriptors of the system that become readable when a turn has something to do, once
+    /// [`Port::prepare_to_sleep`] has been called.
+    fn descriptors(&self) -> Vec<RawFd>;
+
+    /// How long a caller that waits for [`Port::descriptors`] by itself may sleep, at most
+    /// `timeout`; zero if there is something to do.
+    fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration>;
+
+    /// Wakes whoever sleeps in [`Port::wait`].
+    fn alarm(&self) -> &Arc<Alarm>;
+
+    /// The stack's own addresses.
+    fn addresses(&self) -> &[IpAddr];
+    fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> Result<SocketId, Error>;
+    fn accept(&mut self, listener: SocketId) -> Result<SocketId, Error>;
+    fn connect(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: &Options,
+    ) -> Result<SocketId, Error>;
+    fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error>;
+    fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error>;
+    fn peek(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error>;
+    /// Bytes that can be received at once.
+    fn receivable(&mut self, socket: SocketId) -> usize;
+    fn shutdown(&mut self, socket: SocketId, how: Shutdown) -> Result<(), Error>;
+    fn close(&mut self, socket: SocketId);
+    fn abort(&mut self, socket: SocketId);
+    fn readiness(&self, socket: SocketId) -> Readiness;
+    fn take_error(&mut self, socket: SocketId) -> Option<Error>;
+    fn next_event(&mut self) -> Option<(SocketId, Readiness)>;
+    fn options(&mut self, socket: SocketId) -> Result<Options, Error>;
+    fn set_options(&mut self, socket: SocketId, options: &Options) -> Result<(), Error>;
+    fn info(&mut self, socket: SocketId) -> Result<ConnectionInfo, Error>;
+    /// Connections that still have something to do, whether or not anybody holds them.
+    fn unfinished(&mut self) -> usize;
+    /// Resets all that [`Port::unfinished`] counts.
+    fn abort_all(&mut self);
+    fn counters(&mut self) -> Counters;
+}

@@ -1,0 +1,84 @@
+//! Blocking or not, and the questions of ioctl(2).
+
+use super::errors::{failure, from};
+use super::{Context, Descriptor, Object, Phase};
+use std::io;
+
+impl Context {
+    /// Whether calls on the socket return instead of blocking (`O_NONBLOCK`). Ends of pipes never
+    /// block.
+    ///
+    /// # Errors
+    /// `EBADF`, `EINVAL` (an epoll).
+    pub fn set_nonblocking(&mut self, descriptor: Descriptor, on: bool) -> io::Result<()> {
+        match &mut self.table.get_mut(descriptor)?.object {
+            Object::Socket(socket) => socket.nonblocking = on,
+            Object::Pipe(..) => {}
+            Object::Epoll(_) => return Err(from(libc::EINVAL)),
+        }
+        Ok(())
+    }
+
+    /// Whether calls on the socket return instead of blocking.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn is_nonblocking(&self, descriptor: Descriptor) -> io::Result<bool> {
+        Ok(match &self.table.get(descriptor)?.object {
+            Object::Socket(socket) => socket.nonblocking,
+            Object::Pipe(..) => true,
+            Object::Epoll(_) => false,
+        })
+    }
+
+    /// Bytes that can be read at once (`FIONREAD`).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`, `EINVAL` (listens).
+    pub fn readable_bytes(&mut self, descriptor: Descriptor) -> io::Result<usize> {
+        let socket = self.socket_of(descriptor)?;
+        match (socket.phase, socket.id) {
+            (Phase::Listening, _) => Err(from(libc::EINVAL)),
+            (_, Some(id)) => Ok(self.port.receivable(id)),
+            (_, None) => Ok(0),
+        }
+    }
+
+    /// Bytes that were written and are not acknowledged (`TIOCOUTQ`).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`, `EINVAL` (listens).
+    pub fn unsent_bytes(&mut self, descriptor: Descriptor) -> io::Result<usize> {
+        let socket = self.socket_of(descriptor)?;
+        match (socket.phase, socket.id) {
+            (Phase::Listening, _) => Err(from(libc::EINVAL)),
+            (_, Some(id)) => {
+                self.port.info(id).map(|info| info.send_queue as usize).map_err(failure)
+            }
+            (_, None) => Ok(0),
+        }
+    }
+
+    /// `FIONREAD`, `TIOCOUTQ` and `FIONBIO` as ioctl(2) has them.
+    ///
+    /// # Errors
+    /// `ENOTTY` (another request), and those of the calls above.
+    pub fn ioctl(
+        &mut self,
+        descriptor: Descriptor,
+        request: u64,
+        argument: &mut i32,
+    ) -> io::Result<()> {
+        let count = match request {
+            libc::FIONREAD => self.readable_bytes(descriptor)?,
+            libc::TIOCOUTQ => self.unsent_bytes(descriptor)?,
+            libc::FIONBIO => return self.set_nonblocking(descriptor, *argument != 0),
+            _ => {
+                self.table.get(descriptor)?;
+                return Err(from(libc::ENOTTY));
+            }
+        };
+        *argument = i32::try_from(count).unwrap_or(i32::MAX);
+        Ok(())
+    }
+}

@@ -1,0 +1,346 @@
+//! From socket to close.
+
+use super::errors::{failure, from};
+use super::events::of_readiness;
+use super::pipe::PipeEnd;
+use super::settings::Extras;
+use super::{Context, Descriptor, FRUITLESS_CALLS, Family, Object, Phase, Socket};
+use mtcp_proto::{Error, ListenOptions, Readiness, Shutdown, SocketId};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+impl Context {
+    /// A new stream socket, neither bound nor connected. See socket(2).
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub fn socket(&mut self, family: Family) -> io::Result<Descriptor> {
+        self.install(Object::Socket(Socket {
+            phase: Phase::Fresh,
+            family,
+            nonblocking: false,
+            seen: Readiness::default(),
+            id: None,
+            extras: None,
+        }))
+    }
+
+    /// Gives the socket its local address; port 0 takes a free one. See bind(2).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`, `EINVAL` (bound or connected already), `EAFNOSUPPORT`,
+    /// `EADDRNOTAVAIL` (none of the stack's), `EADDRINUSE`.
+    pub fn bind(&mut self, descriptor: Descriptor, local: SocketAddr) -> io::Result<()> {
+        let socket = self.socket_of(descriptor)?;
+        let family = socket.family;
+        let bound = socket.extras.as_ref().is_some_and(|extras| extras.local.is_some());
+        let reuse = socket.extras.as_ref().is_some_and(|extras| extras.reuse_address);
+        if bound || socket.phase != Phase::Fresh {
+            return Err(from(libc::EINVAL));
+        }
+        if Family::of(local) != family {
+            return Err(from(libc::EAFNOSUPPORT));
+        }
+        if !local.ip().is_unspecified() && !self.port.addresses().contains(&local.ip()) {
+            return Err(from(libc::EADDRNOTAVAIL));
+        }
+        let local = match local.port() {
+            0 => self.free_port(local.ip())?,
+            _ if self.is_bound(local, reuse) => return Err(from(libc::EADDRINUSE)),
+            _ => local,
+        };
+        self.extras(descriptor)?.local = Some(local);
+        self.note_bound(descriptor, local, reuse);
+        Ok(())
+    }
+
+    /// Begins to listen; unbound sockets get a free port on all addresses. On a socket that listens
+    /// nothing changes. Every core listens for itself: connections that steer to a core on which
+    /// nobody listens are refused. See listen(2).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`, `EINVAL` (connected), `EADDRINUSE`, `EADDRNOTAVAIL`, `ENFILE`.
+    pub fn listen(&mut self, descriptor: Descriptor, backlog: u32) -> io::Result<()> {
+        let socket = self.socket_of(descriptor)?;
+        match socket.phase {
+            Phase::Listening => return Ok(()),
+            Phase::Fresh => {}
+            Phase::Connecting | Phase::Connected => return Err(from(libc::EINVAL)),
+        }
+        if self.extras(descriptor)?.local.is_none() {
+            let all: IpAddr = match self.socket_of(descriptor)?.family {
+                Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+                Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let local = self.free_port(all)?;
+            self.bind(descriptor, local)?;
+        }
+        let extras = self.extras(descriptor)?;
+        let Some(local) = extras.local else { return Err(from(libc::EINVAL)) };
+        let options = ListenOptions {
+            backlog: backlog.max(1),
+            connection: extras.options,
+            defer_accept: extras.defer_accept,
+        };
+        let id = self.port.listen(local, &options).map_err(failure)?;
+        let socket = self.socket_of(descriptor)?;
+        socket.id = Some(id);
+        socket.phase = Phase::Listening;
+        self.place(id, descriptor);
+        Ok(())
+    }
+
+    /// Takes an established connection; it is blocking, has the listener's options, and its peer's
+    /// name comes from [`Context::getpeername`]. See accept(2).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`, `EINVAL` (does not listen), `EAGAIN`, `EMFILE` (the connection stays
+    /// in the queue).
+    pub fn accept(&mut self, listener: Descriptor) -> io::Result<Descriptor> {
+        let socket = self.socket_of(listener)?;
+        if socket.phase != Phase::Listening {
+            return Err(from(libc::EINVAL));
+        }
+        let (family, nonblocking) = (socket.family, socket.nonblocking);
+        let extras = socket.extras.as_ref().filter(|extras| extras.concern_calls()).map(|extras| {
+            Box::new(Extras { local: None, ..(**extras).clone() })
+        });
+        let timeout = extras.as_ref().and_then(|extras| extras.receive_timeout);
+        let accepted = self.install(Object::Socket(Socket {
+            phase: Phase::Connected,
+            family,
+            nonblocking: false,
+            seen: Readiness::default(),
+            id: None,
+            extras,
+        }))?;
+        match self.accept_into(listener, nonblocking, timeout) {
+            Ok(id) => {
+                self.socket_of(accepted)?.id = Some(id);
+                self.place(id, accepted);
+                Ok(accepted)
+            }
+            Err(error) => {
+                self.table.remove(accepted)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn accept_into(
+        &mut self,
+        listener: Descriptor,
+        nonblocking: bool,
+        timeout: Option<Duration>,
+    ) -> io::Result<SocketId> {
+        let Some(listener) = self.socket_of(listener)?.id else {
+            return Err(from(libc::EINVAL));
+        };
+        match self.port.accept(listener) {
+            Err(Error::WouldBlock) if nonblocking => {
+                self.spend(FRUITLESS_CALLS)?;
+                Err(from(libc::EAGAIN))
+            }
+            Err(Error::WouldBlock) => self.block(timeout, |context| {
+                match context.port.accept(listener) {
+                    Err(Error::WouldBlock) => Ok(None),
+                    other => other.map(Some).map_err(failure),
+                }
+            }),
+            other => {
+                self.spend(1)?;
+                other.map_err(failure)
+            }
+        }
+    }
+
+    /// Connects. A blocking socket waits until that has succeeded or failed, at most its
+    /// SO_SNDTIMEO. See connect(2).
+    ///
+    /// # Errors
+    /// `EINPROGRESS` (not blocking, or the time is over), `EALREADY`, `EISCONN`, `ECONNREFUSED`,
+    /// `ETIMEDOUT`, `EHOSTUNREACH`, `EADDRNOTAVAIL` (no free port), `EADDRINUSE`, `EAFNOSUPPORT`,
+    /// `EBADF`, `ENOTSOCK`, `EINVAL` (listens), `ENFILE`.
+    pub fn connect(&mut self, descriptor: Descriptor, remote: SocketAddr) -> io::Result<()> {
+        let socket = self.socket_of(descriptor)?;
+        let (nonblocking, phase) = (socket.nonblocking, socket.phase);
+        if Family::of(remote) != socket.family {
+            return Err(from(libc::EAFNOSUPPORT));
+        }
+        match phase {
+            Phase::Listening => return Err(from(libc::EINVAL)),
+            Phase::Connected => return Err(from(libc::EISCONN)),
+            Phase::Connecting if nonblocking => {
+                return self.connected(descriptor)?.ok_or_else(|| from(libc::EALREADY));
+            }
+            Phase::Connecting => {}
+            Phase::Fresh => self.begin_to_connect(descriptor, remote)?,
+        }
+        if nonblocking {
+            self.spend(1)?;
+            return Err(from(libc::EINPROGRESS));
+        }
+        let extras = self.socket_of(descriptor)?.extras.as_ref();
+        let timeout = extras.and_then(|extras| extras.send_timeout);
+        self.block(timeout, |context| context.connected(descriptor)).map_err(|error| {
+            match error.raw_os_error() {
+                Some(libc::EAGAIN) => from(libc::EINPROGRESS),
+                _ => error,
+            }
+        })
+    }
+
+    fn begin_to_connect(&mut self, descriptor: Descriptor, remote: SocketAddr) -> io::Result<()> {
+        let default = self.defaults.options;
+        let socket = self.socket_of(descriptor)?;
+        let extras = socket.extras.as_ref();
+        let options = extras.map_or(default, |extras| extras.options);
+        let bound = extras.and_then(|extras| extras.local);
+        let id = match bound {
+            None => self.connect_from_sources(remote, &options),
+            Some(local) => {
+                let local = self.specified(local).ok_or_else(|| from(libc::EADDRNOTAVAIL))?;
+                self.port.connect(Some(local), remote, &options)
+            }
+        };
+        let id = id.map_err(failure)?;
+        let socket = self.socket_of(descriptor)?;
+        socket.id = Some(id);
+        socket.phase = Phase::Connecting;
+        socket.seen = Readiness::default();
+        self.place(id, descriptor);
+        Ok(())
+    }
+
+    /// Whether an attempt to connect has succeeded; `None` if that is not known yet.
+    ///
+    /// # Errors
+    /// Why it has failed; the socket can then be used for another attempt.
+    pub(super) fn connected(&mut self, descriptor: Descriptor) -> io::Result<Option<()>> {
+        let socket = self.socket_of(descriptor)?;
+        let Some(id) = socket.id else { return Err(from(libc::ENOTCONN)) };
+        let ready = self.port.readiness(id);
+        if ready.intersects(Readiness::ERROR) {
+            let error = self.port.take_error(id).unwrap_or(Error::Refused);
+            self.forget_connection(descriptor, id)?;
+            return Err(failure(error));
+        }
+        let over = Readiness::WRITABLE.with(Readiness::PEER_CLOSED).with(Readiness::CLOSED);
+        if !ready.intersects(over) {
+            return Ok(None);
+        }
+        self.socket_of(descriptor)?.phase = Phase::Connected;
+        Ok(Some(()))
+    }
+
+    /// The attempt is over, and the socket as new, but for its settings.
+    pub(super) fn forget_connection(
+        &mut self,
+        descriptor: Descriptor,
+        id: SocketId,
+    ) -> io::Result<()> {
+        self.port.close(id);
+        let socket = self.socket_of(descriptor)?;
+        socket.id = None;
+        socket.phase = Phase::Fresh;
+        socket.seen = Readiness::default();
+        Ok(())
+    }
+
+    /// Ends one or both directions. See shutdown(2).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`, `ENOTCONN`.
+    pub fn shutdown(&mut self, descriptor: Descriptor, how: std::net::Shutdown) -> io::Result<()> {
+        let how = match how {
+            std::net::Shutdown::Read => Shutdown::Receive,
+            std::net::Shutdown::Write => Shutdown::Send,
+            std::net::Shutdown::Both => Shutdown::Both,
+        };
+        let socket = self.socket_of(descriptor)?;
+        let id = match (socket.phase, socket.id) {
+            (Phase::Connected | Phase::Connecting, Some(id)) => id,
+            _ => return Err(from(libc::ENOTCONN)),
+        };
+        self.port.shutdown(id, how).map_err(failure)?;
+        // What has ended here is news to who watches, as in the kernel.
+        let ready = of_readiness(self.port.readiness(id));
+        self.notify(descriptor, ready);
+        self.spend(1)
+    }
+
+    /// Gives a descriptor up. Data that was written is still sent, unless data that came was not
+    /// read (the peer then sees a reset). With SO_LINGER it waits as long as that says, whether or
+    /// not the socket is blocking. See close(2), socket(7).
+    ///
+    /// # Errors
+    /// `EBADF`; `EWOULDBLOCK` if lingering was not long enough (the descriptor is gone then, too).
+    pub fn close(&mut self, descriptor: Descriptor) -> io::Result<()> {
+        let mut lingered = Ok(());
+        if let Object::Socket(socket) = &self.table.get(descriptor)?.object
+            && let (Phase::Connected, Some(id)) = (socket.phase, socket.id)
+            && let Some(linger) = socket.extras.as_ref().and_then(|extras| extras.linger)
+            && linger > Duration::ZERO
+        {
+            lingered = self.linger(id, linger);
+        }
+        self.discard(descriptor, Context::close_socket)?;
+        lingered.and(self.spend(1))
+    }
+
+    /// Gives a socket up with a reset (`mtcp_abort`).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`.
+    pub fn abort(&mut self, descriptor: Descriptor) -> io::Result<()> {
+        self.socket_of(descriptor)?;
+        self.discard(descriptor, |context, id| context.port.abort(id))?;
+        self.spend(1)
+    }
+
+    fn close_socket(&mut self, id: SocketId) {
+        self.port.close(id);
+    }
+
+    fn linger(&mut self, id: SocketId, time: Duration) -> io::Result<()> {
+        // What was not read makes close a reset, which needs no waiting.
+        if self.port.receivable(id) > 0 || self.port.shutdown(id, Shutdown::Send).is_err() {
+            return Ok(());
+        }
+        self.block(Some(time), |context| {
+            let sent = context.port.info(id).map_or(true, |info| info.send_queue == 0);
+            Ok(sent.then_some(()))
+        })
+    }
+
+    fn discard(
+        &mut self,
+        descriptor: Descriptor,
+        give_up: impl FnOnce(&mut Context, SocketId),
+    ) -> io::Result<()> {
+        self.forget(descriptor)?;
+        match self.table.remove(descriptor)?.object {
+            Object::Socket(socket) => {
+                self.forget_bound(descriptor, socket.extras.as_deref());
+                if let Some(id) = socket.id {
+                    self.places[id.index as usize] = super::epoll::NONE;
+                    give_up(self, id);
+                }
+            }
+            Object::Pipe(pipe, end) => {
+                self.pipes.retain(|other| *other != descriptor);
+                if let Some(other) = pipe.close(end) {
+                    let ready = pipe.ready(if end == PipeEnd::Read {
+                        PipeEnd::Write
+                    } else {
+                        PipeEnd::Read
+                    });
+                    self.notify(other, ready);
+                }
+            }
+            Object::Epoll(_) => {}
+        }
+        Ok(())
+    }
+}

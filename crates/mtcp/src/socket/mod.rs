@@ -1,0 +1,324 @@
+//! Sockets: the calls of mTCP's Table 1 and of its public header, with the meaning of the man pages.
+//!
+//! One layer serves both ways of driving a stack; what differs is behind `Port`. All names are
+//! those of POSIX, so that who knows the one knows the other; errors are [`std::io::Error`]s that
+//! carry the errno of the man page.
+
+mod control;
+mod epoll;
+mod errors;
+mod events;
+mod lifecycle;
+mod naming;
+mod options;
+mod pipe;
+mod raw;
+mod settings;
+mod stream;
+mod table;
+
+pub use self::epoll::EpollControl;
+pub use self::events::{EpollEvent, Events};
+pub use self::options::{OptionName, SocketOption, TcpInfo};
+pub use self::pipe::PipeWriter;
+pub use self::stream::Flags;
+
+pub(crate) use self::errors::errno;
+
+use self::epoll::{Epoll, NONE, Watches};
+use self::errors::from;
+use self::naming::{Bound, Sources};
+use self::pipe::{Pipe, PipeEnd};
+use self::settings::Extras;
+use self::table::Table;
+use crate::engine::Port;
+use mtcp_proto::{Options, Readiness, SocketId};
+use std::collections::HashMap;
+use std::io;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The number of a socket, an epoll or an end of a pipe in one [`Context`]. It is no descriptor of
+/// the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Descriptor(pub u32);
+
+/// The family of a socket's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4: `AF_INET`.
+    V4,
+    /// IPv6: `AF_INET6`, IPv6 only.
+    V6,
+}
+
+impl Family {
+    fn of(address: SocketAddr) -> Family {
+        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+}
+
+/// What the sockets of a context begin with.
+#[derive(Clone, Debug)]
+pub(crate) struct Defaults {
+    pub(crate) options: Options,
+    /// Descriptors that may be open at once.
+    pub(crate) max_descriptors: usize,
+    /// How long the end of a context waits for data that is still to be sent.
+    pub(crate) grace: Duration,
+    pub(crate) ephemeral_ports: std::ops::RangeInclusive<u16>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Neither listening nor connected.
+    Fresh,
+    Connecting,
+    Connected,
+    Listening,
+}
+
+#[derive(Debug)]
+struct Socket {
+    phase: Phase,
+    family: Family,
+    nonblocking: bool,
+    /// What epolls were told, as far as it still holds for sure.
+    seen: Readiness,
+    /// The stack's socket, unless [`Phase::Fresh`].
+    id: Option<SocketId>,
+    /// What few sockets have.
+    extras: Option<Box<Extras>>,
+}
+
+#[derive(Debug)]
+enum Object {
+    Socket(Socket),
+    Epoll(Box<Epoll>),
+    Pipe(Arc<Pipe>, PipeEnd),
+}
+
+#[derive(Debug)]
+struct Entry {
+    object: Object,
+    /// The first of the watches of this descriptor.
+    first_watch: u32,
+}
+
+/// Calls after which a context in which nobody waits takes a turn by itself, so that a program
+/// that only polls its sockets still gets on.
+const CALLS_PER_TURN: u32 = 256;
+/// What a call that finds nothing counts.
+const FRUITLESS_CALLS: u32 = 16;
+
+/// One core's sockets (`mctx_t` of mTCP). It belongs to the thread that made it.
+///
+/// In the mode `complete` the stack is part of it and moves when its owner calls: in
+/// [`Context::epoll_wait`] and other waiting calls, and every few hundred others. In the mode
+/// `paired` a thread of its own moves the stack. No call raises `SIGPIPE`.
+///
+/// Sockets are blocking unless [`Context::set_nonblocking`] was called, epolls always wait as told.
+/// Dropping the context closes all of it: data that was written is still sent, for at most the
+/// configured grace time; connections that need longer are reset.
+pub struct Context {
+    core: u16,
+    port: Box<dyn Port>,
+    table: Table<Entry>,
+    watches: Watches,
+    /// The descriptor of each of the stack's sockets, by index.
+    places: Vec<u32>,
+    /// Both ends of all pipes, as far as they are open.
+    pipes: Vec<Descriptor>,
+    /// Calls until a turn is due.
+    credit: u32,
+    defaults: Defaults,
+    sources: Option<Sources>,
+    /// What was bound by name, by port.
+    bound: HashMap<u16, Vec<Bound>>,
+    /// The next port that a bind to port 0 tries.
+    next_port: u16,
+    thread: PhantomData<*const ()>,
+}
+
+impl Context {
+    pub(crate) fn new(core: u16, port: Box<dyn Port>, defaults: Defaults) -> Context {
+        Context {
+            core,
+            port,
+            table: Table::new(defaults.max_descriptors),
+            watches: Watches::default(),
+            places: Vec::new(),
+            pipes: Vec::new(),
+            credit: CALLS_PER_TURN,
+            next_port: *defaults.ephemeral_ports.start(),
+            defaults,
+            sources: None,
+            bound: HashMap::new(),
+            thread: PhantomData,
+        }
+    }
+
+    /// The core whose context this is, from 0.
+    pub fn core(&self) -> usize {
+        usize::from(self.core)
+    }
+
+    /// Moves packets and events once, without waiting. Only a program that waits neither in
+    /// [`Context::epoll_wait`] nor in a blocking call needs it.
+    ///
+    /// # Errors
+    /// Those of the device, if it has gone (`ENXIO`, `ENETDOWN`): they do not pass.
+    pub fn turn(&mut self) -> io::Result<()> {
+        self.credit = CALLS_PER_TURN;
+        self.port.turn()?;
+        self.take_events();
+        Ok(())
+    }
+
+    /// For a program that waits by itself, in poll(2) or io_uring: the descriptors of the system
+    /// that become readable when [`Context::turn`] has something to do. They stay the same.
+    /// [`Context::prepare_to_sleep`] comes directly before waiting.
+    pub fn system_descriptors(&self) -> Vec<std::os::fd::RawFd> {
+        self.port.descriptors()
+    }
+
+    /// How long a program that waits by itself may sleep, at most `timeout`; zero if it must not.
+    pub fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        self.port.prepare_to_sleep(timeout)
+    }
+
+    /// What the stack below has counted.
+    pub fn counters(&mut self) -> mtcp_proto::Counters {
+        self.port.counters()
+    }
+
+    fn take_events(&mut self) {
+        while let Some((id, readiness)) = self.port.next_event() {
+            self.tell(id, readiness);
+        }
+        if self.port.alarm().answer() {
+            for index in 0..self.pipes.len() {
+                let descriptor = self.pipes[index];
+                let ready = self.ready(descriptor).unwrap_or_default();
+                self.notify(descriptor, ready);
+            }
+        }
+    }
+
+    /// The stack says that a socket's readiness has grown.
+    fn tell(&mut self, id: SocketId, readiness: Readiness) {
+        let Some(&place) = self.places.get(id.index as usize) else { return };
+        let descriptor = Descriptor(place);
+        let Ok(entry) = self.table.get_mut(descriptor) else { return };
+        let Object::Socket(socket) = &mut entry.object else { return };
+        if socket.id != Some(id) {
+            return;
+        }
+        // Further data counts as news; whether it is what has come, the stack does not say.
+        let data = Readiness(readiness.0 & Readiness::READABLE.0);
+        let news = readiness.without(socket.seen).with(data);
+        socket.seen = readiness;
+        if entry.first_watch != NONE {
+            self.notify(descriptor, events::of_readiness(news));
+        }
+    }
+
+    /// What a descriptor is ready for now.
+    fn ready(&mut self, descriptor: Descriptor) -> io::Result<Events> {
+        Ok(match &self.table.get(descriptor)?.object {
+            Object::Socket(socket) => match socket.id {
+                Some(id) => events::of_readiness(self.port.readiness(id)),
+                None => Events::OUT | Events::HANG_UP,
+            },
+            Object::Pipe(pipe, end) => pipe.ready(*end),
+            Object::Epoll(_) if self.epoll_is_ready(descriptor) => Events::IN,
+            Object::Epoll(_) => Events::default(),
+        })
+    }
+
+    fn install(&mut self, object: Object) -> io::Result<Descriptor> {
+        self.table.insert(Entry { object, first_watch: NONE })
+    }
+
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`.
+    fn socket_of(&mut self, descriptor: Descriptor) -> io::Result<&mut Socket> {
+        match &mut self.table.get_mut(descriptor)?.object {
+            Object::Socket(socket) => Ok(socket),
+            _ => Err(from(libc::ENOTSOCK)),
+        }
+    }
+
+    /// Ties the stack's socket to its descriptor.
+    fn place(&mut self, id: SocketId, descriptor: Descriptor) {
+        let index = id.index as usize;
+        if index >= self.places.len() {
+            self.places.resize(index + 1, NONE);
+        }
+        self.places[index] = descriptor.0;
+    }
+
+    /// Counts a call, and takes the turn that is due.
+    fn spend(&mut self, calls: u32) -> io::Result<()> {
+        if self.credit > calls {
+            self.credit -= calls;
+            return Ok(());
+        }
+        self.turn()
+    }
+
+    /// Repeats an attempt after each turn until it gives something.
+    ///
+    /// # Errors
+    /// Those of the attempt; `EAGAIN` when the time is over.
+    fn block<R>(
+        &mut self,
+        timeout: Option<Duration>,
+        mut attempt: impl FnMut(&mut Context) -> io::Result<Option<R>>,
+    ) -> io::Result<R> {
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            self.turn()?;
+            if let Some(done) = attempt(self)? {
+                return Ok(done);
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(from(libc::EAGAIN));
+            }
+            self.port.wait(left)?;
+        }
+    }
+
+    /// What [`Drop`] does: closes everything and drives the rest to its end.
+    fn finish(&mut self) {
+        for descriptor in self.table.descriptors() {
+            // What is closed twice, or lingers on a device that is gone, has nobody to tell.
+            let _ = self.close(descriptor);
+        }
+        let over = self.block(Some(self.defaults.grace), |context| {
+            Ok((context.port.unfinished() == 0).then_some(()))
+        });
+        if over.is_err() {
+            self.port.abort_all();
+            let _ = self.port.turn();
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Context").field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

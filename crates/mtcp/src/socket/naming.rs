@@ -1,0 +1,178 @@
+//! Which addresses sockets have: bound ones, chosen ones, and what they are told to be.
+
+use super::errors::{failure, from};
+use super::settings::Extras;
+use super::{Context, Descriptor, Family, Phase};
+use mtcp_proto::{Error, Options, SocketId};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// A socket that was bound by name.
+#[derive(Debug)]
+pub(super) struct Bound {
+    descriptor: Descriptor,
+    local: SocketAddr,
+    reuse: bool,
+}
+
+/// Where connections come from that were bound to no address, in turn.
+#[derive(Debug)]
+pub(super) struct Sources {
+    first: IpAddr,
+    count: u32,
+    next: u32,
+    remote: Option<SocketAddr>,
+}
+
+impl Context {
+    /// A port on `address` that no socket of this context is bound to.
+    pub(super) fn free_port(&mut self, address: IpAddr) -> io::Result<SocketAddr> {
+        let range = self.defaults.ephemeral_ports.clone();
+        for _ in range.clone() {
+            let local = SocketAddr::new(address, self.next_port);
+            let last = self.next_port == *range.end();
+            self.next_port = if last { *range.start() } else { self.next_port + 1 };
+            if !self.is_bound(local, false) {
+                return Ok(local);
+            }
+        }
+        Err(from(libc::EADDRINUSE))
+    }
+
+    /// Whether another socket of this context is bound there, and not both allow it (SO_REUSEADDR).
+    /// Whether one listens there, the stack knows.
+    pub(super) fn is_bound(&self, local: SocketAddr, reuse: bool) -> bool {
+        let bound = self.bound.get(&local.port()).map_or(&[][..], Vec::as_slice);
+        bound.iter().any(|other| {
+            let ip = other.local.ip();
+            let overlap = ip.is_ipv4() == local.is_ipv4()
+                && (ip == local.ip() || ip.is_unspecified() || local.ip().is_unspecified());
+            overlap && !(reuse && other.reuse)
+        })
+    }
+
+    pub(super) fn note_bound(&mut self, descriptor: Descriptor, local: SocketAddr, reuse: bool) {
+        self.bound.entry(local.port()).or_default().push(Bound { descriptor, local, reuse });
+    }
+
+    pub(super) fn forget_bound(&mut self, descriptor: Descriptor, extras: Option<&Extras>) {
+        let Some(port) = extras.and_then(|extras| extras.local).map(|local| local.port()) else {
+            return;
+        };
+        if let Some(bound) = self.bound.get_mut(&port) {
+            bound.retain(|other| other.descriptor != descriptor);
+            if bound.is_empty() {
+                self.bound.remove(&port);
+            }
+        }
+    }
+
+    /// An address that is bound to, made fit for connecting.
+    pub(super) fn specified(&self, local: SocketAddr) -> Option<SocketAddr> {
+        if !local.ip().is_unspecified() {
+            return Some(local);
+        }
+        let mut own = self.port.addresses().iter();
+        let address = own.find(|address| address.is_ipv4() == local.is_ipv4())?;
+        Some(SocketAddr::new(*address, local.port()))
+    }
+
+    /// From which addresses sockets connect that are bound to none: `count` from `first` on, in
+    /// turn, for one destination or for all. Ports are always chosen so that the answers steer to
+    /// this core, so what `mtcp_init_rss` computes in advance is a property of every connection
+    /// here; the range multiplies how many there can be to one destination.
+    ///
+    /// # Errors
+    /// `EINVAL`: none; `EADDRNOTAVAIL`: one of them is none of the stack's.
+    pub fn init_rss(
+        &mut self,
+        first: IpAddr,
+        count: u32,
+        remote: Option<SocketAddr>,
+    ) -> io::Result<()> {
+        if count == 0 || count > 1 << 16 {
+            return Err(from(libc::EINVAL));
+        }
+        let own = self.port.addresses();
+        let all = (0..count).all(|index| {
+            nth_address(first, index).is_some_and(|address| own.contains(&address))
+        });
+        if !all {
+            return Err(from(libc::EADDRNOTAVAIL));
+        }
+        self.sources = Some(Sources { first, count, next: 0, remote });
+        Ok(())
+    }
+
+    /// Connects from the next of the sources, or from one after it if its ports are used up.
+    pub(super) fn connect_from_sources(
+        &mut self,
+        remote: SocketAddr,
+        options: &Options,
+    ) -> Result<SocketId, Error> {
+        let fits = |sources: &&mut Sources| {
+            sources.first.is_ipv4() == remote.is_ipv4()
+                && sources.remote.is_none_or(|only| only == remote)
+        };
+        let Some(sources) = self.sources.as_mut().filter(fits) else {
+            return self.port.connect(None, remote, options);
+        };
+        for _ in 0..sources.count {
+            let address = nth_address(sources.first, sources.next);
+            sources.next = (sources.next + 1) % sources.count;
+            let local = address.map(|address| SocketAddr::new(address, 0));
+            match self.port.connect(local, remote, options) {
+                Err(Error::NoPorts) => {}
+                other => return other,
+            }
+        }
+        Err(Error::NoPorts)
+    }
+
+    /// The local address; unspecified if there is none yet. See getsockname(2).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`.
+    pub fn getsockname(&mut self, descriptor: Descriptor) -> io::Result<SocketAddr> {
+        let socket = self.socket_of(descriptor)?;
+        if let Some(id) = socket.id {
+            return self.port.info(id).map(|info| info.local).map_err(failure);
+        }
+        let none: IpAddr = match socket.family {
+            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let bound = socket.extras.as_ref().and_then(|extras| extras.local);
+        Ok(bound.unwrap_or(SocketAddr::new(none, 0)))
+    }
+
+    /// The peer's address. See getpeername(2).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`, `ENOTCONN`.
+    pub fn getpeername(&mut self, descriptor: Descriptor) -> io::Result<SocketAddr> {
+        let socket = self.socket_of(descriptor)?;
+        let (Phase::Connected | Phase::Connecting, Some(id)) = (socket.phase, socket.id) else {
+            return Err(from(libc::ENOTCONN));
+        };
+        if socket.phase == Phase::Connecting && self.connected(descriptor)?.is_none() {
+            return Err(from(libc::ENOTCONN));
+        }
+        let info = self.port.info(id).map_err(failure)?;
+        info.remote.ok_or_else(|| from(libc::ENOTCONN))
+    }
+}
+
+/// The address `index` after `first`; `None` beyond the last there is.
+fn nth_address(first: IpAddr, index: u32) -> Option<IpAddr> {
+    match first {
+        IpAddr::V4(first) => {
+            let address = first.to_bits().checked_add(index)?;
+            Some(Ipv4Addr::from_bits(address).into())
+        }
+        IpAddr::V6(first) => {
+            let address = first.to_bits().checked_add(u128::from(index))?;
+            Some(Ipv6Addr::from_bits(address).into())
+        }
+    }
+}

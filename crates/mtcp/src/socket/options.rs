@@ -1,0 +1,292 @@
+//! Options, each with a type; what they do stands at each. See socket(7) and tcp(7).
+
+use super::errors::{errno, failure, from};
+use super::settings::Extras;
+use super::{Context, Descriptor, Phase};
+use mtcp_proto::{Congestion, ConnectionInfo, Options};
+use std::io;
+use std::time::Duration;
+
+/// An option with its value, to set and as told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SocketOption {
+    /// `SO_ERROR`: the errno of the failure that was not told yet, 0 if none. Only told; telling
+    /// clears it.
+    Error(i32),
+    /// `SO_TYPE`: always `SOCK_STREAM`. Only told.
+    Type(i32),
+    /// `SO_ACCEPTCONN`: whether the socket listens. Only told.
+    AcceptConnections(bool),
+    /// `SO_REUSEADDR`: sockets that both have it may be bound to one address, as long as none
+    /// listens. Ports in TIME_WAIT never keep a listener from starting here.
+    ReuseAddress(bool),
+    /// `SO_KEEPALIVE`: a silent peer is probed.
+    KeepAlive(bool),
+    /// `SO_LINGER`: how long `close` waits for what was written to be acknowledged; zero makes
+    /// `close` a reset.
+    Linger(Option<Duration>),
+    /// `SO_SNDBUF`, in bytes: 4 KiB to 64 MiB, what is beyond is cut. Unlike the kernel's it is not
+    /// doubled, as nothing but data counts.
+    SendBuffer(u32),
+    /// `SO_RCVBUF`, in bytes, in the same way. Before connecting or listening it also decides how
+    /// large the window can become.
+    ReceiveBuffer(u32),
+    /// `SO_RCVLOWAT`: bytes from which on the socket is readable.
+    ReceiveLowWater(u32),
+    /// `SO_RCVTIMEO`: how long reading and accepting block; then they fail with `EAGAIN`.
+    ReceiveTimeout(Option<Duration>),
+    /// `SO_SNDTIMEO`: the same for writing, and for connecting, which then fails with `EINPROGRESS`.
+    SendTimeout(Option<Duration>),
+    /// `TCP_NODELAY`: small segments are sent at once.
+    NoDelay(bool),
+    /// `TCP_QUICKACK`: segments are acknowledged at once. Unlike the kernel's it stays set.
+    QuickAck(bool),
+    /// `TCP_USER_TIMEOUT`: how long data may stay unacknowledged; `None` is the stack's default.
+    UserTimeout(Option<Duration>),
+    /// `TCP_KEEPIDLE`: silence before the first probe, at least a second.
+    KeepIdle(Duration),
+    /// `TCP_KEEPINTVL`: time between probes, at least a second.
+    KeepInterval(Duration),
+    /// `TCP_KEEPCNT`: probes without an answer before the connection fails; 1 to 127.
+    KeepCount(u8),
+    /// `TCP_MAXSEG`: the largest segment; when told, the one in force if connected.
+    MaximumSegment(u16),
+    /// `TCP_CONGESTION`: "cubic" or "reno".
+    Congestion(Congestion),
+    /// `TCP_DEFER_ACCEPT`: connections are offered with their first data, or after so long.
+    DeferAccept(Option<Duration>),
+    /// `TCP_INFO`. Only told.
+    Info(Box<TcpInfo>),
+}
+
+/// The options by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the variants of SocketOption say it")]
+pub enum OptionName {
+    Error,
+    Type,
+    AcceptConnections,
+    ReuseAddress,
+    KeepAlive,
+    Linger,
+    SendBuffer,
+    ReceiveBuffer,
+    ReceiveLowWater,
+    ReceiveTimeout,
+    SendTimeout,
+    NoDelay,
+    QuickAck,
+    UserTimeout,
+    KeepIdle,
+    KeepInterval,
+    KeepCount,
+    MaximumSegment,
+    Congestion,
+    DeferAccept,
+    Info,
+}
+
+/// What is known of a connection; the part of the kernel's `tcp_info` that this stack has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// State, queues, round trips and windows.
+    pub connection: ConnectionInfo,
+    /// The options in force.
+    pub options: Options,
+}
+
+/// The least and the most of a buffer.
+const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=64 << 20;
+/// The least and the most of TCP_MAXSEG; the least is the kernel's.
+const SEGMENT_BYTES: std::ops::RangeInclusive<u16> = 88..=32_767;
+const MAX_KEEPALIVE: Duration = Duration::from_secs(32_767);
+
+fn bounded(bytes: u32) -> u32 {
+    bytes.clamp(*BUFFER_BYTES.start(), *BUFFER_BYTES.end())
+}
+
+impl Context {
+    /// Sets an option. See setsockopt(2).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`, `EINVAL` (out of range), `ENOPROTOOPT` (can only be told).
+    pub fn set_option(&mut self, descriptor: Descriptor, option: SocketOption) -> io::Result<()> {
+        let id = self.socket_of(descriptor)?.id;
+        let mut extras = match self.socket_of(descriptor)?.extras.take() {
+            Some(extras) => extras,
+            None => Box::new(Extras::new(self.defaults.options)),
+        };
+        let mut options = match id {
+            Some(id) => self.port.options(id).unwrap_or(extras.options),
+            None => extras.options,
+        };
+        let before = options;
+        let outcome = apply(option, &mut options, &mut extras);
+        if outcome.is_ok() && id.is_none() {
+            extras.options = options;
+        }
+        self.socket_of(descriptor)?.extras = Some(extras);
+        outcome?;
+        match id {
+            Some(id) if options != before => {
+                self.port.set_options(id, &options).map_err(failure)?;
+                self.spend(1)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells an option. See getsockopt(2).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`; `ENOTCONN` for [`OptionName::Info`].
+    pub fn option(
+        &mut self,
+        descriptor: Descriptor,
+        name: OptionName,
+    ) -> io::Result<SocketOption> {
+        match name {
+            OptionName::Error => return self.pending_error(descriptor).map(SocketOption::Error),
+            OptionName::Info => return self.tcp_info(descriptor),
+            OptionName::MaximumSegment => return self.maximum_segment(descriptor),
+            _ => {}
+        }
+        let listening = self.socket_of(descriptor)?.phase == Phase::Listening;
+        let options = self.options_of(descriptor)?;
+        let default;
+        let extras = match &self.socket_of(descriptor)?.extras {
+            Some(extras) => &**extras,
+            None => {
+                default = Extras::new(options);
+                &default
+            }
+        };
+        Ok(match name {
+            OptionName::AcceptConnections => SocketOption::AcceptConnections(listening),
+            OptionName::ReuseAddress => SocketOption::ReuseAddress(extras.reuse_address),
+            OptionName::KeepAlive => SocketOption::KeepAlive(options.keepalive.is_some()),
+            OptionName::Linger if options.linger_reset => {
+                SocketOption::Linger(Some(Duration::ZERO))
+            }
+            OptionName::Linger => SocketOption::Linger(extras.linger),
+            OptionName::SendBuffer => SocketOption::SendBuffer(options.send_buffer_bytes),
+            OptionName::ReceiveBuffer => SocketOption::ReceiveBuffer(options.receive_buffer_bytes),
+            OptionName::ReceiveLowWater => {
+                SocketOption::ReceiveLowWater(options.receive_low_water_bytes)
+            }
+            OptionName::ReceiveTimeout => SocketOption::ReceiveTimeout(extras.receive_timeout),
+            OptionName::SendTimeout => SocketOption::SendTimeout(extras.send_timeout),
+            OptionName::NoDelay => SocketOption::NoDelay(options.no_delay),
+            OptionName::QuickAck => SocketOption::QuickAck(options.quick_ack),
+            OptionName::UserTimeout => SocketOption::UserTimeout(options.user_timeout),
+            OptionName::KeepIdle => SocketOption::KeepIdle(extras.keepalive.idle),
+            OptionName::KeepInterval => SocketOption::KeepInterval(extras.keepalive.interval),
+            OptionName::KeepCount => SocketOption::KeepCount(extras.keepalive.probes),
+            OptionName::Congestion => SocketOption::Congestion(options.congestion),
+            OptionName::DeferAccept => SocketOption::DeferAccept(extras.defer_accept),
+            OptionName::Type
+            | OptionName::Error
+            | OptionName::Info
+            | OptionName::MaximumSegment => SocketOption::Type(libc::SOCK_STREAM),
+        })
+    }
+
+    fn options_of(&mut self, descriptor: Descriptor) -> io::Result<Options> {
+        let default = self.defaults.options;
+        let socket = self.socket_of(descriptor)?;
+        let own = socket.extras.as_ref().map_or(default, |extras| extras.options);
+        Ok(match socket.id {
+            Some(id) => self.port.options(id).unwrap_or(own),
+            None => own,
+        })
+    }
+
+    /// SO_ERROR: why the connection, or the attempt, has failed; told once.
+    fn pending_error(&mut self, descriptor: Descriptor) -> io::Result<i32> {
+        let socket = self.socket_of(descriptor)?;
+        let (phase, id) = (socket.phase, socket.id);
+        match (phase, id) {
+            (Phase::Connecting, _) => Ok(match self.connected(descriptor) {
+                Ok(_) => 0,
+                Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            }),
+            (Phase::Connected, Some(id)) => Ok(self.port.take_error(id).map_or(0, errno)),
+            _ => Ok(0),
+        }
+    }
+
+    fn tcp_info(&mut self, descriptor: Descriptor) -> io::Result<SocketOption> {
+        let id = self.socket_of(descriptor)?.id.ok_or_else(|| from(libc::ENOTCONN))?;
+        let connection = self.port.info(id).map_err(failure)?;
+        let options = self.options_of(descriptor)?;
+        Ok(SocketOption::Info(Box::new(TcpInfo { connection, options })))
+    }
+
+    fn maximum_segment(&mut self, descriptor: Descriptor) -> io::Result<SocketOption> {
+        let socket = self.socket_of(descriptor)?;
+        if let (Phase::Connected, Some(id)) = (socket.phase, socket.id) {
+            let info = self.port.info(id).map_err(failure)?;
+            return Ok(SocketOption::MaximumSegment(info.maximum_segment));
+        }
+        // What the kernel tells before it knows better (RFC 9293, section 3.7.1).
+        let set = self.options_of(descriptor)?.maximum_segment;
+        Ok(SocketOption::MaximumSegment(set.unwrap_or(536)))
+    }
+
+    /// The settings of a socket besides its connection, made if it has none yet.
+    pub(super) fn extras(&mut self, descriptor: Descriptor) -> io::Result<&mut Extras> {
+        let options = self.defaults.options;
+        let socket = self.socket_of(descriptor)?;
+        Ok(socket.extras.get_or_insert_with(|| Box::new(Extras::new(options))))
+    }
+}
+
+fn apply(option: SocketOption, options: &mut Options, extras: &mut Extras) -> io::Result<()> {
+    let keepalive = extras.keepalive;
+    match option {
+        SocketOption::Error(_)
+        | SocketOption::Type(_)
+        | SocketOption::AcceptConnections(_)
+        | SocketOption::Info(_) => return Err(from(libc::ENOPROTOOPT)),
+        SocketOption::ReuseAddress(on) => extras.reuse_address = on,
+        SocketOption::KeepAlive(on) => options.keepalive = on.then_some(keepalive),
+        SocketOption::Linger(time) => {
+            extras.linger = time;
+            options.linger_reset = time == Some(Duration::ZERO);
+        }
+        SocketOption::SendBuffer(bytes) => options.send_buffer_bytes = bounded(bytes),
+        SocketOption::ReceiveBuffer(bytes) => options.receive_buffer_bytes = bounded(bytes),
+        SocketOption::ReceiveLowWater(bytes) => {
+            options.receive_low_water_bytes = bytes.clamp(1, options.receive_buffer_bytes);
+        }
+        SocketOption::ReceiveTimeout(time) => extras.receive_timeout = nonzero(time),
+        SocketOption::SendTimeout(time) => extras.send_timeout = nonzero(time),
+        SocketOption::NoDelay(on) => options.no_delay = on,
+        SocketOption::QuickAck(on) => options.quick_ack = on,
+        SocketOption::UserTimeout(time) => options.user_timeout = nonzero(time),
+        SocketOption::KeepIdle(time) => extras.keepalive.idle = probe_time(time)?,
+        SocketOption::KeepInterval(time) => extras.keepalive.interval = probe_time(time)?,
+        SocketOption::KeepCount(probes @ 1..=127) => extras.keepalive.probes = probes,
+        SocketOption::KeepCount(_) => return Err(from(libc::EINVAL)),
+        SocketOption::MaximumSegment(bytes) if SEGMENT_BYTES.contains(&bytes) => {
+            options.maximum_segment = Some(bytes);
+        }
+        SocketOption::MaximumSegment(_) => return Err(from(libc::EINVAL)),
+        SocketOption::Congestion(kind) => options.congestion = kind,
+        SocketOption::DeferAccept(time) => extras.defer_accept = nonzero(time),
+    }
+    if options.keepalive.is_some() {
+        options.keepalive = Some(extras.keepalive);
+    }
+    Ok(())
+}
+
+/// For times, zero means none.
+fn nonzero(time: Option<Duration>) -> Option<Duration> {
+    time.filter(|time| !time.is_zero())
+}
+
+fn probe_time(time: Duration) -> io::Result<Duration> {
+    let fits = time >= Duration::from_secs(1) && time <= MAX_KEEPALIVE;
+    if fits { Ok(time) } else { Err(from(libc::EINVAL)) }
+}

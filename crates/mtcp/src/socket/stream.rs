@@ -1,0 +1,291 @@
+//! Reading and writing.
+
+use super::errors::{failure, from};
+use super::{Context, Descriptor, FRUITLESS_CALLS, Object, Phase};
+use mtcp_proto::{Error, Readiness, SocketId};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::BitOr;
+use std::time::Duration;
+
+/// Flags of [`Context::recv`] and [`Context::send`], with the values of recv(2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub i32);
+
+impl Flags {
+    /// `MSG_PEEK`: leaves the data where it is.
+    pub const PEEK: Flags = Flags(libc::MSG_PEEK);
+    /// `MSG_DONTWAIT`: this call does not block.
+    pub const DONT_WAIT: Flags = Flags(libc::MSG_DONTWAIT);
+    /// `MSG_WAITALL`: waits until all the room is filled, or the stream ends.
+    pub const WAIT_ALL: Flags = Flags(libc::MSG_WAITALL);
+
+    const fn has(self, other: Flags) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Flags;
+
+    fn bitor(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+/// Flags that say what holds anyway, or may be ignored.
+const HARMLESS: i32 = libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC | libc::MSG_MORE;
+
+impl Context {
+    /// Takes received data; 0 is the end of the stream. See read(2).
+    ///
+    /// # Errors
+    /// `EAGAIN`, `ENOTCONN`, `ECONNRESET`, `ETIMEDOUT`, `EHOSTUNREACH`, `EBADF`, `EINVAL` (an
+    /// epoll).
+    pub fn read(&mut self, descriptor: Descriptor, room: &mut [u8]) -> io::Result<usize> {
+        self.recv(descriptor, room, Flags(0))
+    }
+
+    /// Like [`Context::read`], with flags. See recv(2).
+    ///
+    /// # Errors
+    /// Also `EOPNOTSUPP`: a flag that is not understood.
+    pub fn recv(
+        &mut self,
+        descriptor: Descriptor,
+        room: &mut [u8],
+        flags: Flags,
+    ) -> io::Result<usize> {
+        let known = Flags::PEEK | Flags::DONT_WAIT | Flags::WAIT_ALL | Flags(HARMLESS);
+        if flags.0 & !known.0 != 0 {
+            return Err(from(libc::EOPNOTSUPP));
+        }
+        let Some((id, nonblocking)) = self.stream(descriptor)? else {
+            return self.read_pipe(descriptor, room)?.ok_or_else(|| from(libc::EINVAL));
+        };
+        let nonblocking = nonblocking || flags.has(Flags::DONT_WAIT);
+        let taken = self.take(id, room, flags)?;
+        match taken {
+            Some(bytes) if bytes == room.len() || nonblocking || !flags.has(Flags::WAIT_ALL) => {
+                self.spend(1)?;
+                return Ok(bytes);
+            }
+            None if nonblocking => {
+                self.spend(FRUITLESS_CALLS)?;
+                return Err(from(libc::EAGAIN));
+            }
+            _ => {}
+        }
+        let timeout = self.receive_timeout(descriptor)?;
+        let wanted = if flags.has(Flags::WAIT_ALL) { room.len() } else { 1 };
+        self.read_blocking(id, room, flags, taken, wanted, timeout)
+    }
+
+    /// Goes on until `wanted` bytes are there, the stream ends or the time is over.
+    fn read_blocking(
+        &mut self,
+        id: SocketId,
+        room: &mut [u8],
+        flags: Flags,
+        begun: Option<usize>,
+        wanted: usize,
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
+        let peek = flags.has(Flags::PEEK);
+        let mut done = begun.unwrap_or(0);
+        let ended = begun == Some(0);
+        if ended {
+            return Ok(0);
+        }
+        let outcome = self.block(timeout, |context| {
+            let from = if peek { 0 } else { done };
+            match context.take(id, &mut room[from..], flags) {
+                Ok(Some(0)) => Ok(Some(())),
+                Ok(Some(bytes)) => {
+                    let stuck = peek && bytes == done && context.has_ended(id);
+                    done = from + bytes;
+                    Ok((done >= wanted || stuck).then_some(()))
+                }
+                Ok(None) => Ok(None),
+                Err(_) if done > 0 => Ok(Some(())),
+                Err(error) => Err(error),
+            }
+        });
+        match outcome {
+            Err(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        }
+    }
+
+    fn has_ended(&self, id: SocketId) -> bool {
+        let over = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
+        self.port.readiness(id).intersects(over)
+    }
+
+    /// `None`: nothing is there yet.
+    fn take(
+        &mut self,
+        id: SocketId,
+        room: &mut [u8],
+        flags: Flags,
+    ) -> io::Result<Option<usize>> {
+        let taken = if flags.has(Flags::PEEK) {
+            self.port.peek(id, room)
+        } else {
+            self.port.receive(id, room)
+        };
+        match taken {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Error::WouldBlock) => Ok(None),
+            Err(error) => Err(failure(error)),
+        }
+    }
+
+    /// Sends data; a blocking socket takes all of it. See write(2).
+    ///
+    /// # Errors
+    /// `EAGAIN`, `ENOTCONN`, `EPIPE`, `ECONNRESET`, `ETIMEDOUT`, `EHOSTUNREACH`, `EBADF`, `EINVAL`
+    /// (an epoll).
+    pub fn write(&mut self, descriptor: Descriptor, data: &[u8]) -> io::Result<usize> {
+        self.send(descriptor, data, Flags(0))
+    }
+
+    /// Like [`Context::write`], with flags. See send(2).
+    ///
+    /// # Errors
+    /// Also `EOPNOTSUPP`: a flag that is not understood.
+    pub fn send(
+        &mut self,
+        descriptor: Descriptor,
+        data: &[u8],
+        flags: Flags,
+    ) -> io::Result<usize> {
+        if flags.0 & !(Flags::DONT_WAIT.0 | HARMLESS) != 0 {
+            return Err(from(libc::EOPNOTSUPP));
+        }
+        let Some((id, nonblocking)) = self.stream(descriptor)? else {
+            return self.write_pipe(descriptor, data)?.ok_or_else(|| from(libc::EINVAL));
+        };
+        // Whether it can be written to afterwards is not known; an event will be news.
+        if let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object {
+            socket.seen = socket.seen.without(Readiness::WRITABLE);
+        }
+        let sent = match self.port.send(id, data) {
+            Ok(sent) => sent,
+            Err(Error::WouldBlock) => 0,
+            Err(error) => return Err(failure(error)),
+        };
+        if sent == data.len() {
+            self.spend(1)?;
+            return Ok(sent);
+        }
+        if nonblocking || flags.has(Flags::DONT_WAIT) {
+            self.spend(FRUITLESS_CALLS)?;
+            return if sent > 0 { Ok(sent) } else { Err(from(libc::EAGAIN)) };
+        }
+        let timeout = self.send_timeout(descriptor)?;
+        self.write_blocking(id, data, sent, timeout)
+    }
+
+    fn write_blocking(
+        &mut self,
+        id: SocketId,
+        data: &[u8],
+        mut sent: usize,
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
+        let outcome = self.block(timeout, |context| match context.port.send(id, &data[sent..]) {
+            Ok(bytes) => {
+                sent += bytes;
+                Ok((sent == data.len()).then_some(()))
+            }
+            Err(Error::WouldBlock) => Ok(None),
+            Err(error) => Err(failure(error)),
+        });
+        match outcome {
+            Err(error) if sent == 0 => Err(error),
+            _ => Ok(sent),
+        }
+    }
+
+    /// Reads into several buffers, one after the other. See readv(2).
+    ///
+    /// # Errors
+    /// As [`Context::read`], if nothing was read.
+    pub fn readv(
+        &mut self,
+        descriptor: Descriptor,
+        rooms: &mut [IoSliceMut<'_>],
+    ) -> io::Result<usize> {
+        let mut total = 0;
+        for room in rooms.iter_mut().filter(|room| !room.is_empty()) {
+            let flags = if total == 0 { Flags(0) } else { Flags::DONT_WAIT };
+            match self.recv(descriptor, room, flags) {
+                Ok(bytes) => {
+                    total += bytes;
+                    if bytes < room.len() {
+                        break;
+                    }
+                }
+                Err(error) if total == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(total)
+    }
+
+    /// Writes several buffers, one after the other. See writev(2).
+    ///
+    /// # Errors
+    /// As [`Context::write`], if nothing was written.
+    pub fn writev(&mut self, descriptor: Descriptor, data: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut total = 0;
+        for part in data.iter().filter(|part| !part.is_empty()) {
+            match self.write(descriptor, part) {
+                Ok(bytes) => {
+                    total += bytes;
+                    if bytes < part.len() {
+                        break;
+                    }
+                }
+                Err(error) if total == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(total)
+    }
+
+    /// The connection of a socket and whether it blocks; `None` if it is no socket.
+    fn stream(&mut self, descriptor: Descriptor) -> io::Result<Option<(SocketId, bool)>> {
+        let Object::Socket(socket) = &self.table.get(descriptor)?.object else {
+            return Ok(None);
+        };
+        match (socket.phase, socket.id) {
+            (Phase::Connected, Some(id)) => Ok(Some((id, socket.nonblocking))),
+            (Phase::Connecting, Some(id)) => {
+                let nonblocking = socket.nonblocking;
+                match self.connected(descriptor)? {
+                    Some(()) => Ok(Some((id, nonblocking))),
+                    None if nonblocking => {
+                        self.spend(FRUITLESS_CALLS)?;
+                        Err(from(libc::EAGAIN))
+                    }
+                    None => {
+                        self.block(None, |context| context.connected(descriptor))?;
+                        Ok(Some((id, nonblocking)))
+                    }
+                }
+            }
+            _ => Err(from(libc::ENOTCONN)),
+        }
+    }
+
+    fn receive_timeout(&mut self, descriptor: Descriptor) -> io::Result<Option<Duration>> {
+        let extras = self.socket_of(descriptor)?.extras.as_ref();
+        Ok(extras.and_then(|extras| extras.receive_timeout))
+    }
+
+    fn send_timeout(&mut self, descriptor: Descriptor) -> io::Result<Option<Duration>> {
+        let extras = self.socket_of(descriptor)?.extras.as_ref();
+        Ok(extras.and_then(|extras| extras.send_timeout))
+    }
+}
