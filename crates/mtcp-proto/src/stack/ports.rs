@@ -20,27 +20,28 @@ impl Ports {
         Ports { key, range, counters: Box::new([0; COUNTERS]) }
     }
 
-    /// The first port from there for which `take` gives something; `None` if all were refused.
-    pub(super) fn choose<T>(
-        &mut self,
-        flow: &Flow,
-        mut take: impl FnMut(Flow) -> Option<T>,
-    ) -> Option<T> {
-        let hash = flow.with_local_port(0).hash(self.key);
-        let counter = &mut self.counters[(hash >> 56) as usize % COUNTERS];
-        let (first, last) = (*self.range.start(), *self.range.end());
-        let count = u32::from(last - first) + 1;
-        for _ in 0..count {
-            let place = (hash as u32).wrapping_add(*counter) % count;
-            *counter = counter.wrapping_add(1);
-            let chosen = take(flow.with_local_port(first + place as u16));
-            if chosen.is_some() {
-                return chosen;
-            }
-        }
-        None
+    /// Begins a search for a port to the flow's destination.
+    pub(super) fn search(&self, flow: &Flow) -> Search {
+        Search(flow.with_local_port(0).hash(self.key))
+    }
+
+    /// How many ports there are; after as many steps a search has seen them all.
+    pub(super) fn count(&self) -> u32 {
+        u32::from(self.range.end() - self.range.start()) + 1
+    }
+
+    /// The flow with the next port of a search.
+    pub(super) fn step(&mut self, search: Search, flow: &Flow) -> Flow {
+        let counter = &mut self.counters[(search.0 >> 56) as usize % COUNTERS];
+        let place = (search.0 as u32).wrapping_add(*counter);
+        *counter = counter.wrapping_add(1);
+        flow.with_local_port(self.range.start() + (place % self.count()) as u16)
     }
 }
+
+/// Where the search for a port to one destination stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Search(u64);
 
 #[cfg(test)]
 mod tests {
@@ -51,44 +52,33 @@ mod tests {
         Flow::new(([10, 0, 0, 1].into(), 0), ([10, 0, 0, host].into(), 80))
     }
 
+    fn next(ports: &mut Ports, host: u8) -> u16 {
+        let search = ports.search(&flow(host));
+        ports.step(search, &flow(host)).local_port()
+    }
+
     #[test]
-    fn all_ports_are_found_and_then_none() {
+    fn a_search_sees_all_ports_once() {
         let mut ports = Ports::new(Key(1, 2), 100..=199);
-        let mut taken = BTreeSet::new();
-        for _ in 0..100 {
-            let port = ports.choose(&flow(2), |flow| {
-                let port = flow.local_port();
-                taken.insert(port).then_some(port)
-            });
-            assert!((100..=199).contains(&port.unwrap()));
-        }
-        assert_eq!(ports.choose(&flow(2), |flow| taken.insert(flow.local_port()).then_some(())), None);
-        taken.remove(&150);
-        let again = ports.choose(&flow(2), |flow| {
-            taken.insert(flow.local_port()).then_some(flow.local_port())
-        });
-        assert_eq!(again, Some(150));
+        let seen: BTreeSet<u16> = (0..ports.count()).map(|_| next(&mut ports, 2)).collect();
+        assert!(seen.into_iter().eq(100..=199));
     }
 
     #[test]
     fn a_port_comes_back_late_and_starts_differ_between_destinations() {
         let mut ports = Ports::new(Key(1, 2), 1024..=65535);
-        let first = ports.choose(&flow(2), |flow| Some(flow.local_port())).unwrap();
-        for _ in 0..1000 {
-            let next = ports.choose(&flow(2), |flow| Some(flow.local_port()));
-            assert_ne!(next, Some(first));
-        }
-        let starts: BTreeSet<u16> = (3..20)
-            .map(|host| ports.choose(&flow(host), |flow| Some(flow.local_port())).unwrap())
-            .collect();
+        let first = next(&mut ports, 2);
+        assert!((0..1000).all(|_| next(&mut ports, 2) != first));
+        let starts: BTreeSet<u16> = (3..20).map(|host| next(&mut ports, host)).collect();
         assert!(starts.len() > 15, "{starts:?}");
     }
 
     #[test]
-    fn the_whole_range_and_a_single_port_are_possible() {
-        let mut ports = Ports::new(Key(1, 2), 0..=u16::MAX);
-        assert!(ports.choose(&flow(2), |_| Some(())).is_some());
+    fn the_largest_range_and_a_single_port_are_possible() {
+        let mut ports = Ports::new(Key(1, 2), 1..=u16::MAX);
+        assert_eq!(ports.count(), 65_535);
+        assert!((0..100).all(|_| next(&mut ports, 2) > 0));
         let mut ports = Ports::new(Key(1, 2), 7..=7);
-        assert_eq!(ports.choose(&flow(2), |flow| Some(flow.local_port())), Some(7));
+        assert_eq!(next(&mut ports, 2), 7);
     }
 }
