@@ -1,6 +1,6 @@
 //! TCP headers and their options (RFC 9293, section 3.1; RFC 7323; RFC 2018; RFC 3168).
 
-use super::WireError;
+use super::{WireError, read_u32};
 use crate::sequence::Sequence;
 
 /// The shortest header, without options.
@@ -187,11 +187,6 @@ impl TcpHeader {
             self.options.write(options);
         }
     }
-}
-
-#[inline]
-fn read_u32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 #[inline]
