@@ -3,6 +3,7 @@
 use super::State;
 use super::connection::{Connection, Context, Remains};
 use super::output::Due;
+use super::scoreboard::Scoreboard;
 use super::timers::NEVER;
 use crate::stack::{Error, Readiness, Shutdown};
 
@@ -103,7 +104,7 @@ impl Connection {
         context.counters.connections_closed += 1;
         self.timers.stop();
         self.send.ring.release(context.pool);
-        self.send.scoreboard.clear();
+        self.send.scoreboard = Scoreboard::new();
         self.linger(context);
     }
 
@@ -119,7 +120,7 @@ impl Connection {
         self.due = Due::default();
         self.acks.due = false;
         self.send.ring.release(context.pool);
-        self.send.scoreboard.clear();
+        self.send.scoreboard = Scoreboard::new();
         if self.orphan {
             self.receive.ring.release(context.pool);
         }

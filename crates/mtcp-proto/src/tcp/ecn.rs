@@ -1,6 +1,6 @@
 //! Explicit congestion notification (RFC 3168, section 6.1).
 
-use super::connection::{Connection, Context};
+use super::connection::Connection;
 use crate::sequence::Sequence;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, TcpHeader};
@@ -84,13 +84,7 @@ impl Marking {
 
 impl Connection {
     /// A segment in the window has come with these marks.
-    pub(super) fn take_marks(
-        &mut self,
-        header: &TcpHeader,
-        ecn: Ecn,
-        bytes: usize,
-        context: &mut Context<'_>,
-    ) {
+    pub(super) fn take_marks(&mut self, header: &TcpHeader, ecn: Ecn, bytes: usize) {
         if self.ecn.is_plain(ecn, header.flags) {
             return;
         }
@@ -103,8 +97,9 @@ impl Connection {
         }
         let answered = self.ecn.until.is_some_and(|until| header.acknowledgement <= until);
         if header.flags.contains(Flags::ECE) && !answered && self.is_synchronized() {
-            let in_flight = self.send.scoreboard.in_flight();
-            self.send.congestion.on_congestion_mark(context.now, in_flight);
+            if !self.send.congestion.in_recovery() {
+                self.send.congestion.on_congestion_mark(self.send.outstanding());
+            }
             self.ecn.note_reduction(self.send.next);
         }
     }

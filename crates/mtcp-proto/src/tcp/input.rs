@@ -111,7 +111,7 @@ impl Connection {
             }
             self.take_acknowledgement(header, data.len() + usize::from(fin), context);
         }
-        self.take_marks(header, ecn, data.len(), context);
+        self.take_marks(header, ecn, data.len());
         if crossing {
             self.acks.due = true;
             return;

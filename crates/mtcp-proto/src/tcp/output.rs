@@ -33,10 +33,10 @@ pub(super) enum Plan {
     Reset,
     StrayReset(Sequence),
     Syn,
-    /// Lost numbers `start..end`.
-    Again(Sequence, Sequence),
-    /// The same, as a tail loss probe.
-    TailProbe(Sequence, Sequence),
+    /// The first of what is lost.
+    Again,
+    /// The last segment, as a tail loss probe.
+    TailProbe,
     Fresh(Fresh),
     /// New data as a tail loss probe.
     FreshProbe(Fresh),
@@ -82,8 +82,8 @@ impl Connection {
         if self.state == State::Closed {
             return None;
         }
-        if let Some((start, end)) = self.to_send_again() {
-            return Some(Plan::Again(start, end));
+        if self.may_send_again() {
+            return Some(Plan::Again);
         }
         if due.tail_probe {
             if let Some(plan) = self.tail_probe() {
@@ -115,9 +115,13 @@ impl Connection {
             Plan::Reset => self.transmit_reset(sink, context),
             Plan::StrayReset(sequence) => self.transmit_stray_reset(sequence, sink, context),
             Plan::Syn => self.transmit_syn(sink, context),
-            Plan::Again(start, end) => self.transmit_again(start, end, sink, context),
-            Plan::TailProbe(start, end) => {
-                let sent = self.transmit_again(start, end, sink, context);
+            Plan::Again => {
+                let lost = self.send.scoreboard.next_lost();
+                self.transmit_again(lost, sink, context)
+            }
+            Plan::TailProbe => {
+                let last = self.send.scoreboard.last_segment(u32::from(self.send.full));
+                let sent = self.transmit_again(last, sink, context);
                 if sent {
                     self.sent_tail_probe(true, context);
                 }
@@ -205,8 +209,7 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> bool {
         let start = self.send.next;
-        let segment =
-            Segment { sequence: start, bytes: fresh.bytes, fin: fresh.fin, new: true };
+        let segment = Segment { sequence: start, bytes: fresh.bytes, fin: fresh.fin, new: true };
         let Some(end) = self.write_segment(&segment, sink, context) else { return false };
         self.send.probed = false;
         self.sent_fresh(start, end, context);
@@ -228,12 +231,8 @@ impl Connection {
             }
             return sent;
         }
-        let segment = Segment {
-            sequence: self.send.next,
-            bytes: fresh.bytes,
-            fin: fresh.fin,
-            new: false,
-        };
+        let segment =
+            Segment { sequence: self.send.next, bytes: fresh.bytes, fin: fresh.fin, new: false };
         if self.write_segment(&segment, sink, context).is_none() {
             return false;
         }
@@ -244,11 +243,12 @@ impl Connection {
 
     fn transmit_again(
         &mut self,
-        start: Sequence,
-        end: Sequence,
+        range: Option<(Sequence, u32)>,
         sink: &mut dyn Sink,
         context: &mut Context<'_>,
     ) -> bool {
+        let Some((start, length)) = range else { return true };
+        let end = start + length;
         let data_end = self.send.data_end();
         let bytes = end.min(data_end).distance(start).max(0) as u32;
         let segment = Segment { sequence: start, bytes, fin: end > data_end, new: false };

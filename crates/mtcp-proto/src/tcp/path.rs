@@ -58,12 +58,7 @@ impl Connection {
 
     /// A router wants smaller packets. It must quote a segment that is under way (RFC 5927,
     /// section 7), and what it dropped is sent again at once, since this is no congestion.
-    pub(super) fn narrow_path(
-        &mut self,
-        mtu: u16,
-        sequence: Sequence,
-        context: &mut Context<'_>,
-    ) {
+    pub(super) fn narrow_path(&mut self, mtu: u16, sequence: Sequence, context: &mut Context<'_>) {
         let least = if self.tuple.local.is_ipv6() { MTU_MIN_IPV6 } else { MTU_MIN };
         let mtu = mtu.max(least);
         if !self.quotes(sequence) || mtu >= self.path.mtu {

@@ -40,6 +40,8 @@ pub(super) struct Sender {
     pub(super) sack: bool,
     /// The application has ended this direction: a FIN follows the data.
     pub(super) fin: bool,
+    /// That FIN was acknowledged.
+    pub(super) fin_acknowledged: bool,
     /// A byte beyond the window was sent, which the peer may take or not.
     pub(super) probed: bool,
     pub(super) ring: Ring,
@@ -77,6 +79,7 @@ impl Sender {
             scale_agreed: false,
             sack: false,
             fin: false,
+            fin_acknowledged: false,
             probed: false,
             ring: Ring::new(),
             scoreboard: Scoreboard::new(),
@@ -109,7 +112,7 @@ impl Sender {
 
     /// Whether a FIN is among what was sent.
     pub(super) fn fin_sent(&self) -> bool {
-        self.fin && self.next > self.data_end()
+        self.fin && (self.fin_acknowledged || self.next > self.data_end())
     }
 
     pub(super) fn maximum_segment(&self) -> u16 {
