@@ -1,16 +1,34 @@
 //! One connection: an idea a file.
 
-pub(crate) mod congestion;
+mod acknowledge;
+mod closing;
+mod congestion;
 pub(crate) mod connection;
 mod cubic;
+mod defence;
+mod ecn;
 mod flight;
+mod handshake;
+mod input;
 mod newreno;
-pub(crate) mod rack;
+mod output;
+mod path;
+mod probe;
+mod progress;
+mod rack;
 mod rate_reduction;
-pub(crate) mod reassembly;
-pub(crate) mod rtt;
-pub(crate) mod scoreboard;
+mod reassembly;
+mod receiver;
+mod recovery;
+mod rtt;
+mod scoreboard;
+mod sender;
 mod slow_start;
+mod timers;
+mod timestamps;
+
+#[cfg(test)]
+mod tests;
 
 /// How the sender reacts to loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
