@@ -64,7 +64,3 @@ pub enum State {
     /// There is no connection (any more).
     Closed,
 }
-
-pub(crate) fn scale_for(_: u32) -> u8 {
-    todo!()
-}
