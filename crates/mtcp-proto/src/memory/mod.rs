@@ -1,5 +1,13 @@
-//! Where data and tables lie.
+//! Where data and tables lie: every one of them bounded, none of them allocating per packet.
 
-/// All buffers of a stack, in classes of sizes, under one bound.
-#[derive(Debug)]
-pub(crate) struct BufferPool {}
+pub(crate) mod flow_table;
+pub(crate) mod pool;
+pub(crate) mod ring;
+pub(crate) mod slab;
+pub(crate) mod timer_wheel;
+
+pub(crate) use self::flow_table::{FlowKey, FlowTable};
+pub(crate) use self::pool::BufferPool;
+pub(crate) use self::ring::Ring;
+pub(crate) use self::slab::Slab;
+pub(crate) use self::timer_wheel::TimerWheel;

@@ -1,0 +1,225 @@
+//! From the addresses of a packet to the place of its connection.
+
+use crate::stack::{FourTuple, Secret};
+use siphasher::sip::SipHasher13;
+use std::net::SocketAddr;
+
+/// The key under which addresses are hashed, so that nobody can choose addresses that collide.
+#[derive(Clone, Debug)]
+pub(crate) struct FlowKey(SipHasher13);
+
+impl FlowKey {
+    /// The key of this secret; the same for all stacks that share the secret.
+    pub(crate) fn new(secret: &Secret) -> FlowKey {
+        let half = |range: std::ops::Range<usize>| {
+            let mut key = [0; 16];
+            key.copy_from_slice(&secret.0[range]);
+            SipHasher13::new_with_key(&key)
+        };
+        let (first, second) = (half(0..16).hash(b"flow key"), half(16..32).hash(b"flow key"));
+        FlowKey(SipHasher13::new_with_keys(first, second))
+    }
+
+    /// The hash of a connection's addresses (SipHash-1-3): for [`FlowTable`] and [`FlowKey::core`].
+    pub(crate) fn hash(&self, tuple: &FourTuple) -> u64 {
+        let (local, remote) = (&tuple.local, &tuple.remote);
+        if let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (local, remote) {
+            let mut packed = [0; 12];
+            packed[..4].copy_from_slice(&local.ip().octets());
+            packed[4..8].copy_from_slice(&remote.ip().octets());
+            packed[8..10].copy_from_slice(&local.port().to_be_bytes());
+            packed[10..].copy_from_slice(&remote.port().to_be_bytes());
+            return self.0.hash(&packed);
+        }
+        let mut packed = [0; 36];
+        for (address, place) in [(local, 0), (remote, 16)] {
+            let octets = match address {
+                SocketAddr::V4(address) => address.ip().to_ipv6_mapped().octets(),
+                SocketAddr::V6(address) => address.ip().octets(),
+            };
+            packed[place..place + 16].copy_from_slice(&octets);
+        }
+        packed[32..34].copy_from_slice(&local.port().to_be_bytes());
+        packed[34..].copy_from_slice(&remote.port().to_be_bytes());
+        self.0.hash(&packed)
+    }
+
+    /// Which of so many cores owns the connection with this hash. It takes the upper half of the
+    /// hash, and the table of each core the lower half.
+    pub(crate) fn core(hash: u64, cores: u16) -> u16 {
+        (((hash >> 32) * u64::from(cores.max(1))) >> 32) as u16
+    }
+}
+
+/// Slots of the first table.
+const FIRST_SLOTS: usize = 64;
+
+/// Slots of the old table that are looked at when an entry comes or goes. Three would suffice to be
+/// done before the new table is full.
+const STEPS: usize = 8;
+
+/// Indices by the hashes of their addresses: open addressing with linear probing.
+///
+/// A slot holds 32 bits of the hash, which both tell its home and make a comparison of addresses
+/// with the wrong connection rare. Entries are removed without a trace: those behind move up. It
+/// grows without a pause: the entries of the old table move a few at a time.
+#[derive(Debug)]
+pub(crate) struct FlowTable {
+    slots: Slots,
+    /// What has not moved yet: everything from `moved` on.
+    old: Slots,
+    moved: usize,
+}
+
+impl FlowTable {
+    /// An empty table.
+    pub(crate) fn new() -> FlowTable {
+        FlowTable { slots: Slots::new(FIRST_SLOTS), old: Slots::new(0), moved: 0 }
+    }
+
+    /// Number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.entries + self.old.entries
+    }
+
+    /// The index under this hash that `is_it` confirms by comparing the addresses.
+    pub(crate) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        if let Some(place) = self.slots.find(hash as u32, &mut is_it) {
+            return Some(self.slots.index(place));
+        }
+        if self.old.entries == 0 {
+            return None;
+        }
+        self.old.find(hash as u32, &mut is_it).map(|place| self.old.index(place))
+    }
+
+    /// Enters an index, which must not be `u32::MAX` nor be in the table under this hash.
+    pub(crate) fn insert(&mut self, hash: u64, index: u32) {
+        debug_assert!(index != u32::MAX);
+        self.move_some();
+        if self.slots.is_crowded() {
+            while self.old.entries > 0 {
+                self.move_some();
+            }
+            let larger = Slots::new(self.slots.array.len() * 2);
+            self.old = std::mem::replace(&mut self.slots, larger);
+            self.moved = 0;
+        }
+        self.slots.insert(hash as u32, index);
+    }
+
+    /// Removes an index under its hash. False if it is not there.
+    pub(crate) fn remove(&mut self, hash: u64, index: u32) -> bool {
+        self.move_some();
+        for slots in [&mut self.slots, &mut self.old] {
+            if let Some(place) = slots.find(hash as u32, &mut |found| found == index) {
+                slots.remove(place);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn move_some(&mut self) {
+        for _ in 0..STEPS {
+            if self.old.entries == 0 {
+                if !self.old.array.is_empty() {
+                    self.old = Slots::new(0);
+                }
+                return;
+            }
+            // Removing may bring the next entry into this place, so only an empty one is passed.
+            let slot = self.old.array[self.moved];
+            if slot == EMPTY {
+                self.moved += 1;
+            } else {
+                self.old.remove(self.moved);
+                self.slots.insert(hash_of(slot), index_of(slot));
+            }
+        }
+    }
+}
+
+/// A slot has the hash above and the index plus one below. That the empty slot is zero lets a large
+/// table begin as pages that the system has zeroed and nobody has touched.
+const EMPTY: u64 = 0;
+
+fn hash_of(slot: u64) -> u32 {
+    (slot >> 32) as u32
+}
+
+fn index_of(slot: u64) -> u32 {
+    (slot as u32).wrapping_sub(1)
+}
+
+#[derive(Debug)]
+struct Slots {
+    /// Empty, or a power of two long.
+    array: Vec<u64>,
+    entries: usize,
+}
+
+impl Slots {
+    fn new(slots: usize) -> Slots {
+        Slots { array: vec![EMPTY; slots], entries: 0 }
+    }
+
+    fn mask(&self) -> usize {
+        self.array.len() - 1
+    }
+
+    fn index(&self, place: usize) -> u32 {
+        index_of(self.array[place])
+    }
+
+    /// Whether five eighths are taken, beyond which probing becomes long.
+    fn is_crowded(&self) -> bool {
+        self.entries >= self.array.len() / 8 * 5
+    }
+
+    fn find(&self, hash: u32, is_it: &mut impl FnMut(u32) -> bool) -> Option<usize> {
+        if self.entries == 0 {
+            return None;
+        }
+        let mut place = hash as usize & self.mask();
+        loop {
+            let slot = self.array[place];
+            if slot == EMPTY {
+                return None;
+            }
+            if hash_of(slot) == hash && is_it(index_of(slot)) {
+                return Some(place);
+            }
+            place = (place + 1) & self.mask();
+        }
+    }
+
+    fn insert(&mut self, hash: u32, index: u32) {
+        let mut place = hash as usize & self.mask();
+        while self.array[place] != EMPTY {
+            place = (place + 1) & self.mask();
+        }
+        self.array[place] = u64::from(hash) << 32 | u64::from(index.wrapping_add(1));
+        self.entries += 1;
+    }
+
+    fn remove(&mut self, place: usize) {
+        let mut hole = place;
+        let mut next = place;
+        loop {
+            next = (next + 1) & self.mask();
+            let slot = self.array[next];
+            if slot == EMPTY {
+                break;
+            }
+            // An entry may move up to the hole only if its home does not lie behind the hole.
+            let from_home = next.wrapping_sub(hash_of(slot) as usize) & self.mask();
+            if from_home >= next.wrapping_sub(hole) & self.mask() {
+                self.array[hole] = slot;
+                hole = next;
+            }
+        }
+        self.array[hole] = EMPTY;
+        self.entries -= 1;
+    }
+}

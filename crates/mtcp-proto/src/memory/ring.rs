@@ -1,0 +1,179 @@
+//! The bytes of one direction of a connection.
+
+use super::BufferPool;
+
+/// A ring of bytes. It has no memory until data comes, grows through the classes of the pool, and
+/// gives its memory back by [`Ring::settle`] once it is empty.
+///
+/// Behind the content there may lie bytes that came out of order: [`Ring::write_at`] puts them
+/// there, and [`Ring::extend`] makes them content once the gap before them is filled. The ring does
+/// not know which of these bytes are there; the reassembly queue does.
+#[derive(Debug, Default)]
+pub(crate) struct Ring {
+    /// Empty, or a power of two long.
+    block: Box<[u8]>,
+    head: u32,
+    content: u32,
+    /// How far bytes that are no content yet reach behind the content.
+    beyond: u32,
+}
+
+impl Ring {
+    /// An empty ring without memory.
+    pub(crate) fn new() -> Ring {
+        Ring::default()
+    }
+
+    /// Bytes of content.
+    pub(crate) fn len(&self) -> usize {
+        self.content as usize
+    }
+
+    /// Whether there is no content; bytes out of order may still be there.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.content == 0
+    }
+
+    /// Bytes of memory that the ring holds.
+    pub(crate) fn capacity(&self) -> usize {
+        self.block.len()
+    }
+
+    /// Appends as much of the data as keeps the content within the limit and as the pool has memory
+    /// for; gives the number of bytes taken. For a direction without bytes out of order, or data
+    /// that ends before they begin or overwrites them.
+    pub(crate) fn push(&mut self, pool: &mut BufferPool, data: &[u8], limit_bytes: usize) -> usize {
+        let wanted = data.len().min(limit_bytes.saturating_sub(self.len()));
+        if !self.reserve(pool, self.len() + wanted) {
+            self.reserve(pool, self.len() + 1);
+        }
+        let taken = wanted.min(self.block.len() - self.len());
+        self.store(self.len(), &data[..taken]);
+        self.extend(taken);
+        taken
+    }
+
+    /// Writes data `offset` bytes behind the end of the content, without making it content. False,
+    /// and nothing changes, if it would reach beyond the limit (counted from the beginning of the
+    /// content) or there is no memory for it.
+    pub(crate) fn write_at(
+        &mut self,
+        pool: &mut BufferPool,
+        offset: usize,
+        data: &[u8],
+        limit_bytes: usize,
+    ) -> bool {
+        let Some(reach) = offset.checked_add(data.len()) else { return false };
+        if reach > limit_bytes.saturating_sub(self.len()) || !self.reserve(pool, self.len() + reach)
+        {
+            return false;
+        }
+        self.store(self.len() + offset, data);
+        self.beyond = self.beyond.max(reach as u32);
+        true
+    }
+
+    /// Makes the next bytes behind the content, which [`Ring::write_at`] has written, content.
+    pub(crate) fn extend(&mut self, bytes: usize) {
+        debug_assert!(self.len() + bytes <= self.block.len(), "these bytes were never written");
+        let bytes = bytes.min(self.block.len() - self.len()) as u32;
+        self.content += bytes;
+        self.beyond = self.beyond.saturating_sub(bytes);
+    }
+
+    /// Content from `offset` on, at most `bytes` of it, as the two parts in which it lies.
+    pub(crate) fn slices(&self, offset: usize, bytes: usize) -> (&[u8], &[u8]) {
+        let offset = offset.min(self.len());
+        let bytes = bytes.min(self.len() - offset);
+        if bytes == 0 {
+            return (&[], &[]);
+        }
+        let start = self.place(offset);
+        let first = bytes.min(self.block.len() - start);
+        (&self.block[start..start + first], &self.block[..bytes - first])
+    }
+
+    /// Copies content from `offset` on into the room, and gives the number of bytes.
+    pub(crate) fn copy_out(&self, offset: usize, room: &mut [u8]) -> usize {
+        let (first, second) = self.slices(offset, room.len());
+        let bytes = first.len() + second.len();
+        room[..first.len()].copy_from_slice(first);
+        room[first.len()..bytes].copy_from_slice(second);
+        bytes
+    }
+
+    /// Moves content into the room, and gives the number of bytes.
+    pub(crate) fn read(&mut self, room: &mut [u8]) -> usize {
+        let bytes = self.copy_out(0, room);
+        self.consume(bytes);
+        bytes
+    }
+
+    /// Drops bytes from the beginning of the content; at most all of it.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.len());
+        if bytes > 0 {
+            self.head = self.place(bytes) as u32;
+            self.content -= bytes as u32;
+        }
+    }
+
+    /// Forgets bytes out of order, when the peer is told nothing of them any more.
+    pub(crate) fn forget_beyond(&mut self) {
+        self.beyond = 0;
+    }
+
+    /// Gives the memory back if nothing is in it.
+    pub(crate) fn settle(&mut self, pool: &mut BufferPool) {
+        if self.content == 0 && self.beyond == 0 {
+            self.release(pool);
+        }
+    }
+
+    /// Drops everything and gives the memory back.
+    pub(crate) fn release(&mut self, pool: &mut BufferPool) {
+        if !self.block.is_empty() {
+            pool.give(std::mem::take(&mut self.block));
+        }
+        *self = Ring::new();
+    }
+
+    /// Where the byte at this offset from the beginning of the content lies.
+    fn place(&self, offset: usize) -> usize {
+        (self.head as usize + offset) & (self.block.len() - 1)
+    }
+
+    /// Makes room for so many bytes from the beginning of the content on.
+    fn reserve(&mut self, pool: &mut BufferPool, bytes: usize) -> bool {
+        if bytes <= self.block.len() {
+            return true;
+        }
+        let Some(mut block) = BufferPool::class(bytes).and_then(|class| pool.take(class)) else {
+            return false;
+        };
+        let used = self.len() + self.beyond as usize;
+        if used > 0 {
+            let start = self.head as usize;
+            let first = used.min(self.block.len() - start);
+            block[..first].copy_from_slice(&self.block[start..start + first]);
+            block[first..used].copy_from_slice(&self.block[..used - first]);
+        }
+        let old = std::mem::replace(&mut self.block, block);
+        self.head = 0;
+        if !old.is_empty() {
+            pool.give(old);
+        }
+        true
+    }
+
+    /// Writes at an offset from the beginning of the content, where there is room.
+    fn store(&mut self, offset: usize, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let start = self.place(offset);
+        let first = data.len().min(self.block.len() - start);
+        self.block[start..start + first].copy_from_slice(&data[..first]);
+        self.block[..data.len() - first].copy_from_slice(&data[first..]);
+    }
+}

@@ -1,0 +1,128 @@
+//! A table whose places are used again, but never under the same name.
+
+/// Records in one allocation. Growing adds a chunk, and so moves no record.
+const CHUNK: usize = 256;
+
+const NOWHERE: u32 = u32::MAX;
+
+/// Records named by an index and a generation.
+///
+/// Of free places the last one given up is taken first, because it is still in the cache. A place
+/// whose generations are used up is not used again, so a name stays unique for good.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    chunks: Vec<Vec<Slot<T>>>,
+    limit: u32,
+    /// Places that were ever used.
+    used: u32,
+    free: u32,
+    records: u32,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    next_free: u32,
+    record: Option<T>,
+}
+
+impl<T> Slab<T> {
+    /// An empty table for at most so many records, without memory.
+    pub(crate) fn new(limit: u32) -> Slab<T> {
+        Slab { chunks: Vec::new(), limit, used: 0, free: NOWHERE, records: 0 }
+    }
+
+    /// Number of records.
+    pub(crate) fn len(&self) -> u32 {
+        self.records
+    }
+
+    /// Whether there is no record.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    /// Puts a record in and names it by index and generation; `None`, and the record is gone, if the
+    /// table is full.
+    pub(crate) fn insert(&mut self, record: T) -> Option<(u32, u32)> {
+        let index = if self.free != NOWHERE {
+            let index = self.free;
+            let slot = self.slot_mut(index)?;
+            slot.record = Some(record);
+            self.free = slot.next_free;
+            index
+        } else {
+            if self.used >= self.limit {
+                return None;
+            }
+            let index = self.used;
+            if index as usize % CHUNK == 0 {
+                let rest = (self.limit - index) as usize;
+                self.chunks.push(Vec::with_capacity(CHUNK.min(rest)));
+            }
+            let slot = Slot { generation: 0, next_free: NOWHERE, record: Some(record) };
+            self.chunks[index as usize / CHUNK].push(slot);
+            self.used += 1;
+            index
+        };
+        self.records += 1;
+        Some((index, self.slot(index)?.generation))
+    }
+
+    /// The record of this name.
+    pub(crate) fn get(&self, index: u32, generation: u32) -> Option<&T> {
+        let slot = self.slot(index)?;
+        if slot.generation == generation { slot.record.as_ref() } else { None }
+    }
+
+    /// The record of this name.
+    pub(crate) fn get_mut(&mut self, index: u32, generation: u32) -> Option<&mut T> {
+        let slot = self.slot_mut(index)?;
+        if slot.generation == generation { slot.record.as_mut() } else { None }
+    }
+
+    /// The record at this place, whichever it is.
+    pub(crate) fn at(&self, index: u32) -> Option<&T> {
+        self.slot(index)?.record.as_ref()
+    }
+
+    /// The record at this place, whichever it is.
+    pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.slot_mut(index)?.record.as_mut()
+    }
+
+    /// The generation of the record at this place.
+    pub(crate) fn generation(&self, index: u32) -> Option<u32> {
+        let slot = self.slot(index)?;
+        slot.record.is_some().then_some(slot.generation)
+    }
+
+    /// Takes the record at this place out, whichever it is.
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+        let free = self.free;
+        let slot = self.slot_mut(index)?;
+        let record = slot.record.take()?;
+        if slot.generation < u32::MAX {
+            slot.generation += 1;
+            slot.next_free = free;
+            self.free = index;
+        }
+        self.records -= 1;
+        Some(record)
+    }
+
+    /// All records by their index and generation.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32, &T)> {
+        self.chunks.iter().flatten().zip(0u32..).filter_map(|(slot, index)| {
+            slot.record.as_ref().map(|record| (index, slot.generation, record))
+        })
+    }
+
+    fn slot(&self, index: u32) -> Option<&Slot<T>> {
+        self.chunks.get(index as usize / CHUNK)?.get(index as usize % CHUNK)
+    }
+
+    fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<T>> {
+        self.chunks.get_mut(index as usize / CHUNK)?.get_mut(index as usize % CHUNK)
+    }
+}

@@ -1,0 +1,201 @@
+//! What the order of arrival says about loss: RACK and its tail loss probe (RFC 8985).
+
+use crate::sequence::Sequence;
+use crate::time::Instant;
+use std::time::Duration;
+
+/// Segments delivered beyond a gap that make waiting for reordered ones needless, as long as no
+/// reordering was ever seen (RFC 8985, section 6.2 step 4).
+const DUPLICATE_THRESHOLD: u32 = 3;
+/// Recoveries after which a widened reordering window narrows again (section 6.2 step 4).
+const WIDENED_RECOVERIES: u8 = 16;
+/// The tail loss probe's time-out before anything is measured (section 7.2).
+const PROBE_TIMEOUT_UNMEASURED: Duration = Duration::from_secs(1);
+
+/// What a connection knows of its path when it looks for losses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RackParameters {
+    /// The least round-trip time; `None` before anything is measured.
+    pub(crate) minimum: Option<Duration>,
+    /// The smoothed round-trip time.
+    pub(crate) smoothed: Option<Duration>,
+    /// Whether recovery has begun.
+    pub(crate) in_recovery: bool,
+    /// Bytes of a full segment.
+    pub(crate) maximum_segment: u32,
+}
+
+/// The most recently sent segment that was delivered, and how much reordering there is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rack {
+    /// When that segment was sent, and where it ends; `None` before the first delivery.
+    newest: Option<(Instant, Sequence)>,
+    round_trip: Duration,
+    /// Behind the farthest byte delivered.
+    farthest: Sequence,
+    reordering_seen: bool,
+    /// By how much the reordering window is widened, less one.
+    widened: u8,
+    recoveries_left: u8,
+    /// While `Some`, further reports of duplicates belong to the same round trip.
+    duplicate_round: Option<Sequence>,
+}
+
+/// A delivery, as the scoreboard recorded the segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Delivery {
+    pub(super) sent_at: Instant,
+    pub(super) end: Sequence,
+    pub(super) resent: bool,
+}
+
+impl Rack {
+    /// A segment is known to have arrived (section 6.2, steps 2 and 3).
+    pub(super) fn deliver(&mut self, delivery: Delivery, now: Instant, minimum: Option<Duration>) {
+        let Delivery { sent_at, end, resent } = delivery;
+        if self.newest.is_none() || end > self.farthest {
+            self.farthest = end;
+        } else if end < self.farthest && !resent {
+            self.reordering_seen = true;
+        }
+        let round_trip = now.since(sent_at);
+        // An answer that came sooner than the path allows is to the copy that was sent first.
+        if resent && minimum.is_some_and(|minimum| round_trip < minimum) {
+            return;
+        }
+        if self.newest.is_none_or(|newest| is_after((sent_at, end), newest)) {
+            self.newest = Some((sent_at, end));
+            self.round_trip = round_trip;
+        }
+    }
+
+    /// The peer has reported a duplicate: something was taken for lost too early (step 4).
+    pub(super) fn on_duplicate(&mut self, next: Sequence) {
+        if self.duplicate_round.is_none() {
+            self.duplicate_round = Some(next);
+            self.widened = self.widened.saturating_add(1);
+            self.recoveries_left = WIDENED_RECOVERIES;
+        }
+    }
+
+    /// All before this is acknowledged.
+    pub(super) fn on_acknowledged(&mut self, acknowledged: Sequence) {
+        if self.duplicate_round.is_some_and(|round| acknowledged >= round) {
+            self.duplicate_round = None;
+        }
+    }
+
+    /// A recovery has ended.
+    pub(super) fn on_recovery_end(&mut self) {
+        self.recoveries_left = self.recoveries_left.saturating_sub(1);
+        if self.recoveries_left == 0 {
+            self.widened = 0;
+        }
+    }
+
+    /// How much later than a segment that was sent after it a segment may come (step 4).
+    pub(super) fn reordering_window(
+        &self,
+        parameters: &RackParameters,
+        selectively_acknowledged: u32,
+    ) -> Duration {
+        let enough = parameters.maximum_segment.saturating_mul(DUPLICATE_THRESHOLD);
+        if !self.reordering_seen && (parameters.in_recovery || selectively_acknowledged >= enough) {
+            return Duration::ZERO;
+        }
+        let quarter = parameters.minimum.unwrap_or_default() / 4;
+        let window = quarter * (u32::from(self.widened) + 1);
+        parameters.smoothed.map_or(window, |smoothed| window.min(smoothed))
+    }
+
+    /// When a segment is to be taken for lost, if it was sent before the newest one delivered;
+    /// `None` if it was not (step 5).
+    pub(super) fn lost_at(
+        &self,
+        sent_at: Instant,
+        end: Sequence,
+        window: Duration,
+    ) -> Option<Instant> {
+        let newest = self.newest?;
+        is_after(newest, (sent_at, end)).then(|| sent_at + (self.round_trip + window))
+    }
+
+    /// Whether anything sent at this time or later is newer than all that was delivered.
+    pub(super) fn is_older_than(&self, sent_at: Instant) -> bool {
+        self.newest.is_none_or(|newest| newest.0 < sent_at)
+    }
+
+    /// Whether segments have arrived in another order than they were sent in.
+    #[cfg(test)]
+    pub(super) fn reordering_seen(&self) -> bool {
+        self.reordering_seen
+    }
+}
+
+fn is_after(one: (Instant, Sequence), other: (Instant, Sequence)) -> bool {
+    one.0 > other.0 || (one.0 == other.0 && one.1 > other.1)
+}
+
+/// The tail loss probe that is under way (RFC 8985, section 7).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TailLossProbe {
+    /// Behind the probe, and whether it repeated data.
+    under_way: Option<(Sequence, bool)>,
+}
+
+impl TailLossProbe {
+    /// How long after the last transmission a probe is due (section 7.2). `lone` if no more than one
+    /// segment is outstanding, whose acknowledgement the peer may delay for so long. Not to exceed
+    /// the time that is left of the retransmission time-out.
+    pub(crate) fn timeout(
+        smoothed: Option<Duration>,
+        lone: bool,
+        delayed_acknowledgement: Duration,
+    ) -> Duration {
+        let Some(smoothed) = smoothed else { return PROBE_TIMEOUT_UNMEASURED };
+        let delay = if lone { delayed_acknowledgement } else { Duration::ZERO };
+        smoothed * 2 + delay
+    }
+
+    /// Whether a probe is under way, so that no other may be sent (section 7.3).
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// A probe was sent; `end` lies behind all that was sent.
+    pub(crate) fn on_sent(&mut self, end: Sequence, repeated: bool) {
+        self.under_way = Some((end, repeated));
+    }
+
+    /// An acknowledgement came (section 7.4.2). True if the probe has repaired a loss, which the
+    /// congestion control must hear of. `duplicate_reported`: it reports the probe's data as a
+    /// duplicate; `pure_duplicate`: it repeats the one before and has no SACK blocks.
+    pub(crate) fn on_ack(
+        &mut self,
+        acknowledged: Sequence,
+        duplicate_reported: bool,
+        pure_duplicate: bool,
+    ) -> bool {
+        let Some((end, repeated)) = self.under_way else { return false };
+        if acknowledged < end {
+            return false;
+        }
+        if !repeated || duplicate_reported {
+            self.under_way = None;
+            return false;
+        }
+        if acknowledged > end {
+            self.under_way = None;
+            return true;
+        }
+        if pure_duplicate {
+            self.under_way = None;
+        }
+        false
+    }
+
+    /// The retransmission timer has expired, or recovery has begun.
+    pub(crate) fn cancel(&mut self) {
+        self.under_way = None;
+    }
+}

@@ -1,0 +1,130 @@
+//! The round-trip time and the retransmission time-out that follows from it (RFC 6298).
+
+use crate::stack::Config;
+use crate::time::Instant;
+use std::time::Duration;
+
+/// The time-out before anything is measured (RFC 6298, section 2.1).
+const INITIAL_TIMEOUT_US: u32 = 1_000_000;
+/// The same after a SYN was lost (RFC 6298, section 5.7).
+const TIMEOUT_AFTER_LOST_SYN_US: u32 = 3_000_000;
+/// How long a minimum is remembered, at least; at most twice as long (RFC 8985, section 6.2 step 1,
+/// leaves the length open; paths change within minutes).
+const MINIMUM_WINDOW: Duration = Duration::from_secs(150);
+
+/// What is known of the round-trip time of a connection, in microseconds; a sample counts for at
+/// least one.
+#[derive(Clone, Debug)]
+pub(crate) struct RoundTrip {
+    /// Eight times SRTT; zero before the first sample. (Scaled, so that the small weights of new
+    /// samples are not lost to rounding.)
+    smoothed_8: u64,
+    /// Four times RTTVAR.
+    variation_4: u64,
+    /// The minimum of this window and of the one before.
+    minimum_us: [u32; 2],
+    window_start: Instant,
+    base_us: u32,
+    least_us: u32,
+    most_us: u32,
+    back_offs: u8,
+}
+
+impl RoundTrip {
+    /// Nothing measured; the bounds of the time-out are those of the configuration.
+    pub(crate) fn new(config: &Config) -> RoundTrip {
+        let least_us = microseconds(config.minimum_rto);
+        let most_us = microseconds(config.maximum_rto).max(least_us);
+        RoundTrip {
+            smoothed_8: 0,
+            variation_4: 0,
+            minimum_us: [u32::MAX; 2],
+            window_start: Instant::ZERO,
+            base_us: INITIAL_TIMEOUT_US.clamp(least_us, most_us),
+            least_us,
+            most_us,
+            back_offs: 0,
+        }
+    }
+
+    /// Takes a measurement, which must not be of a segment that was sent twice, unless timestamps
+    /// tell which copy it is of (Karn's algorithm; RFC 6298, section 3). It ends any back-off.
+    pub(crate) fn sample(&mut self, now: Instant, round_trip: Duration) {
+        let sample = u64::from(microseconds(round_trip));
+        if self.smoothed_8 == 0 {
+            // Section 2.2: SRTT = R, RTTVAR = R / 2.
+            self.smoothed_8 = sample * 8;
+            self.variation_4 = sample * 2;
+        } else {
+            // Section 2.3, with alpha = 1/8 and beta = 1/4.
+            let deviation = (self.smoothed_8 / 8).abs_diff(sample);
+            self.variation_4 = self.variation_4 - self.variation_4 / 4 + deviation;
+            self.smoothed_8 = self.smoothed_8 - self.smoothed_8 / 8 + sample;
+        }
+        // The floor is that of the variation, not of the sum: a delayed acknowledgement comes later
+        // than the smoothed time by up to that, however steady the path has been.
+        let margin = self.variation_4.max(u64::from(self.least_us));
+        let timeout = self.smoothed_8 / 8 + margin;
+        self.base_us = timeout.min(u64::from(self.most_us)) as u32;
+        self.back_offs = 0;
+        self.note_minimum(now, sample as u32);
+    }
+
+    /// The retransmission time-out, with its back-off.
+    pub(crate) fn timeout(&self) -> Duration {
+        let timeout = u64::from(self.base_us) << self.back_offs.min(31);
+        Duration::from_micros(timeout.min(u64::from(self.most_us)))
+    }
+
+    /// Doubles the time-out because it has expired (section 5.5).
+    pub(crate) fn back_off(&mut self) {
+        self.back_offs = self.back_offs.saturating_add(1);
+    }
+
+    /// Ends the back-off, since an acknowledgement of new data has come.
+    pub(crate) fn reset_back_off(&mut self) {
+        self.back_offs = 0;
+    }
+
+    /// How often in a row the time-out has been doubled.
+    pub(crate) fn back_offs(&self) -> u8 {
+        self.back_offs
+    }
+
+    /// A SYN was lost: data begins with a time-out of three seconds unless something was measured
+    /// (section 5.7).
+    pub(crate) fn after_lost_syn(&mut self) {
+        if self.smoothed_8 == 0 {
+            self.base_us = TIMEOUT_AFTER_LOST_SYN_US.clamp(self.least_us, self.most_us);
+            self.back_offs = 0;
+        }
+    }
+
+    /// SRTT, once something was measured.
+    pub(crate) fn smoothed(&self) -> Option<Duration> {
+        (self.smoothed_8 > 0).then(|| Duration::from_micros(self.smoothed_8 / 8))
+    }
+
+    /// RTTVAR, once something was measured.
+    pub(crate) fn variation(&self) -> Option<Duration> {
+        (self.smoothed_8 > 0).then(|| Duration::from_micros(self.variation_4 / 4))
+    }
+
+    /// The least measurement of the last minutes.
+    pub(crate) fn minimum(&self) -> Option<Duration> {
+        let minimum = self.minimum_us[0].min(self.minimum_us[1]);
+        (minimum != u32::MAX).then(|| Duration::from_micros(u64::from(minimum)))
+    }
+
+    fn note_minimum(&mut self, now: Instant, sample: u32) {
+        if now.since(self.window_start) >= MINIMUM_WINDOW {
+            self.window_start = now;
+            self.minimum_us = [u32::MAX, self.minimum_us[0]];
+        }
+        self.minimum_us[0] = self.minimum_us[0].min(sample);
+    }
+}
+
+fn microseconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX).max(1)
+}
