@@ -2,3 +2,5 @@
 //! sockets with readiness events, and a driver for the channel of `megapipe`.
 
 pub mod device;
+
+mod system;
