@@ -1,0 +1,42 @@
+//! What a process tells about its stacks to whoever asks: `mtcp stat`, or a program that reads the
+//! same JSON.
+//!
+//! A thread listens on a UNIX socket. It never touches a stack: it leaves a wish on the [`Board`] of
+//! each engine, which answers in its next turn, so an engine that nobody asks loses one load a turn.
+
+mod ask;
+mod board;
+mod server;
+mod text;
+
+pub use self::ask::{AskError, ask, processes};
+pub use self::board::{ConnectionLine, CoreReport};
+pub use self::text::{difference, table};
+
+pub(crate) use self::board::Board;
+pub(crate) use self::server::{Server, StatError};
+
+use serde::{Deserialize, Serialize};
+
+/// What a process says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Its number.
+    pub process: u32,
+    /// Its program's name.
+    pub program: String,
+    /// Its engines; those that did not answer in time are missing.
+    pub cores: Vec<CoreReport>,
+    /// Engines that did not answer: in the mode `complete` they do only while their owner calls.
+    pub silent: Vec<u16>,
+}
+
+/// The beginning of abstract names, as processes without a configured path have them.
+const ABSTRACT_PREFIX: &str = "mtcp/";
+/// The longest question.
+const QUESTION_BYTES: usize = 64;
+/// How long either side waits for the other.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+
+#[cfg(all(test, not(loom)))]
+mod tests;
