@@ -1,5 +1,7 @@
 //! Where packets come from and go to, behind one trait.
 
+pub mod xdp;
+
 use std::io;
 use std::os::fd::BorrowedFd;
 
