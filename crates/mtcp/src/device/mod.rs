@@ -6,6 +6,7 @@ pub mod tap;
 
 mod frames;
 mod offload;
+pub mod xdp;
 
 use std::io;
 use std::os::fd::BorrowedFd;

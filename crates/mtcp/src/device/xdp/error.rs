@@ -1,0 +1,167 @@
+//! Why an interface cannot be opened, said so that a person knows what to do.
+
+use std::fs;
+use std::io;
+
+/// Why an AF_XDP port cannot be opened, or its claims not be changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum XdpError {
+    /// No interface has this name in the network namespace of the calling thread.
+    #[error("there is no interface {interface} ({source}): `ip link` lists those that are")]
+    NoInterface {
+        /// Its name.
+        interface: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The frames of the interface are not Ethernet.
+    #[error("{interface} is not an Ethernet interface: name another one, or use a TAP device")]
+    NotEthernet {
+        /// Its name.
+        interface: String,
+    },
+    /// Frames that come on a queue without a device would stay with the kernel, which resets their
+    /// connections.
+    #[error(
+        "{interface} has {present} receive queues, and {asked} devices were asked for: ask for \
+         {present}, or change the interface with `ethtool -L {interface} combined {asked}`"
+    )]
+    Queues {
+        /// The interface's name.
+        interface: String,
+        /// Its receive queues.
+        present: usize,
+        /// Devices that were asked for.
+        asked: usize,
+    },
+    /// The process lacks a capability (capabilities(7)).
+    #[error(
+        "cannot {action}: {source}; {missing}: run as root, or grant it with \
+         `setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM`"
+    )]
+    Privilege {
+        /// What was not permitted.
+        action: &'static str,
+        /// The capabilities that are missing.
+        missing: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another XDP program is on the interface.
+    #[error(
+        "another XDP program is attached to {interface} ({source}): `ip link show {interface}` \
+         names it; end its process, or detach it with `ip link set {interface} xdp off`"
+    )]
+    ProgramAttached {
+        /// The interface's name.
+        interface: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another AF_XDP socket has the queue, and does not give it up.
+    #[error(
+        "queue {queue} of {interface} belongs to another AF_XDP socket ({source}): end the process \
+         that holds it"
+    )]
+    QueueBusy {
+        /// The interface's name.
+        interface: String,
+        /// Which queue.
+        queue: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel does not take the program: a bug of this library, or a kernel older than 5.18.
+    #[error("the kernel's verifier rejects the XDP program ({source}); its log: {log}")]
+    Verifier {
+        /// The kernel's answer.
+        source: io::Error,
+        /// What the verifier said.
+        log: String,
+    },
+    /// The memory that the kernel would have to lock exceeds what the process may.
+    #[error(
+        "cannot lock {bytes} bytes for frames ({source}): raise `ulimit -l`, grant CAP_IPC_LOCK, \
+         or ask for fewer frames"
+    )]
+    LockedMemory {
+        /// Bytes of all frames.
+        bytes: usize,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// As many claims as the port was opened for exist already.
+    #[error("no room for another claim ({source}): raise `max_claims`")]
+    TooManyClaims {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A call into the kernel failed.
+    #[error("cannot {action}: {source}; {remedy}")]
+    System {
+        /// What was attempted.
+        action: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// An option is out of its range.
+    #[error("{0}")]
+    Option(&'static str),
+}
+
+/// What an AF_XDP port needs, by the numbers of capabilities(7).
+const NEEDED: [(u32, &str); 3] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW"), (39, "CAP_BPF")];
+
+/// A failed call; what is not permitted names the capabilities that are missing.
+pub(super) fn failed(
+    action: &'static str,
+    remedy: &'static str,
+) -> impl FnOnce(io::Error) -> XdpError {
+    move |source| match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            XdpError::Privilege { action, missing: missing_capabilities(), source }
+        }
+        _ => XdpError::System { action, source, remedy },
+    }
+}
+
+fn missing_capabilities() -> String {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let Some(effective) = effective_capabilities(&status) else {
+        return "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF are needed".to_owned();
+    };
+    let missing: Vec<&str> =
+        NEEDED.iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|(_, name)| *name).collect();
+    if missing.is_empty() {
+        "the capabilities are there, but only those of the initial user namespace count".to_owned()
+    } else {
+        format!("missing {}", missing.join(", "))
+    }
+}
+
+fn effective_capabilities(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_from_the_status_of_the_thread() {
+        let status = "Name:\tx\nCapPrm:\t0000000000000000\nCapEff:\t0000008000003000\n";
+        assert_eq!(effective_capabilities(status), Some(1 << 39 | 1 << 13 | 1 << 12));
+        assert_eq!(effective_capabilities("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn only_what_is_not_permitted_is_a_privilege() {
+        let of = |errno| failed("try", "ask")(io::Error::from_raw_os_error(errno));
+        assert!(matches!(of(libc::EPERM), XdpError::Privilege { action: "try", .. }));
+        assert!(matches!(of(libc::EINVAL), XdpError::System { remedy: "ask", .. }));
+    }
+}

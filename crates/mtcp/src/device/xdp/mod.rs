@@ -1,0 +1,255 @@
+//! AF_XDP: the frames of an interface without the kernel's network stack, beside it (af_xdp(7),
+//! Documentation/networking/af_xdp.rst).
+//!
+//! A small program of ours runs for every frame that comes and takes only what is claimed (see
+//! [`Claim`]); all else goes on to the kernel, which keeps working on the same interface and
+//! addresses. Nothing is needed but the system calls: the program is assembled here.
+//!
+//! Needs Linux 6.6 (frames in several buffers); 6.11 to leave transmit checksums to the kernel. Needs
+//! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened. Not in the program's reach: VLAN tags,
+//! and TCP behind IPv4 options or IPv6 extension headers, which stay with the kernel.
+
+mod assembler;
+mod bpf;
+mod error;
+mod interface;
+mod memory;
+mod ownership;
+mod partial;
+mod program;
+mod queue;
+mod rings;
+mod socket;
+
+pub use self::error::XdpError;
+pub use self::ownership::{Attachment, Claim, Ownership};
+pub use self::queue::XdpDevice;
+
+use self::bpf::{Map, MapKind};
+use self::interface::Interface;
+use self::memory::{Frames, Mapping};
+use self::socket::{RingSizes, Socket, Unbound};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+const REPORT: &str = "report this as a bug";
+
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AttachMode {
+    /// Native, else generic; [`Ownership::attachment`] says which, and why.
+    #[default]
+    Auto,
+    /// In the driver, or not at all.
+    Native,
+    /// Behind the driver.
+    Generic,
+}
+
+/// How frames get into the UMEM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CopyMode {
+    /// Zero-copy, else by copying; [`XdpDevice::is_zero_copy`] says which.
+    #[default]
+    Auto,
+    /// By the driver itself, or not at all.
+    ZeroCopy,
+    /// By a copy in the kernel; works on all interfaces.
+    Copy,
+}
+
+impl CopyMode {
+    fn flags(self) -> u16 {
+        match self {
+            CopyMode::Auto => 0,
+            CopyMode::ZeroCopy => libc::XDP_ZEROCOPY,
+            CopyMode::Copy => libc::XDP_COPY,
+        }
+    }
+}
+
+/// The settings of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpOptions {
+    /// Where the program runs.
+    pub attach: AttachMode,
+    /// How frames get into the UMEM.
+    pub copy: CopyMode,
+    /// Bytes of a frame in the UMEM: 2,048 or 4,096. What comes longer takes several; what is sent
+    /// must fit into one, with 46 bytes to spare.
+    pub frame_bytes: u32,
+    /// Frames of each queue for receiving: a power of two, 64 to 32,768.
+    pub receive_frames: u32,
+    /// Frames of each queue for sending: a power of two, 64 to 32,768.
+    pub transmit_frames: u32,
+    /// Lets the kernel complete checksums, where it can.
+    pub transmit_checksum: bool,
+    /// Ports and addresses that can be claimed at once; those that are not take no memory.
+    pub max_claims: u32,
+}
+
+impl Default for XdpOptions {
+    fn default() -> XdpOptions {
+        XdpOptions {
+            attach: AttachMode::Auto,
+            copy: CopyMode::Auto,
+            frame_bytes: 4096,
+            receive_frames: 1024,
+            transmit_frames: 512,
+            transmit_checksum: true,
+            max_claims: 1 << 18,
+        }
+    }
+}
+
+impl XdpOptions {
+    fn check(&self) -> Result<(), XdpError> {
+        if !matches!(self.frame_bytes, 2048 | 4096) {
+            return Err(XdpError::Option("frame_bytes must be 2048 or 4096"));
+        }
+        let is_ring_size = |count: u32| count.is_power_of_two() && (64..=32_768).contains(&count);
+        if !is_ring_size(self.receive_frames) || !is_ring_size(self.transmit_frames) {
+            return Err(XdpError::Option(
+                "receive_frames and transmit_frames must be powers of two from 64 to 32768",
+            ));
+        }
+        if self.max_claims == 0 {
+            return Err(XdpError::Option("max_claims must be at least 1"));
+        }
+        Ok(())
+    }
+}
+
+/// An interface that is open for user-level TCP.
+#[derive(Debug)]
+pub struct XdpPort {
+    /// One for each receive queue, in their order; each may go to a thread of its own.
+    pub devices: Vec<XdpDevice>,
+    /// What is taken from the kernel: nothing yet.
+    pub ownership: Ownership,
+}
+
+impl XdpPort {
+    /// Opens an interface of the calling thread's network namespace with a device for each of its
+    /// receive queues; all share one UMEM. Takes no packet from the kernel until something is
+    /// claimed. Waits up to five seconds for a queue that was just closed, because the kernel takes
+    /// sockets down in the background.
+    ///
+    /// # Errors
+    /// [`XdpError`] names the cause and the remedy.
+    pub fn open(interface: &str, queues: usize, options: &XdpOptions) -> Result<XdpPort, XdpError> {
+        options.check()?;
+        let interface = Interface::open(interface)?;
+        if queues != interface.receive_queues {
+            let (present, asked) = (interface.receive_queues, queues);
+            return Err(XdpError::Queues { interface: interface.name, present, asked });
+        }
+        let claims = Map::new(MapKind::Hash, options.max_claims)?;
+        let sockets: Map<[u8; 4]> = Map::new(MapKind::XskMap, queues as u32)?;
+        let program = load_program(&claims, &sockets)?;
+        let (link, attachment) = attach(&program, &interface, options.attach)?;
+        let devices = open_queues(&interface, queues, options, &attachment, &sockets)?;
+        let ownership = Ownership::new(claims, link, attachment);
+        Ok(XdpPort { devices, ownership })
+    }
+}
+
+fn load_program(
+    claims: &Map<program::ClaimKey>,
+    sockets: &Map<[u8; 4]>,
+) -> Result<OwnedFd, XdpError> {
+    let code = program::assemble(claims.descriptor(), sockets.descriptor()).map_err(|error| {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, error);
+        XdpError::System { action: "assemble the XDP program", source, remedy: REPORT }
+    })?;
+    bpf::load_program(&code)
+}
+
+/// Puts the program on the interface, where the mode says.
+fn attach(
+    program: &OwnedFd,
+    interface: &Interface,
+    mode: AttachMode,
+) -> Result<(OwnedFd, Attachment), XdpError> {
+    let refused = if mode == AttachMode::Generic {
+        None
+    } else {
+        match bpf::attach(program, interface.index, true) {
+            Ok(link) => return Ok((link, Attachment::Native)),
+            Err(error) if mode == AttachMode::Native || !may_be_generic(&error) => {
+                return Err(attach_error(interface, error));
+            }
+            Err(error) => Some(error.to_string()),
+        }
+    };
+    let link = bpf::attach(program, interface.index, false)
+        .map_err(|error| attach_error(interface, error))?;
+    if let Some(reason) = &refused {
+        tracing::info!("XDP on {} is generic: native was refused: {reason}", interface.name);
+    }
+    Ok((link, Attachment::Generic(refused)))
+}
+
+/// Whether the refusal of a native program says something about the driver only.
+fn may_be_generic(error: &io::Error) -> bool {
+    !matches!(
+        error.raw_os_error(),
+        Some(libc::EPERM | libc::EACCES | libc::EBUSY | libc::EEXIST | libc::ENODEV)
+    )
+}
+
+fn attach_error(interface: &Interface, source: io::Error) -> XdpError {
+    match source.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => {
+            XdpError::ProgramAttached { interface: interface.name.clone(), source }
+        }
+        _ => error::failed(
+            "attach the XDP program",
+            "lower the interface's MTU, or choose the mode `generic`",
+        )(source),
+    }
+}
+
+/// A device for each queue, all over one UMEM, and each in the program's map of sockets.
+fn open_queues(
+    interface: &Interface,
+    queues: usize,
+    options: &XdpOptions,
+    attachment: &Attachment,
+    sockets: &Map<[u8; 4]>,
+) -> Result<Vec<XdpDevice>, XdpError> {
+    let sizes = RingSizes { receive: options.receive_frames, transmit: options.transmit_frames };
+    let frames = (options.receive_frames + options.transmit_frames) as usize * queues;
+    let umem = Mapping::anonymous(frames * options.frame_bytes as usize).map_err(error::failed(
+        "map memory for frames",
+        "ask for fewer frames, or give the machine more memory",
+    ))?;
+    let umem = Arc::new(umem);
+    // Without a native program no driver can fill the UMEM.
+    let mode = match (options.copy, attachment) {
+        (CopyMode::Auto, Attachment::Generic(_)) => CopyMode::Copy,
+        (mode, _) => mode,
+    };
+    let mut bound: Vec<(Socket, Frames)> = Vec::with_capacity(queues);
+    let mut metadata = false;
+    for (queue, frames) in Frames::split(&umem, options.frame_bytes, queues).into_iter().enumerate()
+    {
+        let socket = Unbound::open()?;
+        let first = bound.first().map(|(socket, _)| socket);
+        if first.is_none() {
+            metadata = socket.register(&umem, options.frame_bytes, options.transmit_checksum)?;
+        }
+        let queue = queue as u32;
+        let socket = socket.bind(interface, queue, sizes, mode, &frames, first)?;
+        let descriptor = socket.descriptor.as_raw_fd() as u32;
+        sockets
+            .set(&queue.to_ne_bytes(), descriptor)
+            .map_err(error::failed("put an AF_XDP socket into its map", REPORT))?;
+        bound.push((socket, frames));
+    }
+    let device = |(socket, frames)| {
+        XdpDevice::new(socket, frames, interface, options.receive_frames, metadata)
+    };
+    Ok(bound.into_iter().map(device).collect())
+}

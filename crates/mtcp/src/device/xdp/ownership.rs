@@ -1,0 +1,113 @@
+//! Which packets are ours, at run time.
+
+use super::bpf::Map;
+use super::error::{XdpError, failed};
+use super::program::{CLAIM_EVERYTHING, CLAIM_TCP, ClaimKey, claim_key};
+use std::io;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
+
+const REMEDY: &str = "report this as a bug";
+
+/// What the stack takes from the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// TCP to these ports of the address; none of them is 0. One claim of many ports counts as
+    /// many.
+    Ports(IpAddr, RangeInclusive<u16>),
+    /// All TCP to the address; ARP, neighbour discovery, ICMP and the rest stay with the kernel.
+    Tcp(IpAddr),
+    /// Whatever is sent to the address, also ARP requests and neighbour solicitations for it; the
+    /// kernel must not have it. Takes the place of [`Claim::Tcp`] for the same address, and is
+    /// replaced by it.
+    Address(IpAddr),
+}
+
+impl Claim {
+    /// The map's entries for this claim.
+    fn entries(&self) -> Result<(impl Iterator<Item = ClaimKey> + Clone + use<>, u32), XdpError> {
+        let (address, ports, value) = match self {
+            Claim::Ports(_, ports) if ports.is_empty() || *ports.start() == 0 => {
+                return Err(XdpError::Option("a claim of ports needs ports from 1 on"));
+            }
+            Claim::Ports(address, ports) => (*address, ports.clone(), CLAIM_TCP),
+            Claim::Tcp(address) => (*address, 0..=0, CLAIM_TCP),
+            Claim::Address(address) => (*address, 0..=0, CLAIM_EVERYTHING),
+        };
+        Ok((ports.map(move |port| claim_key(address, port)), value))
+    }
+}
+
+/// How the program is attached to an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// In the driver, before the kernel makes a packet of a frame.
+    Native,
+    /// Behind the driver, which costs more; with the reason, if native was tried before.
+    Generic(Option<String>),
+}
+
+/// The program on an interface, and what it takes.
+///
+/// Claim before listening or connecting, else the kernel answers for us, with a reset. When this is
+/// dropped, or the process ends in whatever way, the program leaves the interface, and the kernel
+/// has everything again. It needs no capability any more once it is open, except where
+/// kernel.unprivileged_bpf_disabled restricts changes of maps to CAP_BPF.
+#[derive(Debug)]
+pub struct Ownership {
+    claims: Map<ClaimKey>,
+    attachment: Attachment,
+    /// Its descriptor is what keeps the program attached.
+    _link: OwnedFd,
+}
+
+impl Ownership {
+    pub(super) fn new(claims: Map<ClaimKey>, link: OwnedFd, attachment: Attachment) -> Ownership {
+        Ownership { claims, attachment, _link: link }
+    }
+
+    /// Takes these packets from now on; what was claimed already stays so. After an error nothing
+    /// of this claim is taken.
+    ///
+    /// # Errors
+    /// [`XdpError::TooManyClaims`]; [`XdpError::Option`] if there is no port, or port 0.
+    pub fn claim(&self, claim: &Claim) -> Result<(), XdpError> {
+        let (keys, value) = claim.entries()?;
+        for (done, key) in keys.clone().enumerate() {
+            if let Err(source) = self.claims.set(&key, value) {
+                for key in keys.take(done) {
+                    // It was added just now; there is nothing else to be done.
+                    let _ = self.claims.remove(&key);
+                }
+                return Err(match source.raw_os_error() {
+                    Some(libc::E2BIG | libc::ENOMEM) => XdpError::TooManyClaims { source },
+                    _ => failed("claim packets", REMEDY)(source),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves these packets to the kernel again; what was not claimed is ignored.
+    ///
+    /// # Errors
+    /// [`XdpError::Option`] as for [`Ownership::claim`].
+    pub fn release(&self, claim: &Claim) -> Result<(), XdpError> {
+        let (keys, _) = claim.entries()?;
+        for key in keys {
+            match self.claims.remove(&key) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed("release packets", REMEDY)(source));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// How the program is attached.
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+}

@@ -1,0 +1,290 @@
+//! One AF_XDP socket: its options, its rings, and the calls that drive them.
+
+use super::CopyMode;
+use super::error::{XdpError, failed};
+use super::interface::Interface;
+use super::memory::{Frames, Mapping};
+use super::rings::{Consumer, Producer};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes in front of a frame in which the kernel is told what to do with it (`struct
+/// xsk_tx_metadata`); the transmit part of every frame begins behind them.
+pub(super) const METADATA_BYTES: u32 = 24;
+/// The socket option that lifts the bound of 32 frames per system call (Linux 6.18).
+const MAX_TX_SKB_BUDGET: libc::c_int = 9;
+/// How long a queue may stay busy: the kernel takes a closed socket down in the background.
+const BUSY_LIMIT: Duration = Duration::from_secs(5);
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// What the kernel counts for a packet in flight beside its bytes, generously.
+const PACKET_OVERHEAD_BYTES: u32 = 2048;
+const REMEDY: &str = "the kernel needs CONFIG_XDP_SOCKETS, Linux 6.6 or newer";
+
+/// Sizes of a socket's rings: powers of two.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingSizes {
+    pub(super) receive: u32,
+    pub(super) transmit: u32,
+}
+
+/// A socket before it is bound.
+#[derive(Debug)]
+pub(super) struct Unbound(OwnedFd);
+
+impl Unbound {
+    pub(super) fn open() -> Result<Unbound, XdpError> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        // SAFETY: socket takes plain numbers.
+        let descriptor = unsafe { libc::socket(libc::AF_XDP, kind, 0) };
+        if descriptor < 0 {
+            let error = io::Error::last_os_error();
+            return Err(failed("open an AF_XDP socket", REMEDY)(error));
+        }
+        // SAFETY: the descriptor was just created and nobody else owns it.
+        Ok(Unbound(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+    }
+
+    /// Makes the memory this socket's UMEM; true if metadata can go with frames.
+    pub(super) fn register(
+        &self,
+        umem: &Mapping,
+        frame_bytes: u32,
+        metadata: bool,
+    ) -> Result<bool, XdpError> {
+        let mut region = libc::xdp_umem_reg {
+            addr: umem.start().as_ptr() as u64,
+            len: umem.bytes() as u64,
+            chunk_size: frame_bytes,
+            headroom: 0,
+            flags: if metadata { libc::XDP_UMEM_TX_METADATA_LEN } else { 0 },
+            tx_metadata_len: if metadata { METADATA_BYTES } else { 0 },
+        };
+        let mut granted = metadata;
+        let mut result = set_option(&self.0, libc::XDP_UMEM_REG, &region);
+        if metadata && is_errno(&result, libc::EINVAL) {
+            // A kernel that does not know metadata.
+            (region.flags, region.tx_metadata_len, granted) = (0, 0, false);
+            result = set_option(&self.0, libc::XDP_UMEM_REG, &region);
+        }
+        match result {
+            Ok(()) => Ok(granted),
+            Err(source) if matches!(source.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM)) => {
+                Err(XdpError::LockedMemory { bytes: umem.bytes(), source })
+            }
+            Err(source) => Err(failed("register memory with AF_XDP", REMEDY)(source)),
+        }
+    }
+
+    /// Makes the rings, gives the kernel the first `sizes.receive` of the frames, and binds; the
+    /// UMEM is that of `first`, or this socket's own.
+    pub(super) fn bind(
+        self,
+        interface: &Interface,
+        queue: u32,
+        sizes: RingSizes,
+        mode: CopyMode,
+        frames: &Frames,
+        first: Option<&Socket>,
+    ) -> Result<Socket, XdpError> {
+        let mut rings = self.rings(sizes).map_err(failed("make AF_XDP rings", REMEDY))?;
+        for address in frames.addresses().take(sizes.receive as usize) {
+            rings.fill.push(address);
+        }
+        rings.fill.publish();
+        // Only how many system calls are needed depends on these two.
+        let _ = set_option(&self.0, MAX_TX_SKB_BUDGET, &sizes.transmit);
+        let in_flight = sizes.transmit.saturating_mul(frames.frame_bytes() + PACKET_OVERHEAD_BYTES);
+        let _ = set_option_at(&self.0, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &in_flight);
+
+        let mut address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: libc::XDP_USE_NEED_WAKEUP | libc::XDP_USE_SG | mode.flags(),
+            sxdp_ifindex: interface.index,
+            sxdp_queue_id: queue,
+            sxdp_shared_umem_fd: 0,
+        };
+        if let Some(first) = first {
+            // The rest is as the first socket has it.
+            address.sxdp_flags = libc::XDP_SHARED_UMEM;
+            address.sxdp_shared_umem_fd = first.descriptor.as_raw_fd() as u32;
+        }
+        bind_patiently(&self.0, &address, interface, queue)?;
+        let options: u32 = option(&self.0, libc::XDP_OPTIONS)
+            .map_err(failed("read the mode of an AF_XDP socket", REMEDY))?;
+        let zero_copy = options & libc::XDP_OPTIONS_ZEROCOPY != 0;
+        Ok(Socket { rings, descriptor: self.0, zero_copy })
+    }
+
+    fn rings(&self, sizes: RingSizes) -> io::Result<Rings> {
+        for (name, count) in [
+            (libc::XDP_UMEM_FILL_RING, sizes.receive),
+            (libc::XDP_RX_RING, sizes.receive),
+            (libc::XDP_UMEM_COMPLETION_RING, sizes.transmit),
+            (libc::XDP_TX_RING, sizes.transmit),
+        ] {
+            set_option(&self.0, name, &count)?;
+        }
+        let offsets: libc::xdp_mmap_offsets = option(&self.0, libc::XDP_MMAP_OFFSETS)?;
+        let map = |ring: &libc::xdp_ring_offset, count: u32, entry: usize, page: u64| {
+            let bytes = ring.desc as usize + count as usize * entry;
+            Mapping::ring(&self.0, bytes, page as libc::off_t)
+        };
+        let (address, packet) = (size_of::<u64>(), size_of::<libc::xdp_desc>());
+        let fill = map(&offsets.fr, sizes.receive, address, libc::XDP_UMEM_PGOFF_FILL_RING)?;
+        let completion =
+            map(&offsets.cr, sizes.transmit, address, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?;
+        let receive = map(&offsets.rx, sizes.receive, packet, libc::XDP_PGOFF_RX_RING as u64)?;
+        let transmit = map(&offsets.tx, sizes.transmit, packet, libc::XDP_PGOFF_TX_RING as u64)?;
+        Ok(Rings {
+            fill: Producer::new(fill, &offsets.fr, sizes.receive),
+            completion: Consumer::new(completion, &offsets.cr, sizes.transmit),
+            receive: Consumer::new(receive, &offsets.rx, sizes.receive),
+            transmit: Producer::new(transmit, &offsets.tx, sizes.transmit),
+        })
+    }
+}
+
+/// The rings of a socket, seen from this side.
+#[derive(Debug)]
+pub(super) struct Rings {
+    /// Frames for what will come.
+    pub(super) fill: Producer<u64>,
+    /// Frames that were sent.
+    pub(super) completion: Consumer<u64>,
+    /// What came.
+    pub(super) receive: Consumer<libc::xdp_desc>,
+    /// What is to be sent.
+    pub(super) transmit: Producer<libc::xdp_desc>,
+}
+
+/// A socket on its queue.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) rings: Rings,
+    pub(super) descriptor: OwnedFd,
+    pub(super) zero_copy: bool,
+}
+
+impl Socket {
+    /// Makes the kernel look at the transmit ring; never waits.
+    pub(super) fn kick_transmit(&self) -> io::Result<()> {
+        let fd = self.descriptor.as_raw_fd();
+        // SAFETY: no data and no address are given.
+        let result = unsafe {
+            libc::sendto(fd, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Makes the kernel look at the fill ring; never waits.
+    pub(super) fn kick_receive(&self) {
+        let (fd, nothing) = (self.descriptor.as_raw_fd(), std::ptr::null_mut());
+        // SAFETY: no room for data or an address is given.
+        unsafe {
+            libc::recvfrom(
+                fd,
+                nothing,
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+    }
+
+    /// What has gone wrong in the background: the interface went away.
+    pub(super) fn take_error(&self) -> io::Result<()> {
+        match option_at::<i32>(&self.descriptor, libc::SOL_SOCKET, libc::SO_ERROR)? {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// What the kernel has counted.
+    pub(super) fn statistics(&self) -> io::Result<libc::xdp_statistics> {
+        option(&self.descriptor, libc::XDP_STATISTICS)
+    }
+}
+
+fn bind_patiently(
+    socket: &OwnedFd,
+    address: &libc::sockaddr_xdp,
+    interface: &Interface,
+    queue: u32,
+) -> Result<(), XdpError> {
+    let deadline = Instant::now() + BUSY_LIMIT;
+    loop {
+        let bytes = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
+        // SAFETY: the address is an initialised sockaddr_xdp of this size.
+        let result = unsafe {
+            libc::bind(socket.as_raw_fd(), (&raw const *address).cast::<libc::sockaddr>(), bytes)
+        };
+        if result == 0 {
+            return Ok(());
+        }
+        let source = io::Error::last_os_error();
+        if source.raw_os_error() != Some(libc::EBUSY) {
+            let remedy = "choose the copy mode `auto`, and switch the interface on";
+            return Err(failed("bind an AF_XDP socket", remedy)(source));
+        }
+        if Instant::now() >= deadline {
+            let interface = interface.name.clone();
+            return Err(XdpError::QueueBusy { interface, queue, source });
+        }
+        thread::sleep(BUSY_PAUSE);
+    }
+}
+
+fn is_errno(result: &io::Result<()>, errno: i32) -> bool {
+    result.as_ref().is_err_and(|error| error.raw_os_error() == Some(errno))
+}
+
+/// Plain data that the kernel reads and writes as options: any bytes are a value.
+trait Plain: Copy {}
+impl Plain for u32 {}
+impl Plain for i32 {}
+impl Plain for libc::xdp_umem_reg {}
+impl Plain for libc::xdp_mmap_offsets {}
+impl Plain for libc::xdp_statistics {}
+
+fn set_option<T: Plain>(socket: &OwnedFd, name: libc::c_int, value: &T) -> io::Result<()> {
+    set_option_at(socket, libc::SOL_XDP, name, value)
+}
+
+fn set_option_at<T: Plain>(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    let bytes = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the value is live memory of this size.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const *value).cast(), bytes)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn option<T: Plain>(socket: &OwnedFd, name: libc::c_int) -> io::Result<T> {
+    option_at(socket, libc::SOL_XDP, name)
+}
+
+fn option_at<T: Plain>(socket: &OwnedFd, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
+    // SAFETY: the types of `Plain` are integers, for which zero is valid.
+    let mut value: T = unsafe { std::mem::zeroed() };
+    let mut bytes = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the value is live memory of this size, and any bytes are valid for it.
+    let result = unsafe {
+        let value = (&raw mut value).cast();
+        libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut bytes)
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if bytes as usize != size_of::<T>() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(value)
+}
