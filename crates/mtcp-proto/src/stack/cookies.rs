@@ -70,12 +70,7 @@ pub(super) fn make(
 }
 
 /// What the SYN offered, if this ACK brings back a cookie of ours that is not too old.
-pub(super) fn check(
-    key: Key,
-    flow: &Flow,
-    now: Instant,
-    ack: &TcpHeader,
-) -> Option<Remembered> {
+pub(super) fn check(key: Key, flow: &Flow, now: Instant, ack: &TcpHeader) -> Option<Remembered> {
     let cookie = (ack.acknowledgement - 1).0;
     let current = minute(now);
     let age = current.wrapping_sub(cookie >> (32 - MINUTE_BITS)) & ((1 << MINUTE_BITS) - 1);

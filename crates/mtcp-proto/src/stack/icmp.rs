@@ -51,8 +51,7 @@ impl Echoes {
     pub(super) fn output(&mut self, sink: &mut dyn Sink, counters: &mut Counters) -> bool {
         while let Some(answer) = self.0.front() {
             let (identifier, sequence) = (answer.identifier, answer.sequence);
-            let message =
-                IcmpMessage::EchoReply(Echo { identifier, sequence, data: &answer.data });
+            let message = IcmpMessage::EchoReply(Echo { identifier, sequence, data: &answer.data });
             let ip_bytes = answer.ip.bytes();
             let message_bytes = message.bytes(&answer.ip);
             let bytes = ip_bytes + message_bytes;
@@ -60,12 +59,7 @@ impl Echoes {
             answer.ip.write(message_bytes, &mut room[..ip_bytes]);
             message.write(&answer.ip, &mut room[ip_bytes..bytes]);
             let destination = answer.ip.destination;
-            sink.commit(Packet {
-                bytes,
-                destination,
-                partial_checksum: None,
-                segment_bytes: None,
-            });
+            sink.commit(Packet { bytes, destination, partial_checksum: None, segment_bytes: None });
             counters.packets_sent += 1;
             self.0.pop_front();
         }

@@ -50,12 +50,7 @@ impl Stack {
         Ok(socket)
     }
 
-    pub(super) fn take_syn(
-        &mut self,
-        index: u32,
-        segment: &Segment<'_>,
-        least: Option<Sequence>,
-    ) {
+    pub(super) fn take_syn(&mut self, index: u32, segment: &Segment<'_>, least: Option<Sequence>) {
         let Some(listening) = self.table.listening(index) else { return };
         let full = self.half_open >= self.shared.config.max_half_open;
         let mode = self.shared.config.syn_cookies;
@@ -178,7 +173,8 @@ impl Stack {
             initial: least.map_or(initial, |least| least.max(initial)),
             timestamp_offset,
             options: *options,
-            path_mtu: path_mtu.map_or(self.shared.config.mtu, |mtu| mtu.min(self.shared.config.mtu)),
+            path_mtu: path_mtu
+                .map_or(self.shared.config.mtu, |mtu| mtu.min(self.shared.config.mtu)),
         }
     }
 

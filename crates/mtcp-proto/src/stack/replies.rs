@@ -97,8 +97,8 @@ pub(super) fn reset(flow: &Flow, header: &TcpHeader, data_bytes: u32) -> Option<
     if header.flags.contains(Flags::ACK) {
         return Some(TcpHeader { sequence: header.acknowledgement, flags: Flags::RST, ..reply });
     }
-    let control = u32::from(header.flags.contains(Flags::SYN))
-        + u32::from(header.flags.contains(Flags::FIN));
+    let control =
+        u32::from(header.flags.contains(Flags::SYN)) + u32::from(header.flags.contains(Flags::FIN));
     Some(TcpHeader {
         sequence: Sequence(0),
         acknowledgement: header.sequence + data_bytes + control,

@@ -47,4 +47,6 @@ pub enum State {
     Closed,
 }
 
-pub(crate) fn scale_for(_: u32) -> u8 { todo!() }
+pub(crate) fn scale_for(_: u32) -> u8 {
+    todo!()
+}
