@@ -5,7 +5,7 @@ use crate::random::{self, Random};
 use mtcp_proto::wire::WireError;
 use mtcp_proto::wire::arp::{ArpOperation, ArpPacket};
 use mtcp_proto::wire::icmp::{Echo, IcmpCause, IcmpMessage, QuotedSegment};
-use mtcp_proto::wire::ip::{IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
+use mtcp_proto::wire::ip::{IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 use mtcp_proto::wire::ndp::NdpMessage;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire as smol;
@@ -52,12 +52,16 @@ fn icmp_for_ipv4_is_read_alike() {
                 smol::Icmpv4Repr::DstUnreachable { header: quoted, data, .. }
                 | smol::Icmpv4Repr::TimeExceeded { header: quoted, data, .. },
             ) => {
-                // Ours does not know codes that were never assigned.
-                if ours == Err(WireError::Unsupported("an ICMP message")) {
+                // Ours does not know codes that were never assigned, and looks at the version.
+                let refused = [
+                    Err(WireError::Unsupported("an ICMP message")),
+                    Err(WireError::Malformed("quoted version")),
+                ];
+                if refused.contains(&ours) {
                     continue;
                 }
                 let Ok(IcmpMessage::Error { quoted: bytes, .. }) = ours else {
-                    panic!("seed {seed}: {ours:?}")
+                    panic!("seed {seed}: {ours:?} {payload:02x?}")
                 };
                 let segment = QuotedSegment::parse(bytes);
                 if quoted.next_header != smol::IpProtocol::Tcp {
@@ -113,11 +117,12 @@ fn icmp_for_ipv6_is_read_alike() {
                 continue;
             }
             Ok(smol::Icmpv6Repr::PktTooBig { mtu, header, .. }) => {
-                let cause = IcmpCause::PacketTooBig { mtu };
-                assert!(
-                    matches!(ours, Ok(IcmpMessage::Error { cause: read, .. }) if read == cause),
-                    "seed {seed}: {ours:?}"
-                );
+                match ours {
+                    Ok(IcmpMessage::Error { cause, .. }) => {
+                        assert_eq!(cause, IcmpCause::PacketTooBig { mtu }, "seed {seed}");
+                    }
+                    other => assert_eq!(other, Err(WireError::Malformed("quoted version"))),
+                }
                 header
             }
             Ok(
@@ -137,17 +142,12 @@ fn icmp_for_ipv6_is_read_alike() {
         };
         let Ok(IcmpMessage::Error { quoted: bytes, .. }) = ours else { continue };
         let Ok(segment) = QuotedSegment::parse(bytes) else { continue };
-        // A quoted packet of IPv4 is none that ICMP for IPv6 can be about; its reader finds no
-        // connection of that family.
-        if segment.source.is_ipv6() {
-            assert_eq!(quoted.next_header, smol::IpProtocol::Tcp, "seed {seed}");
-            assert_eq!(segment.source.ip(), IpAddr::from(quoted.src_addr), "seed {seed}");
-            assert_eq!(segment.destination.ip(), IpAddr::from(quoted.dst_addr));
-            errors += 1;
-        }
+        assert_eq!(quoted.next_header, smol::IpProtocol::Tcp, "seed {seed}");
+        assert_eq!(segment.source.ip(), IpAddr::from(quoted.src_addr), "seed {seed}");
+        assert_eq!(segment.destination.ip(), IpAddr::from(quoted.dst_addr));
+        errors += 1;
     }
     assert!(echoes > 500 && errors > 500, "{echoes} echoes, {errors} errors");
-    assert_eq!(PROTOCOL_TCP, u8::from(smol::IpProtocol::Tcp));
 }
 
 #[test]
@@ -170,7 +170,12 @@ fn neighbour_discovery_is_read_alike() {
             refused += 1;
             continue;
         };
-        let Ok(smol::Icmpv6Repr::Ndisc(theirs)) = theirs else { panic!("seed {seed}: {theirs:?}") };
+        let Ok(smol::Icmpv6Repr::Ndisc(theirs)) = theirs else {
+            // It demands lengths also of options that are of no meaning here.
+            let others = payload[24..].chunks(8).any(|option| (3..=5).contains(&option[0]));
+            assert!(others, "seed {seed}: {theirs:?} {payload:02x?}");
+            continue;
+        };
         read += 1;
         let hardware = |link: Option<smol::RawHardwareAddress>| -> Option<[u8; 6]> {
             link.and_then(|link| link.as_bytes().try_into().ok())
@@ -234,5 +239,5 @@ fn arp_is_read_alike() {
         };
         assert_eq!(ours, Ok(expected), "seed {seed}");
     }
-    assert!(read > ROUNDS / 2, "{read}");
+    assert!(read > ROUNDS / 3, "{read}");
 }

@@ -27,7 +27,14 @@ fn ecn(bits: u8) -> Ecn {
 fn ipv4_by_etherparse(packet: &[u8]) -> Option<(IpHeader, &[u8])> {
     let (header, _) = Ipv4Header::from_slice(packet).ok()?;
     let payload = packet.get(header.header_len()..usize::from(header.total_len))?;
-    if header.calc_header_checksum() != header.header_checksum || header.is_fragmenting_payload() {
+    // It forgets the reserved bit, which counts in the sum.
+    let reserved = packet[6] & 0x80 != 0;
+    let sum_is_right = if reserved {
+        smol::Ipv4Packet::new_unchecked(packet).verify_checksum()
+    } else {
+        header.calc_header_checksum() == header.header_checksum
+    };
+    if !sum_is_right || header.is_fragmenting_payload() {
         return None;
     }
     let parsed = IpHeader {

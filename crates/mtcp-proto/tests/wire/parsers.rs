@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 /// Reads the bytes as everything that they can be, as they are and with checksums put right, and
 /// checks that whatever is read is written such that it is read again.
-pub fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let _ = QuotedSegment::parse(bytes);
     check_arp(bytes);
     check_tcp(bytes);
@@ -151,7 +151,7 @@ fn check_cache(input: impl FnOnce(&mut Cache, Instant) -> Result<(), WireError>)
 
 /// The packet with the checksums that it should have, as far as it has places for them: otherwise
 /// nearly nothing that is random would get past the first one.
-pub fn repaired(packet: &[u8]) -> Vec<u8> {
+pub(crate) fn repaired(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if packet.len() >= 20 && packet[0] >> 4 == 4 {
         let header_bytes = (usize::from(packet[0] & 15) * 4).clamp(20, packet.len());

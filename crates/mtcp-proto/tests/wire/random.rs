@@ -10,10 +10,10 @@ use mtcp_proto::wire::tcp::{Flags, Options, SackBlock, TcpHeader, Timestamps};
 use std::net::IpAddr;
 
 /// SplitMix64: small, seeded, good enough.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -21,24 +21,24 @@ impl Random {
     }
 
     /// A number below `bound`, which is not zero.
-    pub fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
-    pub fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         self.next() as u8
     }
 
-    pub fn one_in(&mut self, chances: usize) -> bool {
+    pub(crate) fn one_in(&mut self, chances: usize) -> bool {
         self.below(chances) == 0
     }
 
-    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.byte()).collect()
     }
 
     /// Half of them lie around the end of the circle.
-    pub fn sequence(&mut self) -> Sequence {
+    pub(crate) fn sequence(&mut self) -> Sequence {
         if self.one_in(2) {
             Sequence((self.next() as u32 % 4096).wrapping_sub(2048))
         } else {
@@ -51,7 +51,7 @@ impl Random {
     }
 }
 
-pub fn tcp_header(random: &mut Random) -> TcpHeader {
+pub(crate) fn tcp_header(random: &mut Random) -> TcpHeader {
     let flags = Flags(random.byte());
     let synchronise = flags.contains(Flags::SYN);
     let mut options = Options {
@@ -82,7 +82,7 @@ pub fn tcp_header(random: &mut Random) -> TcpHeader {
     }
 }
 
-pub fn ip_header(random: &mut Random, ipv6: bool, protocol: u8) -> IpHeader {
+pub(crate) fn ip_header(random: &mut Random, ipv6: bool, protocol: u8) -> IpHeader {
     let mut address = |last: u8| -> IpAddr {
         if random.one_in(4) {
             let known = if ipv6 { "2001:db8::" } else { "192.0.2." };
@@ -99,7 +99,7 @@ pub fn ip_header(random: &mut Random, ipv6: bool, protocol: u8) -> IpHeader {
 }
 
 /// An IP packet around a payload; sometimes with IPv4 options or IPv6 extension headers.
-pub fn packet(random: &mut Random, header: &IpHeader, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn packet(random: &mut Random, header: &IpHeader, payload: &[u8]) -> Vec<u8> {
     let mut behind = Vec::new();
     let mut header = *header;
     let ipv6 = header.destination.is_ipv6();
@@ -137,8 +137,12 @@ pub fn packet(random: &mut Random, header: &IpHeader, payload: &[u8]) -> Vec<u8>
     packet
 }
 
-pub fn tcp_packet(random: &mut Random) -> Vec<u8> {
+pub(crate) fn tcp_packet(random: &mut Random) -> Vec<u8> {
     let ipv6 = random.one_in(2);
+    tcp_packet_of(random, ipv6)
+}
+
+fn tcp_packet_of(random: &mut Random, ipv6: bool) -> Vec<u8> {
     let header = ip_header(random, ipv6, PROTOCOL_TCP);
     let tcp = tcp_header(random);
     let mut segment = vec![0xee; tcp.bytes()];
@@ -149,16 +153,11 @@ pub fn tcp_packet(random: &mut Random) -> Vec<u8> {
     packet(random, &header, &segment)
 }
 
-pub fn icmp_packet(random: &mut Random) -> Vec<u8> {
+pub(crate) fn icmp_packet(random: &mut Random) -> Vec<u8> {
     let ipv6 = random.one_in(2);
     let protocol = if ipv6 { PROTOCOL_ICMPV6 } else { PROTOCOL_ICMP };
     let header = ip_header(random, ipv6, protocol);
-    let data = if random.one_in(2) {
-        tcp_packet(random)
-    } else {
-        let length = random.below(64);
-        random.bytes(length)
-    };
+    let data = tcp_packet_of(random, ipv6);
     let echo =
         Echo { identifier: random.next() as u16, sequence: random.next() as u16, data: &data };
     let message = match random.below(10) {
@@ -183,7 +182,7 @@ pub fn icmp_packet(random: &mut Random) -> Vec<u8> {
     packet(random, &header, &payload)
 }
 
-pub fn ndp_packet(random: &mut Random) -> Vec<u8> {
+pub(crate) fn ndp_packet(random: &mut Random) -> Vec<u8> {
     let mut header = ip_header(random, true, PROTOCOL_ICMPV6);
     if !random.one_in(8) {
         header.hop_limit = NDP_HOP_LIMIT;
@@ -210,7 +209,7 @@ pub fn ndp_packet(random: &mut Random) -> Vec<u8> {
     packet(random, &header, &payload)
 }
 
-pub fn arp_packet(random: &mut Random) -> Vec<u8> {
+pub(crate) fn arp_packet(random: &mut Random) -> Vec<u8> {
     let mut ip = || match ip_header(random, false, 0).source {
         IpAddr::V4(address) => address,
         IpAddr::V6(_) => unreachable!("an IPv4 header was asked for"),
@@ -229,7 +228,7 @@ pub fn arp_packet(random: &mut Random) -> Vec<u8> {
 }
 
 /// Changes, cuts or lengthens bytes at up to four places; sometimes nowhere.
-pub fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
+pub(crate) fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
     for _ in 0..random.below(5) {
         if bytes.is_empty() {
             return;

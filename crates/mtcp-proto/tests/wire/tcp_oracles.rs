@@ -69,7 +69,8 @@ fn by_smoltcp(mut bytes: &[u8]) -> Option<Options> {
     while !bytes.is_empty() {
         let Ok((rest, option)) = smol::TcpOption::parse(bytes) else { break };
         match option {
-            smol::TcpOption::EndOfList => break,
+            // Timestamps of another length are unknown to smoltcp, impossible to ours.
+            smol::TcpOption::EndOfList | smol::TcpOption::Unknown { kind: 8, .. } => break,
             smol::TcpOption::NoOperation | smol::TcpOption::Unknown { .. } => {}
             smol::TcpOption::MaxSegmentSize(bytes) => options.maximum_segment = Some(bytes),
             smol::TcpOption::WindowScale(shift) => options.window_scale = Some(shift),
