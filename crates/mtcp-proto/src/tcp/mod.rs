@@ -2,15 +2,10 @@
 
 pub(crate) mod congestion;
 pub(crate) mod connection;
-mod cubic;
-mod flight;
-mod newreno;
 pub(crate) mod rack;
-mod rate_reduction;
 pub(crate) mod reassembly;
 pub(crate) mod rtt;
 pub(crate) mod scoreboard;
-mod slow_start;
 
 /// How the sender reacts to loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
