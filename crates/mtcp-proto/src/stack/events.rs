@@ -69,10 +69,6 @@ impl Events {
         }
         None
     }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.links.bytes()
-    }
 }
 
 #[cfg(test)]

@@ -93,11 +93,6 @@ impl Links {
         self.remove(list, first);
         Some(first)
     }
-
-    /// Bytes of memory.
-    pub(super) fn bytes(&self) -> usize {
-        self.0.capacity() * size_of::<Link>()
-    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ mod path_mtu;
 mod ports;
 mod replies;
 mod table;
+#[cfg(test)]
+mod tests;
 mod time_wait;
 mod timers;
 mod transmit;

@@ -114,10 +114,6 @@ impl Table {
         }
     }
 
-    pub(super) const fn limit(&self) -> u32 {
-        self.limit
-    }
-
     pub(super) fn is_full(&self) -> bool {
         self.slots.len() >= self.limit
     }

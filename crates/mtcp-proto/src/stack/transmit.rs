@@ -53,10 +53,6 @@ impl Transmit {
     pub(super) fn is_empty(&self) -> bool {
         self.first().is_none()
     }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.links.bytes()
-    }
 }
 
 #[cfg(test)]

@@ -3,11 +3,22 @@
 //! The stack calls a method, and afterwards asks what changed: `deadline`, `wants_output`,
 //! `readiness`, `state`. A connection knows nothing of tables, listeners or timers' wheels.
 
+use super::State;
+use super::acknowledge::Acknowledging;
+use super::ecn::Marking;
+use super::handshake::Handshake;
+use super::output::{Due, Plan};
+use super::path::Path;
+use super::probe::Alive;
+use super::receiver::Receiver;
+use super::recovery::Recovery;
+use super::sender::Sender;
+use super::timers::Timers;
+use super::timestamps::Stamping;
 use crate::memory::BufferPool;
 use crate::sequence::Sequence;
 use crate::stack::{Config, ConnectionInfo, Counters, Error, Options, Readiness, Shutdown, Sink};
 use crate::stack::{FourTuple, SocketId};
-use crate::tcp::State;
 use crate::time::Instant;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::TcpHeader;
@@ -58,14 +69,37 @@ pub(crate) struct Remains {
     pub(crate) timestamps: Option<(u32, u32)>,
 }
 
+/// A connection. What every segment touches comes first; the two ends of the file are cold.
 #[derive(Debug)]
-pub(crate) struct Connection {}
+pub(crate) struct Connection {
+    pub(super) state: State,
+    /// The peer began it.
+    pub(super) passive: bool,
+    /// The application has gone.
+    pub(super) orphan: bool,
+    pub(super) due: Due,
+    pub(super) acks: Acknowledging,
+    pub(super) ecn: Marking,
+    pub(super) timers: Timers,
+    pub(super) send: Sender,
+    pub(super) receive: Receiver,
+    pub(super) stamps: Stamping,
+    pub(super) recovery: Recovery,
+    pub(super) alive: Alive,
+    pub(super) path: Path,
+    pub(super) handshake: Handshake,
+    pub(super) tuple: FourTuple,
+    pub(super) options: Options,
+    /// Why the connection failed, until somebody was told.
+    pub(super) error: Option<Error>,
+    /// What routers said, in case that it times out (RFC 5461, section 2.1).
+    pub(super) soft_error: Option<Error>,
+}
 
 impl Connection {
     /// SYN-SENT; the SYN goes out at the next `output`.
     pub(crate) fn open(birth: &Birth, context: &mut Context<'_>) -> Connection {
-        let _ = (birth, context);
-        todo!()
+        Connection::begin(birth, State::SynSent, context)
     }
 
     /// SYN-RECEIVED, from a SYN without ACK or RST; the SYN-ACK goes out at the next `output`.
@@ -75,8 +109,11 @@ impl Connection {
         ecn: Ecn,
         context: &mut Context<'_>,
     ) -> Connection {
-        let _ = (birth, syn, ecn, context);
-        todo!()
+        let _ = ecn;
+        let mut connection = Connection::begin(birth, State::SynReceived, context);
+        connection.passive = true;
+        connection.take_syn(syn, context);
+        connection
     }
 
     /// ESTABLISHED, from the ACK that brought a cookie back; `input` of the same segment follows.
@@ -86,8 +123,10 @@ impl Connection {
         ack: &TcpHeader,
         context: &mut Context<'_>,
     ) -> Connection {
-        let _ = (birth, remembered, ack, context);
-        todo!()
+        let mut connection = Connection::begin(birth, State::SynReceived, context);
+        connection.passive = true;
+        connection.take_cookie(remembered, ack, context);
+        connection
     }
 
     /// Takes a segment of this connection.
@@ -98,8 +137,9 @@ impl Connection {
         data: &[u8],
         context: &mut Context<'_>,
     ) {
-        let _ = (header, ecn, data, context);
-        todo!()
+        if !self.predicted(header, ecn, data, context) {
+            self.process(header, ecn, data, context);
+        }
     }
 
     /// Writes at most `limit` segments that are due. True if more are due: the limit was reached or
@@ -110,42 +150,45 @@ impl Connection {
         sink: &mut dyn Sink,
         context: &mut Context<'_>,
     ) -> bool {
-        let _ = (limit, sink, context);
-        todo!()
+        for _ in 0..limit {
+            let Some(plan) = self.plan() else { return false };
+            if !self.transmit(plan, sink, context) {
+                return true;
+            }
+        }
+        self.plan().is_some()
     }
 
     /// What is due goes out at the next `output`. Nothing happens if it is not yet time.
     pub(crate) fn on_timer(&mut self, context: &mut Context<'_>) {
-        let _ = context;
-        todo!()
+        self.run_timers(context);
     }
 
     /// When `on_timer` is to be called.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        todo!()
+        self.timers.next()
     }
 
     /// What `output` would write: the most urgent of it.
     pub(crate) fn wants_output(&self) -> Option<Urgency> {
-        todo!()
+        self.plan().map(Plan::urgency)
     }
 
     pub(crate) fn state(&self) -> State {
-        todo!()
+        self.state
     }
 
     pub(crate) fn readiness(&self) -> Readiness {
-        todo!()
+        self.ready()
     }
 
     /// Counts up whenever further data comes, so that the stack can tell of it again.
     pub(crate) fn arrivals(&self) -> u32 {
-        todo!()
+        self.receive.arrivals
     }
 
     pub(crate) fn send(&mut self, data: &[u8], context: &mut Context<'_>) -> Result<usize, Error> {
-        let _ = (data, context);
-        todo!()
+        self.take_data(data, context)
     }
 
     pub(crate) fn receive(
@@ -153,13 +196,11 @@ impl Connection {
         room: &mut [u8],
         context: &mut Context<'_>,
     ) -> Result<usize, Error> {
-        let _ = (room, context);
-        todo!()
+        self.give_data(room, context)
     }
 
     pub(crate) fn peek(&self, offset: usize, room: &mut [u8]) -> Result<usize, Error> {
-        let _ = (offset, room);
-        todo!()
+        self.show_data(offset, room)
     }
 
     pub(crate) fn shut_down(
@@ -167,31 +208,27 @@ impl Connection {
         how: Shutdown,
         context: &mut Context<'_>,
     ) -> Result<(), Error> {
-        let _ = (how, context);
-        todo!()
+        self.end_directions(how, context)
     }
 
     /// The application has gone; the connection ends by itself.
     pub(crate) fn close(&mut self, context: &mut Context<'_>) {
-        let _ = context;
-        todo!()
+        self.give_up_by_application(context);
     }
 
     /// CLOSED for this reason, with a reset to the peer (if the state has a peer) at the next
     /// `output`.
     pub(crate) fn abort(&mut self, reason: Error, context: &mut Context<'_>) {
-        let _ = (reason, context);
-        todo!()
+        self.fail(reason, true, context);
     }
 
     pub(crate) fn take_error(&mut self) -> Option<Error> {
-        todo!()
+        self.error.take()
     }
 
     /// A router wants smaller packets (RFC 1191, RFC 8201); `sequence` is of the packet it dropped.
     pub(crate) fn path_mtu(&mut self, mtu: u16, sequence: Sequence, context: &mut Context<'_>) {
-        let _ = (mtu, sequence, context);
-        todo!()
+        self.narrow_path(mtu, sequence, context);
     }
 
     /// A router or the peer says that a packet could not be delivered: final in SYN-SENT and
@@ -202,33 +239,50 @@ impl Connection {
         sequence: Sequence,
         context: &mut Context<'_>,
     ) {
-        let _ = (reason, sequence, context);
-        todo!()
+        self.take_unreachable(reason, sequence, context);
     }
 
     pub(crate) fn options(&self) -> &Options {
-        todo!()
+        &self.options
     }
 
     pub(crate) fn set_options(&mut self, options: &Options, context: &mut Context<'_>) {
-        let _ = (options, context);
-        todo!()
+        self.options = *options;
+        self.arm_keepalive(context);
+        self.window_may_open(context);
     }
 
     pub(crate) fn info(&self, socket: SocketId) -> ConnectionInfo {
-        let _ = socket;
-        todo!()
+        let congestion = &self.send.congestion;
+        ConnectionInfo {
+            socket,
+            local: self.tuple.local,
+            remote: Some(self.tuple.remote),
+            state: self.state,
+            receive_queue: self.receive.ring.len() as u32,
+            send_queue: self.send.ring.len() as u32,
+            round_trip: self.send.rtt.smoothed(),
+            retransmission_timeout: self.send.rtt.timeout(),
+            congestion_window: congestion.window(),
+            slow_start_threshold: congestion.threshold(),
+            send_window: self.send.window,
+            receive_window: self.receive.edge.since(self.receive.next),
+            maximum_segment: self.send.maximum_segment(),
+            bytes_acknowledged: self.send.bytes_acknowledged,
+            bytes_received: self.receive.bytes,
+            retransmissions: self.recovery.retransmissions,
+        }
     }
 
     /// What TIME_WAIT needs; `Some` in TIME-WAIT once nothing waits to be sent or received.
     pub(crate) fn remains(&self) -> Option<Remains> {
-        todo!()
+        self.what_remains()
     }
 
     /// Gives the buffers back; the connection is dropped afterwards.
     pub(crate) fn release(&mut self, pool: &mut BufferPool) {
-        let _ = pool;
-        todo!()
+        self.send.ring.release(pool);
+        self.receive.ring.release(pool);
     }
 }
 

@@ -1,11 +1,34 @@
 //! One connection: an idea a file.
 
-pub(crate) mod congestion;
+mod acknowledge;
+mod closing;
+mod congestion;
 pub(crate) mod connection;
-pub(crate) mod rack;
-pub(crate) mod reassembly;
-pub(crate) mod rtt;
-pub(crate) mod scoreboard;
+mod cubic;
+mod defence;
+mod ecn;
+mod flight;
+mod handshake;
+mod input;
+mod newreno;
+mod output;
+mod path;
+mod probe;
+mod progress;
+mod rack;
+mod rate_reduction;
+mod reassembly;
+mod receiver;
+mod recovery;
+mod rtt;
+mod scoreboard;
+mod sender;
+mod slow_start;
+mod timers;
+mod timestamps;
+
+#[cfg(test)]
+mod tests;
 
 /// How the sender reacts to loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -40,8 +63,4 @@ pub enum State {
     TimeWait,
     /// There is no connection (any more).
     Closed,
-}
-
-pub(crate) fn scale_for(_: u32) -> u8 {
-    todo!()
 }

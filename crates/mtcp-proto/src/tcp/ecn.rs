@@ -1,0 +1,106 @@
+//! Explicit congestion notification (RFC 3168, section 6.1).
+
+use super::connection::Connection;
+use crate::sequence::Sequence;
+use crate::wire::ip::Ecn;
+use crate::wire::tcp::{Flags, TcpHeader};
+
+#[derive(Debug)]
+pub(super) struct Marking {
+    /// Our SYN offers it.
+    offered: bool,
+    /// Both sides take part.
+    on: bool,
+    /// A mark has come: every acknowledgement says so until the peer has reacted.
+    echo: bool,
+    /// We have reacted, and the next data segment says so.
+    reduced: bool,
+    /// Marks of data before this were answered already: once per round trip.
+    until: Option<Sequence>,
+}
+
+impl Marking {
+    pub(super) fn new(offered: bool) -> Marking {
+        Marking { offered, on: false, echo: false, reduced: false, until: None }
+    }
+
+    /// The peer's SYN or SYN-ACK (RFC 3168, section 6.1.1).
+    pub(super) fn negotiate(&mut self, flags: Flags, wanted: bool) {
+        let both = Flags::ECE.with(Flags::CWR);
+        self.on = wanted
+            && if flags.contains(Flags::ACK) {
+                self.offered && flags.contains(Flags::ECE) && !flags.contains(Flags::CWR)
+            } else {
+                flags.contains(both)
+            };
+    }
+
+    pub(super) fn resume(&mut self, on: bool) {
+        self.on = on;
+    }
+
+    /// The bits of our SYN, which are left out of repetitions, since some routers drop such SYNs
+    /// (section 6.1.1.1), or of our SYN-ACK.
+    pub(super) fn syn_flags(&mut self, answers: bool, tries: u8) -> Flags {
+        match (answers, self.on) {
+            (true, true) => Flags::ECE,
+            (false, _) if self.offered && tries == 0 => Flags::ECE.with(Flags::CWR),
+            (false, _) => {
+                self.offered = false;
+                Flags::default()
+            }
+            _ => Flags::default(),
+        }
+    }
+
+    /// The codepoint of a packet: only new data may be marked (section 6.1.4 to 6.1.6).
+    pub(super) fn codepoint(&self, new_data: bool) -> Ecn {
+        if self.on && new_data { Ecn::Capable0 } else { Ecn::NotCapable }
+    }
+
+    /// The bits of a segment; the news that we have reacted travel once, on new data.
+    pub(super) fn flags(&mut self, new_data: bool) -> Flags {
+        let mut flags = if self.echo { Flags::ECE } else { Flags::default() };
+        if new_data && self.reduced {
+            self.reduced = false;
+            flags = flags.with(Flags::CWR);
+        }
+        flags
+    }
+
+    /// Whether a segment brings nothing for this part.
+    pub(super) fn is_plain(&self, ecn: Ecn, flags: Flags) -> bool {
+        !self.on || (ecn != Ecn::Experienced && !flags.intersects(Flags::ECE.with(Flags::CWR)))
+    }
+
+    /// The window was halved for another reason.
+    pub(super) fn note_reduction(&mut self, next: Sequence) {
+        if self.on {
+            self.reduced = true;
+            self.until = Some(next);
+        }
+    }
+}
+
+impl Connection {
+    /// A segment in the window has come with these marks.
+    pub(super) fn take_marks(&mut self, header: &TcpHeader, ecn: Ecn, bytes: usize) {
+        if self.ecn.is_plain(ecn, header.flags) {
+            return;
+        }
+        if header.flags.contains(Flags::CWR) {
+            self.ecn.echo = false;
+        }
+        if ecn == Ecn::Experienced && bytes > 0 {
+            self.ecn.echo = true;
+            self.acks.due = true;
+        }
+        let answered = self.ecn.until.is_some_and(|until| header.acknowledgement <= until);
+        if header.flags.contains(Flags::ECE) && !answered && self.is_synchronized() {
+            if !self.send.congestion.in_recovery() {
+                self.send.congestion.on_congestion_mark(self.send.outstanding());
+            }
+            self.ecn.note_reduction(self.send.next);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Opening: from a SYN to ESTABLISHED (RFC 9293, sections 3.5 and 3.10.7.3).
+
+use super::State;
+use super::acknowledge::Acknowledging;
+use super::connection::{Birth, Connection, Context, Remembered};
+use super::ecn::Marking;
+use super::output::Due;
+use super::path::{self, Path};
+use super::probe::Alive;
+use super::receiver::{Receiver, scale_for};
+use super::recovery::Recovery;
+use super::sender::Sender;
+use super::timers::{Timers, Waiting};
+use super::timestamps::Stamping;
+use crate::stack::Error;
+use crate::time::Instant;
+use crate::wire::tcp::{Flags, Options, TcpHeader, Timestamps};
+
+/// The least segment size that is believed. With all options, 24 bytes of data are left; what a
+/// peer that asks for less wants is many packets (CVE-2019-11479).
+const PEER_SEGMENT_MIN: u16 = 64;
+
+#[derive(Debug)]
+pub(super) struct Handshake {
+    /// How often the SYN or SYN-ACK was sent.
+    tries: u8,
+    /// When it was sent first.
+    sent_at: Instant,
+}
+
+impl Connection {
+    pub(super) fn begin(birth: &Birth, state: State, context: &mut Context<'_>) -> Connection {
+        let ipv6 = birth.tuple.local.is_ipv6();
+        let mut receive = Receiver::new();
+        receive.largest = path::largest_segment(context.config.mtu, &birth.options, ipv6);
+        Connection {
+            state,
+            passive: false,
+            orphan: false,
+            due: Due { syn: true, ..Due::default() },
+            acks: Acknowledging::new(),
+            ecn: Marking::new(context.config.ecn && state == State::SynSent),
+            timers: Timers::new(),
+            send: Sender::new(birth, context.config),
+            receive,
+            stamps: Stamping::new(birth.timestamp_offset),
+            recovery: Recovery::new(),
+            alive: Alive::new(context.now),
+            path: Path::new(birth.path_mtu.min(context.config.mtu)),
+            handshake: Handshake { tries: 0, sent_at: context.now },
+            tuple: birth.tuple,
+            options: birth.options,
+            error: None,
+            soft_error: None,
+        }
+    }
+
+    /// Takes the peer's SYN: what it offers holds if we offer it too.
+    pub(super) fn take_syn(&mut self, syn: &TcpHeader, context: &mut Context<'_>) {
+        let offered = Remembered {
+            maximum_segment: syn.options.maximum_segment.unwrap_or(self.default_segment()),
+            window_scale: syn.options.window_scale,
+            sack_permitted: syn.options.sack_permitted,
+            timestamps: syn.options.timestamps.is_some(),
+            ecn: false,
+        };
+        self.receive.begin(syn.sequence);
+        self.agree(&offered, context);
+        self.ecn.negotiate(syn.flags, context.config.ecn);
+        if let Some(stamps) = syn.options.timestamps.filter(|_| self.stamps.on) {
+            self.stamps.remember(stamps.value, context.now);
+        }
+        // The window of a SYN is never shifted.
+        self.send.set_window(u32::from(syn.window), syn.sequence, syn.acknowledgement);
+    }
+
+    /// What a SYN without a size allows (RFC 9293, section 3.7.1).
+    fn default_segment(&self) -> u16 {
+        if self.tuple.local.is_ipv6() { 1220 } else { 536 }
+    }
+
+    fn agree(&mut self, offered: &Remembered, context: &mut Context<'_>) {
+        let config = context.config;
+        self.send.peer_segment = offered.maximum_segment.max(PEER_SEGMENT_MIN);
+        self.stamps.on = config.timestamps && offered.timestamps;
+        self.send.sack = config.sack && offered.sack_permitted;
+        if let Some(scale) = offered.window_scale.filter(|_| config.window_scaling) {
+            self.send.scale_agreed = true;
+            self.send.scale = scale.min(14);
+            self.receive.scale = scale_for(self.options.receive_buffer_bytes);
+        }
+        self.fit_segments();
+    }
+
+    /// Restores what the SYN cookie has kept: our SYN-ACK was sent, and the ACK is to come.
+    pub(super) fn take_cookie(
+        &mut self,
+        remembered: &Remembered,
+        ack: &TcpHeader,
+        context: &mut Context<'_>,
+    ) {
+        self.receive.begin(ack.sequence - 1);
+        self.agree(remembered, context);
+        self.ecn.resume(remembered.ecn && context.config.ecn);
+        if let Some(stamps) = ack.options.timestamps.filter(|_| self.stamps.on) {
+            self.stamps.remember(stamps.value, context.now);
+        }
+        let limit = self.options.receive_buffer_bytes;
+        self.receive.announce_unscaled(limit, context.pool.pressed());
+        self.send.next = self.send.initial + 1;
+        self.send.unacknowledged = self.send.next;
+        self.due.syn = false;
+        let window = u32::from(ack.window) << self.send.scale;
+        self.send.set_window(window, ack.sequence, ack.acknowledgement);
+        self.establish(context);
+    }
+
+    /// The SYN or SYN-ACK.
+    pub(super) fn syn_header(&mut self, context: &Context<'_>) -> TcpHeader {
+        let answers = self.state == State::SynReceived;
+        let config = context.config;
+        let scaling = config.window_scaling && (!answers || self.send.scale_agreed);
+        let timestamps = config.timestamps && (!answers || self.stamps.on);
+        let (limit, pressed) = (self.options.receive_buffer_bytes, context.pool.pressed());
+        let mut flags = if answers { Flags::SYN.with(Flags::ACK) } else { Flags::SYN };
+        flags = flags.with(self.ecn.syn_flags(answers, self.handshake.tries));
+        let window = if answers {
+            self.receive.announce_unscaled(limit, pressed)
+        } else {
+            limit.min(u32::from(u16::MAX)) as u16
+        };
+        TcpHeader {
+            sequence: self.send.initial,
+            acknowledgement: self.receive.next,
+            flags,
+            window,
+            options: Options {
+                maximum_segment: Some(self.receive.largest),
+                window_scale: scaling.then(|| scale_for(self.options.receive_buffer_bytes)),
+                sack_permitted: if answers { self.send.sack } else { config.sack },
+                timestamps: timestamps.then(|| Timestamps {
+                    value: self.stamps.clock(context.now),
+                    echo: self.stamps.recent,
+                }),
+                ..Options::default()
+            },
+            ..TcpHeader::default()
+        }
+    }
+
+    /// The SYN or SYN-ACK has gone out.
+    pub(super) fn sent_syn(&mut self, context: &mut Context<'_>) {
+        self.due.syn = false;
+        self.send.next = self.send.initial + 1;
+        if self.handshake.tries == 0 {
+            self.handshake.sent_at = context.now;
+        } else {
+            context.counters.retransmissions += 1;
+            self.recovery.retransmissions = self.recovery.retransmissions.saturating_add(1);
+        }
+        self.handshake.tries = self.handshake.tries.saturating_add(1);
+        self.timers.arm(context.now + self.send.rtt.timeout(), Waiting::Retransmission);
+    }
+
+    pub(super) fn on_handshake_timeout(&mut self, context: &mut Context<'_>) {
+        context.counters.timeouts += 1;
+        if self.handshake.tries > context.config.syn_retries {
+            let reason = self.soft_error.unwrap_or(Error::TimedOut);
+            return self.fail(reason, false, context);
+        }
+        self.send.rtt.back_off();
+        self.due.syn = true;
+    }
+
+    /// SYN-SENT (RFC 9293, section 3.10.7.3).
+    pub(super) fn input_syn_sent(
+        &mut self,
+        header: &TcpHeader,
+        data: &[u8],
+        context: &mut Context<'_>,
+    ) {
+        let acknowledges = header.flags.contains(Flags::ACK);
+        let fits = self.send.next != self.send.initial && header.acknowledgement == self.send.next;
+        if header.flags.contains(Flags::RST) {
+            if acknowledges && fits {
+                self.fail(Error::Refused, false, context);
+            } else {
+                context.counters.drop_unproven_control += 1;
+            }
+            return;
+        }
+        if acknowledges && !fits {
+            context.counters.drop_bad_ack += 1;
+            self.due.stray_reset = Some(header.acknowledgement);
+            return;
+        }
+        if !header.flags.contains(Flags::SYN) {
+            return;
+        }
+        self.take_syn(header, context);
+        if !acknowledges {
+            // Both sides open at once (RFC 9293, section 3.5, figure 7).
+            self.state = State::SynReceived;
+            self.due.syn = true;
+            self.handshake.tries = 0;
+            return;
+        }
+        self.send.unacknowledged = header.acknowledgement;
+        self.acks.due = true;
+        let limit = self.options.receive_buffer_bytes;
+        self.receive.announce_unscaled(limit.min(u32::from(u16::MAX)), false);
+        self.time_handshake(header, context);
+        self.establish(context);
+        let fin = header.flags.contains(Flags::FIN);
+        if !data.is_empty() || fin {
+            self.take_text(header.sequence + 1, data, fin, context);
+        }
+    }
+
+    /// SYN-RECEIVED: whether the segment's ACK completes the handshake (RFC 9293, section
+    /// 3.10.7.4, fifth step).
+    pub(super) fn complete(&mut self, header: &TcpHeader, context: &mut Context<'_>) -> bool {
+        let sent = self.send.next != self.send.initial;
+        if !sent || header.acknowledgement != self.send.next {
+            context.counters.drop_bad_ack += 1;
+            self.due.stray_reset = Some(header.acknowledgement);
+            return false;
+        }
+        self.send.unacknowledged = header.acknowledgement;
+        let scale = if header.flags.contains(Flags::SYN) { 0 } else { self.send.scale };
+        let window = u32::from(header.window) << scale;
+        self.send.set_window(window, header.sequence, header.acknowledgement);
+        self.time_handshake(header, context);
+        self.due.syn = false;
+        self.establish(context);
+        true
+    }
+
+    /// The first measurement of the round trip: without doubt if the SYN was sent once (RFC 6298,
+    /// section 3), otherwise by the timestamps.
+    fn time_handshake(&mut self, header: &TcpHeader, context: &mut Context<'_>) {
+        if self.handshake.tries == 1 {
+            self.send.rtt.sample(context.now, context.now.since(self.handshake.sent_at));
+        } else if let Some(stamps) = header.options.timestamps.filter(|_| self.stamps.on) {
+            if let Some(age) = self.stamps.age(stamps.echo, context.now) {
+                self.send.rtt.sample(context.now, age);
+            }
+        }
+        if self.handshake.tries > 1 {
+            self.send.rtt.after_lost_syn();
+        }
+        self.send.rtt.reset_back_off();
+    }
+
+    fn establish(&mut self, context: &mut Context<'_>) {
+        // A SYN that was lost says that the path is full (RFC 5681, section 3.1).
+        let segments = if self.handshake.tries > 2 { 1 } else { context.config.initial_window };
+        self.send.start(self.options.congestion, segments);
+        self.timers.stop();
+        self.alive.progress_at = context.now;
+        self.state = if self.send.fin { State::FinWait1 } else { State::Established };
+        if self.passive {
+            context.counters.connections_accepted += 1;
+        } else {
+            context.counters.connections_opened += 1;
+        }
+        self.arm_keepalive(context);
+    }
+}

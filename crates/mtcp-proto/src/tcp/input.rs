@@ -1,0 +1,144 @@
+//! A segment comes: the order in which it is checked (RFC 9293, section 3.10.7.4), and the short
+//! way for the segments that nearly all are.
+
+use super::State;
+use super::connection::{Connection, Context};
+use crate::wire::ip::Ecn;
+use crate::wire::tcp::{Flags, TcpHeader};
+
+impl Connection {
+    /// Header prediction: of an established connection in which nothing is missing, the next data
+    /// or the acknowledgement of new data. What it does is what [`Connection::process`] would do;
+    /// it only knows the outcome of the checks. False if the segment is another one.
+    pub(super) fn predicted(
+        &mut self,
+        header: &TcpHeader,
+        ecn: Ecn,
+        data: &[u8],
+        context: &mut Context<'_>,
+    ) -> bool {
+        let acknowledges = header.acknowledgement.since(self.send.unacknowledged);
+        let expected = self.state == State::Established
+            && Flags(header.flags.0 & !Flags::PSH.0) == Flags::ACK
+            && header.sequence == self.receive.next
+            && acknowledges <= self.send.next.since(self.send.unacknowledged)
+            && data.len() <= self.receive.window() as usize
+            && (acknowledges > 0 || !data.is_empty())
+            && header.options.sack_count == 0
+            && self.ecn.is_plain(ecn, header.flags)
+            && self.receive.reassembly.is_empty()
+            && !self.orphan
+            && self.passes_paws(header, context);
+        if !expected {
+            return false;
+        }
+        self.alive.heard(context.now);
+        self.follow_clock(header, context);
+        self.take_acknowledgement(header, data.len(), context);
+        if !data.is_empty() {
+            context.counters.data_segments_received += 1;
+            self.take_in_order(data, context);
+        }
+        true
+    }
+
+    /// All segments.
+    pub(super) fn process(
+        &mut self,
+        header: &TcpHeader,
+        ecn: Ecn,
+        data: &[u8],
+        context: &mut Context<'_>,
+    ) {
+        match self.state {
+            State::Closed => {}
+            State::SynSent => self.input_syn_sent(header, data, context),
+            _ => self.input_with_peer(header, ecn, data, context),
+        }
+    }
+
+    fn input_with_peer(
+        &mut self,
+        header: &TcpHeader,
+        ecn: Ecn,
+        data: &[u8],
+        context: &mut Context<'_>,
+    ) {
+        let flags = header.flags;
+        let resets = flags.contains(Flags::RST);
+        if resets {
+            if self.state != State::TimeWait {
+                // In TIME-WAIT it could end the wait too early (RFC 1337).
+                self.take_reset(header, context);
+            }
+            return;
+        }
+        if !self.passes_paws(header, context) {
+            context.counters.drop_paws += 1;
+            self.answer_outsider(data.is_empty(), context);
+            return;
+        }
+        let opens = flags.contains(Flags::SYN);
+        let crossing = opens && self.is_crossing_syn(header);
+        if opens && !crossing {
+            return self.take_unexpected_syn(header, context);
+        }
+        let fin = flags.contains(Flags::FIN);
+        if !crossing && !self.lies_in_window(header, data.len() + usize::from(fin)) {
+            if self.state == State::TimeWait && fin {
+                self.linger(context);
+            }
+            let start = header.sequence;
+            if !data.is_empty() && start < self.receive.next {
+                context.counters.duplicates += 1;
+                let end = (start + data.len() as u32).min(self.receive.next);
+                self.receive.reassembly.note_duplicate(start, end);
+            }
+            return self.answer_outsider(data.is_empty() && !fin, context);
+        }
+        if !flags.contains(Flags::ACK) {
+            return;
+        }
+        self.alive.heard(context.now);
+        self.follow_clock(header, context);
+        if self.state == State::SynReceived {
+            if !self.complete(header, context) {
+                return;
+            }
+        } else {
+            if !self.believes(header.acknowledgement, context) {
+                return;
+            }
+            self.take_acknowledgement(header, data.len() + usize::from(fin), context);
+        }
+        self.take_marks(header, ecn, data.len());
+        if crossing {
+            self.acks.due = true;
+            return;
+        }
+        if (!data.is_empty() || fin) && self.is_synchronized() {
+            self.take_text(header.sequence, data, fin, context);
+        }
+    }
+
+    /// The SYN-ACK of a peer that opens at the same time as we do.
+    fn is_crossing_syn(&self, header: &TcpHeader) -> bool {
+        self.state == State::SynReceived
+            && header.flags.contains(Flags::ACK)
+            && header.sequence + 1 == self.receive.next
+            && header.acknowledgement == self.send.next
+    }
+
+    /// Whether a segment of so many numbers lies in the window (RFC 9293, section 3.10.7.4, first
+    /// step), with two allowances: an empty segment may stand at the right edge, where a peer that
+    /// has filled the window is; and one at the left edge of a closed window may acknowledge.
+    fn lies_in_window(&self, header: &TcpHeader, length: usize) -> bool {
+        let (next, edge) = (self.receive.next, self.receive.edge);
+        let start = header.sequence;
+        if length == 0 {
+            return start >= next && start <= edge;
+        }
+        let last = start + (length - 1) as u32;
+        start == next || (start > next && start < edge) || (last >= next && last < edge)
+    }
+}

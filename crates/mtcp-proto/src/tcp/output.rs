@@ -1,0 +1,380 @@
+//! What is due goes out: segments are built where the device will take them from.
+
+use super::State;
+use super::connection::{Connection, Context, Urgency};
+use super::sender::Fresh;
+use crate::sequence::Sequence;
+use crate::stack::{Packet, PartialChecksum, Sink};
+use crate::wire::checksum;
+use crate::wire::ip::{Ecn, IpHeader, PROTOCOL_TCP};
+use crate::wire::tcp::{Flags, Options, TcpHeader};
+
+/// Where TCP's checksum lies in its header.
+const CHECKSUM_OFFSET: u16 = 16;
+
+/// What goes out by itself, besides data and acknowledgements.
+#[derive(Debug, Default)]
+pub(super) struct Due {
+    /// The SYN or SYN-ACK.
+    pub(super) syn: bool,
+    /// A reset that ends the connection.
+    pub(super) reset: bool,
+    /// A tail loss probe.
+    pub(super) tail_probe: bool,
+    pub(super) window_probe: bool,
+    pub(super) keepalive: bool,
+    /// A reset with this number, for a segment of another connection between these addresses.
+    pub(super) stray_reset: Option<Sequence>,
+}
+
+/// The next segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    Reset,
+    StrayReset(Sequence),
+    Syn,
+    /// The first of what is lost.
+    Again,
+    /// The last segment, as a tail loss probe.
+    TailProbe,
+    Fresh(Fresh),
+    /// New data as a tail loss probe.
+    FreshProbe(Fresh),
+    WindowProbe(Fresh),
+    Keepalive,
+    Acknowledgement,
+}
+
+impl Plan {
+    pub(super) fn urgency(self) -> Urgency {
+        match self {
+            Plan::Reset | Plan::StrayReset(_) | Plan::Syn => Urgency::Control,
+            Plan::Fresh(Fresh { bytes: 0, .. }) => Urgency::Control,
+            Plan::Keepalive | Plan::Acknowledgement => Urgency::Acknowledgement,
+            _ => Urgency::Data,
+        }
+    }
+}
+
+/// A segment about to be written.
+struct Segment {
+    sequence: Sequence,
+    /// Data bytes, which begin at `sequence`.
+    bytes: u32,
+    fin: bool,
+    /// Never sent before.
+    new: bool,
+}
+
+impl Connection {
+    /// What goes out next, if anything.
+    pub(super) fn plan(&self) -> Option<Plan> {
+        let due = &self.due;
+        if due.reset {
+            return Some(Plan::Reset);
+        }
+        if let Some(sequence) = due.stray_reset {
+            return Some(Plan::StrayReset(sequence));
+        }
+        if due.syn {
+            return Some(Plan::Syn);
+        }
+        if self.state == State::Closed {
+            return None;
+        }
+        if self.may_send_again() {
+            return Some(Plan::Again);
+        }
+        if due.tail_probe {
+            if let Some(plan) = self.tail_probe() {
+                return Some(plan);
+            }
+        }
+        if let Some(fresh) = self.fresh() {
+            return Some(Plan::Fresh(fresh));
+        }
+        if due.window_probe {
+            if let Some(fresh) = self.window_probe() {
+                return Some(Plan::WindowProbe(fresh));
+            }
+        }
+        if due.keepalive {
+            return Some(Plan::Keepalive);
+        }
+        self.acks.due.then_some(Plan::Acknowledgement)
+    }
+
+    /// Writes one segment. False if the sink is full; then nothing has changed.
+    pub(super) fn transmit(
+        &mut self,
+        plan: Plan,
+        sink: &mut dyn Sink,
+        context: &mut Context<'_>,
+    ) -> bool {
+        match plan {
+            Plan::Reset => self.transmit_reset(sink, context),
+            Plan::StrayReset(sequence) => self.transmit_stray_reset(sequence, sink, context),
+            Plan::Syn => self.transmit_syn(sink, context),
+            Plan::Again => {
+                let lost = self.send.scoreboard.next_lost();
+                self.transmit_again(lost, sink, context)
+            }
+            Plan::TailProbe => {
+                let last = self.send.scoreboard.last_segment(u32::from(self.send.full));
+                let sent = self.transmit_again(last, sink, context);
+                if sent {
+                    self.sent_tail_probe(true, context);
+                }
+                sent
+            }
+            Plan::Fresh(fresh) => self.transmit_fresh(fresh, sink, context),
+            Plan::FreshProbe(fresh) => {
+                let sent = self.transmit_fresh(fresh, sink, context);
+                if sent {
+                    self.sent_tail_probe(false, context);
+                }
+                sent
+            }
+            Plan::WindowProbe(fresh) => self.transmit_window_probe(fresh, sink, context),
+            Plan::Keepalive => self.transmit_empty(self.send.next - 1, sink, context),
+            Plan::Acknowledgement => self.transmit_empty(self.send.next, sink, context),
+        }
+    }
+
+    fn transmit_reset(&mut self, sink: &mut dyn Sink, context: &mut Context<'_>) -> bool {
+        let header = TcpHeader {
+            sequence: self.send.next,
+            acknowledgement: self.receive.next,
+            flags: Flags::RST.with(Flags::ACK),
+            ..TcpHeader::default()
+        };
+        let sent = self.write_bare(&header, sink);
+        if sent {
+            self.due.reset = false;
+            context.counters.resets_sent += 1;
+            context.counters.packets_sent += 1;
+        }
+        sent
+    }
+
+    fn transmit_stray_reset(
+        &mut self,
+        sequence: Sequence,
+        sink: &mut dyn Sink,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let header = TcpHeader { sequence, flags: Flags::RST, ..TcpHeader::default() };
+        let sent = self.write_bare(&header, sink);
+        if sent {
+            self.due.stray_reset = None;
+            context.counters.resets_sent += 1;
+            context.counters.packets_sent += 1;
+        }
+        sent
+    }
+
+    fn transmit_syn(&mut self, sink: &mut dyn Sink, context: &mut Context<'_>) -> bool {
+        let header = self.syn_header(context);
+        let sent = self.write_bare(&header, sink);
+        if sent {
+            context.counters.packets_sent += 1;
+            self.sent_syn(context);
+            if self.state == State::SynReceived {
+                self.acknowledged_all();
+            }
+        }
+        sent
+    }
+
+    /// A segment without data, which acknowledges.
+    fn transmit_empty(
+        &mut self,
+        sequence: Sequence,
+        sink: &mut dyn Sink,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let segment = Segment { sequence, bytes: 0, fin: false, new: false };
+        let sent = self.write_segment(&segment, sink, context).is_some();
+        if sent && self.due.keepalive {
+            self.due.keepalive = false;
+            context.counters.keepalive_probes += 1;
+        }
+        sent
+    }
+
+    fn transmit_fresh(
+        &mut self,
+        fresh: Fresh,
+        sink: &mut dyn Sink,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let start = self.send.next;
+        let segment = Segment { sequence: start, bytes: fresh.bytes, fin: fresh.fin, new: true };
+        let Some(end) = self.write_segment(&segment, sink, context) else { return false };
+        self.send.probed = false;
+        self.sent_fresh(start, end, context);
+        true
+    }
+
+    /// The byte is not counted as sent: a peer whose window is closed need not take it. One that
+    /// takes it acknowledges it (RFC 9293, section 3.8.6.1).
+    fn transmit_window_probe(
+        &mut self,
+        fresh: Fresh,
+        sink: &mut dyn Sink,
+        context: &mut Context<'_>,
+    ) -> bool {
+        if self.send.window > 0 {
+            let sent = self.transmit_fresh(fresh, sink, context);
+            if sent {
+                self.due.window_probe = false;
+            }
+            return sent;
+        }
+        let segment =
+            Segment { sequence: self.send.next, bytes: fresh.bytes, fin: fresh.fin, new: false };
+        if self.write_segment(&segment, sink, context).is_none() {
+            return false;
+        }
+        self.send.probed = true;
+        self.sent_window_probe(context);
+        true
+    }
+
+    fn transmit_again(
+        &mut self,
+        range: Option<(Sequence, u32)>,
+        sink: &mut dyn Sink,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let Some((start, length)) = range else { return true };
+        let end = start + length;
+        let data_end = self.send.data_end();
+        let bytes = end.min(data_end).distance(start).max(0) as u32;
+        let segment = Segment { sequence: start, bytes, fin: end > data_end, new: false };
+        let Some(end) = self.write_segment(&segment, sink, context) else { return false };
+        self.sent_again(start, end, context);
+        true
+    }
+
+    /// Writes a segment with acknowledgement and window; gives the number behind it, which is less
+    /// than was asked for if one packet cannot hold it.
+    fn write_segment(
+        &mut self,
+        segment: &Segment,
+        sink: &mut dyn Sink,
+        context: &mut Context<'_>,
+    ) -> Option<Sequence> {
+        let new_data = segment.new && segment.bytes > 0;
+        let mut options = Options::default();
+        if self.stamps.on {
+            options.timestamps = Some(self.stamps.option(context.now));
+        }
+        let capabilities = sink.capabilities();
+        let ip = self.ip_header(self.ecn.codepoint(new_data));
+        // Blocks are taken for good only once the sink has room.
+        sink.room(ip.bytes())?;
+        if self.send.sack && self.receive.reassembly.has_blocks() {
+            let most = if self.stamps.on { 3 } else { 4 };
+            let count = self.receive.reassembly.blocks(&mut options.sack, most);
+            options.sack_count = count as u8;
+        }
+        let mut header = TcpHeader {
+            source_port: self.tuple.local.port(),
+            destination_port: self.tuple.remote.port(),
+            sequence: segment.sequence,
+            acknowledgement: self.receive.next,
+            flags: Flags::ACK,
+            options,
+            ..TcpHeader::default()
+        };
+        let header_bytes = header.bytes();
+        let all_headers = ip.bytes() + header_bytes;
+        let single = u32::from(self.send.segment).saturating_sub(header_bytes as u32 - 20).max(1);
+        let device = (capabilities.segmentation_bytes.min(65_535) as usize)
+            .saturating_sub(all_headers) as u32;
+        let most = if segment.new { device.max(single) } else { single };
+        let mut bytes = segment.bytes.min(most);
+        if bytes < segment.bytes && bytes > single {
+            bytes -= bytes % single;
+        }
+        let fin = segment.fin && bytes == segment.bytes;
+        let total = all_headers + bytes as usize;
+        let room = sink.room(total)?;
+        let limit = self.options.receive_buffer_bytes;
+        header.window = self.receive.announce(limit, context.pool.pressed());
+        header.flags = header.flags.with(self.ecn.flags(new_data));
+        if fin {
+            header.flags = header.flags.with(Flags::FIN);
+        }
+        let offset = segment.sequence.since(self.send.unacknowledged);
+        let end = segment.sequence + bytes;
+        if bytes > 0 {
+            if end == self.send.data_end() {
+                header.flags = header.flags.with(Flags::PSH);
+            }
+            context.counters.data_segments_sent += 1;
+        }
+        ip.write(header_bytes + bytes as usize, room);
+        header.write(&mut room[ip.bytes()..]);
+        if bytes > 0 {
+            let data = &mut room[all_headers..total];
+            self.send.ring.copy_out(offset as usize, data);
+        }
+        let segment_bytes = (bytes > single).then_some(single as u16);
+        seal(&ip, &mut room[..total], capabilities.checksum || segment_bytes.is_some());
+        sink.commit(packet(&ip, total, capabilities.checksum, segment_bytes));
+        context.counters.packets_sent += 1;
+        self.acknowledged_all();
+        Some(end + u32::from(fin))
+    }
+
+    /// Writes a segment that is only a header: SYN and RST.
+    fn write_bare(&mut self, header: &TcpHeader, sink: &mut dyn Sink) -> bool {
+        let header = TcpHeader {
+            source_port: self.tuple.local.port(),
+            destination_port: self.tuple.remote.port(),
+            ..*header
+        };
+        let capabilities = sink.capabilities();
+        let ip = self.ip_header(Ecn::NotCapable);
+        let total = ip.bytes() + header.bytes();
+        let Some(room) = sink.room(total) else { return false };
+        ip.write(header.bytes(), room);
+        header.write(&mut room[ip.bytes()..]);
+        seal(&ip, &mut room[..total], capabilities.checksum);
+        sink.commit(packet(&ip, total, capabilities.checksum, None));
+        true
+    }
+
+    fn ip_header(&self, ecn: Ecn) -> IpHeader {
+        IpHeader {
+            source: self.tuple.local.ip(),
+            destination: self.tuple.remote.ip(),
+            protocol: PROTOCOL_TCP,
+            ecn,
+            hop_limit: 64,
+        }
+    }
+}
+
+/// Fills in the checksum, or what of it the device needs.
+fn seal(ip: &IpHeader, packet: &mut [u8], partial: bool) {
+    let segment = &mut packet[ip.bytes()..];
+    if partial {
+        checksum::fill_tcp_partial(ip.source, ip.destination, segment);
+    } else {
+        checksum::fill_tcp(ip.source, ip.destination, segment);
+    }
+}
+
+fn packet(ip: &IpHeader, bytes: usize, partial: bool, segment_bytes: Option<u16>) -> Packet {
+    let partial = partial || segment_bytes.is_some();
+    Packet {
+        bytes,
+        destination: ip.destination,
+        partial_checksum: partial
+            .then_some(PartialChecksum { start: ip.bytes() as u16, offset: CHECKSUM_OFFSET }),
+        segment_bytes,
+    }
+}

@@ -1,0 +1,153 @@
+//! Asking a silent peer: probes of a closed window (RFC 9293, section 3.8.6.1), keepalive (section
+//! 3.8.4), and when to give up (section 3.8.3; RFC 5482).
+
+use super::State;
+use super::connection::{Connection, Context};
+use super::timers::{NEVER, Waiting};
+use crate::stack::Error;
+use crate::time::Instant;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(super) struct Alive {
+    /// When the peer was last heard.
+    pub(super) heard_at: Instant,
+    /// When our data last moved on, or began to wait.
+    pub(super) progress_at: Instant,
+    /// When a segment outside the window was last answered.
+    pub(super) answered_at: Instant,
+    /// Keepalive probes without an answer.
+    probes: u8,
+    /// Window probes in a row.
+    window_probes: u8,
+}
+
+impl Alive {
+    pub(super) fn new(now: Instant) -> Alive {
+        Alive {
+            heard_at: now,
+            progress_at: now,
+            answered_at: Instant::ZERO,
+            probes: 0,
+            window_probes: 0,
+        }
+    }
+
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.heard_at = now;
+        self.probes = 0;
+    }
+
+    pub(super) fn progress(&mut self, now: Instant) {
+        self.progress_at = now;
+        self.window_probes = 0;
+    }
+}
+
+impl Connection {
+    /// How long the peer may leave data unacknowledged, or probes unanswered.
+    pub(super) fn patience(&self, context: &Context<'_>) -> Duration {
+        self.options.user_timeout.unwrap_or(context.config.give_up)
+    }
+
+    /// Whether a time-out is the last one. A peer that keeps its window closed may do so as long
+    /// as it answers, unless nobody but us waits for it.
+    pub(super) fn gives_up(&mut self, context: &mut Context<'_>) -> bool {
+        let closed_window = self.send.window == 0 && !self.orphan;
+        let since = if closed_window { self.alive.heard_at } else { self.alive.progress_at };
+        if context.now.since(since) < self.patience(context) {
+            return false;
+        }
+        let reason = self.soft_error.unwrap_or(Error::TimedOut);
+        self.fail(reason, true, context);
+        true
+    }
+
+    /// The end of patience, if it comes before the time-out.
+    pub(super) fn no_later_than_patience(&self, at: Instant, context: &Context<'_>) -> Instant {
+        let end = self.alive.progress_at + self.patience(context);
+        if end > context.now { at.min(end) } else { at }
+    }
+
+    /// With nothing under way, data that do not go out wait for a window: it is asked for.
+    pub(super) fn watch_window(&mut self, context: &mut Context<'_>) {
+        if self.send.outstanding() > 0 || !self.is_synchronized() {
+            return;
+        }
+        if !self.has_unsent() {
+            if self.timers.waiting == Waiting::Window {
+                self.timers.loss = NEVER;
+            }
+            return;
+        }
+        let waits = self.timers.loss != NEVER && self.timers.waiting == Waiting::Window;
+        if self.fresh().is_none() && !self.due.window_probe && !waits {
+            if self.alive.window_probes == 0 {
+                self.alive.progress_at = context.now;
+            }
+            self.arm_window_timer(context);
+        }
+    }
+
+    /// Probes follow each other like retransmissions (RFC 9293, section 3.8.6.1).
+    fn arm_window_timer(&mut self, context: &Context<'_>) {
+        let rounds = u32::from(self.alive.window_probes).min(16);
+        let wait = self.send.rtt.timeout() * (1 << rounds);
+        let wait = wait.min(context.config.maximum_rto);
+        self.timers.arm(context.now + wait, Waiting::Window);
+    }
+
+    pub(super) fn on_window_timeout(&mut self, context: &mut Context<'_>) {
+        if self.send.outstanding() > 0 || !self.has_unsent() || self.gives_up(context) {
+            return;
+        }
+        if self.fresh().is_none() {
+            self.due.window_probe = true;
+        }
+    }
+
+    /// A probe has gone out.
+    pub(super) fn sent_window_probe(&mut self, context: &mut Context<'_>) {
+        self.due.window_probe = false;
+        context.counters.window_probes += 1;
+        self.alive.window_probes = self.alive.window_probes.saturating_add(1);
+        if self.send.outstanding() == 0 {
+            self.arm_window_timer(context);
+        }
+    }
+
+    pub(super) fn arm_keepalive(&mut self, context: &mut Context<'_>) {
+        let by_state = match self.state {
+            State::FinWait2 => self.orphan,
+            State::Established | State::CloseWait => false,
+            _ => true,
+        };
+        if by_state {
+            return;
+        }
+        self.timers.slow = match self.options.keepalive {
+            Some(keepalive) => (self.alive.heard_at + keepalive.idle).max(context.now),
+            None => NEVER,
+        };
+    }
+
+    pub(super) fn on_keepalive_timeout(&mut self, context: &mut Context<'_>) {
+        let Some(keepalive) = self.options.keepalive else { return };
+        if !matches!(self.state, State::Established | State::CloseWait | State::FinWait2) {
+            return;
+        }
+        let due = self.alive.heard_at + keepalive.idle;
+        if self.alive.probes == 0 && context.now < due {
+            self.timers.slow = due;
+        } else if self.send.outstanding() > 0 || self.has_unsent() {
+            // The data ask the same question.
+            self.timers.slow = context.now + keepalive.interval.max(Duration::from_millis(1));
+        } else if self.alive.probes >= keepalive.probes.max(1) {
+            self.fail(Error::TimedOut, true, context);
+        } else {
+            self.alive.probes = self.alive.probes.saturating_add(1);
+            self.due.keepalive = true;
+            self.timers.slow = context.now + keepalive.interval.max(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! What is lost, and sent again: RACK and tail loss probes (RFC 8985), fast recovery without SACK
+//! (RFC 6582), the retransmission timer (RFC 6298), and taking back what was done for nothing:
+//! by timestamps (the Eifel algorithm, RFC 3522) or without (F-RTO, RFC 5682).
+
+use super::connection::{Connection, Context};
+use super::output::Plan;
+use super::rack::{RackParameters, TailLossProbe};
+use super::scoreboard::{Acknowledged, Sacked};
+use super::sender::Fresh;
+use super::timers::{NEVER, Waiting};
+use crate::sequence::Sequence;
+use crate::time::Instant;
+use crate::wire::tcp::TcpHeader;
+
+/// Duplicate acknowledgements that stand for a loss, without SACK (RFC 5681, section 3.2).
+const DUPLICATES: u32 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Open,
+    /// A loss was found by acknowledgements.
+    Recovery,
+    /// The retransmission timer has expired.
+    Loss,
+}
+
+#[derive(Debug)]
+pub(super) struct Recovery {
+    pub(super) phase: Phase,
+    /// The next acknowledgement tells whether this phase was for nothing.
+    judging: bool,
+    /// Our clock at the first retransmission of this phase.
+    stamp: Option<u32>,
+    /// What is behind all that was sent when the phase began: its end.
+    point: Sequence,
+    /// From when on the retransmission timer counts.
+    base: Instant,
+    pub(super) probe: TailLossProbe,
+    /// Segments that were sent again.
+    pub(super) retransmissions: u32,
+}
+
+impl Recovery {
+    pub(super) fn new() -> Recovery {
+        Recovery {
+            phase: Phase::Open,
+            judging: false,
+            stamp: None,
+            point: Sequence(0),
+            base: Instant::ZERO,
+            probe: TailLossProbe::default(),
+            retransmissions: 0,
+        }
+    }
+
+    fn enter(&mut self, phase: Phase, point: Sequence) {
+        self.phase = phase;
+        self.point = point;
+        self.judging = true;
+        self.stamp = None;
+        self.probe.cancel();
+    }
+}
+
+impl Connection {
+    /// Whether lost data may be sent again now. The first of a flight always may.
+    pub(super) fn may_send_again(&self) -> bool {
+        let board = &self.send.scoreboard;
+        let lost = board.lost_bytes();
+        if lost == 0 {
+            return false;
+        }
+        let in_flight = board.in_flight();
+        let next = lost.min(u32::from(self.send.full));
+        in_flight == 0 || in_flight.saturating_add(next) <= self.send.congestion.window()
+    }
+
+    fn rack_parameters(&self) -> RackParameters {
+        RackParameters {
+            minimum: self.send.rtt.minimum(),
+            smoothed: self.send.rtt.smoothed(),
+            in_recovery: self.recovery.phase != Phase::Open,
+            maximum_segment: u32::from(self.send.full),
+        }
+    }
+
+    /// Whether anything but order has been seen, so that losses must be looked for.
+    pub(super) fn is_calm(&self) -> bool {
+        self.recovery.phase == Phase::Open
+            && self.send.scoreboard.sacked_bytes() == 0
+            && self.timers.waiting != Waiting::Reordering
+    }
+
+    /// Looks for losses after an acknowledgement, and begins recovery if there are new ones. Gives
+    /// the number of bytes lost.
+    pub(super) fn look_for_losses(
+        &mut self,
+        told: &Acknowledged,
+        duplicates: u32,
+        context: &mut Context<'_>,
+    ) -> u32 {
+        if self.send.sack {
+            if self.is_calm() {
+                return 0;
+            }
+            let parameters = self.rack_parameters();
+            let losses = self.send.scoreboard.detect_losses(context.now, &parameters);
+            if let Some(at) = losses.deadline {
+                self.timers.arm(at, Waiting::Reordering);
+            } else if self.timers.waiting == Waiting::Reordering {
+                self.arm_retransmission(context);
+            }
+            if losses.bytes > 0 {
+                self.begin_recovery(context);
+            }
+            return losses.bytes;
+        }
+        let full = u32::from(self.send.full);
+        let partial = told.bytes > 0
+            && self.recovery.phase == Phase::Recovery
+            && self.send.unacknowledged < self.recovery.point;
+        // A retransmission that was not needed brings duplicates too (RFC 6582, section 4).
+        let third = duplicates == DUPLICATES
+            && self.recovery.phase == Phase::Open
+            && self.send.unacknowledged >= self.recovery.point;
+        if third {
+            self.begin_recovery(context);
+        }
+        if third || partial { self.send.scoreboard.mark_first_lost(full) } else { 0 }
+    }
+
+    fn begin_recovery(&mut self, context: &mut Context<'_>) {
+        if self.recovery.phase != Phase::Open {
+            return;
+        }
+        context.counters.fast_recoveries += 1;
+        self.recovery.enter(Phase::Recovery, self.send.next);
+        self.send.congestion.on_loss(self.send.outstanding());
+        self.ecn.note_reduction(self.send.next);
+        self.due.tail_probe = false;
+    }
+
+    /// All that was outstanding when the phase began has arrived.
+    pub(super) fn end_recovery(&mut self) {
+        if self.recovery.phase == Phase::Open || self.send.unacknowledged < self.recovery.point {
+            return;
+        }
+        self.recovery.phase = Phase::Open;
+        self.recovery.judging = false;
+        self.send.congestion.on_recovery_end();
+        self.send.scoreboard.on_recovery_end();
+    }
+
+    /// The first acknowledgement after a retransmission tells which copy it is of: by the timestamp
+    /// that it echoes (RFC 3522, section 3.2), or, without timestamps, by acknowledging data that
+    /// were sent only once although the timer had taken all of them for lost (RFC 5682, section 3).
+    pub(super) fn judge(&mut self, header: &TcpHeader, told: &Acknowledged, sacked: &Sacked) {
+        if !self.recovery.judging || (told.bytes == 0 && sacked.bytes == 0) {
+            return;
+        }
+        let echo = header.options.timestamps.map(|stamps| stamps.echo);
+        let needless = match (self.recovery.stamp, echo.filter(|_| self.stamps.on)) {
+            (Some(stamp), Some(echo)) => {
+                if told.bytes == 0 {
+                    return;
+                }
+                (echo.wrapping_sub(stamp) as i32) < 0
+            }
+            _ => {
+                let original = told.original || sacked.original;
+                self.recovery.phase == Phase::Loss && self.send.sack && original
+            }
+        };
+        self.recovery.judging = false;
+        if needless {
+            self.send.congestion.undo();
+            self.send.scoreboard.mark_none_lost();
+            self.recovery.phase = Phase::Open;
+            self.send.scoreboard.on_recovery_end();
+        }
+    }
+
+    /// Data were sent for the first time.
+    pub(super) fn sent_fresh(&mut self, start: Sequence, end: Sequence, context: &mut Context<'_>) {
+        let first = self.send.outstanding() == 0;
+        self.send.scoreboard.sent(start, end, context.now);
+        self.send.congestion.on_sent(end.since(start));
+        self.send.next = end;
+        self.send.sent_at = context.now;
+        if first {
+            self.recovery.base = context.now;
+            self.alive.progress_at = context.now;
+        }
+        if first || (self.timers.waiting == Waiting::TailLoss && !self.due.tail_probe) {
+            self.arm_loss_timer(context);
+        }
+    }
+
+    /// Data were sent again.
+    pub(super) fn sent_again(&mut self, start: Sequence, end: Sequence, context: &mut Context<'_>) {
+        context.counters.retransmissions += 1;
+        self.recovery.retransmissions = self.recovery.retransmissions.saturating_add(1);
+        self.send.scoreboard.resent(start, end, context.now);
+        self.send.congestion.on_sent(end.since(start));
+        if self.recovery.judging && self.recovery.stamp.is_none() && self.stamps.on {
+            self.recovery.stamp = Some(self.stamps.clock(context.now));
+        }
+        self.recovery.base = context.now;
+        if self.timers.waiting != Waiting::Reordering || self.timers.loss == NEVER {
+            self.arm_retransmission(context);
+        }
+    }
+
+    /// What is outstanding has moved on, or all of it was acknowledged.
+    pub(super) fn restart_loss_timer(&mut self, context: &mut Context<'_>) {
+        self.recovery.base = context.now;
+        if self.send.outstanding() == 0 {
+            self.timers.loss = NEVER;
+            self.due.tail_probe = false;
+            self.watch_window(context);
+        } else if self.timers.waiting != Waiting::Reordering || self.timers.loss == NEVER {
+            self.arm_loss_timer(context);
+        }
+    }
+
+    /// The tail loss probe comes first, where there may be one (RFC 8985, section 7.2).
+    fn arm_loss_timer(&mut self, context: &mut Context<'_>) {
+        let may_probe = self.send.sack
+            && self.is_calm()
+            && !self.recovery.probe.is_under_way()
+            && self.send.rtt.back_offs() == 0;
+        let timeout = self.recovery.base + self.send.rtt.timeout();
+        if may_probe {
+            let lone = self.send.outstanding() <= u32::from(self.send.full);
+            let smoothed = self.send.rtt.smoothed();
+            let wait = TailLossProbe::timeout(smoothed, lone, context.config.delayed_ack);
+            let at = context.now + wait;
+            if at < timeout {
+                self.timers.arm(at, Waiting::TailLoss);
+                return;
+            }
+        }
+        self.arm_retransmission(context);
+    }
+
+    fn arm_retransmission(&mut self, context: &Context<'_>) {
+        let at = self.recovery.base + self.send.rtt.timeout();
+        let at = self.no_later_than_patience(at, context);
+        self.timers.arm(at, Waiting::Retransmission);
+    }
+
+    pub(super) fn on_tail_loss_timeout(&mut self, context: &mut Context<'_>) {
+        self.due.tail_probe = self.send.outstanding() > 0;
+        self.arm_retransmission(context);
+    }
+
+    /// A probe is new data if there are any, and repeats the last segment otherwise (RFC 8985,
+    /// section 7.3).
+    pub(super) fn tail_probe(&self) -> Option<Plan> {
+        if self.send.outstanding() == 0 {
+            return None;
+        }
+        let unsent = self.send.data_end().distance(self.send.next).max(0) as u32;
+        let window = self.send.window.saturating_sub(self.send.outstanding());
+        let bytes = unsent.min(window).min(u32::from(self.send.full));
+        if bytes > 0 {
+            return Some(Plan::FreshProbe(Fresh { bytes, fin: false }));
+        }
+        Some(Plan::TailProbe)
+    }
+
+    pub(super) fn sent_tail_probe(&mut self, repeated: bool, context: &mut Context<'_>) {
+        self.due.tail_probe = false;
+        context.counters.tail_loss_probes += 1;
+        self.recovery.probe.on_sent(self.send.next, repeated);
+        self.recovery.base = context.now;
+        self.arm_retransmission(context);
+    }
+
+    pub(super) fn on_reordering_timeout(&mut self, context: &mut Context<'_>) {
+        if self.send.outstanding() == 0 {
+            return;
+        }
+        let parameters = self.rack_parameters();
+        let losses = self.send.scoreboard.detect_losses(context.now, &parameters);
+        match losses.deadline {
+            Some(at) => self.timers.arm(at, Waiting::Reordering),
+            None => self.arm_retransmission(context),
+        }
+        if losses.bytes > 0 {
+            self.begin_recovery(context);
+            let in_flight = self.send.scoreboard.in_flight();
+            self.send.congestion.recovery_allowance(0, in_flight, false);
+        }
+    }
+
+    /// The retransmission timer has expired (RFC 6298, section 5.4 to 5.6): all is lost.
+    pub(super) fn on_retransmission_timeout(&mut self, context: &mut Context<'_>) {
+        if self.send.outstanding() == 0 {
+            return self.watch_window(context);
+        }
+        if self.gives_up(context) {
+            return;
+        }
+        context.counters.timeouts += 1;
+        self.suspect_black_hole();
+        self.send.congestion.on_timeout(self.send.outstanding());
+        self.ecn.note_reduction(self.send.next);
+        self.send.scoreboard.mark_all_lost();
+        if self.recovery.phase != Phase::Loss {
+            self.recovery.enter(Phase::Loss, self.send.next);
+        } else {
+            self.recovery.point = self.send.next;
+        }
+        self.due.tail_probe = false;
+        self.send.rtt.back_off();
+        self.recovery.base = context.now;
+        self.arm_retransmission(context);
+    }
+}

@@ -1,0 +1,88 @@
+//! The deadlines of a connection, folded into one.
+
+use super::State;
+use super::connection::{Connection, Context};
+use crate::time::Instant;
+
+/// A moment that does not come.
+pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
+/// What the loss timer waits for. One is enough: a reordering or probe timer always comes before
+/// the retransmission timer that it replaces (RFC 8985, section 8), and a window is probed only
+/// while nothing else is outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// For an acknowledgement (RFC 6298).
+    Retransmission,
+    /// For an acknowledgement of the tail of a flight (RFC 8985, section 7).
+    TailLoss,
+    /// For segments that may only be reordered (RFC 8985, section 6.2).
+    Reordering,
+    /// For a window (RFC 9293, section 3.8.6.1).
+    Window,
+}
+
+#[derive(Debug)]
+pub(super) struct Timers {
+    /// Losses, or a window that stays closed.
+    pub(super) loss: Instant,
+    pub(super) waiting: Waiting,
+    /// A delayed acknowledgement.
+    pub(super) acknowledgement: Instant,
+    /// Keepalive; the end of FIN-WAIT-2 and of TIME-WAIT.
+    pub(super) slow: Instant,
+}
+
+impl Timers {
+    pub(super) fn new() -> Timers {
+        Timers {
+            loss: NEVER,
+            waiting: Waiting::Retransmission,
+            acknowledgement: NEVER,
+            slow: NEVER,
+        }
+    }
+
+    pub(super) fn next(&self) -> Option<Instant> {
+        let next = self.loss.min(self.acknowledgement).min(self.slow);
+        (next != NEVER).then_some(next)
+    }
+
+    pub(super) fn arm(&mut self, at: Instant, waiting: Waiting) {
+        self.loss = at;
+        self.waiting = waiting;
+    }
+
+    pub(super) fn stop(&mut self) {
+        *self = Timers::new();
+    }
+}
+
+impl Connection {
+    pub(super) fn run_timers(&mut self, context: &mut Context<'_>) {
+        if context.now >= self.timers.acknowledgement {
+            self.timers.acknowledgement = NEVER;
+            self.acks.due = true;
+        }
+        if context.now >= self.timers.loss {
+            self.timers.loss = NEVER;
+            match self.timers.waiting {
+                _ if matches!(self.state, State::SynSent | State::SynReceived) => {
+                    self.on_handshake_timeout(context);
+                }
+                Waiting::Retransmission => self.on_retransmission_timeout(context),
+                Waiting::TailLoss => self.on_tail_loss_timeout(context),
+                Waiting::Reordering => self.on_reordering_timeout(context),
+                Waiting::Window => self.on_window_timeout(context),
+            }
+        }
+        if context.now >= self.timers.slow {
+            self.timers.slow = NEVER;
+            match self.state {
+                State::TimeWait => self.finish(context),
+                State::FinWait2 if self.orphan => self.finish(context),
+                _ => self.on_keepalive_timeout(context),
+            }
+        }
+    }
+}
