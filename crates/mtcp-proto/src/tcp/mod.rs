@@ -25,6 +25,8 @@ mod timestamps;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::receiver::scale_for;
+
 /// How the sender reacts to loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Congestion {
@@ -58,8 +60,4 @@ pub enum State {
     TimeWait,
     /// There is no connection (any more).
     Closed,
-}
-
-pub(crate) fn scale_for(_: u32) -> u8 {
-    todo!()
 }

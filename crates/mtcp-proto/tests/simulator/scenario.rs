@@ -154,7 +154,7 @@ fn draw_host(
         max_half_open: if crowded { random.between(1, 128) as u32 } else { 4096 },
         max_time_wait: if random.chance(0.1) { 4 } else { 1024 },
         max_buffer_bytes: if pressed {
-            (connections * random.spread(16 << 10, 256 << 10)) as usize
+            (connections * random.spread(64 << 10, 256 << 10)) as usize
         } else {
             1 << 30
         },

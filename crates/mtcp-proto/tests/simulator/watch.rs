@@ -224,8 +224,10 @@ impl Flow {
             _ => 0,
         };
         let edge = acknowledged + (i64::from(segment.window) << scale);
-        keep!(edge >= end.edge, "the right edge goes back from {} to {edge}", end.edge);
-        (end.acknowledged, end.edge) = (Some(acknowledged), edge);
+        // RFC 7323, section 2.4: less than a unit of the shift may be rounded away.
+        let kept = edge + (1 << scale) > end.edge;
+        keep!(kept, "the right edge goes back from {} to {edge}", end.edge);
+        (end.acknowledged, end.edge) = (Some(acknowledged), edge.max(end.edge));
         (note.acknowledgement, note.edge) = (Some(acknowledged), Some(edge));
         Ok(())
     }
