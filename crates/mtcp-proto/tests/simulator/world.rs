@@ -21,6 +21,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// one that is gone (`give_up` and one more time-out), FIN-WAIT-2 and TIME-WAIT.
 const QUIET_NS: u64 = 1_500 * SECOND;
 
+/// So many seconds after its predecessor, a connection's address is free again.
+const ATTEMPTS_MAX: u64 = QUIET_NS / SECOND;
+
 /// No run takes longer.
 const END_NS: u64 = 48 * 3600 * SECOND;
 
@@ -41,6 +44,8 @@ pub(crate) struct Run {
     /// What `connect` said, if it failed.
     pub(crate) refused: Option<Error>,
     pub(crate) started: bool,
+    /// How often its address was in use.
+    attempts: u64,
     /// When a step is due already, for each side.
     step_ns: [u64; 2],
 }
@@ -102,6 +107,7 @@ impl<'a> World<'a> {
             contents: [Content::new(&mut random), Content::new(&mut random)],
             refused: None,
             started: false,
+            attempts: 0,
             step_ns: [u64::MAX; 2],
         });
         let runs = runs.collect();
@@ -255,6 +261,13 @@ impl<'a> World<'a> {
                 self.watch.open(connection, [info.local, remote], contents);
                 self.employ(connection, side, socket);
                 self.step(connection, side)
+            }
+            // What has gone before may be in TIME-WAIT, or may not know yet that it has gone.
+            Err(Error::AddressInUse) if self.runs[connection].attempts < ATTEMPTS_MAX => {
+                self.runs[connection].attempts += 1;
+                self.runs[connection].started = false;
+                self.at(self.now_ns + SECOND, Event::Start { connection });
+                Ok(())
             }
             Err(error) => {
                 self.runs[connection].refused = Some(error);
