@@ -27,7 +27,9 @@ pub(crate) fn judge(world: &mut World<'_>) -> Result<(), String> {
     for connection in 0..world.runs.len() {
         judge_connection(world, connection).map_err(|what| {
             let outcomes = [0, 1].map(|side| world.outcome(connection, side));
-            format!("connection {connection}: {what}; outcomes {outcomes:?}")
+            let flow = world.watch.flows().iter().find(|flow| flow.connection == connection);
+            let ends = flow.map(|flow| flow.addresses);
+            format!("connection {connection}, {ends:?}: {what}; outcomes {outcomes:?}")
         })?;
     }
     for number in 0..2 {

@@ -44,6 +44,8 @@ pub(crate) struct Run {
     /// What `connect` said, if it failed.
     pub(crate) refused: Option<Error>,
     pub(crate) started: bool,
+    /// Its beginning is an event already.
+    awaited: bool,
     /// How often its address was in use.
     attempts: u64,
     /// When a step is due already, for each side.
@@ -107,6 +109,7 @@ impl<'a> World<'a> {
             contents: [Content::new(&mut random), Content::new(&mut random)],
             refused: None,
             started: false,
+            awaited: false,
             attempts: 0,
             step_ns: [u64::MAX; 2],
         });
@@ -312,7 +315,7 @@ impl<'a> World<'a> {
     fn proceed(&mut self, connection: usize) {
         let next = connection + 1;
         let Some(plan) = self.scenario.connections.get(next) else { return };
-        if plan.after_previous && !self.runs[next].started {
+        if plan.after_previous && !std::mem::replace(&mut self.runs[next].awaited, true) {
             self.at(self.now_ns + plan.start_ns, Event::Start { connection: next });
         }
     }
