@@ -265,5 +265,6 @@ impl Connection {
             context.counters.connections_opened += 1;
         }
         self.arm_keepalive(context);
+        self.watch_window(context);
     }
 }

@@ -29,8 +29,8 @@ pub(super) struct Recovery {
     pub(super) phase: Phase,
     /// The next acknowledgement tells whether this phase was for nothing.
     judging: bool,
-    /// Our clock at the first retransmission of this phase.
-    stamp: Option<u32>,
+    /// The first retransmission of this phase: our clock, and where it began.
+    stamp: Option<(u32, Sequence)>,
     /// What is behind all that was sent when the phase began: its end.
     point: Sequence,
     /// From when on the retransmission timer counts.
@@ -160,8 +160,8 @@ impl Connection {
         }
         let echo = header.options.timestamps.map(|stamps| stamps.echo);
         let needless = match (self.recovery.stamp, echo.filter(|_| self.stamps.on)) {
-            (Some(stamp), Some(echo)) => {
-                if told.bytes == 0 {
+            (Some((stamp, start)), Some(echo)) => {
+                if told.bytes == 0 || header.acknowledgement <= start {
                     return;
                 }
                 (echo.wrapping_sub(stamp) as i32) < 0
@@ -203,7 +203,7 @@ impl Connection {
         self.send.scoreboard.resent(start, end, context.now);
         self.send.congestion.on_sent(end.since(start));
         if self.recovery.judging && self.recovery.stamp.is_none() && self.stamps.on {
-            self.recovery.stamp = Some(self.stamps.clock(context.now));
+            self.recovery.stamp = Some((self.stamps.clock(context.now), start));
         }
         self.recovery.base = context.now;
         if self.timers.waiting != Waiting::Reordering || self.timers.loss == NEVER {
@@ -215,7 +215,7 @@ impl Connection {
     pub(super) fn restart_loss_timer(&mut self, context: &mut Context<'_>) {
         self.recovery.base = context.now;
         if self.send.outstanding() == 0 {
-            self.timers.loss = NEVER;
+            self.timers.arm(NEVER, Waiting::Retransmission);
             self.due.tail_probe = false;
             self.watch_window(context);
         } else if self.timers.waiting != Waiting::Reordering || self.timers.loss == NEVER {
