@@ -9,7 +9,7 @@ use super::flow::{Flow, Key};
 use crate::sequence::Sequence;
 use crate::tcp::connection::Remembered;
 use crate::time::Instant;
-use crate::wire::tcp::{Flags, Options, TcpHeader};
+use crate::wire::tcp::TcpHeader;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
@@ -26,47 +26,36 @@ const SACK: u32 = 1 << 4;
 const ECN: u32 = 1 << 5;
 /// A window scale that means none; 14 is the greatest there is.
 const NO_SCALE: u32 = 15;
-/// What a peer takes that does not say (RFC 9293, section 3.7.1).
-const DEFAULT_SEGMENT: u16 = 536;
-
-/// A cookie and the timestamp that goes with it, if the peer offered timestamps.
+/// A cookie, and the timestamp that goes with it if timestamps are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cookie {
     pub(super) initial: Sequence,
-    pub(super) timestamp: Option<u32>,
+    pub(super) timestamp: u32,
 }
 
-/// Makes the cookie that answers a SYN. `options` are the SYN's, without those that the stack does
-/// not accept; `clock` is our timestamp clock, offset included.
+/// Makes the cookie that answers a SYN with this number; `clock` is our timestamp clock, offset
+/// included. Without timestamps, only the maximum segment is kept.
 pub(super) fn make(
     key: Key,
     flow: &Flow,
     now: Instant,
-    syn: &TcpHeader,
-    options: &Options,
+    peer_initial: Sequence,
+    kept: &Remembered,
     clock: u32,
 ) -> Cookie {
-    let segment = options.maximum_segment.unwrap_or(DEFAULT_SEGMENT);
-    let fitting = MAXIMUM_SEGMENTS.iter().rposition(|&known| known <= segment).unwrap_or(0) as u32;
-    let ecn = syn.flags.contains(Flags::ECE.with(Flags::CWR));
-    let remembered = options.window_scale.map_or(NO_SCALE, |shift| u32::from(shift.min(14)))
-        | if options.sack_permitted { SACK } else { 0 }
-        | if ecn { ECN } else { 0 };
+    let largest = kept.maximum_segment;
+    let segment = MAXIMUM_SEGMENTS.iter().rposition(|&known| known <= largest).unwrap_or(0) as u32;
+    let remembered = kept.window_scale.map_or(NO_SCALE, |shift| u32::from(shift.min(14)))
+        | if kept.sack_permitted { SACK } else { 0 }
+        | if kept.ecn { ECN } else { 0 };
+    let options = if kept.timestamps { remembered } else { NO_SCALE };
     // The clock goes at most 63 ms back, never ahead, so that later timestamps do not fall behind.
-    let timestamp = options.timestamps.map(|_| {
-        let stamped = clock & !OPTION_MASK | remembered;
-        if stamped.wrapping_sub(clock) as i32 > 0 {
-            stamped.wrapping_sub(1 << OPTION_BITS)
-        } else {
-            stamped
-        }
-    });
+    let back = clock.wrapping_sub(options) & OPTION_MASK;
     let minute = minute(now);
-    let bits = timestamp.map_or(NO_SCALE, |_| remembered);
-    let hash = hash(key, flow, syn.sequence, minute, fitting, bits);
+    let hash = hash(key, flow, peer_initial, minute, segment, options);
     let top = minute & ((1 << MINUTE_BITS) - 1);
-    let initial = Sequence(top << (32 - MINUTE_BITS) | fitting << HASH_BITS | hash);
-    Cookie { initial, timestamp }
+    let initial = Sequence(top << (32 - MINUTE_BITS) | segment << HASH_BITS | hash);
+    Cookie { initial, timestamp: clock.wrapping_sub(back) }
 }
 
 /// What the SYN offered, if this ACK brings back a cookie of ours that is not too old.
@@ -114,7 +103,7 @@ fn hash(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::tcp::Timestamps;
+    use crate::wire::tcp::{Flags, Options, Timestamps};
     use std::time::Duration;
 
     const KEY: Key = Key(11, 13);
@@ -124,25 +113,22 @@ mod tests {
         Flow::new(([10, 0, 0, 1].into(), 80), ([10, 0, 0, 2].into(), 40000))
     }
 
-    fn syn(timestamps: bool, scale: Option<u8>, segment: Option<u16>) -> TcpHeader {
-        TcpHeader {
-            sequence: Sequence(u32::MAX),
-            flags: Flags::SYN.with(Flags::ECE).with(Flags::CWR),
-            options: Options {
-                maximum_segment: segment,
-                window_scale: scale,
-                sack_permitted: true,
-                timestamps: timestamps.then_some(Timestamps { value: 5, echo: 0 }),
-                ..Options::default()
-            },
-            ..TcpHeader::default()
-        }
+    const PEER_INITIAL: Sequence = Sequence(u32::MAX);
+
+    fn kept(maximum_segment: u16, window_scale: Option<u8>, timestamps: bool) -> Remembered {
+        let (sack_permitted, ecn) = (true, true);
+        Remembered { maximum_segment, window_scale, sack_permitted, timestamps, ecn }
     }
 
-    fn ack(syn: &TcpHeader, cookie: Cookie) -> TcpHeader {
-        let timestamps = cookie.timestamp.map(|echo| Timestamps { value: 6, echo });
+    fn made(kept: &Remembered, clock: u32) -> Cookie {
+        make(KEY, &flow(), START, PEER_INITIAL, kept, clock)
+    }
+
+    fn ack(cookie: Cookie, timestamps: bool) -> TcpHeader {
+        let echo = cookie.timestamp;
+        let timestamps = timestamps.then_some(Timestamps { value: 6, echo });
         TcpHeader {
-            sequence: syn.sequence + 1,
+            sequence: PEER_INITIAL + 1,
             acknowledgement: cookie.initial + 1,
             flags: Flags::ACK,
             options: Options { timestamps, ..Options::default() },
@@ -154,32 +140,20 @@ mod tests {
     fn everything_comes_back_with_timestamps() {
         for clock in [0, 1, 62, 63, 64, 1000, u32::MAX, u32::MAX - 70] {
             for scale in [None, Some(0), Some(7), Some(14)] {
-                let syn = syn(true, scale, Some(1460));
-                let cookie = make(KEY, &flow(), START, &syn, &syn.options, clock);
-                let behind = clock.wrapping_sub(cookie.timestamp.unwrap());
+                let kept = kept(1460, scale, true);
+                let cookie = made(&kept, clock);
+                let behind = clock.wrapping_sub(cookie.timestamp);
                 assert!(behind < 64, "{behind} at {clock}");
-                let found = check(KEY, &flow(), START, &ack(&syn, cookie)).unwrap();
-                let expected = Remembered {
-                    maximum_segment: 1460,
-                    window_scale: scale,
-                    sack_permitted: true,
-                    timestamps: true,
-                    ecn: true,
-                };
-                assert_eq!(found, expected);
+                assert_eq!(check(KEY, &flow(), START, &ack(cookie, true)), Some(kept));
             }
         }
     }
 
     #[test]
     fn without_timestamps_only_the_segment_comes_back() {
-        for (offered, expected) in
-            [(None, 536), (Some(100), 216), (Some(1459), 1440), (Some(u16::MAX), 8940)]
-        {
-            let syn = syn(false, Some(7), offered);
-            let cookie = make(KEY, &flow(), START, &syn, &syn.options, 99);
-            assert_eq!(cookie.timestamp, None);
-            let found = check(KEY, &flow(), START, &ack(&syn, cookie)).unwrap();
+        for (offered, expected) in [(536, 536), (100, 216), (1459, 1440), (u16::MAX, 8940)] {
+            let cookie = made(&kept(offered, Some(7), false), 99);
+            let found = check(KEY, &flow(), START, &ack(cookie, false)).unwrap();
             assert_eq!(found.maximum_segment, expected);
             assert_eq!((found.window_scale, found.sack_permitted), (None, false));
             assert!(!found.timestamps && !found.ecn);
@@ -188,9 +162,7 @@ mod tests {
 
     #[test]
     fn cookies_age_and_cannot_be_changed() {
-        let syn = syn(true, Some(7), Some(1460));
-        let cookie = make(KEY, &flow(), START, &syn, &syn.options, 12345);
-        let good = ack(&syn, cookie);
+        let good = ack(made(&kept(1460, Some(7), true), 12345), true);
         assert!(check(KEY, &flow(), START + Duration::from_secs(63), &good).is_some());
         for seconds in [128, 64 * 3, 64 * 31] {
             let later = START + Duration::from_secs(seconds);

@@ -8,12 +8,14 @@ use super::table::{Entry, Listening, Slot, Stage};
 use super::{Error, ListenOptions, Options, SocketId, Stack, SynCookies, cookies};
 use crate::sequence::Sequence;
 use crate::tcp::connection::{Birth, Connection, Remembered};
-use crate::wire::tcp::{self, Flags, TcpHeader, Timestamps};
+use crate::wire::tcp::Flags;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 /// How long after the last cookie one may come back: two of their minutes.
 const COOKIES_LAST: Duration = Duration::from_secs(128);
+/// What a peer takes that does not say (RFC 9293, section 3.7.1).
+const DEFAULT_SEGMENT: u16 = 536;
 
 impl Stack {
     pub(super) fn start_listening(
@@ -72,43 +74,39 @@ impl Stack {
         self.enter_half_open(index, segment, connection);
     }
 
-    /// Answers a SYN with a cookie, as [`Connection::answer`] would have answered it.
+    /// Answers a SYN with a cookie: as the connection would answer that begins with it, but for what
+    /// the cookie cannot keep.
     fn send_cookie(&mut self, segment: &Segment<'_>, birth: &Birth) {
-        let (config, now) = (&self.shared.config, self.shared.now);
-        let mut options = segment.header.options;
-        options.timestamps = options.timestamps.filter(|_| config.timestamps);
+        let now = self.shared.now;
+        let context = &mut self.shared.context();
+        let mut passing = Connection::answer(birth, &segment.header, segment.ecn, context);
+        let mut header = passing.syn_header(context);
+        let options = &mut header.options;
         // Without timestamps nothing else comes back, so that nothing else may be promised.
-        let kept = options.timestamps.is_some();
-        options.window_scale = options.window_scale.filter(|_| config.window_scaling && kept);
-        options.sack_permitted &= config.sack && kept;
-        let mut syn = segment.header;
-        let both = Flags::ECE.with(Flags::CWR);
-        let ecn = config.ecn && kept && syn.flags.contains(both);
-        if !ecn {
-            syn.flags = Flags(syn.flags.0 & !both.0);
+        if options.timestamps.is_none() {
+            options.window_scale = None;
+            options.sack_permitted = false;
+            header.flags = Flags::SYN.with(Flags::ACK);
         }
-        let clock = (now.as_millis() as u32).wrapping_add(birth.timestamp_offset);
-        let key = self.keys.cookie;
-        let cookie = cookies::make(key, &segment.flow, now, &syn, &options, clock);
-        let offered = offer(birth);
-        let echo = options.timestamps.map_or(0, |timestamps| timestamps.value);
-        let flags = Flags::SYN.with(Flags::ACK);
-        let header = TcpHeader {
-            source_port: segment.flow.local_port(),
-            destination_port: segment.flow.remote_port(),
-            sequence: cookie.initial,
-            acknowledgement: syn.sequence + 1,
-            flags: if ecn { flags.with(Flags::ECE) } else { flags },
-            window: offered.window,
-            options: tcp::Options {
-                maximum_segment: Some(offered.maximum_segment),
-                window_scale: options.window_scale.map(|_| offered.window_scale),
-                sack_permitted: options.sack_permitted,
-                timestamps: cookie.timestamp.map(|value| Timestamps { value, echo }),
-                ..tcp::Options::default()
-            },
-            ..TcpHeader::default()
+        let offered = segment.header.options;
+        let kept = Remembered {
+            maximum_segment: offered.maximum_segment.unwrap_or(DEFAULT_SEGMENT),
+            window_scale: offered.window_scale.filter(|_| options.window_scale.is_some()),
+            sack_permitted: options.sack_permitted,
+            timestamps: options.timestamps.is_some(),
+            ecn: header.flags.contains(Flags::ECE),
         };
+        let clock = options.timestamps.map_or(0, |timestamps| timestamps.value);
+        let key = self.keys.cookie;
+        let peer_initial = segment.header.sequence;
+        let cookie = cookies::make(key, &segment.flow, now, peer_initial, &kept, clock);
+        header.sequence = cookie.initial;
+        if let Some(timestamps) = &mut options.timestamps {
+            timestamps.value = cookie.timestamp;
+        }
+        header.source_port = segment.flow.local_port();
+        header.destination_port = segment.flow.remote_port();
+        passing.release(&mut self.shared.pool);
         if self.replies.push(segment.flow, header) {
             self.shared.counters.cookies_sent += 1;
             self.cookies_until = now + COOKIES_LAST;
@@ -264,23 +262,5 @@ impl Stack {
                 Ok((flow, hash, Some(least)))
             }
         }
-    }
-}
-
-/// What a SYN-ACK of ours offers.
-struct Offer {
-    window: u16,
-    window_scale: u8,
-    maximum_segment: u16,
-}
-
-fn offer(birth: &Birth) -> Offer {
-    let headers = if birth.tuple.remote.is_ipv4() { 40 } else { 60 };
-    let path = birth.path_mtu.saturating_sub(headers);
-    let buffer_bytes = birth.options.receive_buffer_bytes;
-    Offer {
-        window: u16::try_from(buffer_bytes).unwrap_or(u16::MAX),
-        window_scale: crate::tcp::scale_for(buffer_bytes),
-        maximum_segment: birth.options.maximum_segment.map_or(path, |most| most.min(path)),
     }
 }
