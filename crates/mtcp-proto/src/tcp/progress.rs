@@ -45,11 +45,11 @@ impl Connection {
         self.measure(header, &told, &sacked, context);
         self.judge(header, &told, &sacked);
         self.hear_of_probe(&sacked, repeats);
-        if ack > before {
-            self.end_recovery();
-        }
+        let recovered = ack > before && self.end_recovery();
         let lost = self.look_for_losses(&told, duplicates, context);
-        self.pace(&told, &sacked, (lost, duplicates), in_flight, context);
+        if !recovered {
+            self.pace(&told, &sacked, (lost, duplicates), in_flight, context);
+        }
         if ack > before {
             self.restart_loss_timer(context);
         }

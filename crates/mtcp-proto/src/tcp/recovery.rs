@@ -140,15 +140,18 @@ impl Connection {
         self.due.tail_probe = false;
     }
 
-    /// All that was outstanding when the phase began has arrived.
-    pub(super) fn end_recovery(&mut self) {
+    /// Ends the phase if all that was outstanding when it began has arrived. True if that has set
+    /// the congestion window, which then does not grow by the same acknowledgement.
+    pub(super) fn end_recovery(&mut self) -> bool {
         if self.recovery.phase == Phase::Open || self.send.unacknowledged < self.recovery.point {
-            return;
+            return false;
         }
+        let sets_window = self.send.congestion.in_recovery();
         self.recovery.phase = Phase::Open;
         self.recovery.judging = false;
         self.send.congestion.on_recovery_end();
         self.send.scoreboard.on_recovery_end();
+        sets_window
     }
 
     /// The first acknowledgement after a retransmission tells which copy it is of: by the timestamp

@@ -6,6 +6,7 @@ use crate::stack::Config;
 use crate::tcp::State;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, Options, SackBlock, TcpHeader, Timestamps};
+use std::time::Duration;
 
 /// A client that is connected to us.
 pub(super) struct ByHand {
@@ -33,6 +34,7 @@ impl ByHand {
         assert_eq!(syn.header.sequence, CLIENT_START);
         let mut peer =
             ByHand { end, next: SERVER_START, expected: CLIENT_START + 1, window: 65_535, clock };
+        peer.end.pass(Duration::from_millis(20));
         let mut answer = peer.segment(Flags::SYN.with(Flags::ACK), &[]);
         answer.header.options.maximum_segment = Some(maximum_segment);
         answer.header.options.sack_permitted = sack;

@@ -343,7 +343,7 @@ impl Random {
     }
 
     /// Runs a test that says its seed if it fails.
-    pub(super) fn announced(seed: u64, test: impl Fn(u64)) {
+    pub(super) fn announced<T>(seed: u64, test: impl Fn(u64) -> T) -> T {
         struct Guard(u64);
         impl Drop for Guard {
             fn drop(&mut self) {
@@ -353,8 +353,9 @@ impl Random {
             }
         }
         let guard = Guard(seed);
-        test(seed);
+        let result = test(seed);
         drop(guard);
+        result
     }
 
     pub(super) fn next(&mut self) -> u32 {

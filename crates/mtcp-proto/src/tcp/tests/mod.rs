@@ -2,9 +2,12 @@
 //! segments.
 
 mod by_hand;
+mod closing;
 mod defence;
 mod harness;
 mod life;
+mod prediction;
 mod random;
+mod recovery;
 mod transfer;
 mod windows;

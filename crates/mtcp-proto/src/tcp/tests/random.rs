@@ -21,7 +21,7 @@ fn near(random: &mut Random, places: &[Sequence]) -> Sequence {
 }
 
 /// A segment that the connection may take for one of its own, or not.
-fn segment(random: &mut Random, end: &End) -> Seen {
+pub(super) fn segment(random: &mut Random, end: &End) -> Seen {
     let connection = &end.connection;
     let ours = [connection.send.unacknowledged, connection.send.next, connection.send.initial];
     let receive = &connection.receive;
