@@ -263,7 +263,8 @@ impl Cache {
         Some(self.queue.pop_front()?.write(self.hardware, out))
     }
 
-    /// When [`Cache::output`] must be called even if nothing comes; in the past if something is due.
+    /// When [`Cache::output`] must be called even if nothing comes; in the past if something is due,
+    /// and once too early after an answer has made a timer needless.
     pub fn deadline(&self) -> Option<Instant> {
         if self.queue.is_empty() { self.due } else { Some(Instant::ZERO) }
     }

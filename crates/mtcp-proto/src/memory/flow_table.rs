@@ -223,3 +223,111 @@ impl Slots {
         self.entries -= 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn tuple(local: &str, remote: &str) -> FourTuple {
+        let parse = |text: &str| text.parse().expect("an address");
+        FourTuple { local: parse(local), remote: parse(remote) }
+    }
+
+    #[test]
+    fn the_hash_depends_on_every_part_and_on_the_key() {
+        let key = FlowKey::new(&Secret([7; 32]));
+        let tuples = [
+            tuple("10.0.0.1:80", "10.0.0.2:4000"),
+            tuple("10.0.0.1:81", "10.0.0.2:4000"),
+            tuple("10.0.0.3:80", "10.0.0.2:4000"),
+            tuple("10.0.0.1:80", "10.0.0.2:4001"),
+            tuple("10.0.0.1:80", "10.0.0.4:4000"),
+            tuple("10.0.0.2:4000", "10.0.0.1:80"),
+            tuple("[::1]:80", "[::2]:4000"),
+            tuple("[::2]:80", "[::1]:4000"),
+            tuple("[::1]:4000", "[::2]:80"),
+        ];
+        let mut hashes: Vec<u64> = tuples.iter().map(|tuple| key.hash(tuple)).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), tuples.len());
+        assert_eq!(key.hash(&tuples[0]), FlowKey::new(&Secret([7; 32])).hash(&tuples[0]));
+        assert_ne!(key.hash(&tuples[0]), FlowKey::new(&Secret([8; 32])).hash(&tuples[0]));
+    }
+
+    #[test]
+    fn connections_spread_over_the_cores() {
+        let key = FlowKey::new(&Secret([7; 32]));
+        let mut counts = [0; 3];
+        for port in 1000..4000 {
+            let remote = std::net::SocketAddr::from(([10, 0, 0, 2], port));
+            let hash = key.hash(&FourTuple { local: ([10, 0, 0, 1], 80).into(), remote });
+            assert_eq!(FlowKey::core(hash, 1), 0);
+            counts[usize::from(FlowKey::core(hash, 3))] += 1;
+        }
+        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+        assert_eq!((FlowKey::core(u64::MAX, 5), FlowKey::core(5, 0)), (4, 0));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        /// The hashes are bad on purpose: few values, many of them at the end of the array.
+        #[test]
+        fn a_table_holds_what_its_model_holds(
+            steps in prop::collection::vec((0u8..8, any::<u64>()), 1..3000),
+            spread in prop_oneof![Just(0x3fu64), Just(0xffff_ffff_ffff_ffff), Just(0xfff0_0000_0000_003c)],
+        ) {
+            let mut table = FlowTable::new();
+            let mut model: HashMap<u32, u64> = HashMap::new();
+            let mut live: Vec<u32> = Vec::new();
+            for (index, (step, random)) in (0u32..).zip(steps) {
+                if step < 5 {
+                    let hash = random & spread;
+                    table.insert(hash, index);
+                    model.insert(index, hash);
+                    live.push(index);
+                } else if !live.is_empty() {
+                    let gone = live.swap_remove(random as usize % live.len());
+                    let hash = model.remove(&gone).expect("it is live");
+                    prop_assert!(table.remove(hash, gone));
+                    prop_assert!(!table.remove(hash, gone));
+                    prop_assert_eq!(table.find(hash, |found| found == gone), None);
+                }
+                prop_assert_eq!(table.len(), model.len());
+                if let Some(index) = live.get(random as usize % live.len().max(1)) {
+                    prop_assert_eq!(table.find(model[index], |found| found == *index), Some(*index));
+                }
+            }
+            for (index, hash) in model {
+                prop_assert_eq!(table.find(hash, |found| found == index), Some(index));
+            }
+        }
+    }
+
+    #[test]
+    fn growing_never_stops_for_long_and_is_done_in_time() {
+        let mut table = FlowTable::new();
+        let hash = |index: u32| u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 7;
+        for index in 0..200_000 {
+            let moved = table.slots.array.len();
+            let left = table.old.entries;
+            table.insert(hash(index), index);
+            if table.slots.array.len() != moved {
+                assert_eq!(left, 0, "the move before was done");
+            } else {
+                assert!(left - table.old.entries <= STEPS);
+            }
+        }
+        for index in 0..200_000 {
+            assert_eq!(table.find(hash(index), |found| found == index), Some(index));
+        }
+        for index in 0..200_000 {
+            assert!(table.remove(hash(index), index));
+        }
+        assert_eq!(table.len(), 0);
+        assert_eq!(table.find(hash(1), |_| true), None);
+    }
+}

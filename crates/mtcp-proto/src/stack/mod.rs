@@ -173,8 +173,8 @@ impl Stack {
     /// Listens on an address, or on all of them if it is unspecified (`::` takes IPv6 only).
     ///
     /// # Errors
-    /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`] if the address is not the stack's,
-    /// [`Error::TooMany`].
+    /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`] if the address is not the stack's or
+    /// the port is zero, [`Error::TooMany`], [`Error::Config`].
     pub fn listen(
         &mut self,
         local: SocketAddr,
@@ -196,8 +196,9 @@ impl Stack {
     /// its first address of the family, and a port that steers the answers to this core.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`], [`Error::NoPorts`],
-    /// [`Error::TooMany`].
+    /// [`Error::AddressInUse`]; [`Error::AddressNotAvailable`] also if a named port leads the answers
+    /// to another core; [`Error::NoPorts`], [`Error::TooMany`], [`Error::Config`];
+    /// [`Error::Unreachable`] for what is no address of a single host.
     pub fn connect(
         &mut self,
         now: Instant,

@@ -4,31 +4,28 @@ mod acknowledge;
 mod closing;
 mod congestion;
 pub(crate) mod connection;
-mod cubic;
 mod defence;
 mod ecn;
-mod flight;
 mod handshake;
 mod input;
-mod newreno;
 mod output;
 mod path;
 mod probe;
 mod progress;
 mod rack;
-mod rate_reduction;
 mod reassembly;
 mod receiver;
 mod recovery;
 mod rtt;
 mod scoreboard;
 mod sender;
-mod slow_start;
 mod timers;
 mod timestamps;
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) use self::receiver::scale_for;
 
 /// How the sender reacts to loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -1,7 +1,9 @@
 //! What was sent and when, what has arrived of it, and what is taken for lost (RFC 2018, RFC 2883,
 //! RFC 6582, RFC 6675, RFC 8985).
 
-use super::flight::{Flight, Record};
+mod flight;
+
+use self::flight::{Flight, Record};
 use super::rack::{Delivery, Rack, RackParameters};
 use crate::sequence::Sequence;
 use crate::time::Instant;
@@ -345,7 +347,9 @@ impl Scoreboard {
     fn isolate(&mut self, start: Sequence) -> usize {
         let index = self.flight.find(start);
         match self.flight.get(index) {
-            Some(record) if record.start < start && self.flight.len() < RECORDS_MAX => {
+            Some(record)
+                if record.start < start && !record.sacked && self.flight.len() < RECORDS_MAX =>
+            {
                 self.flight.split(index, start);
                 index + 1
             }
@@ -444,3 +448,6 @@ fn is_duplicate_report(blocks: &[SackBlock], acknowledged: Sequence) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

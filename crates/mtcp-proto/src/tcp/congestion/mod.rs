@@ -1,10 +1,15 @@
 //! How much may be in flight: the congestion window, under either law.
 
+mod cubic;
+mod newreno;
+mod rate_reduction;
+mod slow_start;
+
+use self::cubic::Cubic;
+use self::newreno::NewReno;
+use self::rate_reduction::RateReduction;
+use self::slow_start::SlowStart;
 use super::Congestion;
-use super::cubic::{self, Cubic};
-use super::newreno::{self, NewReno};
-use super::rate_reduction::RateReduction;
-use super::slow_start::SlowStart;
 use crate::time::Instant;
 use std::time::Duration;
 
@@ -277,3 +282,6 @@ impl CongestionControl {
         self.threshold = u32::try_from(left).unwrap_or(u32::MAX).clamp(least, u32::MAX - 1);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! Whether a run that is over was right.
+
+use super::application::Outcome;
+use super::scenario::{Opening, SECOND};
+use super::world::World;
+use mtcp_proto::Error;
+
+/// So many losses may end a connection.
+const EXCUSING_LOSSES: u32 = 5;
+
+/// Nobody sends without end: what is sent is bounded by what applications do, by the bytes, by
+/// time (probes) and by what attackers provoke.
+pub(crate) fn within_bounds(world: &World<'_>) -> Result<(), String> {
+    let applications = world.runs.iter().flat_map(|run| run.applications.iter().flatten());
+    let work: u64 = applications.map(|one| 200 + 20 * one.calls + one.sent / 4).sum();
+    let seconds = world.now_ns / SECOND;
+    let connections = world.runs.len() as u64;
+    let bound = 20_000 + work + 10 * connections * seconds + 1_000 * connections;
+    if world.packets > bound {
+        return Err(format!("{} packets were sent, for {work} of work", world.packets));
+    }
+    Ok(())
+}
+
+/// Judges every connection, and what is left of them.
+pub(crate) fn judge(world: &mut World<'_>) -> Result<(), String> {
+    for connection in 0..world.runs.len() {
+        judge_connection(world, connection).map_err(|what| {
+            let outcomes = [0, 1].map(|side| world.outcome(connection, side));
+            let flow = world.watch.flows().iter().find(|flow| flow.connection == connection);
+            let ends = flow.map(|flow| flow.addresses);
+            format!("connection {connection}, {ends:?}: {what}; outcomes {outcomes:?}")
+        })?;
+    }
+    for number in 0..2 {
+        let now_ns = world.now_ns;
+        world.hosts[number].check_end(now_ns).map_err(|what| format!("host {number}: {what}"))?;
+    }
+    Ok(())
+}
+
+fn judge_connection(world: &World<'_>, connection: usize) -> Result<(), String> {
+    let run = &world.runs[connection];
+    let plan = &world.scenario.connections[connection];
+    if let Some(error) = run.refused {
+        return Err(format!("connect: {error}"));
+    }
+    if !run.started {
+        return Err("it never began".into());
+    }
+    if is_excused(world, connection) {
+        return Ok(());
+    }
+    if plan.opening == Opening::Refused {
+        return match world.outcome(connection, 0) {
+            Some(Outcome::Failed(Error::Refused)) | None => Ok(()),
+            Some(_) if !world.is_patient(connection, 0) => Ok(()),
+            Some(outcome) => Err(format!("nobody listens, and it is {outcome:?}")),
+        };
+    }
+    if !plan.is_graceful() {
+        return Ok(());
+    }
+    for side in 0..2 {
+        let Some(application) = &run.applications[side] else {
+            return Err(format!("side {side} never came into being"));
+        };
+        if application.outcome != Some(Outcome::Closed) {
+            return Err(format!("side {side} did not end in order: {application:?}"));
+        }
+        let expected = plan.plans[1 - side].bytes();
+        if application.received != expected {
+            let received = application.received;
+            return Err(format!("side {side} has {received} of {expected} bytes"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the network, or the crowd before the listener, is to blame: one end has waited in vain.
+fn is_excused(world: &World<'_>, connection: usize) -> bool {
+    let losses: u32 = world
+        .watch
+        .flows()
+        .iter()
+        .filter(|flow| flow.connection == connection)
+        .map(|flow| flow.losses)
+        .sum();
+    let in_vain = (0..2).any(|side| {
+        matches!(
+            world.outcome(connection, side),
+            Some(Outcome::Failed(Error::TimedOut | Error::Unreachable))
+        )
+    });
+    in_vain && (losses >= EXCUSING_LOSSES || world.scenario.is_crowded())
+}
