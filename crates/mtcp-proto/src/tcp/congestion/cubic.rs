@@ -102,6 +102,12 @@ impl Cubic {
         self.begins_flat = begins_flat;
     }
 
+    /// W_max, in segments.
+    #[cfg(test)]
+    pub(super) fn flat_segments(&self) -> f64 {
+        f64::from(self.flat)
+    }
+
     fn begin(&mut self, now: Instant, current: f64) -> Instant {
         self.epoch = Some(now);
         self.friendly = current;

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// No window grows beyond this: a scaled window ends there (RFC 7323, section 2.3).
 const WINDOW_BYTES_MAX: u32 = 1 << 30;
+/// No segment is longer than an IP packet.
+const SEGMENT_BYTES_MAX: u32 = u16::MAX as u32;
 
 /// The congestion window of a connection, in bytes, and what it grows and shrinks by.
 ///
@@ -57,7 +59,7 @@ impl CongestionControl {
         maximum_segment: u32,
         initial_window_segments: u32,
     ) -> CongestionControl {
-        let maximum_segment = maximum_segment.max(1);
+        let maximum_segment = maximum_segment.clamp(1, SEGMENT_BYTES_MAX);
         let initial_segments = initial_window_segments.max(1);
         CongestionControl {
             window: maximum_segment.saturating_mul(initial_segments).min(WINDOW_BYTES_MAX),
@@ -231,7 +233,7 @@ impl CongestionControl {
 
     /// The path takes segments of another size.
     pub(crate) fn set_maximum_segment(&mut self, bytes: u32) {
-        self.maximum_segment = bytes.max(1);
+        self.maximum_segment = bytes.clamp(1, SEGMENT_BYTES_MAX);
         self.window = self.window.max(self.maximum_segment);
     }
 
