@@ -90,6 +90,7 @@ impl TimerWheel {
     }
 
     /// When the timer of this index is due.
+    #[cfg(test)]
     pub(crate) fn deadline(&self, index: u32) -> Option<Instant> {
         let deadline = self.entries.get(index as usize)?.deadline;
         (deadline != UNARMED).then_some(Instant::from_nanos(deadline))
@@ -284,7 +285,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..Default::default() })]
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
 
         #[test]
         fn timers_fire_when_their_model_does(

@@ -45,11 +45,13 @@ impl Reassembly {
     }
 
     /// Bytes that are out of order.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u32 {
         self.list().iter().map(|range| range.end.since(range.start)).sum()
     }
 
     /// Behind the last byte out of order.
+    #[cfg(test)]
     pub(crate) fn end(&self) -> Option<Sequence> {
         self.list().last().map(|range| range.end)
     }
@@ -220,7 +222,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..Default::default() })]
 
         #[test]
         fn ranges_are_what_a_bitmap_says(

@@ -78,14 +78,6 @@ impl CongestionControl {
         }
     }
 
-    /// The law.
-    pub(crate) fn kind(&self) -> Congestion {
-        match self.law {
-            Law::NewReno(_) => Congestion::NewReno,
-            Law::Cubic(_) => Congestion::Cubic,
-        }
-    }
-
     /// Bytes that may be in flight.
     pub(crate) fn window(&self) -> u32 {
         self.window
@@ -235,11 +227,6 @@ impl CongestionControl {
     pub(crate) fn set_maximum_segment(&mut self, bytes: u32) {
         self.maximum_segment = bytes.clamp(1, SEGMENT_BYTES_MAX);
         self.window = self.window.max(self.maximum_segment);
-    }
-
-    /// A SYN or SYN-ACK was lost: the first window is one segment (RFC 5681, section 3.1).
-    pub(crate) fn after_lost_syn(&mut self) {
-        self.window = self.maximum_segment;
     }
 
     fn initial_window(&self) -> u32 {

@@ -38,7 +38,7 @@ fn slow_start_doubles_the_window_in_a_round_trip() {
     for kind in [Congestion::NewReno, Congestion::Cubic] {
         let mut control = control(kind);
         assert_eq!((control.window(), control.threshold()), (10_000, u32::MAX));
-        assert!(control.kind() == kind && control.in_slow_start());
+        assert!(control.in_slow_start());
         for doubled in [20_000, 40_000, 80_000] {
             round(&mut control, 1, 50);
             assert_eq!(control.window(), doubled);
@@ -240,7 +240,7 @@ fn idleness_halves_the_window_down_to_the_first() {
     assert_eq!((control.window(), control.threshold()), (20_000, 60_000));
     control.on_idle(at(9000), ms(8000), ms(100));
     assert_eq!((control.window(), control.threshold()), (10_000, 60_000));
-    control.after_lost_syn();
+    control.on_timeout(0);
     control.on_idle(at(99_000), ms(8000), ms(100));
     assert_eq!(control.window(), 1000, "it never grows by that");
     control.set_maximum_segment(1400);

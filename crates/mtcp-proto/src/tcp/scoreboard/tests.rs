@@ -298,7 +298,7 @@ fn check(board: &Scoreboard, model: &Model) -> Result<(), TestCaseError> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 400,
+        cases: 200,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
