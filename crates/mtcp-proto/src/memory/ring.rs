@@ -194,7 +194,7 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             4 => (0usize..6000).prop_map(Step::Push),
-            3 => (1usize..9000, 1usize..3000).prop_map(|(offset, bytes)| Step::WriteAt(offset, bytes)),
+            3 => (1usize..9000, 1usize..3000).prop_map(|(at, bytes)| Step::WriteAt(at, bytes)),
             3 => (0usize..6000).prop_map(Step::Read),
             1 => (0usize..6000).prop_map(Step::Consume),
             1 => (0usize..6000, 0usize..6000).prop_map(|(offset, bytes)| Step::Copy(offset, bytes)),
@@ -226,7 +226,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..Default::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(100)
+        })]
 
         #[test]
         fn a_ring_holds_what_its_model_holds(
@@ -238,7 +241,11 @@ mod tests {
             let mut model = Model::default();
             let mut next_byte = 0u8;
             let mut fresh = |bytes: usize| -> Vec<u8> {
-                (0..bytes).map(|_| { next_byte = next_byte.wrapping_mul(5).wrapping_add(3); next_byte }).collect()
+                let next = || {
+                    next_byte = next_byte.wrapping_mul(5).wrapping_add(3);
+                    next_byte
+                };
+                std::iter::repeat_with(next).take(bytes).collect()
             };
             for step in steps {
                 match step {
@@ -257,7 +264,7 @@ mod tests {
                         let fits = model.content.len() + offset + bytes <= limit;
                         prop_assert_eq!(ring.write_at(&mut pool, offset, &data, limit), fits);
                         if fits {
-                            model.beyond.extend(data.iter().enumerate().map(|(at, byte)| (offset + at, *byte)));
+                            model.beyond.extend((offset..).zip(data));
                         }
                     }
                     Step::Read(bytes) => {

@@ -37,8 +37,8 @@ impl<T> Slab<T> {
         self.records
     }
 
-    /// Puts a record in and names it by index and generation; `None`, and the record is gone, if the
-    /// table is full.
+    /// Puts a record in and names it by index and generation; `None`, and the record is gone, if
+    /// the table is full.
     pub(crate) fn insert(&mut self, record: T) -> Option<(u32, u32)> {
         let index = if self.free != NOWHERE {
             let index = self.free;
@@ -129,7 +129,10 @@ mod tests {
     use std::collections::{HashMap, HashSet};
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..Default::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(100)
+        })]
 
         #[test]
         fn a_slab_holds_what_its_model_holds(
@@ -162,7 +165,7 @@ mod tests {
                 prop_assert_eq!(slab.get_mut(index, generation).copied(), expected);
             }
             let records: HashMap<_, _> =
-                slab.iter().map(|(index, generation, value)| ((index, generation), *value)).collect();
+                slab.iter().map(|(index, age, value)| ((index, age), *value)).collect();
             prop_assert_eq!(records, model);
             prop_assert!(slab.at(limit).is_none() && slab.at_mut(u32::MAX).is_none());
         }

@@ -19,8 +19,8 @@ const UNARMED: u64 = u64::MAX;
 /// A hierarchical timing wheel (Varghese and Lauck, SOSP 1987, scheme 7).
 ///
 /// A timer that moves to a later time, or is disarmed, stays in its slot and is only written down;
-/// the slot puts it right when its turn comes. Since nearly every packet moves a timer later, that is
-/// what arming costs: a comparison and a store.
+/// the slot puts it right when its turn comes. Since nearly every packet moves a timer later, that
+/// is what arming costs: a comparison and a store.
 #[derive(Debug)]
 pub(crate) struct TimerWheel {
     entries: Vec<Entry>,
@@ -134,7 +134,7 @@ impl TimerWheel {
         self.tick = self.tick.max(target);
     }
 
-    /// A time before which no timer is due: early at times, never late. `None` if no timer is armed.
+    /// A time before which no timer is due: early at times, never late. `None` if none is armed.
     pub(crate) fn next(&self) -> Option<Instant> {
         let mut next = UNARMED;
         for level in 0..LEVELS {
@@ -285,7 +285,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(300)
+        })]
 
         #[test]
         fn timers_fire_when_their_model_does(
@@ -322,7 +325,7 @@ mod tests {
                         prop_assert_eq!(fired, due);
                         model.retain(|_, at| *at > now);
                         if let Some(next) = wheel.next() {
-                            prop_assert!(next.as_nanos() > now, "it would wake for nothing, forever");
+                            prop_assert!(next.as_nanos() > now, "it would wake for ever");
                         }
                     }
                 }

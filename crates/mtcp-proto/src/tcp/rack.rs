@@ -139,9 +139,9 @@ pub(crate) struct TailLossProbe {
 }
 
 impl TailLossProbe {
-    /// How long after the last transmission a probe is due (section 7.2). `lone` if no more than one
-    /// segment is outstanding, whose acknowledgement the peer may delay for so long. Not to exceed
-    /// the time that is left of the retransmission time-out.
+    /// How long after the last transmission a probe is due (section 7.2). `lone` if no more than
+    /// one segment is outstanding, whose acknowledgement the peer may delay for so long. Not to
+    /// exceed the time that is left of the retransmission time-out.
     pub(crate) fn timeout(
         smoothed: Option<Duration>,
         lone: bool,

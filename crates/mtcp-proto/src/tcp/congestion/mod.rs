@@ -20,8 +20,9 @@ const SEGMENT_BYTES_MAX: u32 = u16::MAX as u32;
 
 /// The congestion window of a connection, in bytes, and what it grows and shrinks by.
 ///
-/// During recovery the window follows what is in flight ([`CongestionControl::recovery_allowance`]),
-/// so that at all times as much may be sent as the window exceeds what is in flight.
+/// During recovery the window follows what is in flight
+/// ([`CongestionControl::recovery_allowance`]), so that at all times as much may be sent as the
+/// window exceeds what is in flight.
 #[derive(Debug)]
 pub(crate) struct CongestionControl {
     window: u32,
@@ -53,7 +54,8 @@ struct Saved {
 }
 
 impl CongestionControl {
-    /// A new connection with an initial window of so many segments (RFC 6928), of at least one byte.
+    /// A new connection with an initial window of so many segments (RFC 6928), of at least one
+    /// byte.
     pub(crate) fn new(
         kind: Congestion,
         maximum_segment: u32,
@@ -98,9 +100,9 @@ impl CongestionControl {
         self.recovery.is_some()
     }
 
-    /// New data was acknowledged, after which `outstanding` bytes are sent and not acknowledged. The
-    /// window grows, unless in recovery, or if the application did not use it (RFC 9438, section
-    /// 5.8; RFC 7661, section 4.1 says why).
+    /// New data was acknowledged, after which `outstanding` bytes are sent and not acknowledged.
+    /// The window grows, unless in recovery, or if the application did not use it (RFC 9438,
+    /// section 5.8; RFC 7661, section 4.1 says why).
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,
@@ -187,8 +189,8 @@ impl CongestionControl {
         self.window = self.maximum_segment;
     }
 
-    /// The peer has echoed a congestion mark (RFC 3168, section 6.1.2). To be called at most once in
-    /// a round trip, and not in recovery.
+    /// The peer has echoed a congestion mark (RFC 3168, section 6.1.2). To be called at most once
+    /// in a round trip, and not in recovery.
     pub(crate) fn on_congestion_mark(&mut self, outstanding: u32) {
         self.reduce(outstanding);
         self.window = self.window.min(self.threshold);
@@ -206,8 +208,8 @@ impl CongestionControl {
         }
     }
 
-    /// Nothing was sent for a while, and now there is data: the window halves for each time-out that
-    /// has passed, down to the initial window (RFC 5681, section 4.1; RFC 2861, section 3.2).
+    /// Nothing was sent for a while, and now there is data: the window halves for each time-out
+    /// that has passed, down to the initial window (RFC 5681, section 4.1; RFC 2861, section 3.2).
     pub(crate) fn on_idle(&mut self, now: Instant, idle: Duration, timeout: Duration) {
         if let Law::Cubic(cubic) = &mut self.law {
             cubic.pause(now);

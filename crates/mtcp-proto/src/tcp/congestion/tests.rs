@@ -175,12 +175,13 @@ fn windows_stay_within_their_bounds_for_any_input() {
                     4 => control.on_recovery_end(),
                     5 => control.on_idle(time, span, Duration::from_nanos(u64::from(value % 5))),
                     6 => {
-                        let allowed = control.recovery_allowance(value, value, value % 2 == 0);
+                        let safe = value.is_multiple_of(2);
+                        let allowed = control.recovery_allowance(value, value, safe);
                         assert!(control.in_recovery() || allowed <= control.window());
                     }
                     7 => control.on_sent(value),
                     8 => control.set_maximum_segment(value % 70_000),
-                    _ => control.on_ack(time, value, Some(span), value, value % 5 == 0),
+                    _ => control.on_ack(time, value, Some(span), value, value.is_multiple_of(5)),
                 }
                 assert!(control.window() > 0 && control.threshold() > 0);
             }
@@ -287,8 +288,8 @@ fn recovery_after_heavy_loss_sends_what_arrives_and_grows_when_safe() {
     assert_eq!(control.recovery_allowance(90_000, 48_500, true), 1500);
 }
 
-/// RFC 9406: a round trip that has grown by an eighth ends slow start, after five rounds in which it
-/// grows a quarter as fast.
+/// RFC 9406: a round trip that has grown by an eighth ends slow start, after five rounds in which
+/// it grows a quarter as fast.
 #[test]
 fn slow_start_ends_when_the_queue_fills() {
     for kind in [Congestion::NewReno, Congestion::Cubic] {

@@ -209,22 +209,7 @@ fn take(
             let byte = Byte { sent_at: *now, sacked: false, lost: false, resent: false };
             model.bytes.resize(model.bytes.len() + bytes as usize, byte);
         }
-        Step::Acknowledge(bytes) => {
-            let acknowledged = model.start + bytes;
-            let told = board.acknowledge(acknowledged, *now, None);
-            prop_assert_eq!(told, model.acknowledge(acknowledged, *now));
-        }
-        Step::Sack(blocks) => {
-            let blocks: Vec<SackBlock> = blocks
-                .into_iter()
-                .map(|(offset, bytes)| {
-                    let start = Sequence(model.start.0.wrapping_add_signed(offset));
-                    SackBlock { start, end: start + bytes }
-                })
-                .collect();
-            let told = board.sack(&blocks, model.start, *now, None);
-            prop_assert_eq!(told, model.sack(&blocks, *now));
-        }
+        Step::Acknowledge(_) | Step::Sack(_) => hear(step, board, model, *now)?,
         Step::Resend(most) => {
             let place = model.bytes.iter().position(|byte| byte.lost);
             let lost = board.next_lost();
@@ -275,6 +260,35 @@ fn take(
             }
         }
         Step::Wait(time) => *now = *now + us(time),
+    }
+    Ok(())
+}
+
+/// Takes an answer of the peer on both.
+fn hear(
+    step: Step,
+    board: &mut Scoreboard,
+    model: &mut Model,
+    now: Instant,
+) -> Result<(), TestCaseError> {
+    match step {
+        Step::Acknowledge(bytes) => {
+            let acknowledged = model.start + bytes;
+            let told = board.acknowledge(acknowledged, now, None);
+            prop_assert_eq!(told, model.acknowledge(acknowledged, now));
+        }
+        Step::Sack(blocks) => {
+            let blocks: Vec<SackBlock> = blocks
+                .into_iter()
+                .map(|(offset, bytes)| {
+                    let start = Sequence(model.start.0.wrapping_add_signed(offset));
+                    SackBlock { start, end: start + bytes }
+                })
+                .collect();
+            let told = board.sack(&blocks, model.start, now, None);
+            prop_assert_eq!(told, model.sack(&blocks, now));
+        }
+        _ => unreachable!("the peer answers with acknowledgements and blocks"),
     }
     Ok(())
 }
