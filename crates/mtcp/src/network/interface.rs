@@ -313,6 +313,3 @@ fn transmit(packet: &Packet, link_bytes: usize, frame: &[u8]) -> Transmit {
         });
     Transmit { bytes: link_bytes + packet.bytes, partial_checksum, segmentation }
 }
-
-#[cfg(test)]
-mod tests;
