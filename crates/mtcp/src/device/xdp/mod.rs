@@ -25,7 +25,7 @@ pub use self::error::XdpError;
 pub use self::ownership::{Attachment, Claim, Ownership};
 pub use self::queue::XdpDevice;
 
-use self::bpf::{Map, MapKind};
+use self::bpf::{Link, Map, MapKind};
 use self::interface::Interface;
 use self::memory::{Frames, Mapping};
 use self::socket::{RingSizes, Socket, Unbound};
@@ -43,7 +43,7 @@ pub enum AttachMode {
     Auto,
     /// In the driver, or not at all.
     Native,
-    /// Behind the driver.
+    /// Behind the driver. On a virtual cable all frames then come on the first queue.
     Generic,
 }
 
@@ -171,11 +171,11 @@ fn attach(
     program: &OwnedFd,
     interface: &Interface,
     mode: AttachMode,
-) -> Result<(OwnedFd, Attachment), XdpError> {
+) -> Result<(Link, Attachment), XdpError> {
     let refused = if mode == AttachMode::Generic {
         None
     } else {
-        match bpf::attach(program, interface.index, true) {
+        match Link::new(program, interface.index, true) {
             Ok(link) => return Ok((link, Attachment::Native)),
             Err(error) if mode == AttachMode::Native || !may_be_generic(&error) => {
                 return Err(attach_error(interface, error));
@@ -183,7 +183,7 @@ fn attach(
             Err(error) => Some(error.to_string()),
         }
     };
-    let link = bpf::attach(program, interface.index, false)
+    let link = Link::new(program, interface.index, false)
         .map_err(|error| attach_error(interface, error))?;
     if let Some(reason) = &refused {
         tracing::info!("XDP on {} is generic: native was refused: {reason}", interface.name);
