@@ -5,9 +5,10 @@
 //! [`Claim`]); all else goes on to the kernel, which keeps working on the same interface and
 //! addresses. Nothing is needed but the system calls: the program is assembled here.
 //!
-//! Needs Linux 6.6 (frames in several buffers); 6.11 to leave transmit checksums to the kernel. Needs
-//! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened. Not in the program's reach: VLAN tags,
-//! and TCP behind IPv4 options or IPv6 extension headers, which stay with the kernel.
+//! Needs Linux 6.6 (frames in several buffers), and 6.11 to leave transmit checksums to the kernel;
+//! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened, and CAP_IPC_LOCK or a `ulimit -l` for
+//! the memory of the frames. Out of the program's reach are VLAN tags, and TCP behind IPv4 options
+//! or IPv6 extension headers: they stay with the kernel.
 
 mod assembler;
 mod bpf;
