@@ -5,9 +5,10 @@
 //! [`Claim`]); all else goes on to the kernel, which keeps working on the same interface and
 //! addresses. Nothing is needed but the system calls: the program is assembled here.
 //!
-//! Needs Linux 6.6 (frames in several buffers); 6.11 to leave transmit checksums to the kernel. Needs
-//! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened. Not in the program's reach: VLAN tags,
-//! and TCP behind IPv4 options or IPv6 extension headers, which stay with the kernel.
+//! Needs Linux 6.6 (frames in several buffers), and 6.11 to leave transmit checksums to the kernel;
+//! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened, and CAP_IPC_LOCK or a `ulimit -l` for
+//! the memory of the frames. Out of the program's reach are VLAN tags, and TCP behind IPv4 options
+//! or IPv6 extension headers: they stay with the kernel.
 
 mod assembler;
 mod bpf;
@@ -25,7 +26,7 @@ pub use self::error::XdpError;
 pub use self::ownership::{Attachment, Claim, Ownership};
 pub use self::queue::XdpDevice;
 
-use self::bpf::{Map, MapKind};
+use self::bpf::{Link, Map, MapKind};
 use self::interface::Interface;
 use self::memory::{Frames, Mapping};
 use self::socket::{RingSizes, Socket, Unbound};
@@ -43,7 +44,7 @@ pub enum AttachMode {
     Auto,
     /// In the driver, or not at all.
     Native,
-    /// Behind the driver.
+    /// Behind the driver. On a virtual cable all frames then come on the first queue.
     Generic,
 }
 
@@ -171,11 +172,11 @@ fn attach(
     program: &OwnedFd,
     interface: &Interface,
     mode: AttachMode,
-) -> Result<(OwnedFd, Attachment), XdpError> {
+) -> Result<(Link, Attachment), XdpError> {
     let refused = if mode == AttachMode::Generic {
         None
     } else {
-        match bpf::attach(program, interface.index, true) {
+        match Link::new(program, interface.index, true) {
             Ok(link) => return Ok((link, Attachment::Native)),
             Err(error) if mode == AttachMode::Native || !may_be_generic(&error) => {
                 return Err(attach_error(interface, error));
@@ -183,7 +184,7 @@ fn attach(
             Err(error) => Some(error.to_string()),
         }
     };
-    let link = bpf::attach(program, interface.index, false)
+    let link = Link::new(program, interface.index, false)
         .map_err(|error| attach_error(interface, error))?;
     if let Some(reason) = &refused {
         tracing::info!("XDP on {} is generic: native was refused: {reason}", interface.name);

@@ -1,12 +1,11 @@
 //! Which packets are ours, at run time.
 
-use super::bpf::Map;
+use super::bpf::{Link, Map};
 use super::error::{XdpError, failed};
 use super::program::{CLAIM_EVERYTHING, CLAIM_TCP, ClaimKey, claim_key};
 use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::os::fd::OwnedFd;
 
 const REMEDY: &str = "report this as a bug";
 
@@ -58,12 +57,12 @@ pub enum Attachment {
 pub struct Ownership {
     claims: Map<ClaimKey>,
     attachment: Attachment,
-    /// Its descriptor is what keeps the program attached.
-    _link: OwnedFd,
+    /// Keeps the program attached.
+    _link: Link,
 }
 
 impl Ownership {
-    pub(super) fn new(claims: Map<ClaimKey>, link: OwnedFd, attachment: Attachment) -> Ownership {
+    pub(super) fn new(claims: Map<ClaimKey>, link: Link, attachment: Attachment) -> Ownership {
         Ownership { claims, attachment, _link: link }
     }
 

@@ -20,8 +20,9 @@ const QUIET_RECEIVES: u32 = 64;
 ///
 /// Frames come in the UMEM and are valid within the call of [`Device::receive`]; then they return
 /// to the kernel, so that a slow application never keeps it from receiving. Frames to be sent have
-/// a part of the UMEM of their own. [`Device::flush`] costs one system call if there is something to
-/// send (in copy mode always). Dropping it frees the queue: the kernel gets its frames again.
+/// a part of the UMEM of their own. [`Device::flush`] costs one system call if there is something
+/// to send; in zero-copy mode often none. Dropping it frees the queue: the kernel has its frames
+/// again.
 #[derive(Debug)]
 pub struct XdpDevice {
     socket: Socket,
