@@ -6,6 +6,7 @@
 
 mod apps;
 mod fuzz;
+mod lanes;
 mod runner;
 mod setup;
 mod steps;
@@ -13,6 +14,7 @@ mod tally;
 mod tidy;
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -55,6 +57,10 @@ environment:
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    let mut raw = env::args_os().skip(1);
+    if raw.next().is_some_and(|word| word == lanes::RUN_LATER) {
+        return run_later(raw.collect());
+    }
     let arguments: Vec<String> =
         env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -79,6 +85,18 @@ fn main() -> ExitCode {
             eprintln!("xtask: cannot make sense of `{}`\n\n{USAGE}", unknown.join(" "));
             ExitCode::from(EXIT_USAGE)
         }
+    }
+}
+
+/// cargo's side of [`lanes`]: a directory, then the program with its words.
+fn run_later(mut words: Vec<OsString>) -> ExitCode {
+    if words.is_empty() {
+        return verdict(Err("run-later is for cargo: it takes a directory and a program".into()));
+    }
+    let directory = PathBuf::from(words.remove(0));
+    match lanes::run_later(&directory, words) {
+        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        Err(error) => verdict(Err(error)),
     }
 }
 

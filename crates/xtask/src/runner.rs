@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::lanes;
 use crate::steps::{self, Cargo, Step, Work};
 use crate::tally::{Scanner, Tally};
 
@@ -104,8 +105,10 @@ fn count(
     announced: &mut Vec<String>,
 ) -> Result<(), String> {
     let skips = skips_file(root)?;
+    let filed = filing_directory(root)?;
+    let (name, value) = lanes::filing(&filed, &steps::host_triple()?)?;
     let mut command = cargo.command();
-    command.current_dir(root).env("MEGAPIPE_SKIPS", &skips);
+    command.current_dir(root).env("MEGAPIPE_SKIPS", &skips).env(name, value);
     // Errors and cargo's progress go to the terminal directly; only the summaries are ours.
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start cargo: {error}"))?;
@@ -122,11 +125,17 @@ fn count(
             Err(RecvTimeoutError::Timeout) => break true,
         }
     };
+    let ended = status.success().then(|| lanes::run(&filed)).transpose()?;
+    let failed = ended.is_some_and(|ended| ended.failed > 0);
+    *tally += ended.unwrap_or_default();
     let before = announced.len();
     announced.extend(announcements(&read(&skips)?));
     tally.announce_skipped((announced.len() - before) as u64);
     if !status.success() {
         return Err(format!("cargo ended with {status}"));
+    }
+    if failed {
+        return Err("not all test programs passed".to_string());
     }
     if lingering {
         return Err("a test left a process behind that still holds its output; find it with \
@@ -166,6 +175,17 @@ fn skips_file(root: &Path) -> Result<PathBuf, String> {
     let made = path.parent().map_or(Ok(()), fs::create_dir_all);
     made.and_then(|()| fs::write(&path, ""))
         .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    Ok(path)
+}
+
+/// An empty directory for the test programs of one step.
+fn filing_directory(root: &Path) -> Result<PathBuf, String> {
+    let path = root.join(steps::target_dir()).join("xtask-tests");
+    let failed = |error| format!("cannot empty {}: {error}", path.display());
+    match fs::remove_dir_all(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => fs::create_dir_all(&path).map_err(failed)?,
+    }
     Ok(path)
 }
 

@@ -243,7 +243,7 @@ pub(crate) fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
 }
 
-fn host_triple() -> Result<String, String> {
+pub(crate) fn host_triple() -> Result<String, String> {
     let output = Command::new("rustc").arg("-vV").output();
     let output =
         output.map_err(|error| format!("cannot run `rustc -vV`: {error}; is it there?"))?;

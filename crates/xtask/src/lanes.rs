@@ -1,0 +1,216 @@
+//! Test programs side by side. cargo runs them one after the other, although most of their time is
+//! waiting; here cargo only says what it would run, through its setting for a runner, and the
+//! programs then share as many lanes as there are CPUs.
+
+use std::collections::VecDeque;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
+
+use crate::tally::{Scanner, Tally};
+
+/// The command of ours that stands in cargo's setting.
+pub(crate) const RUN_LATER: &str = "run-later";
+
+/// A program that cargo would have run, as it would have.
+#[derive(Debug, PartialEq, Eq)]
+struct Job {
+    directory: PathBuf,
+    words: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+}
+
+/// The environment that makes cargo file its test programs in `directory` instead of running them.
+pub(crate) fn filing(directory: &Path, host: &str) -> Result<(String, OsString), String> {
+    let program = env::current_exe().map_err(|error| format!("where is xtask? {error}"))?;
+    let name = format!("CARGO_TARGET_{}_RUNNER", host.replace('-', "_").to_uppercase());
+    // cargo splits the setting at spaces.
+    let mut value = program.into_os_string();
+    if value.as_bytes().contains(&b' ') || directory.as_os_str().as_bytes().contains(&b' ') {
+        return Err("the path of the checkout has a space, which cargo's setting for a runner \
+                    cannot express; move it"
+            .to_string());
+    }
+    value.push(format!(" {RUN_LATER} "));
+    value.push(directory);
+    Ok((name, value))
+}
+
+/// What cargo calls for each program: files it, or runs it if cargo will not keep it (the programs
+/// of documentation tests, which exist for this call only).
+pub(crate) fn run_later(directory: &Path, words: Vec<OsString>) -> Result<i32, String> {
+    let program = words.first().ok_or("run-later needs a program")?;
+    let kept = Path::new(program).parent().is_some_and(|parent| parent.ends_with("deps"));
+    if !kept {
+        let status = Command::new(program).args(&words[1..]).status();
+        let status = status.map_err(|error| format!("cannot run {program:?}: {error}"))?;
+        return Ok(status.code().unwrap_or(1));
+    }
+    let here = env::current_dir().map_err(|error| format!("where is this? {error}"))?;
+    // A test that calls cargo must not have its programs filed.
+    let environment = env::vars_os().filter(|(name, _)| !name.as_bytes().ends_with(b"_RUNNER"));
+    let job = Job { directory: here, words, environment: environment.collect() };
+    let failed = |error: io::Error| format!("cannot file a test program: {error}");
+    let number = fs::read_dir(directory).map_err(failed)?.count();
+    fs::write(directory.join(format!("{number:04}")), job.encode()).map_err(failed)?;
+    Ok(0)
+}
+
+/// Runs what was filed in `directory`, in as many lanes as there are CPUs, and shows the output of
+/// each program when it ends.
+pub(crate) fn run(directory: &Path) -> Result<Tally, String> {
+    let queue = Mutex::new(jobs(directory)?);
+    let lanes = thread::available_parallelism().map_or(1, usize::from);
+    let outcomes = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(|| lane(&queue))).collect();
+        lanes.into_iter().map(|lane| lane.join()).collect::<Vec<_>>()
+    });
+    let mut total = Tally::default();
+    let mut failures = Vec::new();
+    for outcome in outcomes {
+        let (tally, failed) = outcome.map_err(|_| "a lane of tests panicked".to_string())?;
+        total += tally;
+        failures.extend(failed);
+    }
+    if failures.is_empty() {
+        return Ok(total);
+    }
+    // The summary must not say that nothing failed when a program crashed.
+    total.failed = total.failed.max(failures.len() as u64);
+    failures.sort();
+    println!("these test programs failed:");
+    failures.iter().for_each(|failure| println!("  {failure}"));
+    Ok(total)
+}
+
+fn jobs(directory: &Path) -> Result<VecDeque<Job>, String> {
+    let failed = |error: io::Error| format!("cannot read {}: {error}", directory.display());
+    let entries = fs::read_dir(directory).map_err(failed)?;
+    let mut files: Vec<PathBuf> =
+        entries.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>().map_err(failed)?;
+    files.sort();
+    let decode = |file: &PathBuf| {
+        let bytes = fs::read(file).map_err(failed)?;
+        Job::decode(&bytes).ok_or_else(|| format!("{} is cut off", file.display()))
+    };
+    files.iter().map(decode).collect()
+}
+
+/// One lane: programs from the queue until it is empty. Gives what they counted and which failed.
+fn lane(queue: &Mutex<VecDeque<Job>>) -> (Tally, Vec<String>) {
+    let (mut total, mut failures) = (Tally::default(), Vec::new());
+    let next = || queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop_front();
+    while let Some(job) = next() {
+        let (tally, failure) = job.run();
+        total += tally;
+        failures.extend(failure);
+    }
+    (total, failures)
+}
+
+impl Job {
+    fn run(&self) -> (Tally, Option<String>) {
+        let name = self.words.join(OsStr::new(" ")).to_string_lossy().into_owned();
+        let began = Instant::now();
+        let output = Command::new(&self.words[0])
+            .args(&self.words[1..])
+            .current_dir(&self.directory)
+            .env_clear()
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .output();
+        let output = match output {
+            Ok(output) => output,
+            Err(error) => return (Tally::default(), Some(format!("{name}: {error}"))),
+        };
+        let mut tally = Tally::default();
+        Scanner::default().feed(&output.stdout, |found| tally += found);
+        let seconds = began.elapsed().as_secs_f64();
+        // Whole programs at a time, or two lanes would share lines.
+        let mut out = io::stdout().lock();
+        let _ = writeln!(out, "     Ran {name} in {seconds:.1} s");
+        let _ = out.write_all(&output.stdout).and_then(|()| out.write_all(&output.stderr));
+        let failure = (!output.status.success()).then(|| format!("{name}: {}", output.status));
+        (tally, failure)
+    }
+
+    /// Directory, number of words, words, variables: each ended by a zero byte, which none of them
+    /// can contain.
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut add = |part: &OsStr| {
+            bytes.extend_from_slice(part.as_bytes());
+            bytes.push(0);
+        };
+        add(self.directory.as_os_str());
+        add(OsStr::new(&self.words.len().to_string()));
+        self.words.iter().for_each(|word| add(word));
+        for (name, value) in &self.environment {
+            add(name);
+            add(value);
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Job> {
+        let text = bytes.strip_suffix(&[0])?;
+        let mut parts = text.split(|byte| *byte == 0).map(|part| OsString::from_vec(part.to_vec()));
+        let directory = PathBuf::from(parts.next()?);
+        let count: usize = parts.next()?.to_str()?.parse().ok()?;
+        let words: Vec<_> = parts.by_ref().take(count).collect();
+        let mut environment = Vec::new();
+        while let Some(name) = parts.next() {
+            environment.push((name, parts.next()?));
+        }
+        (words.len() == count && count > 0).then_some(Job { directory, words, environment })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(script: &str) -> Job {
+        let words = ["/bin/sh", "-c", script].map(OsString::from).to_vec();
+        let environment = vec![("COLOUR".into(), "".into()), ("PATH".into(), "/bin".into())];
+        Job { directory: "/".into(), words, environment }
+    }
+
+    #[test]
+    fn a_job_is_read_as_it_was_written() {
+        let written = job("two  spaces\nand a line");
+        assert_eq!(Job::decode(&written.encode()), Some(written));
+        let bytes = job("x").encode();
+        assert_eq!(Job::decode(&bytes[..10]), None);
+        assert_eq!(Job::decode(b""), None);
+    }
+
+    #[test]
+    fn what_was_filed_runs_and_a_crash_counts_as_a_failure() {
+        let directory = tempfile::tempdir().unwrap();
+        let summary = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured";
+        let good = job(&format!("test $(pwd) = / && echo '{summary}'"));
+        fs::write(directory.path().join("0000"), good.encode()).unwrap();
+        assert_eq!(run(directory.path()), Ok(Tally { passed: 3, failed: 0, skipped: 0 }));
+        fs::write(directory.path().join("0001"), job("kill -9 $$").encode()).unwrap();
+        assert_eq!(run(directory.path()), Ok(Tally { passed: 3, failed: 1, skipped: 0 }));
+    }
+
+    #[test]
+    fn programs_that_cargo_keeps_are_filed_and_others_run_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = vec!["/nowhere/target/debug/deps/some-test".into(), "--skip".into()];
+        assert_eq!(run_later(directory.path(), kept), Ok(0));
+        assert_eq!(jobs(directory.path()).unwrap()[0].words.len(), 2);
+        let passing = vec!["/bin/sh".into(), "-c".into(), "exit 7".into()];
+        assert_eq!(run_later(directory.path(), passing), Ok(7));
+        assert_eq!(jobs(directory.path()).unwrap().len(), 1);
+    }
+}
