@@ -1,6 +1,6 @@
 //! IPv4 (RFC 791) and IPv6 (RFC 8200) headers.
 
-use super::{WireError, checksum};
+use super::{WireError, checksum, read_u16};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The number of ICMP for IPv4 among protocols.
@@ -161,13 +161,8 @@ pub(super) fn ipv6_octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-#[inline]
-fn read_u16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-/// Gives the header with its length. If the packet is not `whole`, as inside of an ICMP message, its
-/// checksum and its length may be anything.
+/// Gives the header with its length. If the packet is not `whole`, as inside of an ICMP message,
+/// its checksum and its length may be anything.
 #[inline]
 fn parse_ipv4(packet: &[u8], whole: bool) -> Result<(IpHeader, usize), WireError> {
     const MORE_FRAGMENTS_OR_OFFSET: u16 = 0x3fff;
@@ -234,6 +229,20 @@ fn parse_ipv6(packet: &[u8]) -> Result<(IpHeader, &[u8]), WireError> {
     let (protocol, payload) = skip_extension_headers(header.protocol, payload)?;
     header.protocol = protocol;
     Ok((header, payload))
+}
+
+/// Reads the header of a packet that may be cut off anywhere and whose checksum may be wrong; gives
+/// it with what is there of the payload.
+pub(super) fn parse_quoted(packet: &[u8]) -> Result<(IpHeader, &[u8]), WireError> {
+    match packet.first().map(|first| first >> 4) {
+        Some(4) => {
+            let (header, payload) = parse_ipv4(packet, false)?;
+            Ok((header, &packet[payload..]))
+        }
+        Some(6) => parse_ipv6_fixed(packet),
+        Some(_) => Err(WireError::Malformed("version")),
+        None => Err(WireError::Truncated),
+    }
 }
 
 fn parse_ipv6_fixed(packet: &[u8]) -> Result<(IpHeader, &[u8]), WireError> {

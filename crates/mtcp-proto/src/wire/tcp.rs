@@ -1,6 +1,6 @@
 //! TCP headers and their options (RFC 9293, section 3.1; RFC 7323; RFC 2018; RFC 3168).
 
-use super::WireError;
+use super::{WireError, read_u32};
 use crate::sequence::Sequence;
 
 /// The shortest header, without options.
@@ -190,11 +190,6 @@ impl TcpHeader {
 }
 
 #[inline]
-fn read_u32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-#[inline]
 fn read_timestamps(value: &[u8; 8]) -> Timestamps {
     Timestamps { value: read_u32(value, 0), echo: read_u32(value, 4) }
 }
@@ -260,6 +255,7 @@ impl Options {
         if !rest.is_empty() || !(1..=self.sack.len()).contains(&blocks.len()) {
             return None;
         }
+        self.sack = Default::default();
         for (place, block) in self.sack.iter_mut().zip(blocks) {
             *place = SackBlock {
                 start: Sequence(read_u32(block, 0)),
