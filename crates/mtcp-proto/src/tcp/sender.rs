@@ -7,10 +7,15 @@ use super::congestion::CongestionControl;
 use super::connection::{Birth, Connection, Context};
 use super::rtt::RoundTrip;
 use super::scoreboard::Scoreboard;
+use super::timers::NEVER;
 use crate::memory::Ring;
 use crate::sequence::Sequence;
 use crate::stack::{Config, Error};
 use crate::time::Instant;
+use std::time::Duration;
+
+/// How long an application waits for memory before it may try again.
+const MEMORY_RETRY: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(super) struct Sender {
@@ -203,7 +208,8 @@ impl Connection {
     pub(super) fn has_room_to_send(&self) -> bool {
         let limit = self.options.send_buffer_bytes;
         let free = limit.saturating_sub(self.send.ring.len() as u32);
-        free >= self.options.send_low_water_bytes.clamp(1, limit.max(1))
+        let starved = self.timers.memory != NEVER;
+        !starved && free >= self.options.send_low_water_bytes.clamp(1, limit.max(1))
     }
 
     /// Takes data of the application. Before the connection is established they wait, and go out
@@ -233,6 +239,10 @@ impl Connection {
         let limit = self.options.send_buffer_bytes as usize;
         let taken = self.send.ring.push(context.pool, data, limit);
         if taken == 0 {
+            if self.send.ring.len() < limit {
+                // Others hold the memory, and do not tell when they give it back.
+                self.timers.memory = context.now + MEMORY_RETRY;
+            }
             return Err(Error::WouldBlock);
         }
         self.watch_window(context);
