@@ -179,6 +179,10 @@ impl Stack {
                 if let Some(kept) = cookies::check(key, &segment.flow, now, &segment.header) {
                     return self.take_cookie(listener, segment, &kept);
                 }
+                // Perhaps it has overtaken the one that brings the cookie back: a reset would end
+                // a connection that its peer believes to be established.
+                self.shared.counters.drop_bad_ack += 1;
+                return;
             }
             _ => {}
         }
