@@ -53,6 +53,7 @@ impl Connection {
         match self.state {
             State::Closed => {}
             State::SynSent => self.fail(Error::Aborted, false, context),
+            State::TimeWait => self.receive.ring.release(context.pool),
             _ if self.options.linger_reset || unread => self.fail(Error::Aborted, true, context),
             _ => {
                 self.stop_sending(context);

@@ -258,6 +258,7 @@ impl Connection {
         self.send.start(self.options.congestion, segments);
         self.timers.stop();
         self.alive.progress_at = context.now;
+        self.alive.heard(context.now);
         self.state = if self.send.fin { State::FinWait1 } else { State::Established };
         if self.passive {
             context.counters.connections_accepted += 1;
@@ -265,5 +266,6 @@ impl Connection {
             context.counters.connections_opened += 1;
         }
         self.arm_keepalive(context);
+        self.watch_window(context);
     }
 }

@@ -161,6 +161,10 @@ impl Connection {
             return (window > 0).then_some(Fresh { bytes: 0, fin: true });
         }
         let full = u32::from(send.full);
+        if send.scoreboard.lost_bytes() > 0 {
+            // What is lost goes first.
+            return None;
+        }
         let in_flight = send.scoreboard.in_flight();
         let congestion = send.congestion.window().saturating_sub(in_flight);
         if congestion < full.min(unsent) && in_flight > 0 {
