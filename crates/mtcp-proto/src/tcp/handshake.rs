@@ -116,7 +116,7 @@ impl Connection {
     }
 
     /// The SYN or SYN-ACK.
-    pub(super) fn syn_header(&mut self, context: &Context<'_>) -> TcpHeader {
+    pub(crate) fn syn_header(&mut self, context: &Context<'_>) -> TcpHeader {
         let answers = self.state == State::SynReceived;
         let config = context.config;
         let scaling = config.window_scaling && (!answers || self.send.scale_agreed);

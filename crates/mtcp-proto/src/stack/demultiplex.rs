@@ -1,0 +1,212 @@
+//! Whom a packet is for. Each is parsed once and hashed once.
+
+use super::flow::{self, Flow};
+use super::lifecycle::IN_TIME_WAIT;
+use super::replies;
+use super::table::Stage;
+use super::time_wait::Verdict;
+use super::types::Checksum;
+use super::{Stack, cookies};
+use crate::wire::WireError;
+use crate::wire::checksum;
+use crate::wire::ip::{Ecn, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
+use crate::wire::tcp::{Flags, TcpHeader};
+use std::net::IpAddr;
+
+/// A segment with all that is known about it.
+pub(super) struct Segment<'a> {
+    pub(super) flow: Flow,
+    pub(super) hash: u64,
+    pub(super) header: TcpHeader,
+    pub(super) ecn: Ecn,
+    pub(super) data: &'a [u8],
+}
+
+/// Where a flow leads.
+pub(super) enum Found {
+    Connection(u32),
+    TimeWait(u32),
+}
+
+impl Stack {
+    pub(super) fn take_packet(&mut self, packet: &[u8], checksum: Checksum) {
+        self.shared.counters.packets_received += 1;
+        let (ip, payload) = match IpHeader::parse(packet) {
+            Ok(parts) => parts,
+            Err(error) => return self.count_malformed(error),
+        };
+        match ip.protocol {
+            PROTOCOL_TCP => self.take_segment(&ip, payload, checksum),
+            PROTOCOL_ICMP | PROTOCOL_ICMPV6 => self.take_icmp(&ip, payload),
+            _ => self.shared.counters.drop_unsupported += 1,
+        }
+    }
+
+    pub(super) fn count_malformed(&mut self, error: WireError) {
+        let counters = &mut self.shared.counters;
+        match error {
+            WireError::Checksum => counters.drop_checksum += 1,
+            WireError::Unsupported(_) => counters.drop_unsupported += 1,
+            _ => counters.drop_malformed += 1,
+        }
+    }
+
+    fn take_segment(&mut self, ip: &IpHeader, payload: &[u8], checksum: Checksum) {
+        if checksum == Checksum::Unverified
+            && !checksum::verify_tcp(ip.source, ip.destination, payload)
+        {
+            self.shared.counters.drop_checksum += 1;
+            return;
+        }
+        let (header, data) = match TcpHeader::parse(payload) {
+            Ok(parts) => parts,
+            Err(error) => return self.count_malformed(error),
+        };
+        if is_mapped(ip.source) || is_mapped(ip.destination) {
+            self.shared.counters.drop_malformed += 1;
+            return;
+        }
+        let remote = (ip.source, header.source_port);
+        let flow = Flow::new((ip.destination, header.destination_port), remote);
+        let hash = flow.hash(self.keys.flow);
+        if !self.is_mine(hash) {
+            self.shared.counters.drop_other_core += 1;
+            return;
+        }
+        let segment = Segment { flow, hash, header, ecn: ip.ecn, data };
+        match self.find(&flow, hash) {
+            Some(Found::Connection(index)) => self.segment_for_connection(index, &segment),
+            Some(Found::TimeWait(record)) => self.segment_in_time_wait(record, &segment),
+            None => self.segment_for_none(ip, &segment),
+        }
+    }
+
+    /// Whether this core owns the flow with this hash.
+    pub(super) fn is_mine(&self, hash: u64) -> bool {
+        let steering = self.shared.config.steering;
+        steering.cores == 1 || flow::owner(hash, steering.cores) == steering.core
+    }
+
+    pub(super) fn find(&self, flow: &Flow, hash: u64) -> Option<Found> {
+        let found = self.flows.find(hash, |index| {
+            let entered = if index & IN_TIME_WAIT == 0 {
+                self.table.connection(index).map(|entry| &entry.flow)
+            } else {
+                self.time_wait.get(index & !IN_TIME_WAIT).map(|record| &record.flow)
+            };
+            entered == Some(flow)
+        })?;
+        Some(if found & IN_TIME_WAIT == 0 {
+            Found::Connection(found)
+        } else {
+            Found::TimeWait(found & !IN_TIME_WAIT)
+        })
+    }
+
+    pub(super) fn segment_for_connection(&mut self, index: u32, segment: &Segment<'_>) {
+        let Some(entry) = self.table.connection_mut(index) else { return };
+        if let Stage::HalfOpen(listener) = entry.stage
+            && self.must_wait(listener, &segment.header)
+        {
+            self.shared.counters.drop_backlog += 1;
+            return;
+        }
+        let Some(entry) = self.table.connection_mut(index) else { return };
+        let context = &mut self.shared.context();
+        entry.connection.input(&segment.header, segment.ecn, segment.data, context);
+        self.settle(index);
+    }
+
+    /// Whether the segment would establish a connection for which a listener has no room. It counts
+    /// as lost: our SYN-ACK is repeated, and so will be this.
+    fn must_wait(&self, listener: u32, header: &TcpHeader) -> bool {
+        let establishes = header.flags.contains(Flags::ACK) && !header.flags.contains(Flags::RST);
+        let listening = self.table.listening(listener);
+        establishes && listening.is_some_and(|found| found.listener.is_full())
+    }
+
+    fn segment_in_time_wait(&mut self, record: u32, segment: &Segment<'_>) {
+        let Some(found) = self.time_wait.get(record) else { return };
+        match found.judge(&segment.header, segment.data.len() as u32) {
+            Verdict::Ignore => {}
+            Verdict::Replace(least) => {
+                let local = segment.flow.local();
+                let listener = self.listeners.find((local.ip(), local.port()));
+                if let Some(listener) = listener {
+                    self.forget_time_wait(record);
+                    self.shared.counters.time_wait_reused += 1;
+                    self.take_syn(listener, segment, Some(least));
+                } else {
+                    self.acknowledge_in_time_wait(record, segment);
+                }
+            }
+            Verdict::Restart => {
+                let reply = found.acknowledgement(self.shared.now);
+                self.time_wait.restart(record, self.shared.now);
+                self.replies.push(segment.flow, reply);
+            }
+            Verdict::Acknowledge => self.acknowledge_in_time_wait(record, segment),
+        }
+    }
+
+    fn acknowledge_in_time_wait(&mut self, record: u32, segment: &Segment<'_>) {
+        let Some(found) = self.time_wait.get(record) else { return };
+        if self.shared.challenge_budget > 0 {
+            self.shared.challenge_budget -= 1;
+            self.shared.counters.challenge_acks_sent += 1;
+            self.replies.push(segment.flow, found.acknowledgement(self.shared.now));
+        }
+    }
+
+    fn segment_for_none(&mut self, ip: &IpHeader, segment: &Segment<'_>) {
+        if !self.is_own(ip.destination) {
+            self.shared.counters.drop_not_ours += 1;
+            return;
+        }
+        let flags = segment.header.flags;
+        let senseless = flags.contains(Flags::SYN.with(Flags::FIN));
+        if !can_be_source(ip) || segment.header.source_port == 0 || senseless {
+            self.shared.counters.drop_malformed += 1;
+            return;
+        }
+        let local = (ip.destination, segment.header.destination_port);
+        let listener = self.listeners.find(local);
+        let opening = Flags(flags.0 & (Flags::SYN.0 | Flags::ACK.0 | Flags::RST.0));
+        match (listener, opening) {
+            (Some(listener), Flags::SYN) => return self.take_syn(listener, segment, None),
+            (Some(listener), Flags::ACK) if self.cookies_are_out() => {
+                let (key, now) = (self.keys.cookie, self.shared.now);
+                if let Some(kept) = cookies::check(key, &segment.flow, now, &segment.header) {
+                    return self.take_cookie(listener, segment, &kept);
+                }
+                // Perhaps it has overtaken the one that brings the cookie back: a reset would end
+                // a connection that its peer believes to be established.
+                self.shared.counters.drop_bad_ack += 1;
+                return;
+            }
+            _ => {}
+        }
+        if let Some(reply) =
+            replies::reset(&segment.flow, &segment.header, segment.data.len() as u32)
+        {
+            self.replies.push(segment.flow, reply);
+        }
+    }
+
+    /// Whether an address is one of the stack's.
+    pub(super) fn is_own(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address)
+    }
+}
+
+/// Whether a packet can come from whom it says, and can be answered (RFC 1122, section 3.2.1.3; RFC
+/// 9293, section 3.9.2.3).
+pub(super) fn can_be_source(ip: &IpHeader) -> bool {
+    let source = ip.source;
+    let broadcast = matches!(source, IpAddr::V4(address) if address.is_broadcast());
+    !(source.is_unspecified() || source.is_multicast() || broadcast || source == ip.destination)
+}
+
+fn is_mapped(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
+}

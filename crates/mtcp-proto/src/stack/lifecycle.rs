@@ -1,0 +1,214 @@
+//! What follows from a change of a connection: events, timers, turns, its next owner, its end.
+
+use super::Stack;
+use super::table::Stage;
+use super::types::Readiness;
+use crate::tcp::State;
+use crate::tcp::connection::Remains;
+
+/// Marks the indices of the flow table that lead to TIME_WAIT.
+pub(super) const IN_TIME_WAIT: u32 = 1 << 31;
+
+impl Stack {
+    /// Draws the consequences of whatever has happened to a connection. To be called after each
+    /// call of it that may change it.
+    pub(super) fn settle(&mut self, index: u32) {
+        let Some(entry) = self.table.connection(index) else { return };
+        let state = entry.connection.state();
+        let over = matches!(state, State::Closed | State::TimeWait);
+        if over && self.has_ended(index, state) {
+            return;
+        }
+        let Some(mut entry) = self.table.connection_mut(index) else { return };
+        if matches!(entry.stage, Stage::HalfOpen(_) | Stage::Deferred(..)) {
+            self.change_owner(index, state);
+            match self.table.connection_mut(index) {
+                Some(same) => entry = same,
+                None => return,
+            }
+        }
+        let connection = &entry.connection;
+        if entry.stage == Stage::Held
+            && entry.notice.update(connection.readiness(), connection.arrivals())
+        {
+            self.events.queue(index);
+        }
+        self.transmit.set(index, &mut entry.listed, connection.wants_output());
+        let deadline = if entry.attached { connection.deadline() } else { None };
+        let deadline = match entry.stage {
+            Stage::Deferred(_, until) => Some(deadline.map_or(until, |at| at.min(until))),
+            _ => deadline,
+        };
+        match deadline {
+            Some(at) => self.wheel.arm(index, at),
+            None => self.wheel.disarm(index),
+        }
+    }
+
+    /// Takes a connection that is over from its flow; true if nothing of it remains in the table.
+    fn has_ended(&mut self, index: u32, state: State) -> bool {
+        let Some(entry) = self.table.connection_mut(index) else { return true };
+        if entry.attached {
+            let remains = entry.connection.remains();
+            if state == State::TimeWait && remains.is_none() {
+                return false;
+            }
+            entry.attached = false;
+            let (hash, flow) = (entry.hash, entry.flow);
+            self.flows.remove(hash, index);
+            if let Some(remains) = remains {
+                self.enter_time_wait(flow, hash, &remains);
+            }
+        }
+        let Some(entry) = self.table.connection(index) else { return true };
+        match entry.stage {
+            Stage::Held => false,
+            _ if entry.connection.wants_output().is_some() => {
+                self.set_stage(index, Stage::Orphan);
+                false
+            }
+            _ => {
+                self.remove(index);
+                true
+            }
+        }
+    }
+
+    fn enter_time_wait(&mut self, flow: super::flow::Flow, hash: u64, remains: &Remains) {
+        if let Some(oldest) = self.time_wait.surplus() {
+            self.forget_time_wait(oldest);
+        }
+        if let Some(record) = self.time_wait.insert(flow, remains, self.shared.now) {
+            self.flows.insert(hash, record | IN_TIME_WAIT);
+        }
+    }
+
+    pub(super) fn forget_time_wait(&mut self, record: u32) {
+        if let Some(gone) = self.time_wait.remove(record) {
+            self.flows.remove(gone.flow.hash(self.keys.flow), record | IN_TIME_WAIT);
+        }
+    }
+
+    /// Moves a listener's connection on when it is established, has data, or has waited enough.
+    fn change_owner(&mut self, index: u32, state: State) {
+        let Some(entry) = self.table.connection(index) else { return };
+        match entry.stage {
+            Stage::HalfOpen(listener) if state != State::SynReceived => {
+                let defer = self
+                    .table
+                    .listening(listener)
+                    .and_then(|listening| listening.listener.options.defer_accept);
+                let silent = !entry.connection.readiness().contains(Readiness::READABLE);
+                match defer.filter(|_| silent) {
+                    Some(wait) => {
+                        self.set_stage(index, Stage::Deferred(listener, self.shared.now + wait));
+                    }
+                    None => self.offer(index, listener),
+                }
+            }
+            Stage::Deferred(listener, until)
+                if until <= self.shared.now
+                    || entry.connection.readiness().contains(Readiness::READABLE) =>
+            {
+                self.offer(index, listener);
+            }
+            _ => {}
+        }
+    }
+
+    /// Puts a connection into the accept queue, and tells of it.
+    fn offer(&mut self, index: u32, listener: u32) {
+        self.set_stage(index, Stage::Waiting(listener));
+        if let Some(listening) = self.table.listening_mut(listener) {
+            listening.listener.arrivals = listening.listener.arrivals.wrapping_add(1);
+        }
+        self.notice_listener(listener);
+    }
+
+    pub(super) fn notice_listener(&mut self, index: u32) {
+        if let Some(listening) = self.table.listening_mut(index) {
+            let (readiness, arrivals) = (listening.readiness(), listening.listener.arrivals);
+            if listening.notice.update(readiness, arrivals) {
+                self.events.queue(index);
+            }
+        }
+    }
+
+    pub(super) fn set_stage(&mut self, index: u32, stage: Stage) {
+        let Some(entry) = self.table.connection(index) else { return };
+        let before = entry.stage;
+        if before == stage {
+            return;
+        }
+        self.table.set_stage(index, stage);
+        self.left(before);
+    }
+
+    /// Counts a connection out of what it has left.
+    fn left(&mut self, stage: Stage) {
+        match stage {
+            Stage::HalfOpen(_) => self.half_open -= 1,
+            Stage::Waiting(listener) => self.notice_listener(listener),
+            _ => {}
+        }
+    }
+
+    /// Forgets a connection with all that belongs to it.
+    pub(super) fn remove(&mut self, index: u32) {
+        let Some(entry) = self.table.connection_mut(index) else { return };
+        entry.connection.release(&mut self.shared.pool);
+        self.transmit.set(index, &mut entry.listed, None);
+        let stage = entry.stage;
+        if entry.attached {
+            self.flows.remove(entry.hash, index);
+        }
+        self.wheel.disarm(index);
+        self.events.forget(index);
+        self.table.delist(index, stage);
+        self.table.remove(index);
+        self.left(stage);
+    }
+
+    /// Makes room for one more socket, if need be at the cost of a connection whose application has
+    /// gone. False if there is none.
+    pub(super) fn make_room(&mut self) -> bool {
+        if !self.table.is_full() {
+            return true;
+        }
+        let expendable = self.table.expendable();
+        if let Some(index) = expendable {
+            self.remove(index);
+        }
+        expendable.is_some()
+    }
+
+    /// Gives up a listener with all its connections.
+    pub(super) fn remove_listener(&mut self, index: u32) {
+        let Some(listening) = self.table.listening(index) else { return };
+        let listener = &listening.listener;
+        let mut connections = Vec::new();
+        for list in [&listener.half_open, &listener.deferred, &listener.waiting] {
+            let mut next = list.first();
+            while let Some(connection) = next {
+                connections.push(connection);
+                next = self.table.belonging.next(connection);
+            }
+        }
+        let local = listener.local;
+        for connection in connections {
+            self.set_stage(connection, Stage::Orphan);
+            self.abort_at(connection);
+        }
+        self.listeners.remove(local);
+        self.events.forget(index);
+        self.table.remove(index);
+    }
+
+    /// Resets a connection, whosever it is.
+    pub(super) fn abort_at(&mut self, index: u32) {
+        if let Some(entry) = self.table.connection_mut(index) {
+            entry.connection.abort(super::Error::Aborted, &mut self.shared.context());
+        }
+        self.settle(index);
+    }
+}

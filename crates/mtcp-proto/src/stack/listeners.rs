@@ -1,0 +1,111 @@
+//! Who listens where, and the connections that a listener has under way.
+
+use super::config::ListenOptions;
+use super::lists::List;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// One listener. The lists hold indices of connections; their links are the table's.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) local: SocketAddr,
+    pub(super) options: ListenOptions,
+    /// In SYN-RECEIVED.
+    pub(super) half_open: List,
+    /// Established and without data, while acceptance is deferred.
+    pub(super) deferred: List,
+    /// Can be accepted.
+    pub(super) waiting: List,
+    /// Counts up with each connection that can be accepted.
+    pub(super) arrivals: u32,
+}
+
+impl Listener {
+    pub(super) fn new(local: SocketAddr, options: &ListenOptions) -> Listener {
+        Listener {
+            local,
+            options: *options,
+            half_open: List::default(),
+            deferred: List::default(),
+            waiting: List::default(),
+            arrivals: 0,
+        }
+    }
+
+    /// Whether the backlog takes no further established connection.
+    pub(super) const fn is_full(&self) -> bool {
+        self.waiting.len() + self.deferred.len() >= self.options.backlog
+    }
+}
+
+/// The listeners by their ports and addresses; an unspecified address is that of all.
+#[derive(Debug, Default)]
+pub(super) struct Listeners(BTreeMap<(u16, IpAddr), u32>);
+
+impl Listeners {
+    /// False if the very address has a listener already. A listener on all addresses and one on a
+    /// single address may stand side by side; the closer one is found.
+    pub(super) fn insert(&mut self, local: SocketAddr, index: u32) -> bool {
+        let key = (local.port(), local.ip());
+        if self.0.contains_key(&key) {
+            return false;
+        }
+        self.0.insert(key, index);
+        true
+    }
+
+    pub(super) fn contains(&self, local: SocketAddr) -> bool {
+        self.0.contains_key(&(local.port(), local.ip()))
+    }
+
+    pub(super) fn remove(&mut self, local: SocketAddr) {
+        self.0.remove(&(local.port(), local.ip()));
+    }
+
+    /// The listener for a SYN to this address.
+    pub(super) fn find(&self, local: (IpAddr, u16)) -> Option<u32> {
+        let (address, port) = local;
+        let all: IpAddr = match address {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        self.0.get(&(port, address)).or_else(|| self.0.get(&(port, all))).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_closest_listener_of_the_family_is_found() {
+        let mut listeners = Listeners::default();
+        assert!(listeners.insert(end("0.0.0.0:80"), 1));
+        assert!(listeners.insert(end("10.0.0.1:80"), 2));
+        assert!(listeners.insert(end("[::]:80"), 3));
+        assert!(!listeners.insert(end("10.0.0.1:80"), 4));
+        let find = |text: &str| listeners.find((end(text).ip(), end(text).port()));
+        assert_eq!(find("10.0.0.1:80"), Some(2));
+        assert_eq!(find("10.0.0.2:80"), Some(1));
+        assert_eq!(find("[fd00::1]:80"), Some(3));
+        assert_eq!(find("10.0.0.1:81"), None);
+        listeners.remove(end("10.0.0.1:80"));
+        assert_eq!(listeners.find(([10, 0, 0, 1].into(), 80)), Some(1));
+        assert!(listeners.contains(end("[::]:80")) && !listeners.contains(end("10.0.0.1:80")));
+    }
+
+    #[test]
+    fn deferred_connections_count_for_the_backlog() {
+        let options = ListenOptions { backlog: 2, ..ListenOptions::default() };
+        let mut listener = Listener::new(end("0.0.0.0:80"), &options);
+        let mut links = super::super::lists::Links::default();
+        links.push_back(&mut listener.waiting, 1);
+        assert!(!listener.is_full());
+        links.push_back(&mut listener.deferred, 2);
+        assert!(listener.is_full());
+    }
+}

@@ -1,0 +1,266 @@
+//! How connections begin: by a SYN, by a cookie that comes back, by an application.
+
+use super::demultiplex::{Found, Segment};
+use super::events::Notice;
+use super::flow::Flow;
+use super::listeners::Listener;
+use super::table::{Entry, Listening, Slot, Stage};
+use super::{Error, ListenOptions, Options, SocketId, Stack, SynCookies, cookies};
+use crate::sequence::Sequence;
+use crate::tcp::connection::{Birth, Connection, Remembered};
+use crate::wire::tcp::Flags;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+/// How long after the last cookie one may come back: two of their minutes.
+const COOKIES_LAST: Duration = Duration::from_secs(128);
+/// What a peer takes that does not say (RFC 9293, section 3.7.1).
+const DEFAULT_SEGMENT: u16 = 536;
+
+impl Stack {
+    pub(super) fn start_listening(
+        &mut self,
+        local: SocketAddr,
+        options: &ListenOptions,
+    ) -> Result<SocketId, Error> {
+        super::limits::check_listen_options(options)?;
+        if !local.ip().is_unspecified() && !self.is_own(local.ip()) || local.port() == 0 {
+            return Err(Error::AddressNotAvailable);
+        }
+        if self.listeners.contains(local) {
+            return Err(Error::AddressInUse);
+        }
+        if !self.make_room() {
+            return Err(Error::TooMany);
+        }
+        let listener = Listener::new(local, options);
+        let listening = Box::new(Listening { listener, notice: Notice::default() });
+        let socket = self.table.insert(Slot::Listener(listening))?;
+        self.listeners.insert(local, socket.index);
+        Ok(socket)
+    }
+
+    pub(super) fn take_waiting(&mut self, listener: SocketId) -> Result<SocketId, Error> {
+        let listening = match self.table.socket(listener)? {
+            Slot::Listener(listening) => listening,
+            Slot::Connection(_) => return Err(Error::NotListening),
+        };
+        let index = listening.listener.waiting.first().ok_or(Error::WouldBlock)?;
+        let socket = self.table.id(index).ok_or(Error::WouldBlock)?;
+        self.set_stage(index, Stage::Held);
+        self.settle(index);
+        Ok(socket)
+    }
+
+    pub(super) fn take_syn(&mut self, index: u32, segment: &Segment<'_>, least: Option<Sequence>) {
+        let Some(listening) = self.table.listening(index) else { return };
+        let full = self.half_open >= self.shared.config.max_half_open;
+        let mode = self.shared.config.syn_cookies;
+        let listener = &listening.listener;
+        if listener.is_full() || full && mode == SynCookies::Never {
+            self.shared.counters.drop_backlog += 1;
+            return;
+        }
+        let birth = self.birth(&segment.flow, &listener.options.connection, least);
+        if full || mode == SynCookies::Always {
+            return self.send_cookie(segment, &birth);
+        }
+        if !self.make_room() {
+            self.shared.counters.drop_table_full += 1;
+            return;
+        }
+        let context = &mut self.shared.context();
+        let connection = Connection::answer(&birth, &segment.header, segment.ecn, context);
+        self.enter_half_open(index, segment, connection);
+    }
+
+    /// Answers a SYN with a cookie: as the connection would answer that begins with it, but for
+    /// what the cookie cannot keep.
+    fn send_cookie(&mut self, segment: &Segment<'_>, birth: &Birth) {
+        let now = self.shared.now;
+        let context = &mut self.shared.context();
+        let mut passing = Connection::answer(birth, &segment.header, segment.ecn, context);
+        let mut header = passing.syn_header(context);
+        let options = &mut header.options;
+        // Without timestamps nothing else comes back, so that nothing else may be promised.
+        if options.timestamps.is_none() {
+            options.window_scale = None;
+            options.sack_permitted = false;
+            header.flags = Flags::SYN.with(Flags::ACK);
+        }
+        let offered = segment.header.options;
+        let kept = Remembered {
+            maximum_segment: offered.maximum_segment.unwrap_or(DEFAULT_SEGMENT),
+            window_scale: offered.window_scale.filter(|_| options.window_scale.is_some()),
+            sack_permitted: options.sack_permitted,
+            timestamps: options.timestamps.is_some(),
+            ecn: header.flags.contains(Flags::ECE),
+        };
+        let clock = options.timestamps.map_or(0, |timestamps| timestamps.value);
+        let key = self.keys.cookie;
+        let peer_initial = segment.header.sequence;
+        let cookie = cookies::make(key, &segment.flow, now, peer_initial, &kept, clock);
+        header.sequence = cookie.initial;
+        if let Some(timestamps) = &mut options.timestamps {
+            timestamps.value = cookie.timestamp;
+        }
+        header.source_port = segment.flow.local_port();
+        header.destination_port = segment.flow.remote_port();
+        passing.release(&mut self.shared.pool);
+        if self.replies.push(segment.flow, header) {
+            self.shared.counters.cookies_sent += 1;
+            self.cookies_until = now + COOKIES_LAST;
+        } else {
+            self.shared.counters.drop_backlog += 1;
+        }
+    }
+
+    /// Whether a cookie of ours may still come back.
+    pub(super) fn cookies_are_out(&self) -> bool {
+        self.shared.now < self.cookies_until
+    }
+
+    pub(super) fn take_cookie(
+        &mut self,
+        index: u32,
+        segment: &Segment<'_>,
+        remembered: &Remembered,
+    ) {
+        let Some(listening) = self.table.listening(index) else { return };
+        if listening.listener.is_full() {
+            self.shared.counters.drop_backlog += 1;
+            return;
+        }
+        let options = listening.listener.options.connection;
+        if !self.make_room() {
+            self.shared.counters.drop_table_full += 1;
+            return;
+        }
+        self.shared.counters.cookies_accepted += 1;
+        let mut birth = self.birth(&segment.flow, &options, None);
+        birth.initial = segment.header.acknowledgement - 1;
+        let context = &mut self.shared.context();
+        let connection = Connection::resume(&birth, remembered, &segment.header, context);
+        if let Some(connection) = self.enter_half_open(index, segment, connection) {
+            self.segment_for_connection(connection, segment);
+        }
+    }
+
+    fn enter_half_open(
+        &mut self,
+        listener: u32,
+        segment: &Segment<'_>,
+        connection: Connection,
+    ) -> Option<u32> {
+        let stage = Stage::HalfOpen(listener);
+        let entry = Entry::new(segment.flow, segment.hash, stage, connection);
+        let index = self.table.insert(Slot::Connection(entry)).ok()?.index;
+        self.table.enlist(index, stage);
+        self.half_open += 1;
+        self.flows.insert(segment.hash, index);
+        self.settle(index);
+        Some(index)
+    }
+
+    /// What a new connection begins with; its numbers start at `least` or beyond.
+    fn birth(&self, flow: &Flow, options: &Options, least: Option<Sequence>) -> Birth {
+        let (initial, timestamp_offset) = self.keys.initial(flow, self.shared.now);
+        let path_mtu = self.path_mtus.get(flow.remote().ip(), self.shared.now);
+        Birth {
+            tuple: flow.tuple(),
+            initial: least.map_or(initial, |least| least.max(initial)),
+            timestamp_offset,
+            options: *options,
+            path_mtu: path_mtu
+                .map_or(self.shared.config.mtu, |mtu| mtu.min(self.shared.config.mtu)),
+        }
+    }
+
+    pub(super) fn start_connecting(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: &Options,
+    ) -> Result<SocketId, Error> {
+        super::limits::check_options(options)?;
+        let address = self.local_address(local, remote)?;
+        let broadcast = remote.ip() == IpAddr::V4(Ipv4Addr::BROADCAST);
+        if remote.ip().is_unspecified() || remote.ip().is_multicast() || broadcast {
+            return Err(Error::Unreachable);
+        }
+        let mapped =
+            matches!(remote.ip(), IpAddr::V6(address) if address.to_ipv4_mapped().is_some());
+        if remote.port() == 0 || mapped {
+            return Err(Error::AddressNotAvailable);
+        }
+        if self.table.is_full() && self.table.expendable().is_none() {
+            return Err(Error::TooMany);
+        }
+        let port = local.map_or(0, |local| local.port());
+        let flow = Flow::new((address, port), (remote.ip(), remote.port()));
+        let (flow, hash, least) = match port {
+            0 => self.choose_port(&flow)?,
+            _ => self.check_port(flow)?,
+        };
+        if !self.make_room() {
+            return Err(Error::TooMany);
+        }
+        let birth = self.birth(&flow, options, least);
+        let connection = Connection::open(&birth, &mut self.shared.context());
+        let entry = Entry::new(flow, hash, Stage::Held, connection);
+        let socket = self.table.insert(Slot::Connection(entry))?;
+        self.flows.insert(hash, socket.index);
+        self.settle(socket.index);
+        Ok(socket)
+    }
+
+    fn local_address(
+        &self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<IpAddr, Error> {
+        let unspecified: IpAddr = match remote {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let wanted = local.map_or(unspecified, |local| local.ip());
+        let own = self.addresses.iter().find(|&&own| {
+            own == wanted || wanted == unspecified && own.is_ipv4() == unspecified.is_ipv4()
+        });
+        let same_family = wanted.is_ipv4() == remote.is_ipv4();
+        own.copied().filter(|_| same_family).ok_or(Error::AddressNotAvailable)
+    }
+
+    fn choose_port(&mut self, flow: &Flow) -> Result<(Flow, u64, Option<Sequence>), Error> {
+        let search = self.ports.search(flow);
+        for _ in 0..self.ports.count() {
+            let candidate = self.ports.step(search, flow);
+            if let Ok(found) = self.check_port(candidate) {
+                return Ok(found);
+            }
+        }
+        Err(Error::NoPorts)
+    }
+
+    /// Whether a connection may begin with these ends: nothing else has them, or only a connection
+    /// in TIME_WAIT that can be told apart from it.
+    fn check_port(&mut self, flow: Flow) -> Result<(Flow, u64, Option<Sequence>), Error> {
+        let hash = flow.hash(self.keys.flow);
+        if !self.is_mine(hash) {
+            return Err(Error::AddressNotAvailable);
+        }
+        match self.find(&flow, hash) {
+            None => Ok((flow, hash, None)),
+            Some(Found::Connection(_)) => Err(Error::AddressInUse),
+            Some(Found::TimeWait(record)) => {
+                let least = self
+                    .time_wait
+                    .replaceable(record, self.shared.now)
+                    .ok_or(Error::AddressInUse)?;
+                self.forget_time_wait(record);
+                self.shared.counters.time_wait_reused += 1;
+                Ok((flow, hash, Some(least)))
+            }
+        }
+    }
+}

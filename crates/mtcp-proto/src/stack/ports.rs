@@ -1,0 +1,84 @@
+//! Ephemeral ports (RFC 6056, section 3.3.4: double-hash port selection).
+
+use super::flow::{Flow, Key};
+use std::ops::RangeInclusive;
+
+const COUNTERS: usize = 256;
+
+/// Where the search for the next port begins: a keyed hash of the destination, plus a counter that
+/// is shared by few destinations, so that ports follow each other per destination (and return as
+/// late as possible) and cannot be guessed from another.
+#[derive(Debug)]
+pub(super) struct Ports {
+    key: Key,
+    range: RangeInclusive<u16>,
+    counters: Box<[u32; COUNTERS]>,
+}
+
+impl Ports {
+    pub(super) fn new(key: Key, range: RangeInclusive<u16>) -> Ports {
+        Ports { key, range, counters: Box::new([0; COUNTERS]) }
+    }
+
+    /// Begins a search for a port to the flow's destination.
+    pub(super) fn search(&self, flow: &Flow) -> Search {
+        Search(flow.with_local_port(0).hash(self.key))
+    }
+
+    /// How many ports there are; after as many steps a search has seen them all.
+    pub(super) fn count(&self) -> u32 {
+        u32::from(self.range.end() - self.range.start()) + 1
+    }
+
+    /// The flow with the next port of a search.
+    pub(super) fn step(&mut self, search: Search, flow: &Flow) -> Flow {
+        let counter = &mut self.counters[(search.0 >> 56) as usize % COUNTERS];
+        let place = (search.0 as u32).wrapping_add(*counter);
+        *counter = counter.wrapping_add(1);
+        flow.with_local_port(self.range.start() + (place % self.count()) as u16)
+    }
+}
+
+/// Where the search for a port to one destination stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Search(u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn flow(host: u8) -> Flow {
+        Flow::new(([10, 0, 0, 1].into(), 0), ([10, 0, 0, host].into(), 80))
+    }
+
+    fn next(ports: &mut Ports, host: u8) -> u16 {
+        let search = ports.search(&flow(host));
+        ports.step(search, &flow(host)).local_port()
+    }
+
+    #[test]
+    fn a_search_sees_all_ports_once() {
+        let mut ports = Ports::new(Key(1, 2), 100..=199);
+        let seen: BTreeSet<u16> = (0..ports.count()).map(|_| next(&mut ports, 2)).collect();
+        assert!(seen.into_iter().eq(100..=199));
+    }
+
+    #[test]
+    fn a_port_comes_back_late_and_starts_differ_between_destinations() {
+        let mut ports = Ports::new(Key(1, 2), 1024..=65535);
+        let first = next(&mut ports, 2);
+        assert!((0..1000).all(|_| next(&mut ports, 2) != first));
+        let starts: BTreeSet<u16> = (3..20).map(|host| next(&mut ports, host)).collect();
+        assert!(starts.len() > 15, "{starts:?}");
+    }
+
+    #[test]
+    fn the_largest_range_and_a_single_port_are_possible() {
+        let mut ports = Ports::new(Key(1, 2), 1..=u16::MAX);
+        assert_eq!(ports.count(), 65_535);
+        assert!((0..100).all(|_| next(&mut ports, 2) > 0));
+        let mut ports = Ports::new(Key(1, 2), 7..=7);
+        assert_eq!(next(&mut ports, 2), 7);
+    }
+}

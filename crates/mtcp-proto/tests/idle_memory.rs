@@ -1,0 +1,114 @@
+//! What an idle connection costs: alone in its process, whose memory is measured.
+
+use mtcp_proto::{
+    Checksum, Config, Instant, ListenOptions, Options, Packet, Secret, Sink, SinkCapabilities,
+    Stack,
+};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+const CONNECTIONS: usize = 100_000;
+const PORTS: u16 = 4;
+/// Bytes of memory for one end of an idle connection, all tables included.
+const BOUND_BYTES: usize = 1200;
+
+#[derive(Default)]
+struct Wire {
+    packets: Vec<Vec<u8>>,
+    room: Vec<u8>,
+}
+
+impl Sink for Wire {
+    fn capabilities(&self) -> SinkCapabilities {
+        SinkCapabilities::default()
+    }
+
+    fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        self.room.resize(bytes, 0);
+        Some(&mut self.room)
+    }
+
+    fn commit(&mut self, packet: Packet) {
+        self.packets.push(self.room[..packet.bytes].to_vec());
+    }
+}
+
+fn address(host: u8) -> IpAddr {
+    [10, 0, 0, host].into()
+}
+
+fn stack(host: u8, now: Instant) -> Stack {
+    let config = Config { ephemeral_ports: 1024..=65535, ..Config::default() };
+    let mut stack = Stack::new(config, Secret([host; 32]), now).expect("valid");
+    stack.set_addresses(now, &[address(host)]);
+    stack
+}
+
+/// Bytes of this process that are in memory (`/proc/PID/statm`, see proc(5)).
+fn resident_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("proc is mounted");
+    let pages = text.split(' ').nth(1).and_then(|field| field.parse::<usize>().ok());
+    pages.expect("a number of pages") * 4096
+}
+
+fn exchange(now: Instant, stacks: &mut [Stack; 2]) {
+    loop {
+        let mut wires = [Wire::default(), Wire::default()];
+        for (stack, wire) in stacks.iter_mut().zip(&mut wires) {
+            stack.output(now, wire);
+        }
+        if wires.iter().all(|wire| wire.packets.is_empty()) {
+            return;
+        }
+        for (from, wire) in wires.iter().enumerate() {
+            for packet in &wire.packets {
+                stacks[1 - from].input(now, packet, Checksum::Unverified);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hundred_thousand_idle_connections_cost_little() {
+    let mut now = Instant::from_nanos(1 << 40);
+    let mut stacks = [stack(1, now), stack(2, now)];
+    let listeners: Vec<_> = (0..PORTS)
+        .map(|port| {
+            let local = SocketAddr::new(address(2), 80 + port);
+            stacks[1].listen(local, &ListenOptions::default()).expect("free")
+        })
+        .collect();
+    let before = resident_bytes();
+    let mut pairs = Vec::with_capacity(CONNECTIONS);
+    let options = Options::default();
+    while pairs.len() < CONNECTIONS {
+        let listener = listeners[pairs.len() % listeners.len()];
+        let remote = SocketAddr::new(address(2), 80 + (pairs.len() % listeners.len()) as u16);
+        let client = stacks[0].connect(now, None, remote, &options).expect("a free port");
+        exchange(now, &mut stacks);
+        let server = stacks[1].accept(listener).expect("established");
+        // Each has carried data once, and has given the memory back.
+        for (from, socket, other) in [(0, client, server), (1, server, client)] {
+            stacks[from].send(now, socket, b"hello").expect("room");
+            exchange(now, &mut stacks);
+            let mut room = [0; 16];
+            assert_eq!(stacks[1 - from].receive(now, other, &mut room), Ok(5));
+        }
+        pairs.push((client, server));
+        now = now + Duration::from_micros(100);
+    }
+    for stack in &mut stacks {
+        while stack.next_event().is_some() {}
+    }
+    let each = (resident_bytes() - before) / (2 * CONNECTIONS);
+    println!("{each} bytes for each end of an idle connection");
+    assert!(each <= BOUND_BYTES, "{each} bytes for each end");
+
+    // All of them are alive: the first, the last and some between answer.
+    for &(client, server) in pairs.iter().step_by(9_999) {
+        stacks[0].send(now, client, b"still there?").expect("room");
+        exchange(now, &mut stacks);
+        let mut room = [0; 16];
+        assert_eq!(stacks[1].receive(now, server, &mut room), Ok(12));
+    }
+}
