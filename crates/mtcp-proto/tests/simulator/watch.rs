@@ -150,7 +150,10 @@ impl Watch {
         if segment.has(SYN) {
             flow.synchronise(sender, &segment)?;
         }
-        if flow.ends[sender].initials.is_empty() || flow.confused {
+        let end = &flow.ends[sender];
+        // Behind its end, a cookie that comes a second time begins it again.
+        let gone = end.heard_fin && end.end_acknowledged();
+        if end.initials.is_empty() || gone || flow.confused {
             return Ok(Some(note));
         }
         let checked = flow
@@ -177,6 +180,11 @@ impl Flow {
                 || (ours.timestamps.is_some() && theirs.timestamps.is_none())
                 || (ours.sack_permitted && !theirs.sack_permitted);
             keep!(!more, "a SYN-ACK with an option that was not offered");
+        }
+        if segment.has(ACK) && end.acknowledged > Some(1) {
+            // A SYN that came late has been answered, after the connection had gone.
+            self.confused = true;
+            return Ok(());
         }
         if end.initials.contains(&segment.sequence) {
             return Ok(());

@@ -11,7 +11,7 @@ use super::random::Random;
 use super::scenario::{Opening, SECOND, Scenario};
 use super::verdict;
 use super::watch::{Note, Watch};
-use mtcp_proto::{Checksum, Counters, Error, Instant, Readiness, SocketId};
+use mtcp_proto::{Checksum, Counters, Error, Instant, Readiness, SocketId, SynCookies};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::net::SocketAddr;
@@ -350,6 +350,11 @@ impl<'a> World<'a> {
         };
         let connection = flow.connection;
         if self.runs[connection].applications[1].is_some() {
+            if self.hosts[host].plan.config.syn_cookies != SynCookies::Never {
+                // An acknowledgement that comes twice brings its cookie twice (RFC 4987).
+                self.hosts[host].stack.abort(now, socket);
+                return Ok(());
+            }
             return Err(format!("connection {connection} was accepted twice: {info:?}"));
         }
         let options = &self.scenario.connections[connection].plans[1].options;
