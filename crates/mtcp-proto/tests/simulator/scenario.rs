@@ -312,8 +312,12 @@ fn draw_connection(
     };
     // Behind a cookie, or before a full queue, a server that is to speak first never may.
     let rounds = draw_rounds(random, true);
-    let totals = [0, 1].map(|side: usize| rounds[side].iter().map(|round| round.bytes).sum());
+    let totals: [u64; 2] =
+        [0, 1].map(|side: usize| rounds[side].iter().map(|round| round.bytes).sum());
     let finishes = draw_finishes(random, totals, client_port == 0);
+    // What a closed socket still holds is not kept for ever before a closed window.
+    let closes_early = finishes.iter().any(|(_, finish)| *finish != Finish::AfterEnd);
+    let stall_max_ns = if closes_early { 500 * SECOND } else { 3_000 * SECOND };
     let mut side = 0;
     let plans = rounds.map(|rounds| {
         let (half_close, finish) = finishes[side];

@@ -461,15 +461,15 @@ impl<'a> World<'a> {
             let since_ns = self.now_ns - self.base_ns;
             match self.links[host].carry(since_ns, bytes.clone(), &mut arrivals) {
                 Fate::Carried => {}
-                Fate::Lost => self.watch.lost(note),
+                Fate::Lost => self.watch.lost(note, self.now_ns),
                 Fate::TooLong(mtu) => {
-                    self.watch.lost(note);
+                    self.watch.lost(note, self.now_ns);
                     self.refuse(host, &bytes, mtu);
                 }
             }
             for Arrival { at_ns, bytes, corrupt } in arrivals.drain(..) {
                 if corrupt {
-                    self.watch.lost(note);
+                    self.watch.lost(note, self.now_ns);
                 }
                 let event = Event::Deliver { host: 1 - host, bytes, note, corrupt };
                 self.at(self.base_ns + at_ns, event);
