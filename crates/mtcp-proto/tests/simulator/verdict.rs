@@ -81,17 +81,14 @@ fn judge_connection(world: &World<'_>, connection: usize) -> Result<(), String> 
 /// vain says so, unless its application has closed before; then the other end is reset, or never
 /// hears of it.
 fn is_excused(world: &World<'_>, connection: usize) -> bool {
-    let flows = world.watch.flows().iter();
-    let losses = flows
-        .filter(|flow| flow.connection == connection)
-        .map(|flow| flow.fruitless_max)
-        .max()
-        .unwrap_or(0);
+    let flow = world.watch.flows().iter().rfind(|flow| flow.connection == connection);
+    let losses = flow.map_or(0, |flow| flow.fruitless_max);
+    let is_half_open = flow.is_some_and(|flow| flow.ends.iter().any(|end| end.heard < 1));
     let in_vain = (0..2).any(|side| {
         matches!(
             world.outcome(connection, side),
             Some(Outcome::Failed(Error::TimedOut | Error::Unreachable))
         )
     });
-    losses >= EXCUSING_LOSSES || (in_vain && world.scenario.is_crowded())
+    losses >= EXCUSING_LOSSES || (in_vain && (world.scenario.is_crowded() || is_half_open))
 }
