@@ -2,3 +2,6 @@
 //! sockets with readiness events, and a driver for the channel of `megapipe`.
 
 pub mod device;
+pub mod network;
+
+mod system;

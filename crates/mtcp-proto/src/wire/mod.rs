@@ -28,3 +28,13 @@ pub enum WireError {
     #[error("not supported: {0}")]
     Unsupported(&'static str),
 }
+
+#[inline]
+fn read_u16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline]
+fn read_u32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}

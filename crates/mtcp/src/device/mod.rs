@@ -1,6 +1,12 @@
 //! Where packets come from and go to, behind one trait.
 
+pub mod memory;
+pub mod packet;
+pub mod tap;
 pub mod xdp;
+
+mod frames;
+mod offload;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -115,4 +121,46 @@ pub trait Device: Send {
 
     /// What has been counted.
     fn counters(&self) -> DeviceCounters;
+}
+
+impl<D: Device + ?Sized> Device for Box<D> {
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn hardware_address(&self) -> Option<[u8; 6]> {
+        (**self).hardware_address()
+    }
+
+    fn receive(
+        &mut self,
+        limit: usize,
+        take: &mut dyn FnMut(&[u8], Received),
+    ) -> io::Result<usize> {
+        (**self).receive(limit, take)
+    }
+
+    fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        (**self).room(bytes)
+    }
+
+    fn commit(&mut self, frame: Transmit) {
+        (**self).commit(frame);
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        (**self).flush()
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        (**self).descriptor()
+    }
+
+    fn prepare_to_sleep(&mut self) -> bool {
+        (**self).prepare_to_sleep()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        (**self).counters()
+    }
 }

@@ -1,0 +1,361 @@
+//! TAP and TUN (tun(4), Documentation/networking/tuntap.rst): this process is the other end of a
+//! network interface of the kernel.
+//!
+//! The device makes the interface, and the interface vanishes with it. Checksums and the cutting of
+//! long frames are left to the kernel in both directions (`IFF_VNET_HDR`, `TUNSETOFFLOAD`), so a bulk
+//! transfer crosses in frames of 64 KiB. The kernel takes one frame for each call, so a frame is
+//! written when it is committed, out of one buffer that stays in the cache.
+//!
+//! Needs `/dev/net/tun` and CAP_NET_ADMIN.
+
+use super::offload::{self, HEADER_BYTES};
+use super::{Capabilities, Device, DeviceCounters, Link, Received, Transmit};
+use crate::system::{check, check_length, errno, fill_random, interface, new_socket};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+const ETHERNET_HEADER_BYTES: usize = 14;
+/// The longest packet of IPv4; what a jumbogram has more is never sent to us.
+const PACKET_BYTES_MAX: usize = 65_535;
+const BUFFER_BYTES: usize = HEADER_BYTES + ETHERNET_HEADER_BYTES + PACKET_BYTES_MAX;
+/// Frames in one call of [`Device::receive`] that are looked at and not taken, at most.
+const REFUSED_MAX: usize = 64;
+
+const TUN_F_CSUM: libc::c_uint = 0x01;
+const TUN_F_TSO4: libc::c_uint = 0x02;
+const TUN_F_TSO6: libc::c_uint = 0x04;
+const TUN_F_TSO_ECN: libc::c_uint = 0x08;
+
+/// The settings of a TAP device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapOptions {
+    /// The name of the interface, at most 15 bytes; with `%d` the kernel puts a number there.
+    pub name: String,
+    /// Ethernet makes a TAP device, IP a TUN device.
+    pub link: Link,
+    /// Queues; the kernel spreads connections over them. 1 to 256.
+    pub queues: u16,
+    /// Whether checksums and segmentation are left to the kernel.
+    pub offload: bool,
+    /// The longest IP packet, which becomes the interface's: 68 to 65,521.
+    pub mtu: u16,
+}
+
+impl Default for TapOptions {
+    fn default() -> TapOptions {
+        TapOptions {
+            name: "mtcp%d".to_owned(),
+            link: Link::Ethernet,
+            queues: 1,
+            offload: true,
+            mtu: 1500,
+        }
+    }
+}
+
+/// Why there is no TAP device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TapError {
+    /// The settings are out of range.
+    #[error("TAP device: {0}")]
+    Options(&'static str),
+    /// There is no randomness for the hardware address.
+    #[error("draw a hardware address: {0}; getrandom(2) must be permitted")]
+    Random(#[source] io::Error),
+    /// /dev/net/tun cannot be opened.
+    #[error(
+        "open /dev/net/tun: {0}; load the module (modprobe tun), allow the device in the container \
+         (--device /dev/net/tun), or let the user read and write it"
+    )]
+    Open(#[source] io::Error),
+    /// The interface cannot be made.
+    #[error(
+        "make the interface {name}: {source}; it needs CAP_NET_ADMIN, and no other process may hold \
+         an interface of that name"
+    )]
+    Create {
+        /// The name that was asked for.
+        name: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The interface cannot be set up.
+    #[error("{action} of the interface {name}: {source}; check the kernel's CONFIG_TUN")]
+    Configure {
+        /// What was tried.
+        action: &'static str,
+        /// The interface.
+        name: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// One queue of a TAP or TUN device.
+pub struct TapDevice {
+    file: File,
+    name: String,
+    link: Link,
+    mtu: u16,
+    offload: bool,
+    /// Ours: the kernel's end has another.
+    hardware_address: [u8; 6],
+    received: Box<[u8]>,
+    sent: Box<[u8]>,
+    room_bytes: Option<usize>,
+    /// The kernel would not take the frame of so many bytes, header included, that `sent` has.
+    held_bytes: Option<usize>,
+    gone: bool,
+    counters: DeviceCounters,
+}
+
+impl TapDevice {
+    /// Makes the interface, with one device for each queue. It is down until [`bring_up`] or somebody
+    /// else sets it up.
+    ///
+    /// # Errors
+    /// [`TapError`] names cause and remedy.
+    pub fn open(options: &TapOptions) -> Result<Vec<TapDevice>, TapError> {
+        if options.queues == 0 || options.queues > 256 {
+            return Err(TapError::Options("queues must be 1 to 256"));
+        }
+        if options.name.len() > 15 || options.name.is_empty() || options.name.contains('\0') {
+            return Err(TapError::Options("the name must have 1 to 15 bytes"));
+        }
+        // Locally administered; the kernel draws that of its own end in the same way.
+        let mut hardware_address = [0x02; 6];
+        fill_random(&mut hardware_address[1..]).map_err(TapError::Random)?;
+        let mut devices: Vec<TapDevice> = Vec::with_capacity(usize::from(options.queues));
+        for _ in 0..options.queues {
+            // Further queues join the interface that the first one made.
+            let name = devices.first().map_or(&options.name, |device| &device.name).clone();
+            devices.push(open_queue(options, name, hardware_address)?);
+        }
+        let configure = |source| TapError::Configure {
+            action: "set the packet size",
+            name: devices[0].name.clone(),
+            source,
+        };
+        set_mtu(&devices[0].name, options.mtu).map_err(configure)?;
+        Ok(devices)
+    }
+
+    /// The name of the interface.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn link_header_bytes(&self) -> usize {
+        if self.link == Link::Ethernet { ETHERNET_HEADER_BYTES } else { 0 }
+    }
+
+    /// Writes the frame that `sent` has; false if the kernel would rather have it later.
+    fn write(&mut self, bytes: usize) -> bool {
+        self.counters.system_calls += 1;
+        // SAFETY: the kernel reads `bytes` bytes, which `sent` has.
+        let outcome =
+            unsafe { libc::write(self.file.as_raw_fd(), self.sent.as_ptr().cast(), bytes) };
+        match check_length(outcome) {
+            Ok(_) => self.counters.frames_sent += 1,
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN) => return false,
+                Some(libc::EBADFD | libc::ENODEV) => {
+                    self.gone = true;
+                    self.counters.transmit_drops += 1;
+                }
+                // EIO: the interface is down; EINVAL: the frame is not what its header says.
+                _ => self.counters.transmit_drops += 1,
+            },
+        }
+        true
+    }
+
+    /// Reads one frame; `None` if there is none.
+    fn read(&mut self) -> io::Result<Option<usize>> {
+        self.counters.system_calls += 1;
+        let to = &mut self.received;
+        // SAFETY: the kernel writes at most the length of the buffer.
+        let outcome =
+            unsafe { libc::read(self.file.as_raw_fd(), to.as_mut_ptr().cast(), to.len()) };
+        match check_length(outcome) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+                _ => {
+                    self.gone = true;
+                    Err(errno(libc::ENXIO))
+                }
+            },
+        }
+    }
+}
+
+/// One queue of the interface.
+fn open_queue(
+    options: &TapOptions,
+    name: String,
+    hardware_address: [u8; 6],
+) -> Result<TapDevice, TapError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open("/dev/net/tun")
+        .map_err(TapError::Open)?;
+    let kind = if options.link == Link::Ethernet { libc::IFF_TAP } else { libc::IFF_TUN };
+    let mut flags = kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    if options.queues > 1 {
+        flags |= libc::IFF_MULTI_QUEUE;
+    }
+    let mut request = interface(&name);
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: the request is an initialised ifreq, which TUNSETIFF reads and writes.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })
+        .map_err(|source| TapError::Create { name, source })?;
+    let name = name_of(&request);
+    let offload =
+        if options.offload { TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN } else { 0 };
+    // SAFETY: TUNSETOFFLOAD takes a plain number.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, offload) }).map_err(
+        |source| TapError::Configure { action: "set the offloads", name: name.clone(), source },
+    )?;
+    Ok(TapDevice {
+        file,
+        name,
+        link: options.link,
+        mtu: options.mtu,
+        offload: options.offload,
+        hardware_address,
+        received: vec![0; BUFFER_BYTES].into_boxed_slice(),
+        sent: vec![0; BUFFER_BYTES].into_boxed_slice(),
+        room_bytes: None,
+        held_bytes: None,
+        gone: false,
+        counters: DeviceCounters::default(),
+    })
+}
+
+impl Device for TapDevice {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            link: self.link,
+            mtu: self.mtu,
+            transmit_checksum: self.offload,
+            segmentation_bytes: if self.offload { PACKET_BYTES_MAX as u32 } else { 0 },
+        }
+    }
+
+    fn hardware_address(&self) -> Option<[u8; 6]> {
+        (self.link == Link::Ethernet).then_some(self.hardware_address)
+    }
+
+    fn receive(
+        &mut self,
+        limit: usize,
+        take: &mut dyn FnMut(&[u8], Received),
+    ) -> io::Result<usize> {
+        if self.gone {
+            return Err(errno(libc::ENXIO));
+        }
+        let (mut count, mut refused) = (0, 0);
+        while count < limit && refused < REFUSED_MAX {
+            let Some(bytes) = self.read()? else { break };
+            let parsed = self.received[..bytes.min(BUFFER_BYTES)].split_first_chunk();
+            let frame = parsed.and_then(|(header, frame)| {
+                offload::parse(*header, frame.len()).map(|received| (frame, received))
+            });
+            match frame {
+                Some((frame, received)) => {
+                    take(frame, received);
+                    count += 1;
+                }
+                None => refused += 1,
+            }
+        }
+        self.counters.frames_received += count as u64;
+        self.counters.receive_drops += refused as u64;
+        Ok(count)
+    }
+
+    fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        self.room_bytes = None;
+        if bytes > self.link_header_bytes() + PACKET_BYTES_MAX {
+            self.counters.transmit_drops += 1;
+            return None;
+        }
+        if self.held_bytes.is_some() {
+            self.counters.transmit_full += 1;
+            return None;
+        }
+        self.room_bytes = Some(bytes);
+        Some(&mut self.sent[HEADER_BYTES..HEADER_BYTES + bytes])
+    }
+
+    fn commit(&mut self, frame: Transmit) {
+        let room = self.room_bytes.take();
+        let limit = if frame.segmentation.is_some() { PACKET_BYTES_MAX } else { self.mtu.into() };
+        let limit = room.unwrap_or(0).min(self.link_header_bytes() + limit);
+        let header = offload::write(&frame).filter(|_| room.is_some() && frame.bytes <= limit);
+        let Some(header) = header else {
+            self.counters.transmit_drops += 1;
+            return;
+        };
+        self.sent[..HEADER_BYTES].copy_from_slice(&header);
+        let bytes = HEADER_BYTES + frame.bytes;
+        if !self.write(bytes) {
+            self.held_bytes = Some(bytes);
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        if let Some(bytes) = self.held_bytes.take()
+            && !self.write(bytes)
+        {
+            self.held_bytes = Some(bytes);
+        }
+        if self.gone { Err(errno(libc::ENXIO)) } else { Ok(self.held_bytes.is_some()) }
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// The descriptor needs no arming: it is readable as long as frames are there.
+    fn prepare_to_sleep(&mut self) -> bool {
+        true
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.counters
+    }
+}
+
+/// Sets an interface up, in the calling thread's namespace.
+///
+/// # Errors
+/// Of netdevice(7): `EPERM` without CAP_NET_ADMIN, `ENODEV` if there is no such interface.
+pub fn bring_up(name: &str) -> io::Result<()> {
+    let mut request = interface(name);
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    call(libc::SIOCSIFFLAGS, request)
+}
+
+fn set_mtu(name: &str, mtu: u16) -> io::Result<()> {
+    let mut request = interface(name);
+    request.ifr_ifru.ifru_mtu = mtu.into();
+    call(libc::SIOCSIFMTU, request)
+}
+
+fn call(number: libc::c_ulong, mut request: libc::ifreq) -> io::Result<()> {
+    let socket = new_socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    // SAFETY: the request is an initialised ifreq, which these calls read.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), number as _, &raw mut request) }).map(|_| ())
+}
+
+fn name_of(request: &libc::ifreq) -> String {
+    let bytes = request.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0);
+    String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
+}

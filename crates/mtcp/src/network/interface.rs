@@ -1,0 +1,315 @@
+//! A device with what is needed to send IP packets through it: routes, neighbours, and a place where
+//! packets wait for a neighbour to answer.
+
+use super::resolver::{Knowledge, Resolver, Sorted, Way};
+use super::routes::{Route, Routes};
+use super::watch::Watch;
+use crate::device::{Capabilities, Device, Received, Segmentation, Transmit};
+use mtcp_proto::wire::ethernet;
+use mtcp_proto::{Checksum, Instant, Packet, Sink, SinkCapabilities, neighbour};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+/// The addresses of a stack that owns them, and the ways out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnNetwork {
+    /// Each with the length of its network's prefix; those in it are neighbours.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Further routes: gateways.
+    pub routes: Vec<Route>,
+}
+
+/// What an interface counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InterfaceCounters {
+    /// IP packets that were handed up.
+    pub packets_received: u64,
+    /// IP packets that were handed to the device.
+    pub packets_sent: u64,
+    /// Packets of ARP and neighbour discovery that came.
+    pub neighbour_packets: u64,
+    /// Frames that are for another station, or for all of them.
+    pub not_ours: u64,
+    /// Frames that carry something else.
+    pub other_protocols: u64,
+    /// Packets that had to wait for a neighbour's answer.
+    pub waited: u64,
+    /// Packets that were dropped because a neighbour did not answer, or too many waited.
+    pub unresolved: u64,
+    /// Packets that no route leads anywhere.
+    pub unroutable: u64,
+}
+
+/// A device that takes IP packets and gives them to a stack; it belongs to one thread.
+///
+/// In each turn: [`Interface::receive`], the stack's output into this [`Sink`], [`Interface::flush`].
+pub struct Interface<D> {
+    device: D,
+    capabilities: Capabilities,
+    resolver: Option<Box<Resolver>>,
+    now: Instant,
+    /// Of the packet in the last room, without the link's header.
+    room_bytes: usize,
+    counters: InterfaceCounters,
+}
+
+impl<D: Device> Interface<D> {
+    /// An interface whose addresses are the stack's alone: on Ethernet it answers ARP and neighbour
+    /// discovery for them, and asks itself.
+    pub fn own(device: D, network: &OwnNetwork) -> Interface<D> {
+        let mut routes = Routes::default();
+        for &(prefix, length) in &network.addresses {
+            routes.add(Route { prefix, length, gateway: None, metric: 0 });
+        }
+        for route in &network.routes {
+            routes.add(*route);
+        }
+        let addresses: Vec<IpAddr> =
+            network.addresses.iter().map(|(address, _)| *address).collect();
+        Interface::new(device, Knowledge::Own(routes), &addresses)
+    }
+
+    /// An interface whose addresses the kernel has as well: it keeps ARP, neighbour discovery and
+    /// ping; its routes and neighbours are followed. A device without Ethernet needs neither.
+    pub fn shared(device: D, watch: Watch) -> Interface<D> {
+        let knowledge = Knowledge::Shared { watch, asked: BTreeMap::new() };
+        let mut interface = Interface::new(device, knowledge, &[]);
+        if let Some(resolver) = &mut interface.resolver {
+            resolver.learn_from_kernel();
+        }
+        interface
+    }
+
+    fn new(device: D, knowledge: Knowledge, addresses: &[IpAddr]) -> Interface<D> {
+        let capabilities = device.capabilities();
+        let resolver = device
+            .hardware_address()
+            .map(|hardware| Box::new(Resolver::new(hardware, knowledge, addresses)));
+        let counters = InterfaceCounters::default();
+        Interface { device, capabilities, resolver, now: Instant::ZERO, room_bytes: 0, counters }
+    }
+
+    /// Hands the packets of at most `limit` frames that are there to `take`, without waiting; sends
+    /// what waited for a neighbour. Gives the number of frames that came. What is done until the
+    /// next call is done at this time.
+    ///
+    /// # Errors
+    /// As [`Device::receive`].
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        limit: usize,
+        take: &mut dyn FnMut(&[u8], Checksum),
+    ) -> io::Result<usize> {
+        self.now = now;
+        let counters = &mut self.counters;
+        let Some(resolver) = &mut self.resolver else {
+            return self.device.receive(limit, &mut |packet, received| {
+                counters.packets_received += 1;
+                take(packet, checksum(received));
+            });
+        };
+        let mut heard = false;
+        let frames = self.device.receive(limit, &mut |frame, received| match resolver
+            .sort(now, frame, counters)
+        {
+            Sorted::Ip(packet) => take(packet, checksum(received)),
+            Sorted::Neighbour => heard = true,
+            Sorted::Other => {}
+        });
+        if heard {
+            resolver.forget_recent();
+            self.release();
+        }
+        frames
+    }
+
+    /// Sends what neighbours are to be asked or answered, and hands all frames to the system. True
+    /// if the device could not take all of them.
+    ///
+    /// # Errors
+    /// As [`Device::flush`].
+    pub fn flush(&mut self) -> io::Result<bool> {
+        if let Some(resolver) = &mut self.resolver {
+            resolver.send_questions(self.now, &mut self.device);
+            if resolver.patience_ends().is_some_and(|end| end <= self.now) {
+                self.release();
+            }
+        }
+        self.device.flush()
+    }
+
+    /// When [`Interface::receive`] and [`Interface::flush`] must be called even if nothing comes; in
+    /// the past if something is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        let resolver = self.resolver.as_deref()?;
+        [resolver.questions_due(), resolver.patience_ends()].into_iter().flatten().min()
+    }
+
+    /// Takes what the kernel says of the network, without waiting; true if something has changed,
+    /// perhaps the addresses. Nothing happens where the stack owns its addresses.
+    ///
+    /// # Errors
+    /// Of netlink, none of which passes.
+    pub fn follow(&mut self, now: Instant) -> io::Result<bool> {
+        self.now = now;
+        let Some(resolver) = &mut self.resolver else { return Ok(false) };
+        let Knowledge::Shared { watch, .. } = &mut resolver.knowledge else { return Ok(false) };
+        let changed = watch.follow()?;
+        if changed {
+            resolver.learn_from_kernel();
+            self.release();
+        }
+        Ok(changed)
+    }
+
+    /// What the kernel knows of the interface, where the addresses are its too. When its descriptor
+    /// is readable, [`Interface::follow`] has something to do.
+    pub fn watch(&self) -> Option<&Watch> {
+        match &self.resolver.as_deref()?.knowledge {
+            Knowledge::Own(_) => None,
+            Knowledge::Shared { watch, .. } => Some(watch),
+        }
+    }
+
+    /// Becomes readable or writable as [`Device::descriptor`] says.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.device.descriptor()
+    }
+
+    /// Arms the descriptor; false if frames are there, and the caller must not sleep.
+    pub fn prepare_to_sleep(&mut self) -> bool {
+        self.device.prepare_to_sleep()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> InterfaceCounters {
+        self.counters
+    }
+
+    /// What has been counted of neighbours; `None` without Ethernet.
+    pub fn neighbour_counters(&self) -> Option<neighbour::Counters> {
+        self.resolver.as_deref().map(|resolver| resolver.cache.counters())
+    }
+
+    /// Sends the packets whose neighbours have answered, and drops those whose do not.
+    fn release(&mut self) {
+        let Some(resolver) = &mut self.resolver else { return };
+        for _ in 0..resolver.waiting().len() {
+            let Some(waiting) = resolver.waiting().pop_front() else { break };
+            if waiting.is_over(self.now) {
+                self.counters.unresolved += 1;
+                continue;
+            }
+            match resolver.way(self.now, waiting.packet.destination) {
+                Way::To(hardware) => {
+                    let Some(room) = self.device.room(ethernet::HEADER_BYTES + waiting.bytes.len())
+                    else {
+                        resolver.waiting().push_front(waiting);
+                        break;
+                    };
+                    room[ethernet::HEADER_BYTES..].copy_from_slice(&waiting.bytes);
+                    resolver.write_header(hardware, &waiting.packet, room);
+                    let frame = transmit(&waiting.packet, ethernet::HEADER_BYTES, room);
+                    self.device.commit(frame);
+                    self.counters.packets_sent += 1;
+                }
+                Way::Wait => resolver.waiting().push_back(waiting),
+                Way::Unresolved => self.counters.unresolved += 1,
+                Way::Unroutable => self.counters.unroutable += 1,
+            }
+        }
+    }
+
+    /// Sends a packet in Ethernet, out of the room in which it is.
+    fn commit_ethernet(&mut self, packet: &Packet) {
+        let Some(resolver) = &mut self.resolver else { return };
+        let way = resolver.way(self.now, packet.destination);
+        if let Way::Unresolved | Way::Unroutable = way {
+            self.counters.unresolved += u64::from(matches!(way, Way::Unresolved));
+            self.counters.unroutable += u64::from(matches!(way, Way::Unroutable));
+            return;
+        }
+        // The same room again, because nothing was committed in between.
+        let Some(room) = self.device.room(ethernet::HEADER_BYTES + self.room_bytes) else { return };
+        if let Way::To(hardware) = way {
+            resolver.write_header(hardware, packet, room);
+            let frame = transmit(packet, ethernet::HEADER_BYTES, room);
+            self.device.commit(frame);
+            self.counters.packets_sent += 1;
+            return;
+        }
+        self.counters.waited += 1;
+        let bytes = &room[ethernet::HEADER_BYTES..ethernet::HEADER_BYTES + packet.bytes];
+        if !resolver.keep(self.now, *packet, bytes) {
+            self.counters.unresolved += 1;
+        }
+    }
+}
+
+impl<D: Device> Sink for Interface<D> {
+    #[inline]
+    fn capabilities(&self) -> SinkCapabilities {
+        SinkCapabilities {
+            checksum: self.capabilities.transmit_checksum,
+            segmentation_bytes: self.capabilities.segmentation_bytes,
+        }
+    }
+
+    #[inline]
+    fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        self.room_bytes = bytes;
+        if self.resolver.is_none() {
+            return self.device.room(bytes);
+        }
+        self.device.room(ethernet::HEADER_BYTES + bytes)?.get_mut(ethernet::HEADER_BYTES..)
+    }
+
+    #[inline]
+    fn commit(&mut self, packet: Packet) {
+        if packet.bytes > self.room_bytes {
+            return;
+        }
+        if self.resolver.is_some() {
+            return self.commit_ethernet(&packet);
+        }
+        let frame = if packet.segment_bytes.is_none() {
+            transmit(&packet, 0, &[])
+        } else {
+            let Some(room) = self.device.room(self.room_bytes) else { return };
+            transmit(&packet, 0, room)
+        };
+        self.device.commit(frame);
+        self.counters.packets_sent += 1;
+    }
+}
+
+fn checksum(received: Received) -> Checksum {
+    if received.checksum_verified { Checksum::Verified } else { Checksum::Unverified }
+}
+
+/// What the device needs to know of a packet that begins `link_bytes` into the frame. The frame is
+/// looked at only if it is to be cut.
+fn transmit(packet: &Packet, link_bytes: usize, frame: &[u8]) -> Transmit {
+    /// Of the TCP header: its length in words of four bytes, in the upper half.
+    const DATA_OFFSET_AT: usize = 12;
+    let partial_checksum = packet
+        .partial_checksum
+        .map(|partial| (partial.start.saturating_add(link_bytes as u16), partial.offset));
+    let segmentation =
+        packet.segment_bytes.zip(partial_checksum).map(|(segment_bytes, partial)| {
+            let words =
+                frame.get(usize::from(partial.0) + DATA_OFFSET_AT).map_or(0, |byte| byte >> 4);
+            let header_bytes = partial.0.saturating_add(u16::from(words) * 4);
+            let ipv6 = packet.destination.is_ipv6();
+            Segmentation { segment_bytes, header_bytes, ipv6 }
+        });
+    Transmit { bytes: link_bytes + packet.bytes, partial_checksum, segmentation }
+}

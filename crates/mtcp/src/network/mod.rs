@@ -1,0 +1,14 @@
+//! Between a device and the stack: which neighbour a packet goes to, and what the kernel knows of
+//! that.
+
+mod interface;
+mod messages;
+mod netlink;
+mod resolver;
+mod routes;
+mod watch;
+
+pub use self::interface::{Interface, InterfaceCounters, OwnNetwork};
+pub use self::messages::LinkState;
+pub use self::routes::{Route, Routes};
+pub use self::watch::{NeighbourChange, NetworkError, Watch};

@@ -1,0 +1,220 @@
+//! What the kernel knows of one interface, followed as it changes.
+
+use super::messages::{Fact, LinkState};
+use super::netlink::Netlink;
+use super::routes::Routes;
+use crate::system::{check, interface, new_socket};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const GROUPS: u32 = (libc::RTMGRP_LINK
+    | libc::RTMGRP_NEIGH
+    | libc::RTMGRP_IPV4_IFADDR
+    | libc::RTMGRP_IPV4_ROUTE
+    | libc::RTMGRP_IPV6_IFADDR
+    | libc::RTMGRP_IPV6_ROUTE) as u32;
+const ADDRESSES_MAX: usize = 1024;
+/// Datagrams in one call, so that announcements do not starve packets.
+const DATAGRAMS_MAX: usize = 64;
+
+/// Why the kernel's view cannot be followed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// There is no such interface.
+    #[error("interface {name}: {source}; `ip link` shows which there are")]
+    Interface {
+        /// Its name.
+        name: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Netlink fails.
+    #[error("{action} by netlink: {source}; the sandbox must permit AF_NETLINK sockets")]
+    Netlink {
+        /// What was tried.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// Follows link, addresses, routes and neighbours of one interface (rtnetlink(7)).
+///
+/// Works without privileges; only [`Watch::use_neighbour`] needs CAP_NET_ADMIN.
+pub struct Watch {
+    index: i32,
+    announced: Netlink,
+    requests: Netlink,
+    view: View,
+}
+
+/// What is known.
+#[derive(Default)]
+struct View {
+    /// `None`: the interface is gone.
+    link: Option<LinkState>,
+    addresses: Vec<(IpAddr, u8)>,
+    routes: Routes,
+    /// Changes that nobody has fetched yet.
+    neighbours: Vec<NeighbourChange>,
+}
+
+/// What has changed among the neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NeighbourChange {
+    /// All that was said before is void.
+    Forget,
+    /// A neighbour has this hardware address now.
+    Known(IpAddr, [u8; 6]),
+    /// A neighbour's hardware address is not known any more.
+    Unknown(IpAddr),
+}
+
+impl Watch {
+    /// Begins to follow an interface of the calling thread's namespace. All that the kernel knows is
+    /// there when this returns.
+    ///
+    /// # Errors
+    /// [`NetworkError`] names cause and remedy.
+    pub fn open(name: &str) -> Result<Watch, NetworkError> {
+        let index = index_of(name)
+            .map_err(|source| NetworkError::Interface { name: name.to_owned(), source })?;
+        let netlink = |source| NetworkError::Netlink { action: "watch an interface", source };
+        let announced = Netlink::open(GROUPS).map_err(netlink)?;
+        let requests = Netlink::open(0).map_err(netlink)?;
+        let mut watch = Watch { index, announced, requests, view: View::default() };
+        watch.ask_for_all().map_err(netlink)?;
+        Ok(watch)
+    }
+
+    /// The index of the interface.
+    pub fn index(&self) -> i32 {
+        self.index
+    }
+
+    /// The state of the link; `None` once the interface is gone.
+    pub fn link(&self) -> Option<LinkState> {
+        self.view.link
+    }
+
+    /// The interface's addresses, each with the length of its network's prefix.
+    pub fn addresses(&self) -> &[(IpAddr, u8)] {
+        &self.view.addresses
+    }
+
+    /// The routes out of the interface.
+    pub fn routes(&self) -> &Routes {
+        &self.view.routes
+    }
+
+    /// Becomes readable when something changes.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.announced.descriptor()
+    }
+
+    /// Takes what has changed, without waiting; true if anything has, then ask again. Whether all
+    /// was lost in between and is asked for anew does not matter to the caller.
+    ///
+    /// # Errors
+    /// Of netlink, none of which passes.
+    pub fn follow(&mut self) -> io::Result<bool> {
+        let mut changed = false;
+        for _ in 0..DATAGRAMS_MAX {
+            let (index, view) = (self.index, &mut self.view);
+            let more = self.announced.announcements(&mut |about, fact| {
+                changed |= view.hear(about == index, fact);
+            });
+            match more {
+                Ok(true) => {}
+                Ok(false) => return Ok(changed),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    // Announcements that are still queued are older than the answers, but none of
+                    // those in between is missing behind them.
+                    self.ask_for_all()?;
+                    changed = true;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// What has changed among the neighbours since the last call.
+    pub fn take_neighbours(&mut self) -> impl Iterator<Item = NeighbourChange> {
+        self.view.neighbours.drain(..)
+    }
+
+    /// Has the kernel find out a neighbour's hardware address, or confirm it.
+    ///
+    /// # Errors
+    /// `EPERM` without CAP_NET_ADMIN; `ENODEV` if the interface is gone.
+    pub fn use_neighbour(&mut self, address: IpAddr) -> io::Result<()> {
+        self.requests.use_neighbour(self.index, address)
+    }
+
+    fn ask_for_all(&mut self) -> io::Result<()> {
+        let (index, view) = (self.index, &mut self.view);
+        view.link = None;
+        view.addresses.clear();
+        view.routes.clear();
+        view.neighbours.clear();
+        view.neighbours.push(NeighbourChange::Forget);
+        let mut take = |about: i32, fact: Fact| {
+            view.hear(about == index, fact);
+        };
+        let kinds = [libc::RTM_GETLINK, libc::RTM_GETADDR, libc::RTM_GETROUTE, libc::RTM_GETNEIGH];
+        for kind in kinds {
+            self.requests.dump(kind, &mut take)?;
+        }
+        Ok(())
+    }
+}
+
+impl View {
+    /// Takes a fact about this interface or another one; true if it matters.
+    fn hear(&mut self, own: bool, fact: Fact) -> bool {
+        match fact {
+            fact if own => self.apply(fact),
+            Fact::RouteReplaced(route) => self.routes.remove_any(&route),
+            _ => return false,
+        }
+        true
+    }
+
+    fn apply(&mut self, fact: Fact) {
+        match fact {
+            Fact::Link(link) => self.link = Some(link),
+            Fact::LinkGone => {
+                *self = View { neighbours: vec![NeighbourChange::Forget], ..View::default() };
+            }
+            Fact::Address(address, length) => {
+                self.addresses.retain(|(known, _)| *known != address);
+                if self.addresses.len() < ADDRESSES_MAX {
+                    self.addresses.push((address, length));
+                }
+            }
+            Fact::AddressGone(address, _) => self.addresses.retain(|(known, _)| *known != address),
+            Fact::Route(route) | Fact::RouteReplaced(route) => {
+                self.routes.add(route);
+            }
+            Fact::RouteGone(route) => {
+                self.routes.remove(&route);
+            }
+            Fact::Neighbour(address, hardware) => self.neighbours.push(match hardware {
+                Some(hardware) => NeighbourChange::Known(address, hardware),
+                None => NeighbourChange::Unknown(address),
+            }),
+        }
+    }
+}
+
+fn index_of(name: &str) -> io::Result<i32> {
+    let socket = new_socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    let mut request = interface(name);
+    // SAFETY: the request is an initialised ifreq, which SIOCGIFINDEX reads and writes.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFINDEX as _, &raw mut request) })?;
+    // SAFETY: the call has filled in this member.
+    Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+}

@@ -1,0 +1,124 @@
+//! Two devices that reach each other, of each kind.
+
+use crate::common::namespace::Namespace;
+use mtcp::device::memory::{MemoryDevice, MemoryOptions};
+use mtcp::device::packet::{PacketDevice, PacketOptions};
+use mtcp::device::tap::{TapDevice, TapOptions, bring_up};
+use mtcp::device::xdp::{AttachMode, XdpOptions, XdpPort};
+use mtcp::device::{Device, Link};
+
+/// Two devices that reach each other.
+pub struct Pair {
+    pub left: Box<dyn Device>,
+    pub right: Box<dyn Device>,
+    /// Frames may get lost when the receiver is slow, as in a network.
+    pub lossy: bool,
+    /// Takes the left device's interface away, after the right one was dropped.
+    pub vanish: Box<dyn FnOnce()>,
+}
+
+fn memory(link: Link) -> Pair {
+    let options = MemoryOptions { link, ring_bytes: 16 * 1024, ..MemoryOptions::default() };
+    let (left, right) = MemoryDevice::pair(options).unwrap();
+    Pair { left: Box::new(left), right: Box::new(right), lossy: false, vanish: Box::new(|| ()) }
+}
+
+pub fn memory_ip() -> Pair {
+    memory(Link::Ip)
+}
+
+pub fn memory_ethernet() -> Pair {
+    memory(Link::Ethernet)
+}
+
+pub fn open_packet(namespace: &Namespace, options: &PacketOptions) -> PacketDevice {
+    let mut devices = namespace.run(|| PacketDevice::open(options)).unwrap();
+    assert_eq!(devices.len(), 1);
+    devices.remove(0)
+}
+
+/// A namespace in which the kernel says nothing by itself.
+fn quiet_namespace() -> Namespace {
+    let namespace = Namespace::new();
+    namespace.set("ipv6/conf/default/disable_ipv6", "1");
+    namespace
+}
+
+fn packet_pair(bypass_qdisc: bool) -> Pair {
+    let namespace = quiet_namespace();
+    namespace.join("left0", &namespace, "right0");
+    let open = |interface: &str| {
+        let interface = interface.to_owned();
+        let options = PacketOptions { interface, bypass_qdisc, ..PacketOptions::default() };
+        Box::new(open_packet(&namespace, &options))
+    };
+    let (left, right) = (open("left0"), open("right0"));
+    let vanish = Box::new(move || namespace.ip("link delete left0"));
+    Pair { left, right, lossy: true, vanish }
+}
+
+pub fn packet() -> Pair {
+    packet_pair(false)
+}
+
+pub fn packet_fast() -> Pair {
+    packet_pair(true)
+}
+
+pub fn open_tap(namespace: &Namespace, options: &TapOptions) -> TapDevice {
+    let mut devices = namespace.run(|| TapDevice::open(options)).unwrap();
+    assert_eq!(devices.len(), 1);
+    let device = devices.remove(0);
+    namespace.run(|| bring_up(device.name())).unwrap();
+    device
+}
+
+/// A TAP device, and a packet socket on the kernel's side of it.
+fn tap_and_packet() -> (Namespace, TapDevice, PacketDevice) {
+    let namespace = quiet_namespace();
+    let tap = open_tap(&namespace, &TapOptions::default());
+    let interface = tap.name().to_owned();
+    let options = PacketOptions { interface, ..PacketOptions::default() };
+    let packet = open_packet(&namespace, &options);
+    (namespace, tap, packet)
+}
+
+pub fn tap() -> Pair {
+    let (namespace, tap, packet) = tap_and_packet();
+    let name = tap.name().to_owned();
+    let vanish = Box::new(move || namespace.ip(&format!("link delete {name}")));
+    Pair { left: Box::new(tap), right: Box::new(packet), lossy: true, vanish }
+}
+
+pub fn packet_on_tap() -> Pair {
+    let (namespace, tap, packet) = tap_and_packet();
+    // The interface goes with the TAP device.
+    let vanish = Box::new(move || drop(namespace));
+    Pair { left: Box::new(packet), right: Box::new(tap), lossy: true, vanish }
+}
+
+fn xdp_pair(attach: AttachMode) -> Pair {
+    let namespace = quiet_namespace();
+    namespace.join("left0", &namespace, "right0");
+    let options = XdpOptions { attach, every_frame: true, ..XdpOptions::default() };
+    let open = |interface| {
+        let mut port = namespace.run(|| XdpPort::open(interface, 1, &options)).unwrap();
+        assert_eq!(port.devices.len(), 1);
+        (Box::new(port.devices.remove(0)), port.ownership)
+    };
+    let ((left, left_ownership), (right, right_ownership)) = (open("left0"), open("right0"));
+    let vanish = Box::new(move || {
+        // Without the programs nothing would arrive: they stay as long as this.
+        drop((left_ownership, right_ownership));
+        namespace.ip("link delete left0");
+    });
+    Pair { left, right, lossy: true, vanish }
+}
+
+pub fn xdp_native() -> Pair {
+    xdp_pair(AttachMode::Native)
+}
+
+pub fn xdp_generic() -> Pair {
+    xdp_pair(AttachMode::Generic)
+}
