@@ -264,6 +264,32 @@ fn lost_announcements_are_asked_for_again() {
 }
 
 #[test]
+fn routes_that_vanish_without_a_word_are_missed() {
+    let namespace = Namespace::new();
+    namespace.join("near0", &namespace, "far0");
+    namespace.ip("address add 10.9.0.2/24 dev near0");
+    namespace.ip("route add default via 10.9.0.1");
+    let mut watch = namespace.run(|| Watch::open("near0")).unwrap();
+    let remote = "192.0.2.1".parse().unwrap();
+    assert!(watch.routes().next_hop(remote).is_some());
+    let follow = |watch: &mut Watch| while watch.follow().unwrap() {};
+    namespace.ip("link set near0 down");
+    follow(&mut watch);
+    assert!(!watch.link().unwrap().running);
+    assert_eq!(watch.routes().next_hop(remote), None);
+    namespace.ip("link set near0 up");
+    namespace.ip("route add default via 10.9.0.1");
+    follow(&mut watch);
+    assert_eq!(watch.routes().next_hop(remote), Some("10.9.0.1".parse().unwrap()));
+    // The default route moves to another interface.
+    namespace.ip("address add 10.8.0.2/24 dev far0");
+    namespace.ip("route replace default via 10.8.0.1 dev far0");
+    follow(&mut watch);
+    assert_eq!(watch.routes().next_hop(remote), None);
+    assert!(watch.addresses().contains(&("10.9.0.2".parse().unwrap(), 24)));
+}
+
+#[test]
 fn what_is_missing_is_named() {
     let namespace = Namespace::new();
     let error = namespace.run(|| Watch::open("absent0")).err().unwrap().to_string();
