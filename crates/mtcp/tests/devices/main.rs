@@ -41,4 +41,13 @@ macro_rules! conformance {
     };
 }
 
-conformance!(memory_ip, memory_ethernet, packet, packet_fast, tap, packet_on_tap);
+conformance!(
+    memory_ip,
+    memory_ethernet,
+    packet,
+    packet_fast,
+    tap,
+    packet_on_tap,
+    captured,
+    impaired,
+);
