@@ -49,5 +49,7 @@ conformance!(
     tap,
     packet_on_tap,
     xdp_native,
-    xdp_generic
+    xdp_generic,
+    captured,
+    impaired,
 );
