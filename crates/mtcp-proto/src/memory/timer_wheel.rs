@@ -19,8 +19,8 @@ const UNARMED: u64 = u64::MAX;
 /// A hierarchical timing wheel (Varghese and Lauck, SOSP 1987, scheme 7).
 ///
 /// A timer that moves to a later time, or is disarmed, stays in its slot and is only written down;
-/// the slot puts it right when its turn comes. Since nearly every packet moves a timer later, that is
-/// what arming costs: a comparison and a store.
+/// the slot puts it right when its turn comes. Since nearly every packet moves a timer later, that
+/// is what arming costs: a comparison and a store.
 #[derive(Debug)]
 pub(crate) struct TimerWheel {
     entries: Vec<Entry>,
@@ -90,6 +90,7 @@ impl TimerWheel {
     }
 
     /// When the timer of this index is due.
+    #[cfg(test)]
     pub(crate) fn deadline(&self, index: u32) -> Option<Instant> {
         let deadline = self.entries.get(index as usize)?.deadline;
         (deadline != UNARMED).then_some(Instant::from_nanos(deadline))
@@ -133,7 +134,7 @@ impl TimerWheel {
         self.tick = self.tick.max(target);
     }
 
-    /// A time before which no timer is due: early at times, never late. `None` if no timer is armed.
+    /// A time before which no timer is due: early at times, never late. `None` if none is armed.
     pub(crate) fn next(&self) -> Option<Instant> {
         let mut next = UNARMED;
         for level in 0..LEVELS {
@@ -284,7 +285,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..Default::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(300)
+        })]
 
         #[test]
         fn timers_fire_when_their_model_does(
@@ -321,7 +325,7 @@ mod tests {
                         prop_assert_eq!(fired, due);
                         model.retain(|_, at| *at > now);
                         if let Some(next) = wheel.next() {
-                            prop_assert!(next.as_nanos() > now, "it would wake for nothing, forever");
+                            prop_assert!(next.as_nanos() > now, "it would wake for ever");
                         }
                     }
                 }

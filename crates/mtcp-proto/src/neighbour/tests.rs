@@ -460,3 +460,67 @@ fn malformed_packets_are_counted_and_unsupported_ones_are_not() {
     assert!(matches!(cache.input_arp(at(0), &[0; 28]), Err(WireError::Unsupported(_))));
     assert_eq!(cache.counters().malformed, 2);
 }
+
+/// The counts and the timer are kept beside the entries, so they could disagree with them.
+fn assert_consistent(cache: &Cache, context: &str) {
+    assert!(cache.entries.len() <= cache.capacity, "{context}");
+    let unresolved = cache.entries.values().filter(|entry| entry.is_unresolved()).count();
+    assert_eq!(cache.unresolved, unresolved, "{context}");
+    assert!(cache.queue.len() <= 2 * QUEUE_MAX, "{context}");
+    let first = cache.entries.values().filter_map(Entry::deadline).min();
+    let in_time = first.is_none_or(|first| cache.due.is_some_and(|due| due <= first));
+    assert!(in_time, "{context}: {first:?} {:?}", cache.due);
+    let own = cache.entries.keys().find(|address| cache.addresses.contains(address));
+    assert_eq!(own, None, "{context}: no entry for an own address");
+}
+
+#[test]
+fn random_calls_leave_the_cache_consistent() {
+    for seed in 1..=100_u64 {
+        let mut state = seed;
+        let mut below = |bound: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % bound
+        };
+        let mut cache = Cache::new(OWN, 8);
+        cache.set_addresses(&[ip("192.0.2.1"), ip("fe80::1")]);
+        let mut now = Instant::ZERO;
+        for step in 0..500 {
+            let last = 1 + below(14) as u8;
+            let (v4, v6) = (Ipv4Addr::new(192, 0, 2, last), format!("fe80::{last:x}"));
+            let address = if below(2) == 0 { v4.into() } else { ip(&v6) };
+            let hardware = [[2, 0, 0, 0, 0, last], OTHER, OWN, BROADCAST][below(4) as usize];
+            match below(9) {
+                0 | 1 => drop(cache.lookup(now, address)),
+                2 | 3 => {
+                    let operation = [ArpOperation::Request, ArpOperation::Reply][below(2) as usize];
+                    let packet = arp_packet(operation, hardware, v4.octets(), [192, 0, 2, 1]);
+                    say_arp(&mut cache, now, &packet);
+                }
+                4 if is_unicast(hardware) => {
+                    let message = NdpMessage::Advertisement {
+                        target: self::v6(&v6),
+                        link: (below(2) == 0).then_some(hardware),
+                        router: false,
+                        solicited: below(2) == 0,
+                        replaces: below(2) == 0,
+                    };
+                    say_ndp(&mut cache, now, &v6, "fe80::1", message);
+                }
+                5 if below(4) == 0 => drop(cache.set(address, hardware)),
+                6 if below(4) == 0 => cache.remove(address),
+                7 if below(20) == 0 => {
+                    cache.set_addresses(&[ip("192.0.2.1"), ip("fe80::1"), address]);
+                }
+                _ => {
+                    now = now + Duration::from_millis(below(5000));
+                    frames(&mut cache, now);
+                    assert!(cache.deadline().is_none_or(|deadline| deadline > now));
+                }
+            }
+            assert_consistent(&cache, &format!("seed {seed}, step {step}"));
+        }
+    }
+}

@@ -98,7 +98,7 @@ pub(super) enum Stage {
 pub(super) struct Table {
     slots: Slab<Slot>,
     limit: u32,
-    /// The links of the listeners' lists and of the orphans; a connection is in one of them at most.
+    /// The links of the listeners' lists and of the orphans; a connection is in at most one.
     pub(super) belonging: Links,
     /// In the order in which their applications left.
     orphans: List,

@@ -186,6 +186,7 @@ impl TimeWait {
         Some(self.records.at(self.order.first()?)?.deadline)
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> u32 {
         self.records.len()
     }

@@ -45,11 +45,13 @@ impl Reassembly {
     }
 
     /// Bytes that are out of order.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u32 {
         self.list().iter().map(|range| range.end.since(range.start)).sum()
     }
 
     /// Behind the last byte out of order.
+    #[cfg(test)]
     pub(crate) fn end(&self) -> Option<Sequence> {
         self.list().last().map(|range| range.end)
     }
@@ -117,9 +119,9 @@ impl Reassembly {
         self.duplicate.is_some() || self.ranges.is_some()
     }
 
-    /// Writes what an acknowledgement reports, at most `limit` blocks, and gives their number: first
-    /// what came twice, once (RFC 2883, section 4), then the ranges, that of the newest segment
-    /// first (RFC 2018, section 4).
+    /// Writes what an acknowledgement reports, at most `limit` blocks, and gives their number:
+    /// first what came twice, once (RFC 2883, section 4), then the ranges, that of the newest
+    /// segment first (RFC 2018, section 4).
     pub(crate) fn blocks(&mut self, blocks: &mut [SackBlock; 4], limit: usize) -> usize {
         let limit = limit.min(blocks.len());
         let mut count = 0;
@@ -220,7 +222,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(100)
+        })]
 
         #[test]
         fn ranges_are_what_a_bitmap_says(

@@ -121,7 +121,7 @@ impl Receiver {
 }
 
 /// The least shift with which the window can reach the buffer (RFC 7323, section 2.3).
-pub(crate) fn scale_for(buffer_bytes: u32) -> u8 {
+pub(super) fn scale_for(buffer_bytes: u32) -> u8 {
     let mut scale = 0;
     while scale < 14 && (u32::from(u16::MAX) << scale) < buffer_bytes {
         scale += 1;

@@ -106,6 +106,7 @@ impl RoundTrip {
     }
 
     /// RTTVAR, once something was measured.
+    #[cfg(test)]
     pub(crate) fn variation(&self) -> Option<Duration> {
         (self.smoothed_8 > 0).then(|| Duration::from_micros(self.variation_4 / 4))
     }

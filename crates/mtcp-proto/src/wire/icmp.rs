@@ -135,7 +135,8 @@ impl IcmpMessage<'_> {
     ///
     /// # Errors
     /// [`WireError`]; unsupported are other protocols, and messages that TCP has no use for, among
-    /// them those of [`super::ndp`]. An error that quotes a packet of the other family is malformed.
+    /// them those of [`super::ndp`]. An error that quotes a packet of the other family is
+    /// malformed.
     pub fn parse<'a>(header: &IpHeader, payload: &'a [u8]) -> Result<IcmpMessage<'a>, WireError> {
         let ipv6 = match (header.protocol, header.destination.is_ipv6()) {
             (PROTOCOL_ICMP, false) => false,

@@ -65,7 +65,8 @@ proptest! {
     }
 }
 
-/// Unchanged packets of the generator are valid, so the tests that change them begin with something.
+/// Unchanged packets of the generator are valid, so that tests which change them begin with
+/// something.
 #[test]
 fn random_packets_are_valid_unless_they_are_routed() {
     let mut valid = 0;

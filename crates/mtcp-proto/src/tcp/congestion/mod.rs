@@ -15,11 +15,14 @@ use std::time::Duration;
 
 /// No window grows beyond this: a scaled window ends there (RFC 7323, section 2.3).
 const WINDOW_BYTES_MAX: u32 = 1 << 30;
+/// No segment is longer than an IP packet.
+const SEGMENT_BYTES_MAX: u32 = u16::MAX as u32;
 
 /// The congestion window of a connection, in bytes, and what it grows and shrinks by.
 ///
-/// During recovery the window follows what is in flight ([`CongestionControl::recovery_allowance`]),
-/// so that at all times as much may be sent as the window exceeds what is in flight.
+/// During recovery the window follows what is in flight
+/// ([`CongestionControl::recovery_allowance`]), so that at all times as much may be sent as the
+/// window exceeds what is in flight.
 #[derive(Debug)]
 pub(crate) struct CongestionControl {
     window: u32,
@@ -51,13 +54,14 @@ struct Saved {
 }
 
 impl CongestionControl {
-    /// A new connection with an initial window of so many segments (RFC 6928), of at least one byte.
+    /// A new connection with an initial window of so many segments (RFC 6928), of at least one
+    /// byte.
     pub(crate) fn new(
         kind: Congestion,
         maximum_segment: u32,
         initial_window_segments: u32,
     ) -> CongestionControl {
-        let maximum_segment = maximum_segment.max(1);
+        let maximum_segment = maximum_segment.clamp(1, SEGMENT_BYTES_MAX);
         let initial_segments = initial_window_segments.max(1);
         CongestionControl {
             window: maximum_segment.saturating_mul(initial_segments).min(WINDOW_BYTES_MAX),
@@ -73,14 +77,6 @@ impl CongestionControl {
             recovery: None,
             timed_out: false,
             saved: None,
-        }
-    }
-
-    /// The law.
-    pub(crate) fn kind(&self) -> Congestion {
-        match self.law {
-            Law::NewReno(_) => Congestion::NewReno,
-            Law::Cubic(_) => Congestion::Cubic,
         }
     }
 
@@ -104,9 +100,9 @@ impl CongestionControl {
         self.recovery.is_some()
     }
 
-    /// New data was acknowledged, after which `outstanding` bytes are sent and not acknowledged. The
-    /// window grows, unless in recovery, or if the application did not use it (RFC 9438, section
-    /// 5.8; RFC 7661, section 4.1 says why).
+    /// New data was acknowledged, after which `outstanding` bytes are sent and not acknowledged.
+    /// The window grows, unless in recovery, or if the application did not use it (RFC 9438,
+    /// section 5.8; RFC 7661, section 4.1 says why).
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,
@@ -193,8 +189,8 @@ impl CongestionControl {
         self.window = self.maximum_segment;
     }
 
-    /// The peer has echoed a congestion mark (RFC 3168, section 6.1.2). To be called at most once in
-    /// a round trip, and not in recovery.
+    /// The peer has echoed a congestion mark (RFC 3168, section 6.1.2). To be called at most once
+    /// in a round trip, and not in recovery.
     pub(crate) fn on_congestion_mark(&mut self, outstanding: u32) {
         self.reduce(outstanding);
         self.window = self.window.min(self.threshold);
@@ -212,8 +208,8 @@ impl CongestionControl {
         }
     }
 
-    /// Nothing was sent for a while, and now there is data: the window halves for each time-out that
-    /// has passed, down to the initial window (RFC 5681, section 4.1; RFC 2861, section 3.2).
+    /// Nothing was sent for a while, and now there is data: the window halves for each time-out
+    /// that has passed, down to the initial window (RFC 5681, section 4.1; RFC 2861, section 3.2).
     pub(crate) fn on_idle(&mut self, now: Instant, idle: Duration, timeout: Duration) {
         if let Law::Cubic(cubic) = &mut self.law {
             cubic.pause(now);
@@ -231,13 +227,8 @@ impl CongestionControl {
 
     /// The path takes segments of another size.
     pub(crate) fn set_maximum_segment(&mut self, bytes: u32) {
-        self.maximum_segment = bytes.max(1);
+        self.maximum_segment = bytes.clamp(1, SEGMENT_BYTES_MAX);
         self.window = self.window.max(self.maximum_segment);
-    }
-
-    /// A SYN or SYN-ACK was lost: the first window is one segment (RFC 5681, section 3.1).
-    pub(crate) fn after_lost_syn(&mut self) {
-        self.window = self.maximum_segment;
     }
 
     fn initial_window(&self) -> u32 {

@@ -233,8 +233,8 @@ impl Scoreboard {
         told
     }
 
-    /// Without SACK: an acknowledgement repeats the one before, so one more segment must have arrived
-    /// behind the gap (RFC 5681, section 3.2). Gives the number of such in a row.
+    /// Without SACK: an acknowledgement repeats the one before, so one more segment must have
+    /// arrived behind the gap (RFC 5681, section 3.2). Gives the number of such in a row.
     pub(crate) fn duplicate_ack(&mut self, maximum_segment: u32) -> u32 {
         self.assumed_unit = maximum_segment;
         let most = self.outstanding().saturating_sub(self.lost).saturating_sub(maximum_segment);

@@ -209,22 +209,7 @@ fn take(
             let byte = Byte { sent_at: *now, sacked: false, lost: false, resent: false };
             model.bytes.resize(model.bytes.len() + bytes as usize, byte);
         }
-        Step::Acknowledge(bytes) => {
-            let acknowledged = model.start + bytes;
-            let told = board.acknowledge(acknowledged, *now, None);
-            prop_assert_eq!(told, model.acknowledge(acknowledged, *now));
-        }
-        Step::Sack(blocks) => {
-            let blocks: Vec<SackBlock> = blocks
-                .into_iter()
-                .map(|(offset, bytes)| {
-                    let start = Sequence(model.start.0.wrapping_add_signed(offset));
-                    SackBlock { start, end: start + bytes }
-                })
-                .collect();
-            let told = board.sack(&blocks, model.start, *now, None);
-            prop_assert_eq!(told, model.sack(&blocks, *now));
-        }
+        Step::Acknowledge(_) | Step::Sack(_) => hear(step, board, model, *now)?,
         Step::Resend(most) => {
             let place = model.bytes.iter().position(|byte| byte.lost);
             let lost = board.next_lost();
@@ -279,6 +264,35 @@ fn take(
     Ok(())
 }
 
+/// Takes an answer of the peer on both.
+fn hear(
+    step: Step,
+    board: &mut Scoreboard,
+    model: &mut Model,
+    now: Instant,
+) -> Result<(), TestCaseError> {
+    match step {
+        Step::Acknowledge(bytes) => {
+            let acknowledged = model.start + bytes;
+            let told = board.acknowledge(acknowledged, now, None);
+            prop_assert_eq!(told, model.acknowledge(acknowledged, now));
+        }
+        Step::Sack(blocks) => {
+            let blocks: Vec<SackBlock> = blocks
+                .into_iter()
+                .map(|(offset, bytes)| {
+                    let start = Sequence(model.start.0.wrapping_add_signed(offset));
+                    SackBlock { start, end: start + bytes }
+                })
+                .collect();
+            let told = board.sack(&blocks, model.start, now, None);
+            prop_assert_eq!(told, model.sack(&blocks, now));
+        }
+        _ => unreachable!("the peer answers with acknowledgements and blocks"),
+    }
+    Ok(())
+}
+
 /// What every scoreboard must be, whatever came before.
 fn check(board: &Scoreboard, model: &Model) -> Result<(), TestCaseError> {
     let (sacked, lost) = (model.count(|byte| byte.sacked), model.count(|byte| byte.lost));
@@ -298,7 +312,7 @@ fn check(board: &Scoreboard, model: &Model) -> Result<(), TestCaseError> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 400,
+        cases: 200,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -324,4 +338,207 @@ proptest! {
             check(&board, &model)?;
         }
     }
+}
+
+fn board(segments: u32, now: Instant) -> Scoreboard {
+    let mut board = Scoreboard::new();
+    for segment in 0..segments {
+        let start = Sequence(segment * 1000);
+        board.sent(start, start + 1000, now + us(u64::from(segment)));
+    }
+    board
+}
+
+#[test]
+fn a_lone_flight_needs_no_memory_on_the_heap() {
+    let mut board = Scoreboard::new();
+    for round in 0..100 {
+        let start = Sequence(u32::MAX - 50_000) + round * 1000;
+        // Many segments, sent at one time.
+        board.sent(start, start + 400, at(u64::from(round)));
+        board.sent(start + 400, start + 1000, at(u64::from(round)));
+        assert_eq!((board.flight.len(), board.in_flight()), (1, 1000));
+        assert_eq!(board.last_segment(100), Some((start + 900, 100)));
+        let told = board.acknowledge(start + 1000, at(u64::from(round) + 70), None);
+        assert_eq!((told.bytes, told.delivered, told.round_trip), (1000, 1000, Some(us(70))));
+    }
+    assert_eq!((board.outstanding(), board.last_segment(100)), (0, None));
+    assert!(size_of::<Scoreboard>() <= 176, "{}", size_of::<Scoreboard>());
+}
+
+#[test]
+fn acknowledgements_of_what_is_not_outstanding_change_nothing() {
+    let mut board = board(3, at(0));
+    for wrong in [Sequence(0), Sequence(3001), Sequence(0) - 1, Sequence(1 << 31)] {
+        assert_eq!(board.acknowledge(wrong, at(9), None), Acknowledged::default());
+    }
+    for wrong in [block(2000, 3001), block(2000, 2000), block(2500, 2000), block(5000, 9000)] {
+        assert_eq!(board.sack(&[wrong], Sequence(0), at(9), None), Sacked::default());
+    }
+    assert_eq!((board.in_flight(), board.sacked_bytes()), (3000, 0));
+}
+
+#[test]
+fn a_gap_is_lost_once_three_segments_have_passed_it() {
+    let mut board = board(5, at(0));
+    let parameters = RackParameters { minimum: Some(us(100)), ..PARAMETERS };
+    // Two segments behind the gap: wait for a quarter of the least round trip (RFC 8985).
+    board.sack(&[block(1000, 3000)], Sequence(0), at(102), None);
+    let losses = board.detect_losses(at(102), &parameters);
+    assert_eq!(losses, Losses { bytes: 0, deadline: Some(at(125)) });
+    assert_eq!(board.detect_losses(at(124), &parameters).bytes, 0);
+    // A third: no more waiting, as no reordering was ever seen.
+    board.sack(&[block(1000, 4000)], Sequence(0), at(124), None);
+    assert_eq!(board.detect_losses(at(124), &parameters).bytes, 1000);
+    assert_eq!((board.next_lost(), board.in_flight()), (Some((Sequence(0), 1000)), 1000));
+    board.resent(Sequence(0), Sequence(1000), at(125));
+    assert_eq!((board.next_lost(), board.in_flight()), (None, 2000));
+    // The repeated segment is lost too: what was sent after it has arrived.
+    board.sent(Sequence(5000), Sequence(6000), at(126));
+    board.sack(&[block(5000, 6000)], Sequence(0), at(226), None);
+    let in_recovery = RackParameters { in_recovery: true, ..parameters };
+    assert_eq!(board.detect_losses(at(226), &in_recovery).bytes, 2000);
+    assert_eq!(board.next_lost(), Some((Sequence(0), 1000)));
+}
+
+#[test]
+fn the_reorder_deadline_finds_the_loss() {
+    let mut board = board(2, at(0));
+    let parameters = RackParameters { minimum: Some(us(100)), ..PARAMETERS };
+    board.sack(&[block(1000, 2000)], Sequence(0), at(101), None);
+    let deadline = board.detect_losses(at(101), &parameters).deadline.expect("one gap");
+    assert_eq!(deadline, at(125));
+    let losses = board.detect_losses(deadline, &parameters);
+    assert_eq!(losses, Losses { bytes: 1000, deadline: None });
+}
+
+#[test]
+fn reordering_and_duplicates_widen_the_window_and_recoveries_narrow_it() {
+    let mut board = board(6, at(0));
+    let parameters = RackParameters {
+        minimum: Some(us(100)),
+        smoothed: Some(us(160)),
+        in_recovery: true,
+        ..PARAMETERS
+    };
+    let window = |board: &Scoreboard| board.rack.reordering_window(&parameters, 9000);
+    assert_eq!(window(&board), Duration::ZERO);
+    board.sack(&[block(2000, 3000)], Sequence(0), at(100), None);
+    board.sack(&[block(1000, 3000)], Sequence(0), at(101), None);
+    assert!(board.rack.reordering_seen());
+    assert_eq!(window(&board), us(25));
+    // A duplicate was reported: twice as wide, once a round trip.
+    let told = board.sack(&[block(0, 1000)], Sequence(1000), at(102), None);
+    assert_eq!((told.duplicate, told.bytes), (Some(block(0, 1000)), 0));
+    board.sack(&[block(0, 1000)], Sequence(1000), at(102), None);
+    assert_eq!(window(&board), us(50));
+    board.acknowledge(Sequence(6000), at(103), None);
+    for sent in 6..30 {
+        board.sent(Sequence(sent * 1000), Sequence(sent * 1000 + 1000), at(200));
+        board.sack(&[block(500, 1000)], Sequence(sent * 1000), at(201), None);
+        board.acknowledge(Sequence(sent * 1000 + 1000), at(201), None);
+    }
+    assert_eq!(window(&board), us(160), "never beyond the smoothed round trip");
+    for _ in 0..16 {
+        board.on_recovery_end();
+    }
+    assert_eq!(window(&board), us(25));
+}
+
+#[test]
+fn a_duplicate_within_the_second_block_is_reported_as_one() {
+    let mut board = board(4, at(0));
+    let told = board.sack(&[block(2000, 2500), block(2000, 4000)], Sequence(0), at(9), None);
+    assert_eq!((told.duplicate, told.bytes), (Some(block(2000, 2500)), 2000));
+    assert_eq!(board.sacked_bytes(), 2000);
+}
+
+#[test]
+fn an_answer_too_soon_is_to_the_first_copy() {
+    let mut board = board(2, at(0));
+    board.mark_all_lost();
+    board.resent(Sequence(0), Sequence(1000), at(1000));
+    // 5 µs after the repetition, on a path of 100: it says nothing about the second segment.
+    board.acknowledge(Sequence(1000), at(1005), Some(us(100)));
+    board.mark_none_lost();
+    assert_eq!(board.detect_losses(at(1006), &PARAMETERS), Losses::default());
+    // Had it come after 100, what was sent long before would be lost.
+    board.sent(Sequence(2000), Sequence(3000), at(1010));
+    board.acknowledge(Sequence(1000), at(1100), Some(us(100)));
+    board.sack(&[block(2000, 3000)], Sequence(1000), at(1110), Some(us(100)));
+    assert_eq!(board.detect_losses(at(1110), &PARAMETERS).bytes, 1000);
+}
+
+#[test]
+fn without_sack_duplicates_stand_for_segments() {
+    let mut board = board(6, at(0));
+    assert_eq!((board.duplicate_ack(1000), board.in_flight()), (1, 5000));
+    assert_eq!((board.duplicate_ack(1000), board.duplicate_ack(1000)), (2, 3));
+    assert_eq!(board.mark_first_lost(1000), 1000);
+    assert_eq!(board.mark_first_lost(1000), 0, "it is lost already");
+    assert_eq!((board.in_flight(), board.next_lost()), (2000, Some((Sequence(0), 1000))));
+    board.resent(Sequence(0), Sequence(1000), at(50));
+    assert_eq!(board.in_flight(), 3000);
+    // A partial acknowledgement: the first segment and two behind it; 3000 is the next gap.
+    let told = board.acknowledge(Sequence(3000), at(100), None);
+    assert_eq!((told.bytes, told.delivered, told.round_trip), (3000, 1000, None));
+    assert_eq!(board.in_flight(), 2000);
+    assert_eq!((board.mark_first_lost(1000), board.in_flight()), (1000, 1000));
+    board.resent(Sequence(3000), Sequence(4000), at(150));
+    for _ in 0..100 {
+        board.duplicate_ack(1000);
+    }
+    assert_eq!(board.in_flight(), 1000, "more than is there cannot have arrived");
+    board.acknowledge(Sequence(6000), at(200), None);
+    board.on_recovery_end();
+    assert_eq!((board.in_flight(), board.outstanding()), (0, 0));
+}
+
+#[test]
+fn a_peer_that_takes_its_word_back_is_sent_everything() {
+    let mut board = board(4, at(0));
+    board.sack(&[block(1000, 3000)], Sequence(0), at(9), None);
+    assert_eq!(board.mark_all_lost(), 2000);
+    assert_eq!((board.sacked_bytes(), board.next_lost()), (2000, Some((Sequence(0), 1000))));
+    board.acknowledge(Sequence(1000), at(10), None);
+    // It has 1000 to 3000, as it says, and does not acknowledge it.
+    assert_eq!(board.mark_all_lost(), 2000);
+    assert_eq!((board.sacked_bytes(), board.lost_bytes()), (0, 3000));
+}
+
+#[test]
+fn records_are_bounded_whatever_is_sent_and_sacked() {
+    let mut board = Scoreboard::new();
+    for byte in 0..3 * RECORDS_MAX as u32 {
+        board.sent(Sequence(byte * 10), Sequence(byte * 10 + 10), at(u64::from(byte)));
+    }
+    assert_eq!(board.flight.len(), RECORDS);
+    let outstanding = board.outstanding();
+    for place in 0..3 * RECORDS_MAX as u32 {
+        board.sack(&[block(place * 10 + 3, place * 10 + 4)], Sequence(0), at(99_999), None);
+        assert!(board.flight.len() <= RECORDS_MAX + 1);
+    }
+    let sacked: u32 = (0..board.flight.len())
+        .filter_map(|index| board.flight.get(index))
+        .filter(|record| record.sacked)
+        .map(Record::bytes)
+        .sum();
+    assert_eq!((board.sacked_bytes(), board.in_flight()), (sacked, outstanding - sacked));
+    for more in 0..10 {
+        let start = Sequence(outstanding + more * 10);
+        board.sent(start, start + 10, at(100_000 + u64::from(more)));
+        let end = start.0 + 10;
+        board.sack(&[block(end - 1, end)], Sequence(0), at(100_001), None);
+        assert!(board.flight.len() <= RECORDS_MAX + 1);
+    }
+    // Everything can still be sent again, and acknowledged.
+    board.mark_all_lost();
+    let mut steps = 0;
+    while let Some((start, bytes)) = board.next_lost() {
+        board.resent(start, start + bytes.min(7), at(100_002));
+        steps += 1;
+        assert!(steps < 100_000, "it would never end");
+    }
+    let told = board.acknowledge(Sequence(outstanding + 100), at(100_003), None);
+    assert_eq!((told.bytes, board.outstanding(), board.in_flight()), (outstanding + 100, 0, 0));
 }
