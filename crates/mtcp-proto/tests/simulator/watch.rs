@@ -180,9 +180,13 @@ impl Watch {
             flow.synchronise(sender, &segment)?;
         }
         let end = &flow.ends[sender];
-        // Behind its end, a cookie that comes a second time begins it again.
-        let gone = end.heard_fin && end.end_acknowledged();
-        if end.initials.is_empty() || gone || flow.confused {
+        if end.initials.is_empty() || flow.confused {
+            return Ok(Some(note));
+        }
+        if end.heard_fin && end.end_acknowledged() {
+            // Behind its end, a cookie that comes a second time begins it again: what is wrong with
+            // that is not noted.
+            let _ = flow.check_acknowledgement(sender, &segment, &mut note);
             return Ok(Some(note));
         }
         let checked = flow
