@@ -3,6 +3,7 @@
 use super::connection::{Connection, Context};
 use super::recovery::Phase;
 use super::scoreboard::{Acknowledged, Sacked};
+use super::timers::NEVER;
 use crate::sequence::Sequence;
 use crate::wire::tcp::TcpHeader;
 
@@ -72,6 +73,7 @@ impl Connection {
         send.ring.settle(context.pool);
         send.unacknowledged = ack;
         send.bytes_acknowledged += u64::from(data);
+        self.timers.memory = NEVER;
         self.alive.progress(context.now);
         if data >= u32::from(self.send.full) {
             self.path.passed();
