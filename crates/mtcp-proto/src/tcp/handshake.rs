@@ -165,8 +165,7 @@ impl Connection {
     pub(super) fn on_handshake_timeout(&mut self, context: &mut Context<'_>) {
         context.counters.timeouts += 1;
         if self.handshake.tries > context.config.syn_retries {
-            let reason = self.soft_error.unwrap_or(Error::TimedOut);
-            return self.fail(reason, false, context);
+            return self.time_out(false, context);
         }
         self.send.rtt.back_off();
         self.due.syn = true;
