@@ -240,10 +240,8 @@ impl Connection {
     fn time_handshake(&mut self, header: &TcpHeader, context: &mut Context<'_>) {
         if self.handshake.tries == 1 {
             self.send.rtt.sample(context.now, context.now.since(self.handshake.sent_at));
-        } else if let Some(stamps) = header.options.timestamps.filter(|_| self.stamps.on) {
-            if let Some(age) = self.stamps.age(stamps.echo, context.now) {
-                self.send.rtt.sample(context.now, age);
-            }
+        } else if let Some(age) = self.stamped_round_trip(header, context) {
+            self.send.rtt.sample(context.now, age);
         }
         if self.handshake.tries > 1 {
             self.send.rtt.after_lost_syn();
