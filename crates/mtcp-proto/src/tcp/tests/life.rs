@@ -154,3 +154,27 @@ fn a_repeated_syn_is_answered_but_not_forever() {
     server.wait();
     assert_eq!(server.state(), State::Closed);
 }
+
+#[test]
+fn congestion_notification_is_offered_once_and_agreed_on_by_both() {
+    let with = Config { ecn: true, ..Config::default() };
+    let both = Flags::ECE.with(Flags::CWR);
+    let mut client = End::client(with.clone());
+    let offer = client.put().remove(0);
+    assert!(offer.has(both));
+    client.wait();
+    let again = client.put().remove(0);
+    assert!(!again.header.flags.intersects(both), "some routers drop such SYNs");
+    for (config, agreed) in [(with.clone(), true), (Config::default(), false)] {
+        let mut client = End::client(with.clone());
+        client.put();
+        let mut server = End::server(config, &offer, client.now);
+        let answer = server.put().remove(0);
+        assert_eq!(answer.has(Flags::ECE), agreed);
+        assert!(!answer.has(Flags::CWR));
+        client.take(&answer);
+        client.put();
+        client.send(&pattern(10));
+        assert_eq!(client.put()[0].ecn == crate::wire::ip::Ecn::Capable0, agreed);
+    }
+}
