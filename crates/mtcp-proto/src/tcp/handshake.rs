@@ -105,8 +105,8 @@ impl Connection {
         if let Some(stamps) = ack.options.timestamps.filter(|_| self.stamps.on) {
             self.stamps.remember(stamps.value, context.now);
         }
-        let limit = self.options.receive_buffer_bytes;
-        self.receive.announce_unscaled(limit, context.pool.pressed());
+        // Memory may not have been short when the cookie went out with its window.
+        self.receive.announce_unscaled(self.options.receive_buffer_bytes, false);
         self.send.next = self.send.initial + 1;
         self.send.unacknowledged = self.send.next;
         self.due.syn = false;

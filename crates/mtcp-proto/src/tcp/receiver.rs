@@ -109,7 +109,8 @@ impl Receiver {
 
     /// The window of a SYN, which is never shifted.
     pub(super) fn announce_unscaled(&mut self, limit_bytes: u32, pressed: bool) -> u16 {
-        let offered = self.free(limit_bytes, pressed).min(u32::from(u16::MAX));
+        let wanted = self.free(limit_bytes, pressed).max(self.window());
+        let offered = wanted.min(u32::from(u16::MAX));
         self.edge = self.edge.max(self.next + offered);
         offered as u16
     }

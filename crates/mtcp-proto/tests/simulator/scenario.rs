@@ -154,7 +154,7 @@ fn draw_host(
         max_half_open: if crowded { random.between(1, 128) as u32 } else { 4096 },
         max_time_wait: if random.chance(0.1) { 4 } else { 1024 },
         max_buffer_bytes: if pressed {
-            (connections * random.spread(64 << 10, 256 << 10)) as usize
+            random.spread(64 << 10, 256 << 10 | connections << 14) as usize
         } else {
             1 << 30
         },
@@ -336,7 +336,7 @@ fn draw_connection(
             } else {
                 (0.0, 0)
             },
-            stall: (!gentle && random.chance(0.08))
+            stall: (!gentle && client_port == 0 && random.chance(0.08))
                 .then(|| (random.below(5_000), random.spread(SECOND, stall_max_ns))),
             half_close,
             finish,

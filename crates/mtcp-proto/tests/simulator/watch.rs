@@ -266,7 +266,8 @@ impl Flow {
         };
         let edge = acknowledged + (i64::from(segment.window) << scale);
         // RFC 7323, section 2.4: less than a unit of the shift may be rounded away.
-        let kept = edge + (1 << scale) > end.edge;
+        // Each cookie goes out without memory of the one before.
+        let kept = edge + (1 << scale) > end.edge || segment.has(SYN);
         keep!(kept, "the right edge goes back from {} to {edge}", end.edge);
         (end.acknowledged, end.edge) = (Some(acknowledged), edge.max(end.edge));
         (note.acknowledgement, note.edge) = (Some(acknowledged), Some(edge));
