@@ -75,6 +75,13 @@ impl Connection {
         if end > context.now { at.min(end) } else { at }
     }
 
+    /// The user time-out has changed: a timer that is running does not outlast it.
+    pub(super) fn lose_patience(&mut self, context: &Context<'_>) {
+        if self.timers.waiting == Waiting::Retransmission && self.timers.loss != NEVER {
+            self.timers.loss = self.no_later_than_patience(self.timers.loss, context);
+        }
+    }
+
     /// With nothing under way, data that do not go out wait for a window: it is asked for.
     pub(super) fn watch_window(&mut self, context: &mut Context<'_>) {
         if self.send.outstanding() > 0 || !self.is_synchronized() {

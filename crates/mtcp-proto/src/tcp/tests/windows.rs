@@ -244,3 +244,29 @@ fn what_overlaps_the_edges_of_the_window_is_cut() {
     // Room is told of by itself.
     assert_eq!(peer.end.put()[0].header.window, 4096);
 }
+
+#[test]
+fn options_that_change_hold_for_what_is_under_way() {
+    let mut peer = ByHand::new(Config::default());
+    peer.expect(&[1; 10]);
+    assert!(peer.expect(&[2; 10]).is_empty());
+    let mut options = Options { no_delay: true, ..Options::default() };
+    let set = |peer: &mut ByHand, options: &Options| {
+        peer.end.with(|connection, context| connection.set_options(options, context));
+    };
+    set(&mut peer, &options);
+    assert_eq!(peer.end.put()[0].data, [2; 10]);
+    let began = peer.end.now;
+    while peer.end.counters.timeouts < 8 {
+        peer.end.wait();
+        peer.end.put();
+    }
+    let timeout = peer.end.now.since(began) + Duration::from_millis(1);
+    options.user_timeout = Some(timeout);
+    options.maximum_segment = Some(300);
+    set(&mut peer, &options);
+    assert_eq!(peer.end.connection.send.segment, 300);
+    peer.end.wait();
+    assert_eq!(peer.end.now.since(began), timeout);
+    assert_eq!(peer.end.state(), State::Closed);
+}
