@@ -16,24 +16,30 @@ const SERVER: [u8; 4] = [10, 0, 0, 2];
 /// Several, so that ports are not used again within the minute of TIME_WAIT.
 const PORTS: std::ops::Range<u16> = 8000..8032;
 const SLOT_BYTES: usize = 2048;
+/// Packets that go over at once.
+const BURST: usize = 64;
 
 /// Packets on their way in one direction, in memory that is allocated once.
 struct Link {
     memory: Vec<u8>,
     lengths: Vec<usize>,
-    slots: usize,
 }
 
 impl Link {
-    fn new(slots: usize) -> Link {
-        Link { memory: vec![0; slots * SLOT_BYTES], lengths: Vec::with_capacity(slots), slots }
+    fn new() -> Link {
+        Link { memory: vec![0; BURST * SLOT_BYTES], lengths: Vec::with_capacity(BURST) }
     }
 
-    fn deliver(&mut self, now: Instant, stack: &mut Stack) {
-        for (slot, &bytes) in self.memory.chunks(SLOT_BYTES).zip(&self.lengths) {
-            stack.input(now, &slot[..bytes], Checksum::Verified);
+    /// Takes from one stack to the other all that is due, in bursts.
+    fn carry(&mut self, now: Instant, from: &mut Stack, to: &mut Stack) {
+        let mut more = true;
+        while more {
+            more = from.output(now, self);
+            for (slot, &bytes) in self.memory.chunks(SLOT_BYTES).zip(&self.lengths) {
+                to.input(now, &slot[..bytes], Checksum::Verified);
+            }
+            self.lengths.clear();
         }
-        self.lengths.clear();
     }
 }
 
@@ -44,7 +50,7 @@ impl Sink for Link {
 
     fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let slot = self.lengths.len();
-        if slot >= self.slots || bytes > SLOT_BYTES {
+        if slot >= BURST || bytes > SLOT_BYTES {
             return None;
         }
         Some(&mut self.memory[slot * SLOT_BYTES..][..bytes])
@@ -152,8 +158,7 @@ fn run(limit: u64, at_once: u64) -> Result<(), Error> {
     }
     let client = stack(CLIENT, clock())?;
     let mut client = Client { stack: client, begun: 0, done: 0, limit, asked: Vec::new() };
-    let slots = 4 * at_once as usize + 64;
-    let (mut there, mut back) = (Link::new(slots), Link::new(slots));
+    let (mut there, mut back) = (Link::new(), Link::new());
     for _ in 0..at_once {
         client.connect(clock())?;
     }
@@ -161,11 +166,9 @@ fn run(limit: u64, at_once: u64) -> Result<(), Error> {
     while client.done < limit || server.stack.sockets().nth(PORTS.len()).is_some() {
         let now = clock();
         client.turn(now)?;
-        client.stack.output(now, &mut there);
-        there.deliver(now, &mut server.stack);
+        there.carry(now, &mut client.stack, &mut server.stack);
         server.turn(now)?;
-        server.stack.output(now, &mut back);
-        back.deliver(now, &mut client.stack);
+        back.carry(now, &mut server.stack, &mut client.stack);
     }
     let spent_ns = cpu_ns() - before_ns;
     let packets = client.stack.counters().packets_sent + server.stack.counters().packets_sent;

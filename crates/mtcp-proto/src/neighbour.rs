@@ -11,7 +11,7 @@
 
 mod entry;
 
-use self::entry::{Entry, Evidence};
+use self::entry::{Entry, Evidence, Expiry};
 use crate::time::Instant;
 use crate::wire::WireError;
 use crate::wire::arp::{ARP_BYTES, ArpOperation, ArpPacket};
@@ -104,8 +104,8 @@ impl Outgoing {
 /// The neighbours of one interface. All calls take the time, which must not go back.
 ///
 /// It holds at most so many entries as it was made for. Looking up is a search of logarithmic cost,
-/// so that whoever sends much to one neighbour keeps the last answer, but not for more than a second
-/// or so, because only a lookup makes the cache probe.
+/// so that whoever sends much to one neighbour keeps the last answer, but not for more than a
+/// second or so, because only a lookup makes the cache probe.
 #[derive(Debug)]
 pub struct Cache {
     hardware: HardwareAddress,
@@ -263,7 +263,8 @@ impl Cache {
         Some(self.queue.pop_front()?.write(self.hardware, out))
     }
 
-    /// When [`Cache::output`] must be called even if nothing comes; in the past if something is due.
+    /// When [`Cache::output`] must be called even if nothing comes; in the past if something is
+    /// due, and once too early after an answer has made a timer needless.
     pub fn deadline(&self) -> Option<Instant> {
         if self.queue.is_empty() { self.due } else { Some(Instant::ZERO) }
     }
@@ -385,9 +386,12 @@ impl Cache {
             if due <= now && questions.len() < QUEUE_MAX {
                 let was_unresolved = entry.is_unresolved();
                 match entry.expire(now) {
-                    entry::Expiry::Ask(hardware) => questions.push((*address, hardware)),
-                    entry::Expiry::Unanswered => self.counters.unanswered += 1,
-                    entry::Expiry::Forget => expired.push(*address),
+                    Expiry::Ask(hardware) => questions.push((*address, hardware)),
+                    Expiry::Unanswered => self.counters.unanswered += 1,
+                    Expiry::Forget => {
+                        expired.push(*address);
+                        continue;
+                    }
                 }
                 self.unresolved += usize::from(entry.is_unresolved());
                 self.unresolved -= usize::from(was_unresolved);

@@ -11,7 +11,7 @@ const SECONDS: u64 = 60;
 const INPUT_BYTES_MAX: u64 = 4096;
 
 /// Where the targets are, below the root.
-const DIRECTORY: &str = "crates/fable/fuzz";
+const DIRECTORIES: [&str; 2] = ["crates/fable/fuzz", "crates/mtcp-proto/fuzz"];
 
 /// Builds and runs every target. Nothing is installed for it.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
@@ -27,7 +27,12 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
              `rustup toolchain install nightly` and `cargo install cargo-fuzz`"
             .to_string());
     }
-    let directory = root.join(DIRECTORY);
+    DIRECTORIES.iter().try_for_each(|directory| run_all(root, directory, seconds))
+}
+
+/// Runs every target of one directory.
+fn run_all(root: &Path, place: &str, seconds: u64) -> Result<(), String> {
+    let directory = root.join(place);
     for target in targets(&directory)? {
         println!("fuzz: {target} for {seconds} s");
         let status = cargo_fuzz()
@@ -38,7 +43,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
             .status()
             .map_err(|error| format!("cannot run cargo-fuzz: {error}"))?;
         if !status.success() {
-            return Err(format!("{target} has found something: see {DIRECTORY}/artifacts"));
+            return Err(format!("{target} has found something: see {place}/artifacts"));
         }
     }
     Ok(())

@@ -1,56 +1,5 @@
 //! From the addresses of a packet to the place of its connection.
 
-use crate::stack::{FourTuple, Secret};
-use siphasher::sip::SipHasher13;
-use std::net::SocketAddr;
-
-/// The key under which addresses are hashed, so that nobody can choose addresses that collide.
-#[derive(Clone, Debug)]
-pub(crate) struct FlowKey(SipHasher13);
-
-impl FlowKey {
-    /// The key of this secret; the same for all stacks that share the secret.
-    pub(crate) fn new(secret: &Secret) -> FlowKey {
-        let half = |range: std::ops::Range<usize>| {
-            let mut key = [0; 16];
-            key.copy_from_slice(&secret.0[range]);
-            SipHasher13::new_with_key(&key)
-        };
-        let (first, second) = (half(0..16).hash(b"flow key"), half(16..32).hash(b"flow key"));
-        FlowKey(SipHasher13::new_with_keys(first, second))
-    }
-
-    /// The hash of a connection's addresses (SipHash-1-3): for [`FlowTable`] and [`FlowKey::core`].
-    pub(crate) fn hash(&self, tuple: &FourTuple) -> u64 {
-        let (local, remote) = (&tuple.local, &tuple.remote);
-        if let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (local, remote) {
-            let mut packed = [0; 12];
-            packed[..4].copy_from_slice(&local.ip().octets());
-            packed[4..8].copy_from_slice(&remote.ip().octets());
-            packed[8..10].copy_from_slice(&local.port().to_be_bytes());
-            packed[10..].copy_from_slice(&remote.port().to_be_bytes());
-            return self.0.hash(&packed);
-        }
-        let mut packed = [0; 36];
-        for (address, place) in [(local, 0), (remote, 16)] {
-            let octets = match address {
-                SocketAddr::V4(address) => address.ip().to_ipv6_mapped().octets(),
-                SocketAddr::V6(address) => address.ip().octets(),
-            };
-            packed[place..place + 16].copy_from_slice(&octets);
-        }
-        packed[32..34].copy_from_slice(&local.port().to_be_bytes());
-        packed[34..].copy_from_slice(&remote.port().to_be_bytes());
-        self.0.hash(&packed)
-    }
-
-    /// Which of so many cores owns the connection with this hash. It takes the upper half of the
-    /// hash, and the table of each core the lower half.
-    pub(crate) fn core(hash: u64, cores: u16) -> u16 {
-        (((hash >> 32) * u64::from(cores.max(1))) >> 32) as u16
-    }
-}
-
 /// Slots of the first table.
 const FIRST_SLOTS: usize = 64;
 
@@ -58,7 +7,8 @@ const FIRST_SLOTS: usize = 64;
 /// done before the new table is full.
 const STEPS: usize = 8;
 
-/// Indices by the hashes of their addresses: open addressing with linear probing.
+/// Indices by keyed hashes of addresses, of which it uses the lower 32 bits: open addressing with
+/// linear probing.
 ///
 /// A slot holds 32 bits of the hash, which both tell its home and make a comparison of addresses
 /// with the wrong connection rare. Entries are removed without a trace: those behind move up. It
@@ -78,6 +28,7 @@ impl FlowTable {
     }
 
     /// Number of entries.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.slots.entries + self.old.entries
     }
@@ -221,5 +172,76 @@ impl Slots {
         }
         self.array[hole] = EMPTY;
         self.entries -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(100)
+        })]
+
+        /// The hashes are bad on purpose: few values, many of them at the end of the array.
+        #[test]
+        fn a_table_holds_what_its_model_holds(
+            steps in prop::collection::vec((0u8..8, any::<u64>()), 1..3000),
+            spread in prop_oneof![Just(0x3fu64), Just(u64::MAX), Just(0xfff0_0000_0000_003c)],
+        ) {
+            let mut table = FlowTable::new();
+            let mut model: HashMap<u32, u64> = HashMap::new();
+            let mut live: Vec<u32> = Vec::new();
+            for (index, (step, random)) in (0u32..).zip(steps) {
+                if step < 5 {
+                    let hash = random & spread;
+                    table.insert(hash, index);
+                    model.insert(index, hash);
+                    live.push(index);
+                } else if !live.is_empty() {
+                    let gone = live.swap_remove(random as usize % live.len());
+                    let hash = model.remove(&gone).expect("it is live");
+                    prop_assert!(table.remove(hash, gone));
+                    prop_assert!(!table.remove(hash, gone));
+                    prop_assert_eq!(table.find(hash, |found| found == gone), None);
+                }
+                prop_assert_eq!(table.len(), model.len());
+                if let Some(index) = live.get(random as usize % live.len().max(1)) {
+                    let found = table.find(model[index], |found| found == *index);
+                    prop_assert_eq!(found, Some(*index));
+                }
+            }
+            for (index, hash) in model {
+                prop_assert_eq!(table.find(hash, |found| found == index), Some(index));
+            }
+        }
+    }
+
+    #[test]
+    fn growing_never_stops_for_long_and_is_done_in_time() {
+        let mut table = FlowTable::new();
+        let hash = |index: u32| u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 7;
+        for index in 0..200_000 {
+            let moved = table.slots.array.len();
+            let left = table.old.entries;
+            table.insert(hash(index), index);
+            if table.slots.array.len() != moved {
+                assert_eq!(left, 0, "the move before was done");
+            } else {
+                assert!(left - table.old.entries <= STEPS);
+            }
+        }
+        for index in 0..200_000 {
+            assert_eq!(table.find(hash(index), |found| found == index), Some(index));
+        }
+        for index in 0..200_000 {
+            assert!(table.remove(hash(index), index));
+        }
+        assert_eq!(table.len(), 0);
+        assert_eq!(table.find(hash(1), |_| true), None);
     }
 }

@@ -6,7 +6,7 @@ pub(crate) mod ring;
 pub(crate) mod slab;
 pub(crate) mod timer_wheel;
 
-pub(crate) use self::flow_table::{FlowKey, FlowTable};
+pub(crate) use self::flow_table::FlowTable;
 pub(crate) use self::pool::BufferPool;
 pub(crate) use self::ring::Ring;
 pub(crate) use self::slab::Slab;

@@ -1,10 +1,10 @@
 //! All buffers of a stack, in classes of sizes, under one bound.
 
 /// Bytes of a block of class 0; each class is twice as large as the one before.
-pub(crate) const SMALLEST_BLOCK_BYTES: usize = 2 << 10;
+const SMALLEST_BLOCK_BYTES: usize = 2 << 10;
 
 /// Blocks of 2 KiB, 4 KiB and so on to 64 MiB.
-pub(crate) const CLASSES: usize = 16;
+const CLASSES: usize = 16;
 
 /// Blocks that are kept for reuse never take more than this part of the bound.
 const KEPT_PART: usize = 8;
@@ -41,7 +41,7 @@ impl BufferPool {
     }
 
     /// Bytes of the blocks of a class.
-    pub(crate) const fn block_bytes(class: usize) -> usize {
+    const fn block_bytes(class: usize) -> usize {
         SMALLEST_BLOCK_BYTES << class
     }
 
@@ -81,6 +81,7 @@ impl BufferPool {
     }
 
     /// Bytes that are lent.
+    #[cfg(test)]
     pub(crate) fn used_bytes(&self) -> usize {
         self.lent_bytes
     }

@@ -37,13 +37,9 @@ impl<T> Slab<T> {
         self.records
     }
 
-    /// Whether there is no record.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.records == 0
-    }
-
-    /// Puts a record in and names it by index and generation; `None`, and the record is gone, if the
-    /// table is full.
+    /// Puts a record in and names it by index and generation; `None`, and the record is gone, if
+    /// the table is full.
+    #[inline]
     pub(crate) fn insert(&mut self, record: T) -> Option<(u32, u32)> {
         let index = if self.free != NOWHERE {
             let index = self.free;
@@ -56,7 +52,7 @@ impl<T> Slab<T> {
                 return None;
             }
             let index = self.used;
-            if index as usize % CHUNK == 0 {
+            if (index as usize).is_multiple_of(CHUNK) {
                 let rest = (self.limit - index) as usize;
                 self.chunks.push(Vec::with_capacity(CHUNK.min(rest)));
             }
@@ -97,18 +93,20 @@ impl<T> Slab<T> {
         slot.record.is_some().then_some(slot.generation)
     }
 
-    /// Takes the record at this place out, whichever it is.
-    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+    /// Drops the record at this place, whichever it is, where it lies. False if there is none.
+    pub(crate) fn remove(&mut self, index: u32) -> bool {
         let free = self.free;
-        let slot = self.slot_mut(index)?;
-        let record = slot.record.take()?;
+        let Some(slot) = self.slot_mut(index).filter(|slot| slot.record.is_some()) else {
+            return false;
+        };
+        slot.record = None;
         if slot.generation < u32::MAX {
             slot.generation += 1;
             slot.next_free = free;
             self.free = index;
         }
         self.records -= 1;
-        Some(record)
+        true
     }
 
     /// All records by their index and generation.
@@ -124,5 +122,70 @@ impl<T> Slab<T> {
 
     fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<T>> {
         self.chunks.get_mut(index as usize / CHUNK)?.get_mut(index as usize % CHUNK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{HashMap, HashSet};
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(100)
+        })]
+
+        #[test]
+        fn a_slab_holds_what_its_model_holds(
+            steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..2000),
+            limit in 1u32..700,
+        ) {
+            let mut slab = Slab::new(limit);
+            let mut model = HashMap::new();
+            let mut live = Vec::new();
+            let mut names = HashSet::new();
+            for (value, (insert, which)) in steps.into_iter().enumerate() {
+                if insert {
+                    let name = slab.insert(value);
+                    prop_assert_eq!(name.is_some(), live.len() < limit as usize);
+                    if let Some(name) = name {
+                        prop_assert!(name.0 < limit && names.insert(name), "a name came twice");
+                        model.insert(name, value);
+                        live.push(name);
+                    }
+                } else if !live.is_empty() {
+                    let name = live.swap_remove(which.index(live.len()));
+                    prop_assert_eq!(slab.remove(name.0), model.remove(&name).is_some());
+                    prop_assert!(!slab.remove(name.0));
+                }
+                prop_assert_eq!(slab.len() as usize, model.len());
+            }
+            for (index, generation) in names {
+                let expected = model.get(&(index, generation)).copied();
+                prop_assert_eq!(slab.get(index, generation).copied(), expected);
+                prop_assert_eq!(slab.get_mut(index, generation).copied(), expected);
+            }
+            let records: HashMap<_, _> =
+                slab.iter().map(|(index, age, value)| ((index, age), *value)).collect();
+            prop_assert_eq!(records, model);
+            prop_assert!(slab.at(limit).is_none() && slab.at_mut(u32::MAX).is_none());
+        }
+    }
+
+    #[test]
+    fn records_stay_where_they_are_and_worn_out_places_are_left() {
+        let mut slab = Slab::new(10_000);
+        let (first, _) = slab.insert(0).expect("there is room");
+        let address = std::ptr::from_ref(slab.at(first).expect("it is there"));
+        for value in 1..5000 {
+            slab.insert(value).expect("there is room");
+        }
+        assert!(std::ptr::eq(address, slab.at(first).expect("it is there")));
+        slab.slot_mut(first).expect("a place").generation = u32::MAX;
+        assert!(slab.remove(first));
+        assert_eq!(slab.insert(1), Some((5000, 0)), "the worn out place is not used again");
+        assert!(slab.generation(first).is_none() && slab.generation(5000) == Some(0));
     }
 }

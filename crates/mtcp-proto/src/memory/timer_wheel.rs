@@ -19,8 +19,8 @@ const UNARMED: u64 = u64::MAX;
 /// A hierarchical timing wheel (Varghese and Lauck, SOSP 1987, scheme 7).
 ///
 /// A timer that moves to a later time, or is disarmed, stays in its slot and is only written down;
-/// the slot puts it right when its turn comes. Since nearly every packet moves a timer later, that is
-/// what arming costs: a comparison and a store.
+/// the slot puts it right when its turn comes. Since nearly every packet moves a timer later, that
+/// is what arming costs: a comparison and a store.
 #[derive(Debug)]
 pub(crate) struct TimerWheel {
     entries: Vec<Entry>,
@@ -90,6 +90,7 @@ impl TimerWheel {
     }
 
     /// When the timer of this index is due.
+    #[cfg(test)]
     pub(crate) fn deadline(&self, index: u32) -> Option<Instant> {
         let deadline = self.entries.get(index as usize)?.deadline;
         (deadline != UNARMED).then_some(Instant::from_nanos(deadline))
@@ -133,7 +134,7 @@ impl TimerWheel {
         self.tick = self.tick.max(target);
     }
 
-    /// A time before which no timer is due: early at times, never late. `None` if no timer is armed.
+    /// A time before which no timer is due: early at times, never late. `None` if none is armed.
     pub(crate) fn next(&self) -> Option<Instant> {
         let mut next = UNARMED;
         for level in 0..LEVELS {
@@ -234,5 +235,152 @@ impl TimerWheel {
                 self.earliest[place as usize] = UNARMED;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// In so many nanoseconds.
+        Arm(u32, u64),
+        /// At a time that has passed.
+        ArmPast(u32, u64),
+        Disarm(u32),
+        /// Lets so much time pass.
+        Pass(u64),
+        /// Lets time pass until the next timer may be due.
+        Next,
+    }
+
+    fn span() -> impl Strategy<Value = u64> {
+        // Every magnitude from a nanosecond to a year.
+        (0u32..55, any::<u64>()).prop_map(|(magnitude, random)| random % (1 << magnitude))
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            5 => (0u32..40, span()).prop_map(|(index, span)| Step::Arm(index, span)),
+            1 => (0u32..40, span()).prop_map(|(index, span)| Step::ArmPast(index, span)),
+            2 => (0u32..40).prop_map(Step::Disarm),
+            3 => span().prop_map(Step::Pass),
+            3 => Just(Step::Next),
+        ]
+    }
+
+    fn check(wheel: &TimerWheel, model: &BTreeMap<u32, u64>) -> Result<(), TestCaseError> {
+        for index in 0..40 {
+            let expected = model.get(&index).map(|at| Instant::from_nanos(*at));
+            prop_assert_eq!(wheel.deadline(index), expected);
+        }
+        if let Some(earliest) = model.values().min() {
+            let next = wheel.next().expect("a timer is armed");
+            prop_assert!(next.as_nanos() <= *earliest, "{next:?} is later than {earliest}");
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(300)
+        })]
+
+        #[test]
+        fn timers_fire_when_their_model_does(
+            steps in prop::collection::vec(step(), 1..200),
+            origin in span(),
+        ) {
+            let mut now = origin;
+            let mut wheel = TimerWheel::new(Instant::from_nanos(now));
+            let mut model = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Arm(index, span) => {
+                        wheel.arm(index, Instant::from_nanos(now + span));
+                        model.insert(index, now + span);
+                    }
+                    Step::ArmPast(index, span) => {
+                        wheel.arm(index, Instant::from_nanos(now.saturating_sub(span)));
+                        model.insert(index, now.saturating_sub(span));
+                    }
+                    Step::Disarm(index) => {
+                        wheel.disarm(index);
+                        model.remove(&index);
+                    }
+                    Step::Pass(_) | Step::Next => {
+                        now = match step {
+                            Step::Pass(span) => now + span,
+                            _ => wheel.next().map_or(now, |next| next.as_nanos().max(now)),
+                        };
+                        let mut fired = Vec::new();
+                        wheel.expire(Instant::from_nanos(now), &mut |index| fired.push(index));
+                        fired.sort_unstable();
+                        let due: Vec<u32> =
+                            model.iter().filter(|due| *due.1 <= now).map(|due| *due.0).collect();
+                        prop_assert_eq!(fired, due);
+                        model.retain(|_, at| *at > now);
+                        if let Some(next) = wheel.next() {
+                            prop_assert!(next.as_nanos() > now, "it would wake for ever");
+                        }
+                    }
+                }
+                check(&wheel, &model)?;
+            }
+        }
+    }
+
+    #[test]
+    fn a_lone_timer_costs_few_wakings_however_far_it_is() {
+        let mut wheel = TimerWheel::new(Instant::ZERO);
+        let day = Instant::from_nanos(86_400_000_000_000);
+        wheel.arm(3, day);
+        let (mut wakings, mut fired) = (0, false);
+        while !fired {
+            let next = wheel.next().expect("it is armed");
+            wheel.expire(next, &mut |index| fired = index == 3);
+            wakings += 1;
+            assert!(fired == (next == day) && wakings <= LEVELS, "{wakings} wakings");
+        }
+        assert_eq!((wheel.next(), wheel.deadline(3)), (None, None));
+    }
+
+    #[test]
+    fn moving_a_timer_later_leaves_it_in_its_slot() {
+        let mut wheel = TimerWheel::new(Instant::ZERO);
+        let at = |milliseconds: u64| Instant::from_nanos(milliseconds * 1_000_000);
+        wheel.arm(0, at(200));
+        let slot = wheel.entries[0].slot;
+        for later in 201..1000 {
+            wheel.arm(0, at(later));
+            assert_eq!(wheel.entries[0].slot, slot);
+        }
+        wheel.expire(at(998), &mut |_| panic!("not before its time"));
+        let mut fired = 0;
+        wheel.expire(at(999), &mut |_| fired += 1);
+        assert_eq!(fired, 1);
+    }
+
+    #[test]
+    fn a_call_has_bounded_work_and_the_rest_is_not_lost() {
+        let mut wheel = TimerWheel::new(Instant::ZERO);
+        let timers = 10 * EXPIRE_LIMIT as u32;
+        for index in 0..timers {
+            wheel.arm(index, Instant::from_nanos(3_600_000_000_000 + u64::from(index % 7)));
+        }
+        let now = Instant::from_nanos(4_000_000_000_000);
+        let (mut fired, mut calls) = (0, 0);
+        while wheel.next().is_some_and(|next| next <= now) {
+            let before = fired;
+            wheel.expire(now, &mut |_| fired += 1);
+            assert!(fired - before <= EXPIRE_LIMIT as u32);
+            calls += 1;
+            assert!(calls < 100);
+        }
+        assert_eq!(fired, timers);
     }
 }

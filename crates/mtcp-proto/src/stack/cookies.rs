@@ -13,8 +13,9 @@ use crate::wire::tcp::TcpHeader;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
-/// The maximum segments that can be remembered; a peer's is rounded down.
-const MAXIMUM_SEGMENTS: [u16; 8] = [216, 536, 1220, 1360, 1400, 1440, 1460, 8940];
+/// The maximum segments that can be remembered; a peer's is rounded down. Less than the first is
+/// taken from nobody.
+const MAXIMUM_SEGMENTS: [u16; 8] = [64, 536, 1220, 1360, 1400, 1440, 1460, 8940];
 /// A cookie is good in the minute in which it was made and in the next.
 const MINUTES: u32 = 1;
 const MINUTE_BITS: u32 = 5;
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn without_timestamps_only_the_segment_comes_back() {
-        for (offered, expected) in [(536, 536), (100, 216), (1459, 1440), (u16::MAX, 8940)] {
+        for (offered, expected) in [(536, 536), (100, 64), (1459, 1440), (u16::MAX, 8940)] {
             let cookie = made(&kept(offered, Some(7), false), 99);
             let found = check(KEY, &flow(), START, &ack(cookie, false)).unwrap();
             assert_eq!(found.maximum_segment, expected);

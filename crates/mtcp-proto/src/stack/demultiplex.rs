@@ -104,13 +104,10 @@ impl Stack {
     }
 
     pub(super) fn segment_for_connection(&mut self, index: u32, segment: &Segment<'_>) {
-        let Some(entry) = self.table.connection(index) else { return };
+        let Some(entry) = self.table.connection_mut(index) else { return };
         if let Stage::HalfOpen(listener) = entry.stage
-            && segment.header.flags.contains(Flags::ACK)
-            && !segment.header.flags.contains(Flags::RST)
-            && self.table.listening(listener).is_some_and(|found| found.listener.is_full())
+            && self.must_wait(listener, &segment.header)
         {
-            // As if it were lost: our SYN-ACK is repeated, and so will be this.
             self.shared.counters.drop_backlog += 1;
             return;
         }
@@ -118,6 +115,14 @@ impl Stack {
         let context = &mut self.shared.context();
         entry.connection.input(&segment.header, segment.ecn, segment.data, context);
         self.settle(index);
+    }
+
+    /// Whether the segment would establish a connection for which a listener has no room. It counts
+    /// as lost: our SYN-ACK is repeated, and so will be this.
+    fn must_wait(&self, listener: u32, header: &TcpHeader) -> bool {
+        let establishes = header.flags.contains(Flags::ACK) && !header.flags.contains(Flags::RST);
+        let listening = self.table.listening(listener);
+        establishes && listening.is_some_and(|found| found.listener.is_full())
     }
 
     fn segment_in_time_wait(&mut self, record: u32, segment: &Segment<'_>) {
@@ -174,6 +179,10 @@ impl Stack {
                 if let Some(kept) = cookies::check(key, &segment.flow, now, &segment.header) {
                     return self.take_cookie(listener, segment, &kept);
                 }
+                // Perhaps it has overtaken the one that brings the cookie back: a reset would end
+                // a connection that its peer believes to be established.
+                self.shared.counters.drop_bad_ack += 1;
+                return;
             }
             _ => {}
         }

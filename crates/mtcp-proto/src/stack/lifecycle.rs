@@ -15,11 +15,18 @@ impl Stack {
     pub(super) fn settle(&mut self, index: u32) {
         let Some(entry) = self.table.connection(index) else { return };
         let state = entry.connection.state();
-        if matches!(state, State::Closed | State::TimeWait) && self.has_ended(index, state) {
+        let over = matches!(state, State::Closed | State::TimeWait);
+        if over && self.has_ended(index, state) {
             return;
         }
-        self.change_owner(index, state);
-        let Some(entry) = self.table.connection_mut(index) else { return };
+        let Some(mut entry) = self.table.connection_mut(index) else { return };
+        if matches!(entry.stage, Stage::HalfOpen(_) | Stage::Deferred(..)) {
+            self.change_owner(index, state);
+            match self.table.connection_mut(index) {
+                Some(same) => entry = same,
+                None => return,
+            }
+        }
         let connection = &entry.connection;
         if entry.stage == Stage::Held
             && entry.notice.update(connection.readiness(), connection.arrivals())
@@ -27,10 +34,11 @@ impl Stack {
             self.events.queue(index);
         }
         self.transmit.set(index, &mut entry.listed, connection.wants_output());
-        let mut deadline = if entry.attached { connection.deadline() } else { None };
-        if let Stage::Deferred(_, until) = entry.stage {
-            deadline = Some(deadline.map_or(until, |deadline| deadline.min(until)));
-        }
+        let deadline = if entry.attached { connection.deadline() } else { None };
+        let deadline = match entry.stage {
+            Stage::Deferred(_, until) => Some(deadline.map_or(until, |at| at.min(until))),
+            _ => deadline,
+        };
         match deadline {
             Some(at) => self.wheel.arm(index, at),
             None => self.wheel.disarm(index),
@@ -76,8 +84,8 @@ impl Stack {
     }
 
     pub(super) fn forget_time_wait(&mut self, record: u32) {
-        if let Some(gone) = self.time_wait.remove(record) {
-            self.flows.remove(gone.flow.hash(self.keys.flow), record | IN_TIME_WAIT);
+        if let Some(flow) = self.time_wait.remove(record) {
+            self.flows.remove(flow.hash(self.keys.flow), record | IN_TIME_WAIT);
         }
     }
 

@@ -53,6 +53,7 @@ impl Connection {
         match self.state {
             State::Closed => {}
             State::SynSent => self.fail(Error::Aborted, false, context),
+            State::TimeWait => self.receive.ring.release(context.pool),
             _ if self.options.linger_reset || unread => self.fail(Error::Aborted, true, context),
             _ => {
                 self.stop_sending(context);
@@ -136,10 +137,8 @@ impl Connection {
             State::SynReceived => self.send.next != self.send.initial,
             _ => true,
         };
-        match reason {
-            Error::TimedOut => context.counters.connections_timed_out += 1,
-            Error::Reset => context.counters.connections_reset += 1,
-            _ => {}
+        if reason == Error::Reset {
+            context.counters.connections_reset += 1;
         }
         self.finish(context);
         self.error = Some(reason);

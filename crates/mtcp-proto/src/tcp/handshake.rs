@@ -165,8 +165,7 @@ impl Connection {
     pub(super) fn on_handshake_timeout(&mut self, context: &mut Context<'_>) {
         context.counters.timeouts += 1;
         if self.handshake.tries > context.config.syn_retries {
-            let reason = self.soft_error.unwrap_or(Error::TimedOut);
-            return self.fail(reason, false, context);
+            return self.time_out(false, context);
         }
         self.send.rtt.back_off();
         self.due.syn = true;
@@ -258,6 +257,7 @@ impl Connection {
         self.send.start(self.options.congestion, segments);
         self.timers.stop();
         self.alive.progress_at = context.now;
+        self.alive.heard(context.now);
         self.state = if self.send.fin { State::FinWait1 } else { State::Established };
         if self.passive {
             context.counters.connections_accepted += 1;
@@ -265,5 +265,6 @@ impl Connection {
             context.counters.connections_opened += 1;
         }
         self.arm_keepalive(context);
+        self.watch_window(context);
     }
 }

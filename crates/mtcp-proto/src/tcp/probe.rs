@@ -58,9 +58,15 @@ impl Connection {
         if context.now.since(since) < self.patience(context) {
             return false;
         }
-        let reason = self.soft_error.unwrap_or(Error::TimedOut);
-        self.fail(reason, true, context);
+        self.time_out(true, context);
         true
+    }
+
+    /// The peer does not answer, most likely for the reason that a router has given (RFC 5461,
+    /// section 2.1).
+    pub(super) fn time_out(&mut self, tell: bool, context: &mut Context<'_>) {
+        context.counters.connections_timed_out += 1;
+        self.fail(self.soft_error.unwrap_or(Error::TimedOut), tell, context);
     }
 
     /// The end of patience, if it comes before the time-out.
@@ -143,7 +149,7 @@ impl Connection {
             // The data ask the same question.
             self.timers.slow = context.now + keepalive.interval.max(Duration::from_millis(1));
         } else if self.alive.probes >= keepalive.probes.max(1) {
-            self.fail(Error::TimedOut, true, context);
+            self.time_out(true, context);
         } else {
             self.alive.probes = self.alive.probes.saturating_add(1);
             self.due.keepalive = true;

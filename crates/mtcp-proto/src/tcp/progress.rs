@@ -3,6 +3,7 @@
 use super::connection::{Connection, Context};
 use super::recovery::Phase;
 use super::scoreboard::{Acknowledged, Sacked};
+use super::timers::NEVER;
 use crate::sequence::Sequence;
 use crate::wire::tcp::TcpHeader;
 
@@ -44,11 +45,11 @@ impl Connection {
         self.measure(header, &told, &sacked, context);
         self.judge(header, &told, &sacked);
         self.hear_of_probe(&sacked, repeats);
-        if ack > before {
-            self.end_recovery();
-        }
+        let recovered = ack > before && self.end_recovery();
         let lost = self.look_for_losses(&told, duplicates, context);
-        self.pace(&told, &sacked, lost, in_flight, context);
+        if !recovered {
+            self.pace(&told, &sacked, (lost, duplicates), in_flight, context);
+        }
         if ack > before {
             self.restart_loss_timer(context);
         }
@@ -72,6 +73,7 @@ impl Connection {
         send.ring.settle(context.pool);
         send.unacknowledged = ack;
         send.bytes_acknowledged += u64::from(data);
+        self.timers.memory = NEVER;
         self.alive.progress(context.now);
         if data >= u32::from(self.send.full) {
             self.path.passed();
@@ -119,13 +121,14 @@ impl Connection {
         &mut self,
         told: &Acknowledged,
         sacked: &Sacked,
-        lost: u32,
+        (lost, duplicates): (u32, u32),
         in_flight_before: u32,
         context: &mut Context<'_>,
     ) {
         let send = &mut self.send;
         if send.congestion.in_recovery() {
-            let delivered = told.delivered + sacked.bytes;
+            let beyond = if duplicates > 0 { u32::from(send.full) } else { sacked.bytes };
+            let delivered = told.delivered.saturating_add(beyond);
             let safe = told.bytes > 0 && lost == 0;
             let in_flight = send.scoreboard.in_flight();
             send.congestion.recovery_allowance(delivered, in_flight, safe);

@@ -120,11 +120,6 @@ impl Rack {
         is_after(newest, (sent_at, end)).then(|| sent_at + (self.round_trip + window))
     }
 
-    /// Whether anything sent at this time or later is newer than all that was delivered.
-    pub(super) fn is_older_than(&self, sent_at: Instant) -> bool {
-        self.newest.is_none_or(|newest| newest.0 < sent_at)
-    }
-
     /// Whether segments have arrived in another order than they were sent in.
     #[cfg(test)]
     pub(super) fn reordering_seen(&self) -> bool {
@@ -144,9 +139,9 @@ pub(crate) struct TailLossProbe {
 }
 
 impl TailLossProbe {
-    /// How long after the last transmission a probe is due (section 7.2). `lone` if no more than one
-    /// segment is outstanding, whose acknowledgement the peer may delay for so long. Not to exceed
-    /// the time that is left of the retransmission time-out.
+    /// How long after the last transmission a probe is due (section 7.2). `lone` if no more than
+    /// one segment is outstanding, whose acknowledgement the peer may delay for so long. Not to
+    /// exceed the time that is left of the retransmission time-out.
     pub(crate) fn timeout(
         smoothed: Option<Duration>,
         lone: bool,
@@ -197,5 +192,52 @@ impl TailLossProbe {
     /// The retransmission timer has expired, or recovery has begun.
     pub(crate) fn cancel(&mut self) {
         self.under_way = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn a_probe_is_due_after_two_round_trips_and_the_peers_delay() {
+        let delay = ms(200);
+        assert_eq!(TailLossProbe::timeout(None, false, delay), ms(1000));
+        assert_eq!(TailLossProbe::timeout(Some(ms(30)), false, delay), ms(60));
+        assert_eq!(TailLossProbe::timeout(Some(ms(30)), true, delay), ms(260));
+    }
+
+    /// RFC 8985, section 7.4.2, case by case.
+    #[test]
+    fn a_probe_tells_of_a_loss_only_if_it_repaired_one() {
+        let end = Sequence(5);
+        let (before, behind) = (Sequence(u32::MAX), Sequence(6));
+        let sent = |repeated| {
+            let mut probe = TailLossProbe::default();
+            probe.on_sent(end, repeated);
+            assert!(probe.is_under_way());
+            probe
+        };
+        let mut new_data = sent(false);
+        assert!(!new_data.on_ack(before, false, false) && new_data.is_under_way());
+        assert!(!new_data.on_ack(behind, false, false) && !new_data.is_under_way());
+
+        let mut reported = sent(true);
+        assert!(!reported.on_ack(end, false, false) && reported.is_under_way());
+        assert!(!reported.on_ack(end, true, false) && !reported.is_under_way());
+
+        let mut repaired = sent(true);
+        assert!(repaired.on_ack(behind, false, false) && !repaired.is_under_way());
+
+        let mut repeated = sent(true);
+        assert!(!repeated.on_ack(end, false, true) && !repeated.is_under_way());
+
+        let mut cancelled = sent(true);
+        cancelled.cancel();
+        assert!(!cancelled.on_ack(behind, false, false));
     }
 }

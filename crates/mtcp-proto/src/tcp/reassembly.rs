@@ -45,11 +45,13 @@ impl Reassembly {
     }
 
     /// Bytes that are out of order.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u32 {
         self.list().iter().map(|range| range.end.since(range.start)).sum()
     }
 
     /// Behind the last byte out of order.
+    #[cfg(test)]
     pub(crate) fn end(&self) -> Option<Sequence> {
         self.list().last().map(|range| range.end)
     }
@@ -117,9 +119,9 @@ impl Reassembly {
         self.duplicate.is_some() || self.ranges.is_some()
     }
 
-    /// Writes what an acknowledgement reports, at most `limit` blocks, and gives their number: first
-    /// what came twice, once (RFC 2883, section 4), then the ranges, that of the newest segment
-    /// first (RFC 2018, section 4).
+    /// Writes what an acknowledgement reports, at most `limit` blocks, and gives their number:
+    /// first what came twice, once (RFC 2883, section 4), then the ranges, that of the newest
+    /// segment first (RFC 2018, section 4).
     pub(crate) fn blocks(&mut self, blocks: &mut [SackBlock; 4], limit: usize) -> usize {
         let limit = limit.min(blocks.len());
         let mut count = 0;
@@ -173,5 +175,163 @@ impl Ranges {
             self.count -= behind - first - 1;
         }
         self.list[first] = range;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Bytes of the window that the model keeps.
+    const WINDOW: usize = 4096;
+
+    /// A bit for each byte from `next` on, and the order in which bytes last came.
+    struct Model {
+        next: Sequence,
+        there: Vec<bool>,
+        touched: Vec<u64>,
+    }
+
+    impl Model {
+        fn runs(&self) -> Vec<(usize, usize)> {
+            let mut runs = Vec::new();
+            let mut at = 0;
+            while at < WINDOW {
+                let run = self.there[at..].iter().take_while(|there| **there).count();
+                if run > 0 {
+                    runs.push((at, at + run));
+                }
+                at += run + 1;
+            }
+            runs
+        }
+
+        fn block(&self, run: (usize, usize)) -> SackBlock {
+            SackBlock { start: self.next + run.0 as u32, end: self.next + run.1 as u32 }
+        }
+
+        /// The runs as they are to be reported.
+        fn blocks(&self) -> Vec<SackBlock> {
+            let mut runs = self.runs();
+            runs.sort_by_key(|run| {
+                std::cmp::Reverse(self.touched[run.0..run.1].iter().max().copied())
+            });
+            runs.into_iter().map(|run| self.block(run)).collect()
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(100)
+        })]
+
+        #[test]
+        fn ranges_are_what_a_bitmap_says(
+            steps in prop::collection::vec((any::<bool>(), 1usize..WINDOW, 1usize..300), 1..150),
+            initial in prop_oneof![any::<u32>(), (u32::MAX - 5000)..=u32::MAX],
+        ) {
+            let mut queue = Reassembly::new();
+            let mut model = Model {
+                next: Sequence(initial), there: vec![false; WINDOW], touched: vec![0; WINDOW],
+            };
+            for (clock, (insert, at, bytes)) in (1..).zip(steps) {
+                if insert {
+                    let end = (at + bytes).min(WINDOW);
+                    let (start, behind) = (model.next + at as u32, model.next + end as u32);
+                    let repeated = model.there[at..end].iter().any(|there| *there);
+                    if queue.insert(start, behind) {
+                        model.there[at..end].fill(true);
+                        model.touched[at..end].fill(clock);
+                        // Dropped: the farthest, if there are too many.
+                        let runs = model.runs();
+                        if runs.len() > RANGES {
+                            let last = runs[RANGES];
+                            model.there[last.0..last.1].fill(false);
+                        }
+                    } else {
+                        let runs = model.runs();
+                        prop_assert!(runs.len() == RANGES && runs[RANGES - 1].1 < at);
+                    }
+                    let mut blocks = [SackBlock::default(); 4];
+                    let limit = clock as usize % 5;
+                    let count = queue.blocks(&mut blocks, limit);
+                    let mut reported = &blocks[..count];
+                    if repeated && limit > 0 {
+                        let duplicate = reported[0];
+                        prop_assert!(duplicate.start >= start && duplicate.end <= behind);
+                        reported = &reported[1..];
+                    }
+                    let expected = model.blocks();
+                    let most = expected.len().min(limit - usize::from(repeated && limit > 0));
+                    prop_assert_eq!(reported, &expected[..most]);
+                    queue.blocks(&mut blocks, 4);
+                } else {
+                    // Some bytes come in order.
+                    let arrived = bytes.min(WINDOW);
+                    let more = model.there[arrived..].iter().take_while(|there| **there).count();
+                    model.next += arrived as u32;
+                    prop_assert_eq!(queue.advance(model.next), more as u32);
+                    model.next += more as u32;
+                    model.there.drain(..arrived + more);
+                    model.there.resize(WINDOW, false);
+                    model.touched.drain(..arrived + more);
+                    model.touched.resize(WINDOW, 0);
+                }
+                let there = model.there.iter().filter(|there| **there).count();
+                prop_assert_eq!(queue.bytes() as usize, there);
+                prop_assert_eq!(queue.is_empty(), there == 0);
+                let end = model.runs().last().map(|run| model.block(*run).end);
+                prop_assert_eq!(queue.end(), end);
+            }
+        }
+    }
+
+    #[test]
+    fn the_newest_segment_is_reported_first() {
+        // The example of RFC 2018, section 4, case 2 and on: every second segment of 500 is lost.
+        let mut queue = Reassembly::new();
+        let mut blocks = [SackBlock::default(); 4];
+        let block = |start: u32, end: u32| SackBlock { start: Sequence(start), end: Sequence(end) };
+        for start in [5500, 6500, 7500, 8500] {
+            assert!(queue.insert(Sequence(start), Sequence(start + 500)));
+        }
+        assert_eq!(queue.blocks(&mut blocks, 3), 3);
+        assert_eq!(blocks[..3], [block(8500, 9000), block(7500, 8000), block(6500, 7000)]);
+        // The fourth segment comes: 6500 to 8000 is whole.
+        assert!(queue.insert(Sequence(7000), Sequence(7500)));
+        assert_eq!(queue.blocks(&mut blocks, 4), 3);
+        assert_eq!(blocks[..3], [block(6500, 8000), block(8500, 9000), block(5500, 6000)]);
+        // The second: all up to 5500 is in order, and 5500 to 6000 with it.
+        assert_eq!(queue.advance(Sequence(5500)), 500);
+        assert_eq!(queue.blocks(&mut blocks, 4), 2);
+        assert_eq!(blocks[..2], [block(6500, 8000), block(8500, 9000)]);
+    }
+
+    #[test]
+    fn duplicates_are_reported_once_and_first() {
+        let mut queue = Reassembly::new();
+        let mut blocks = [SackBlock::default(); 4];
+        let block = |start: u32, end: u32| SackBlock { start: Sequence(start), end: Sequence(end) };
+        // RFC 2883, section 4.1: a duplicate below the acknowledgement, without anything else.
+        queue.note_duplicate(Sequence(3000), Sequence(3500));
+        assert!(queue.has_blocks() && queue.is_empty());
+        assert_eq!(queue.blocks(&mut blocks, 0), 0, "there was no room, so it waits");
+        assert_eq!((queue.blocks(&mut blocks, 4), blocks[0]), (1, block(3000, 3500)));
+        assert!(!queue.has_blocks());
+        // Section 4.2: a duplicate within a larger block, which is reported second.
+        assert!(queue.insert(Sequence(4500), Sequence(5000)));
+        assert!(queue.insert(Sequence(6000), Sequence(7500)));
+        assert!(queue.insert(Sequence(4500), Sequence(5000)));
+        assert_eq!(queue.blocks(&mut blocks, 3), 3);
+        assert_eq!(blocks[..3], [block(4500, 5000), block(4500, 5000), block(6000, 7500)]);
+        queue.clear();
+        assert!(queue.is_empty() && !queue.has_blocks() && queue.end().is_none());
+    }
+
+    #[test]
+    fn an_empty_queue_is_small() {
+        assert!(size_of::<Reassembly>() <= 24);
     }
 }

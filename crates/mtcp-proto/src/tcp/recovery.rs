@@ -11,9 +11,14 @@ use super::timers::{NEVER, Waiting};
 use crate::sequence::Sequence;
 use crate::time::Instant;
 use crate::wire::tcp::TcpHeader;
+use std::time::Duration;
 
 /// Duplicate acknowledgements that stand for a loss, without SACK (RFC 5681, section 3.2).
 const DUPLICATES: u32 = 3;
+
+/// A tail loss probe waits at least as long as a peer that shares our processor may be kept from
+/// answering.
+const TAIL_PROBE_MIN: Duration = Duration::from_millis(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -29,8 +34,8 @@ pub(super) struct Recovery {
     pub(super) phase: Phase,
     /// The next acknowledgement tells whether this phase was for nothing.
     judging: bool,
-    /// Our clock at the first retransmission of this phase.
-    stamp: Option<u32>,
+    /// The first retransmission of this phase: our clock, and where it began.
+    stamp: Option<(u32, Sequence)>,
     /// What is behind all that was sent when the phase began: its end.
     point: Sequence,
     /// From when on the retransmission timer counts.
@@ -140,15 +145,18 @@ impl Connection {
         self.due.tail_probe = false;
     }
 
-    /// All that was outstanding when the phase began has arrived.
-    pub(super) fn end_recovery(&mut self) {
+    /// Ends the phase if all that was outstanding when it began has arrived. True if that has set
+    /// the congestion window, which then does not grow by the same acknowledgement.
+    pub(super) fn end_recovery(&mut self) -> bool {
         if self.recovery.phase == Phase::Open || self.send.unacknowledged < self.recovery.point {
-            return;
+            return false;
         }
+        let sets_window = self.send.congestion.in_recovery();
         self.recovery.phase = Phase::Open;
         self.recovery.judging = false;
         self.send.congestion.on_recovery_end();
         self.send.scoreboard.on_recovery_end();
+        sets_window
     }
 
     /// The first acknowledgement after a retransmission tells which copy it is of: by the timestamp
@@ -160,8 +168,8 @@ impl Connection {
         }
         let echo = header.options.timestamps.map(|stamps| stamps.echo);
         let needless = match (self.recovery.stamp, echo.filter(|_| self.stamps.on)) {
-            (Some(stamp), Some(echo)) => {
-                if told.bytes == 0 {
+            (Some((stamp, start)), Some(echo)) => {
+                if told.bytes == 0 || header.acknowledgement <= start {
                     return;
                 }
                 (echo.wrapping_sub(stamp) as i32) < 0
@@ -187,6 +195,7 @@ impl Connection {
         self.send.congestion.on_sent(end.since(start));
         self.send.next = end;
         self.send.sent_at = context.now;
+        self.due.window_probe = false;
         if first {
             self.recovery.base = context.now;
             self.alive.progress_at = context.now;
@@ -203,7 +212,7 @@ impl Connection {
         self.send.scoreboard.resent(start, end, context.now);
         self.send.congestion.on_sent(end.since(start));
         if self.recovery.judging && self.recovery.stamp.is_none() && self.stamps.on {
-            self.recovery.stamp = Some(self.stamps.clock(context.now));
+            self.recovery.stamp = Some((self.stamps.clock(context.now), start));
         }
         self.recovery.base = context.now;
         if self.timers.waiting != Waiting::Reordering || self.timers.loss == NEVER {
@@ -215,7 +224,7 @@ impl Connection {
     pub(super) fn restart_loss_timer(&mut self, context: &mut Context<'_>) {
         self.recovery.base = context.now;
         if self.send.outstanding() == 0 {
-            self.timers.loss = NEVER;
+            self.timers.arm(NEVER, Waiting::Retransmission);
             self.due.tail_probe = false;
             self.watch_window(context);
         } else if self.timers.waiting != Waiting::Reordering || self.timers.loss == NEVER {
@@ -234,6 +243,7 @@ impl Connection {
             let lone = self.send.outstanding() <= u32::from(self.send.full);
             let smoothed = self.send.rtt.smoothed();
             let wait = TailLossProbe::timeout(smoothed, lone, context.config.delayed_ack);
+            let wait = wait.max(TAIL_PROBE_MIN);
             let at = context.now + wait;
             if at < timeout {
                 self.timers.arm(at, Waiting::TailLoss);

@@ -106,6 +106,7 @@ impl RoundTrip {
     }
 
     /// RTTVAR, once something was measured.
+    #[cfg(test)]
     pub(crate) fn variation(&self) -> Option<Duration> {
         (self.smoothed_8 > 0).then(|| Duration::from_micros(self.variation_4 / 4))
     }
@@ -127,4 +128,102 @@ impl RoundTrip {
 
 fn microseconds(duration: Duration) -> u32 {
     u32::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(least_ms: u64, most_s: u64) -> Config {
+        Config {
+            minimum_rto: Duration::from_millis(least_ms),
+            maximum_rto: Duration::from_secs(most_s),
+            ..Config::default()
+        }
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    const fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn the_first_samples_are_weighed_as_rfc_6298_says() {
+        let mut round_trip = RoundTrip::new(&config(1, 120));
+        assert_eq!((round_trip.timeout(), round_trip.smoothed()), (ms(1000), None));
+        assert_eq!((round_trip.variation(), round_trip.minimum()), (None, None));
+        // SRTT = 100, RTTVAR = 50, RTO = 100 + 4 * 50.
+        round_trip.sample(at(1), ms(100));
+        assert_eq!(round_trip.smoothed(), Some(ms(100)));
+        assert_eq!((round_trip.variation(), round_trip.timeout()), (Some(ms(50)), ms(300)));
+        // RTTVAR = 3/4 * 50 + 1/4 * |100 - 180| = 57.5, SRTT = 7/8 * 100 + 1/8 * 180 = 110.
+        round_trip.sample(at(1), ms(180));
+        assert_eq!(round_trip.smoothed(), Some(ms(110)));
+        assert_eq!(round_trip.variation(), Some(Duration::from_micros(57_500)));
+        assert_eq!(round_trip.timeout(), ms(110 + 230));
+        assert_eq!(round_trip.minimum(), Some(ms(100)));
+    }
+
+    #[test]
+    fn a_steady_path_leaves_the_least_margin() {
+        let mut round_trip = RoundTrip::new(&config(200, 120));
+        for _ in 0..500 {
+            round_trip.sample(at(1), Duration::from_micros(37));
+        }
+        assert_eq!(round_trip.smoothed(), Some(Duration::from_micros(37)));
+        assert_eq!(round_trip.timeout(), ms(200) + Duration::from_micros(37));
+    }
+
+    #[test]
+    fn the_time_out_doubles_up_to_its_bound_and_a_sample_ends_that() {
+        let mut round_trip = RoundTrip::new(&config(200, 60));
+        round_trip.sample(at(1), ms(400));
+        let mut expected = ms(1200);
+        for count in 0..100 {
+            assert_eq!((round_trip.timeout(), round_trip.back_offs()), (expected, count));
+            round_trip.back_off();
+            expected = (expected * 2).min(Duration::from_secs(60));
+        }
+        round_trip.reset_back_off();
+        assert_eq!(round_trip.timeout(), ms(1200));
+        round_trip.back_off();
+        round_trip.sample(at(1), ms(400));
+        assert_eq!((round_trip.back_offs(), round_trip.timeout()), (0, ms(1000)));
+    }
+
+    #[test]
+    fn a_lost_syn_lengthens_the_time_out_until_something_is_measured() {
+        let mut round_trip = RoundTrip::new(&config(200, 60));
+        round_trip.back_off();
+        round_trip.after_lost_syn();
+        assert_eq!(round_trip.timeout(), ms(3000));
+        round_trip.sample(at(1), ms(10));
+        round_trip.after_lost_syn();
+        assert_eq!(round_trip.timeout(), ms(210));
+    }
+
+    #[test]
+    fn a_minimum_is_forgotten_after_some_minutes() {
+        let mut round_trip = RoundTrip::new(&config(200, 60));
+        round_trip.sample(at(1000), ms(10));
+        round_trip.sample(at(1100), ms(30));
+        assert_eq!(round_trip.minimum(), Some(ms(10)));
+        round_trip.sample(at(1200), ms(40));
+        assert_eq!(round_trip.minimum(), Some(ms(10)));
+        round_trip.sample(at(1400), ms(50));
+        assert_eq!(round_trip.minimum(), Some(ms(40)));
+    }
+
+    #[test]
+    fn samples_beyond_reason_are_bounded() {
+        let mut round_trip = RoundTrip::new(&config(200, 60));
+        for sample in [Duration::ZERO, Duration::MAX, Duration::MAX, Duration::from_nanos(1)] {
+            round_trip.sample(at(1), sample);
+            assert!(round_trip.timeout() >= ms(200) && round_trip.timeout() <= ms(60_000));
+        }
+        assert_eq!(round_trip.minimum(), Some(Duration::from_micros(1)));
+    }
 }

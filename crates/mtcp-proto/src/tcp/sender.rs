@@ -7,10 +7,18 @@ use super::congestion::CongestionControl;
 use super::connection::{Birth, Connection, Context};
 use super::rtt::RoundTrip;
 use super::scoreboard::Scoreboard;
+use super::timers::NEVER;
 use crate::memory::Ring;
 use crate::sequence::Sequence;
 use crate::stack::{Config, Error};
 use crate::time::Instant;
+use std::time::Duration;
+
+/// How long an application waits for memory before it may try again.
+const MEMORY_RETRY: Duration = Duration::from_millis(20);
+
+/// Beyond two segments, the initial window has no more than these bytes (RFC 6928, section 2).
+const INITIAL_WINDOW_BYTES: u32 = 14_600;
 
 #[derive(Debug)]
 pub(super) struct Sender {
@@ -92,7 +100,9 @@ impl Sender {
 
     /// The connection is established.
     pub(super) fn start(&mut self, kind: Congestion, segments: u32) {
-        self.congestion = CongestionControl::new(kind, u32::from(self.full), segments);
+        let full = u32::from(self.full);
+        let segments = segments.min((INITIAL_WINDOW_BYTES / full).max(2));
+        self.congestion = CongestionControl::new(kind, full, segments);
     }
 
     /// Sequence numbers that are sent and not acknowledged.
@@ -161,6 +171,10 @@ impl Connection {
             return (window > 0).then_some(Fresh { bytes: 0, fin: true });
         }
         let full = u32::from(send.full);
+        if send.scoreboard.lost_bytes() > 0 {
+            // What is lost goes first.
+            return None;
+        }
         let in_flight = send.scoreboard.in_flight();
         let congestion = send.congestion.window().saturating_sub(in_flight);
         if congestion < full.min(unsent) && in_flight > 0 {
@@ -169,7 +183,7 @@ impl Connection {
         let bytes = unsent.min(window).min(congestion.max(full));
         let all = bytes == unsent;
         let fin = all && send.fin && window > bytes;
-        let part = bytes % full;
+        let part = if bytes < full { bytes } else { bytes % full };
         let at_once = self.options.no_delay || send.fin || send.outstanding() == 0;
         if part == 0 || (all && bytes < full && at_once) {
             return (bytes > 0).then_some(Fresh { bytes, fin });
@@ -199,7 +213,8 @@ impl Connection {
     pub(super) fn has_room_to_send(&self) -> bool {
         let limit = self.options.send_buffer_bytes;
         let free = limit.saturating_sub(self.send.ring.len() as u32);
-        free >= self.options.send_low_water_bytes.clamp(1, limit.max(1))
+        let starved = self.timers.memory != NEVER;
+        !starved && free >= self.options.send_low_water_bytes.clamp(1, limit.max(1))
     }
 
     /// Takes data of the application. Before the connection is established they wait, and go out
@@ -221,7 +236,7 @@ impl Connection {
         if self.send.outstanding() == 0 && self.send.ring.is_empty() {
             let idle = context.now.since(self.send.sent_at);
             let timeout = self.send.rtt.timeout();
-            if idle > timeout && self.is_synchronized() {
+            if self.send.sent_at != Instant::ZERO && idle > timeout {
                 self.send.congestion.on_idle(context.now, idle, timeout);
             }
             self.alive.progress(context.now);
@@ -229,6 +244,10 @@ impl Connection {
         let limit = self.options.send_buffer_bytes as usize;
         let taken = self.send.ring.push(context.pool, data, limit);
         if taken == 0 {
+            if self.send.ring.len() < limit {
+                // Others hold the memory, and do not tell when they give it back.
+                self.timers.memory = context.now + MEMORY_RETRY;
+            }
             return Err(Error::WouldBlock);
         }
         self.watch_window(context);

@@ -31,6 +31,8 @@ pub(super) struct Timers {
     pub(super) acknowledgement: Instant,
     /// Keepalive; the end of FIN-WAIT-2 and of TIME-WAIT.
     pub(super) slow: Instant,
+    /// When to try again after there was no memory for what the application sends.
+    pub(super) memory: Instant,
 }
 
 impl Timers {
@@ -40,11 +42,12 @@ impl Timers {
             waiting: Waiting::Retransmission,
             acknowledgement: NEVER,
             slow: NEVER,
+            memory: NEVER,
         }
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
-        let next = self.loss.min(self.acknowledgement).min(self.slow);
+        let next = self.loss.min(self.acknowledgement).min(self.slow).min(self.memory);
         (next != NEVER).then_some(next)
     }
 
@@ -75,6 +78,9 @@ impl Connection {
                 Waiting::Reordering => self.on_reordering_timeout(context),
                 Waiting::Window => self.on_window_timeout(context),
             }
+        }
+        if context.now >= self.timers.memory {
+            self.timers.memory = NEVER;
         }
         if context.now >= self.timers.slow {
             self.timers.slow = NEVER;

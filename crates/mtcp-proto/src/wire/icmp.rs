@@ -28,7 +28,8 @@ pub enum IcmpMessage<'a> {
     Error {
         /// Why.
         cause: IcmpCause,
-        /// The packet, from its IP header on, cut off somewhere; see [`QuotedSegment`].
+        /// The packet, of the same family, from its IP header on, cut off somewhere; see
+        /// [`QuotedSegment`].
         quoted: &'a [u8],
     },
 }
@@ -134,7 +135,8 @@ impl IcmpMessage<'_> {
     ///
     /// # Errors
     /// [`WireError`]; unsupported are other protocols, and messages that TCP has no use for, among
-    /// them those of [`super::ndp`].
+    /// them those of [`super::ndp`]. An error that quotes a packet of the other family is
+    /// malformed.
     pub fn parse<'a>(header: &IpHeader, payload: &'a [u8]) -> Result<IcmpMessage<'a>, WireError> {
         let ipv6 = match (header.protocol, header.destination.is_ipv6()) {
             (PROTOCOL_ICMP, false) => false,
@@ -161,6 +163,11 @@ impl IcmpMessage<'_> {
             IcmpCause::from_ipv4(kind, code, word)
         };
         let cause = cause.ok_or(WireError::Unsupported("an ICMP message"))?;
+        // Nobody may speak about the connections of the other family.
+        let version = if ipv6 { 6 } else { 4 };
+        if behind.first().ok_or(WireError::Truncated)? >> 4 != version {
+            return Err(WireError::Malformed("quoted version"));
+        }
         Ok(IcmpMessage::Error { cause, quoted: behind })
     }
 

@@ -161,8 +161,8 @@ pub(super) fn ipv6_octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Gives the header with its length. If the packet is not `whole`, as inside of an ICMP message, its
-/// checksum and its length may be anything.
+/// Gives the header with its length. If the packet is not `whole`, as inside of an ICMP message,
+/// its checksum and its length may be anything.
 #[inline]
 fn parse_ipv4(packet: &[u8], whole: bool) -> Result<(IpHeader, usize), WireError> {
     const MORE_FRAGMENTS_OR_OFFSET: u16 = 0x3fff;

@@ -255,6 +255,7 @@ impl Options {
         if !rest.is_empty() || !(1..=self.sack.len()).contains(&blocks.len()) {
             return None;
         }
+        self.sack = Default::default();
         for (place, block) in self.sack.iter_mut().zip(blocks) {
             *place = SackBlock {
                 start: Sequence(read_u32(block, 0)),

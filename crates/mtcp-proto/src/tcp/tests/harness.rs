@@ -333,3 +333,40 @@ impl Pair {
 pub(super) fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| (index * 31 + index / 251) as u8).collect()
 }
+
+/// A generator that is the same every time (xorshift).
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Random {
+        Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// Runs a test that says its seed if it fails.
+    pub(super) fn announced<T>(seed: u64, test: impl Fn(u64) -> T) -> T {
+        struct Guard(u64);
+        impl Drop for Guard {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    eprintln!("the seed is {}", self.0);
+                }
+            }
+        }
+        let guard = Guard(seed);
+        let result = test(seed);
+        drop(guard);
+        result
+    }
+
+    pub(super) fn next(&mut self) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 32) as u32
+    }
+
+    /// Below `bound`, which is not zero.
+    pub(super) fn below(&mut self, bound: u32) -> u32 {
+        self.next() % bound
+    }
+}

@@ -1,6 +1,13 @@
 //! Two connections joined by a line in virtual time, and single ones driven by handwritten
 //! segments.
 
+mod by_hand;
+mod closing;
+mod defence;
 mod harness;
 mod life;
+mod prediction;
+mod random;
+mod recovery;
 mod transfer;
+mod windows;

@@ -1,6 +1,6 @@
 //! Data in both directions, with and without loss.
 
-use super::harness::{Pair, pattern};
+use super::harness::{Pair, Random, pattern};
 use crate::stack::{Config, Options, SinkCapabilities};
 use crate::tcp::Congestion;
 use std::time::Duration;
@@ -32,14 +32,6 @@ fn exchange(pair: &mut Pair, there: &[u8], back: &[u8]) -> Duration {
     panic!("it does not end");
 }
 
-/// A generator that is the same every time.
-fn random(state: &mut u64) -> u32 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    (*state >> 32) as u32
-}
-
 #[test]
 fn bulk_data_flow_both_ways() {
     let mut pair = Pair::new(&Config::default());
@@ -68,9 +60,9 @@ fn every_kind_of_peer_recovers_from_random_loss() {
             let capabilities = SinkCapabilities { checksum: true, segmentation_bytes: 65_000 };
             pair.client.shelf.capabilities = capabilities;
         }
-        let mut state = 0x9e37_79b9_7f4a_7c15 ^ (case + 1);
+        let mut random = Random::new(case);
         let percent = (case % 4) as u32 * 5;
-        pair.loses = Box::new(move |_, _, _| random(&mut state) % 100 < percent);
+        pair.loses = Box::new(move |_, _, _| random.below(100) < percent);
         exchange(&mut pair, &pattern(120_000), &pattern(40_000));
         if percent == 0 {
             assert_eq!(pair.client.counters.retransmissions, 0, "case {case}");

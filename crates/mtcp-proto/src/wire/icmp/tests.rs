@@ -101,13 +101,23 @@ fn every_cause_survives_the_way() {
         IcmpCause::TimeExceeded,
         IcmpCause::ParameterProblem,
     ];
-    for ipv6 in [false, true] {
+    for (ipv6, quoted) in [(false, [0x45; 40]), (true, [0x60; 40])] {
         for cause in causes {
-            let message = IcmpMessage::Error { cause, quoted: &FRAGMENTATION_NEEDED[8..] };
+            let message = IcmpMessage::Error { cause, quoted: &quoted };
             let bytes = written(&header(ipv6), &message);
             assert_eq!(IcmpMessage::parse(&header(ipv6), &bytes), Ok(message));
+            let crossed = written(&header(!ipv6), &message);
+            let crossed = IcmpMessage::parse(&header(!ipv6), &crossed);
+            assert_eq!(crossed, Err(WireError::Malformed("quoted version")));
         }
     }
+}
+
+#[test]
+fn an_error_that_quotes_nothing_is_cut_off() {
+    let message = IcmpMessage::Error { cause: IcmpCause::TimeExceeded, quoted: &[] };
+    let bytes = written(&header(false), &message);
+    assert_eq!(IcmpMessage::parse(&header(false), &bytes), Err(WireError::Truncated));
 }
 
 #[test]

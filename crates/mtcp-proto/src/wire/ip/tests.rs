@@ -1,6 +1,6 @@
 use super::*;
 
-/// A packet of TCP from 192.0.2.1 to 198.51.100.7, of 24 bytes, with two bytes of padding behind it.
+/// A packet of TCP from 192.0.2.1 to 198.51.100.7, of 24 bytes, with two of padding behind it.
 const IPV4: [u8; 26] = [
     0x45, 0x02, 0, 24, 0, 0, 0x40, 0, 64, 6, 0x4e, 0xa2, 192, 0, 2, 1, 198, 51, 100, 7, b'd', b'a',
     b't', b'a', 0xff, 0xff,

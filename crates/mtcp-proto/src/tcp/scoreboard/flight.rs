@@ -1,4 +1,5 @@
-//! The records of what is in flight: an ordered queue whose first record needs no memory of its own.
+//! The records of what is in flight: an ordered queue whose first record needs no memory of its
+//! own.
 
 use crate::sequence::Sequence;
 use crate::time::Instant;

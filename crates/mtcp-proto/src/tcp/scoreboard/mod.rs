@@ -1,7 +1,9 @@
 //! What was sent and when, what has arrived of it, and what is taken for lost (RFC 2018, RFC 2883,
 //! RFC 6582, RFC 6675, RFC 8985).
 
-use super::flight::{Flight, Record};
+mod flight;
+
+use self::flight::{Flight, Record};
 use super::rack::{Delivery, Rack, RackParameters};
 use crate::sequence::Sequence;
 use crate::time::Instant;
@@ -231,8 +233,8 @@ impl Scoreboard {
         told
     }
 
-    /// Without SACK: an acknowledgement repeats the one before, so one more segment must have arrived
-    /// behind the gap (RFC 5681, section 3.2). Gives the number of such in a row.
+    /// Without SACK: an acknowledgement repeats the one before, so one more segment must have
+    /// arrived behind the gap (RFC 5681, section 3.2). Gives the number of such in a row.
     pub(crate) fn duplicate_ack(&mut self, maximum_segment: u32) -> u32 {
         self.assumed_unit = maximum_segment;
         let most = self.outstanding().saturating_sub(self.lost).saturating_sub(maximum_segment);
@@ -345,7 +347,9 @@ impl Scoreboard {
     fn isolate(&mut self, start: Sequence) -> usize {
         let index = self.flight.find(start);
         match self.flight.get(index) {
-            Some(record) if record.start < start && self.flight.len() < RECORDS_MAX => {
+            Some(record)
+                if record.start < start && !record.sacked && self.flight.len() < RECORDS_MAX =>
+            {
                 self.flight.split(index, start);
                 index + 1
             }
@@ -444,3 +448,6 @@ fn is_duplicate_report(blocks: &[SackBlock], acknowledged: Sequence) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

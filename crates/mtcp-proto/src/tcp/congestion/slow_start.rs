@@ -91,7 +91,7 @@ impl SlowStart {
     /// A time-out with so many bytes in flight.
     pub(super) fn on_timeout(&mut self, outstanding: u32) {
         self.settle();
-        self.distrusted = outstanding;
+        self.distrusted = self.distrusted.max(outstanding);
     }
 
     fn measure(&mut self, round_trip_us: u32) {
@@ -120,7 +120,9 @@ impl SlowStart {
     /// slow start has been conservative for long enough.
     fn end_round(&mut self, outstanding: u32) -> bool {
         self.round_left = outstanding;
-        self.last_us = self.current_us;
+        if self.samples > 0 {
+            self.last_us = self.current_us;
+        }
         self.current_us = u32::MAX;
         self.samples = 0;
         if self.baseline_us.is_none() {

@@ -1,20 +1,28 @@
 //! How much may be in flight: the congestion window, under either law.
 
+mod cubic;
+mod newreno;
+mod rate_reduction;
+mod slow_start;
+
+use self::cubic::Cubic;
+use self::newreno::NewReno;
+use self::rate_reduction::RateReduction;
+use self::slow_start::SlowStart;
 use super::Congestion;
-use super::cubic::{self, Cubic};
-use super::newreno::{self, NewReno};
-use super::rate_reduction::RateReduction;
-use super::slow_start::SlowStart;
 use crate::time::Instant;
 use std::time::Duration;
 
 /// No window grows beyond this: a scaled window ends there (RFC 7323, section 2.3).
 const WINDOW_BYTES_MAX: u32 = 1 << 30;
+/// No segment is longer than an IP packet.
+const SEGMENT_BYTES_MAX: u32 = u16::MAX as u32;
 
 /// The congestion window of a connection, in bytes, and what it grows and shrinks by.
 ///
-/// During recovery the window follows what is in flight ([`CongestionControl::recovery_allowance`]),
-/// so that at all times as much may be sent as the window exceeds what is in flight.
+/// During recovery the window follows what is in flight
+/// ([`CongestionControl::recovery_allowance`]), so that at all times as much may be sent as the
+/// window exceeds what is in flight.
 #[derive(Debug)]
 pub(crate) struct CongestionControl {
     window: u32,
@@ -46,13 +54,14 @@ struct Saved {
 }
 
 impl CongestionControl {
-    /// A new connection with an initial window of so many segments (RFC 6928), of at least one byte.
+    /// A new connection with an initial window of so many segments (RFC 6928), of at least one
+    /// byte.
     pub(crate) fn new(
         kind: Congestion,
         maximum_segment: u32,
         initial_window_segments: u32,
     ) -> CongestionControl {
-        let maximum_segment = maximum_segment.max(1);
+        let maximum_segment = maximum_segment.clamp(1, SEGMENT_BYTES_MAX);
         let initial_segments = initial_window_segments.max(1);
         CongestionControl {
             window: maximum_segment.saturating_mul(initial_segments).min(WINDOW_BYTES_MAX),
@@ -68,14 +77,6 @@ impl CongestionControl {
             recovery: None,
             timed_out: false,
             saved: None,
-        }
-    }
-
-    /// The law.
-    pub(crate) fn kind(&self) -> Congestion {
-        match self.law {
-            Law::NewReno(_) => Congestion::NewReno,
-            Law::Cubic(_) => Congestion::Cubic,
         }
     }
 
@@ -99,9 +100,9 @@ impl CongestionControl {
         self.recovery.is_some()
     }
 
-    /// New data was acknowledged, after which `outstanding` bytes are sent and not acknowledged. The
-    /// window grows, unless in recovery, or if the application did not use it (RFC 9438, section
-    /// 5.8; RFC 7661, section 4.1 says why).
+    /// New data was acknowledged, after which `outstanding` bytes are sent and not acknowledged.
+    /// The window grows, unless in recovery, or if the application did not use it (RFC 9438,
+    /// section 5.8; RFC 7661, section 4.1 says why).
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,
@@ -188,8 +189,8 @@ impl CongestionControl {
         self.window = self.maximum_segment;
     }
 
-    /// The peer has echoed a congestion mark (RFC 3168, section 6.1.2). To be called at most once in
-    /// a round trip, and not in recovery.
+    /// The peer has echoed a congestion mark (RFC 3168, section 6.1.2). To be called at most once
+    /// in a round trip, and not in recovery.
     pub(crate) fn on_congestion_mark(&mut self, outstanding: u32) {
         self.reduce(outstanding);
         self.window = self.window.min(self.threshold);
@@ -207,8 +208,8 @@ impl CongestionControl {
         }
     }
 
-    /// Nothing was sent for a while, and now there is data: the window halves for each time-out that
-    /// has passed, down to the initial window (RFC 5681, section 4.1; RFC 2861, section 3.2).
+    /// Nothing was sent for a while, and now there is data: the window halves for each time-out
+    /// that has passed, down to the initial window (RFC 5681, section 4.1; RFC 2861, section 3.2).
     pub(crate) fn on_idle(&mut self, now: Instant, idle: Duration, timeout: Duration) {
         if let Law::Cubic(cubic) = &mut self.law {
             cubic.pause(now);
@@ -226,13 +227,8 @@ impl CongestionControl {
 
     /// The path takes segments of another size.
     pub(crate) fn set_maximum_segment(&mut self, bytes: u32) {
-        self.maximum_segment = bytes.max(1);
+        self.maximum_segment = bytes.clamp(1, SEGMENT_BYTES_MAX);
         self.window = self.window.max(self.maximum_segment);
-    }
-
-    /// A SYN or SYN-ACK was lost: the first window is one segment (RFC 5681, section 3.1).
-    pub(crate) fn after_lost_syn(&mut self) {
-        self.window = self.maximum_segment;
     }
 
     fn initial_window(&self) -> u32 {
@@ -277,3 +273,6 @@ impl CongestionControl {
         self.threshold = u32::try_from(left).unwrap_or(u32::MAX).clamp(least, u32::MAX - 1);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,5 @@
-//! Proportional rate reduction (RFC 6937, with the safe acknowledgement of its successor, RFC 9937):
-//! during recovery, segments leave in proportion to those that arrive.
+//! Proportional rate reduction (RFC 6937, with the safe acknowledgement of its successor, RFC
+//! 9937): during recovery, segments leave in proportion to those that arrive.
 
 /// One recovery.
 #[derive(Clone, Copy, Debug)]

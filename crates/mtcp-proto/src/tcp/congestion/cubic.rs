@@ -1,4 +1,5 @@
-//! The law of CUBIC (RFC 9438). Windows are counted in segments here, and times in seconds, as there.
+//! The law of CUBIC (RFC 9438). Windows are counted in segments here, and times in seconds, as
+//! there.
 
 use crate::time::Instant;
 use std::time::Duration;
@@ -40,7 +41,8 @@ impl Cubic {
         Cubic { begins_flat: true, ..Cubic::default() }
     }
 
-    /// The window, in bytes, after an acknowledgement in congestion avoidance (sections 4.2 to 4.5).
+    /// The window, in bytes, after an acknowledgement in congestion avoidance (sections 4.2 to
+    /// 4.5).
     pub(super) fn avoid(
         &mut self,
         now: Instant,
@@ -100,6 +102,12 @@ impl Cubic {
         self.epoch = None;
         self.remainder = 0.0;
         self.begins_flat = begins_flat;
+    }
+
+    /// W_max, in segments.
+    #[cfg(test)]
+    pub(super) fn flat_segments(&self) -> f64 {
+        f64::from(self.flat)
     }
 
     fn begin(&mut self, now: Instant, current: f64) -> Instant {

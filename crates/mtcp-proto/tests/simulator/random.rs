@@ -1,0 +1,67 @@
+//! Random numbers that a seed repeats (SplitMix64, Steele et al. 2014).
+
+/// A generator; its copies run the same way.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        // Neighbouring seeds must not give neighbouring streams.
+        let mut random = Random(seed ^ 0x6d74_6370_7369_6d00);
+        Random(random.next())
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A generator of its own, so that what one part draws does not move another's numbers.
+    pub(crate) fn fork(&mut self) -> Random {
+        Random(self.next())
+    }
+
+    /// Below `bound`, which must not be zero.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+
+    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.below(most - least + 1)
+    }
+
+    /// Between the two, each order of magnitude as likely as the next.
+    pub(crate) fn spread(&mut self, least: u64, most: u64) -> u64 {
+        let (low, high) = ((least.max(1) as f64).ln(), (most as f64 + 1.0).ln());
+        let drawn = (low + (high - low) * self.unit()).exp() as u64;
+        drawn.clamp(least, most)
+    }
+
+    /// In 0..1.
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    pub(crate) fn chance(&mut self, probability: f64) -> bool {
+        probability > 0.0 && self.unit() < probability
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, among: &[T]) -> T {
+        among[self.below(among.len() as u64) as usize]
+    }
+}
+
+#[test]
+fn numbers_repeat_and_stay_in_their_bounds() {
+    let (mut one, mut same) = (Random::new(7), Random::new(7));
+    for _ in 0..1000 {
+        assert_eq!(one.next(), same.next());
+        assert!((3..=5).contains(&one.between(3, 5)));
+        assert!((10..=100_000).contains(&one.spread(10, 100_000)));
+        same = one.clone();
+    }
+    assert_ne!(Random::new(7).next(), Random::new(8).next());
+}

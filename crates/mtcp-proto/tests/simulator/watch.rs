@@ -1,0 +1,328 @@
+//! What every packet on the wire has to keep, seen from between the stacks.
+
+use super::content::Content;
+use super::packet::{self, ACK, FIN, RST, SYN, Segment};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+/// What one end of a connection has shown. Numbers are relative to the initial sequence number of
+/// the end that counts them: the SYN is 0, the first byte 1.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct End {
+    /// The numbers that its SYNs began with; several if the answers were cookies.
+    initials: Vec<u32>,
+    /// What its SYN offered.
+    syn: Option<Segment>,
+    content: Option<Content>,
+    /// Behind everything it has sent.
+    pub(crate) sent: i64,
+    fin: Option<i64>,
+    /// The greatest acknowledgement that it has sent, and the right edge of the window.
+    acknowledged: Option<i64>,
+    edge: i64,
+    timestamp: Option<u32>,
+    /// What has reached it of the other's acknowledgements, edges and end.
+    pub(crate) heard: i64,
+    heard_edge: i64,
+    pub(crate) heard_fin: bool,
+}
+
+impl End {
+    pub(crate) fn initial(&self) -> Option<u32> {
+        self.initials.last().copied()
+    }
+
+    fn relative(&self, number: u32) -> Option<i64> {
+        self.initial().map(|initial| i64::from(number.wrapping_sub(initial) as i32))
+    }
+
+    /// Whether everything that it sent, its end included, was acknowledged as far as it knows.
+    pub(crate) fn end_acknowledged(&self) -> bool {
+        self.fin.is_some_and(|fin| self.heard > fin)
+    }
+}
+
+/// Both ends of a connection, and what happened to its packets.
+#[derive(Clone, Debug)]
+pub(crate) struct Flow {
+    /// Which of the scenario's connections this is.
+    pub(crate) connection: usize,
+    pub(crate) addresses: [SocketAddr; 2],
+    pub(crate) ends: [End; 2],
+    /// How often in a row the loss of a packet has kept both ends from learning anything new;
+    /// losses at one time count as one. The most that there was, and now.
+    pub(crate) fruitless_max: u32,
+    fruitless: u32,
+    lost_ns: u64,
+    /// A SYN was answered again after the first answer was taken: a half-open connection.
+    confused: bool,
+}
+
+/// What a packet on its way will tell the receiver.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Note {
+    flow: usize,
+    connection: usize,
+    receiver: usize,
+    acknowledgement: Option<i64>,
+    edge: Option<i64>,
+    fin: bool,
+}
+
+/// All flows; the newest of those that have the same addresses.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    flows: Vec<Flow>,
+    places: HashMap<(SocketAddr, SocketAddr), usize>,
+}
+
+macro_rules! keep {
+    ($condition:expr, $($what:tt)+) => {
+        if !$condition {
+            return Err(format!($($what)+));
+        }
+    };
+}
+
+impl Watch {
+    /// A connection begins; `contents` are of the first and the second address.
+    pub(crate) fn open(
+        &mut self,
+        connection: usize,
+        addresses: [SocketAddr; 2],
+        contents: [Content; 2],
+    ) {
+        if self.flow(addresses[0], addresses[1]).is_some_and(|flow| flow.connection == connection) {
+            return;
+        }
+        let ends = contents.map(|content| End { content: Some(content), ..End::default() });
+        self.places.insert((addresses[0], addresses[1]), self.flows.len());
+        self.places.insert((addresses[1], addresses[0]), self.flows.len());
+        self.flows.push(Flow {
+            connection,
+            addresses,
+            ends,
+            fruitless_max: 0,
+            fruitless: 0,
+            lost_ns: 0,
+            confused: false,
+        });
+    }
+
+    pub(crate) fn flow(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Flow> {
+        self.places.get(&(local, remote)).map(|&place| &self.flows[place])
+    }
+
+    pub(crate) fn flows(&self) -> &[Flow] {
+        &self.flows
+    }
+
+    /// A packet of the flow was lost or flipped.
+    pub(crate) fn lost(&mut self, note: Option<Note>, now_ns: u64) {
+        const APART_NS: u64 = 10_000_000;
+        let Some(flow) = note.and_then(|note| self.flows.get_mut(note.flow)) else { return };
+        if now_ns >= flow.lost_ns + APART_NS {
+            flow.lost_ns = now_ns;
+            flow.fruitless += 1;
+            flow.fruitless_max = flow.fruitless_max.max(flow.fruitless);
+        }
+    }
+
+    /// A packet has reached its receiver in order.
+    pub(crate) fn delivered(&mut self, note: Note) {
+        let flow = &mut self.flows[note.flow];
+        if flow.connection == note.connection {
+            let end = &mut flow.ends[note.receiver];
+            let before = (end.heard, end.heard_edge, end.heard_fin);
+            end.heard = end.heard.max(note.acknowledgement.unwrap_or(0));
+            end.heard_edge = end.heard_edge.max(note.edge.unwrap_or(0));
+            end.heard_fin |= note.fin;
+            if before != (end.heard, end.heard_edge, end.heard_fin) {
+                flow.fruitless = 0;
+            }
+        }
+    }
+
+    /// Checks a packet that a stack has sent.
+    pub(crate) fn sent(&mut self, bytes: &[u8]) -> Result<Option<Note>, String> {
+        if packet::parse_ip(bytes).is_ok_and(|(_, _, protocol, _)| protocol != packet::TCP) {
+            return Ok(None);
+        }
+        let segment = packet::parse(bytes)?;
+        let Some(&place) = self.places.get(&(segment.source, segment.destination)) else {
+            return Ok(None);
+        };
+        let flow = &mut self.flows[place];
+        let sender = usize::from(segment.source != flow.addresses[0]);
+        let mut note = Note {
+            flow: place,
+            connection: flow.connection,
+            receiver: 1 - sender,
+            acknowledgement: None,
+            edge: None,
+            fin: false,
+        };
+        if segment.has(RST) {
+            return Ok(Some(note));
+        }
+        keep!(segment.has(SYN) || segment.has(ACK), "a segment with neither SYN nor ACK");
+        if segment.has(SYN) {
+            flow.synchronise(sender, &segment)?;
+        }
+        let end = &flow.ends[sender];
+        // Behind its end, a cookie that comes a second time begins it again.
+        let gone = end.heard_fin && end.end_acknowledged();
+        if end.initials.is_empty() || gone || flow.confused {
+            return Ok(Some(note));
+        }
+        let checked = flow
+            .check_acknowledgement(sender, &segment, &mut note)
+            .and_then(|()| flow.check_options(sender, &segment))
+            .and_then(|()| flow.check_data(sender, &segment, &bytes[segment.data_at..]));
+        note.fin = segment.has(FIN);
+        checked.map(|()| Some(note)).map_err(|what| format!("{what}: {segment:?}"))
+    }
+}
+
+impl Flow {
+    /// Takes the offers of a SYN, and what it begins with.
+    fn synchronise(&mut self, sender: usize, segment: &Segment) -> Result<(), String> {
+        keep!(segment.ecn == 0, "a SYN that is ECN-capable");
+        keep!(segment.data_bytes == 0 && !segment.has(FIN), "a SYN with data or FIN");
+        keep!(segment.options.maximum_segment.is_some(), "a SYN without a maximum segment");
+        let taken = self.ends[1 - sender].acknowledged.is_some();
+        let [first, second] = &mut self.ends;
+        let (end, peer) = if sender == 0 { (first, second) } else { (second, first) };
+        if let (true, Some(offer)) = (segment.has(ACK), &peer.syn) {
+            let (ours, theirs) = (&segment.options, &offer.options);
+            let more = (ours.window_scale.is_some() && theirs.window_scale.is_none())
+                || (ours.timestamps.is_some() && theirs.timestamps.is_none())
+                || (ours.sack_permitted && !theirs.sack_permitted);
+            keep!(!more, "a SYN-ACK with an option that was not offered");
+        }
+        if segment.has(ACK) && end.acknowledged > Some(1) {
+            // A SYN that came late has been answered, after the connection had gone.
+            self.confused = true;
+            return Ok(());
+        }
+        if end.initials.contains(&segment.sequence) {
+            return Ok(());
+        }
+        if end.initials.is_empty() || !taken {
+            end.initials.push(segment.sequence);
+            end.syn = Some(segment.clone());
+            end.sent = end.sent.max(1);
+        } else {
+            self.confused = true;
+        }
+        Ok(())
+    }
+
+    fn check_acknowledgement(
+        &mut self,
+        sender: usize,
+        segment: &Segment,
+        note: &mut Note,
+    ) -> Result<(), String> {
+        let [first, second] = &mut self.ends;
+        let (end, peer) = if sender == 0 { (first, second) } else { (second, first) };
+        if !segment.has(ACK) {
+            note.edge = Some(1 + i64::from(segment.window));
+            return Ok(());
+        }
+        if end.acknowledged.is_none() {
+            // Of several answers, the one that was taken is the one that is acknowledged.
+            peer.initials.sort_by_key(|&initial| {
+                std::cmp::Reverse(segment.acknowledgement.wrapping_sub(initial).wrapping_sub(1))
+            });
+        }
+        let Some(acknowledged) = peer.relative(segment.acknowledgement) else {
+            return Err("it acknowledges a SYN that was never sent".into());
+        };
+        keep!(acknowledged <= peer.sent, "it acknowledges {acknowledged} of {}", peer.sent);
+        let before = end.acknowledged.unwrap_or(0);
+        keep!(acknowledged >= before, "the acknowledgement goes back from {before}");
+        let scale = match (&end.syn, &peer.syn) {
+            (Some(ours), Some(theirs))
+                if !segment.has(SYN) && theirs.options.window_scale.is_some() =>
+            {
+                ours.options.window_scale.unwrap_or(0)
+            }
+            _ => 0,
+        };
+        let edge = acknowledged + (i64::from(segment.window) << scale);
+        // RFC 7323, section 2.4: less than a unit of the shift may be rounded away.
+        let kept = edge + (1 << scale) > end.edge;
+        keep!(kept, "the right edge goes back from {} to {edge}", end.edge);
+        (end.acknowledged, end.edge) = (Some(acknowledged), edge.max(end.edge));
+        (note.acknowledgement, note.edge) = (Some(acknowledged), Some(edge));
+        Ok(())
+    }
+
+    fn check_options(&mut self, sender: usize, segment: &Segment) -> Result<(), String> {
+        let [first, second] = &mut self.ends;
+        let (end, peer) = if sender == 0 { (first, second) } else { (second, first) };
+        let options = &segment.options;
+        let (Some(ours), Some(theirs)) = (&end.syn, &peer.syn) else { return Ok(()) };
+        if !segment.has(SYN) {
+            let agreed = ours.options.timestamps.is_some() && theirs.options.timestamps.is_some();
+            keep!(options.timestamps.is_some() == agreed, "timestamps, agreed on: {agreed}");
+            let late = options.maximum_segment.is_some() || options.window_scale.is_some();
+            keep!(!late && !options.sack_permitted, "an option of SYNs");
+        }
+        if let Some((value, _)) = options.timestamps {
+            let back = end.timestamp.is_some_and(|before| (value.wrapping_sub(before) as i32) < 0);
+            keep!(!back, "the timestamp goes back from {:?}", end.timestamp);
+            end.timestamp = Some(value);
+        }
+        keep!(
+            options.sack_count == 0 || theirs.options.sack_permitted,
+            "SACK to one that does not understand it"
+        );
+        for (at, &(start, stop)) in options.sack.iter().enumerate().take(options.sack_count) {
+            let start = peer.relative(start).unwrap_or(0);
+            let stop = peer.relative(stop).unwrap_or(0);
+            keep!(start < stop && stop <= peer.sent, "SACK of {start}..{stop}");
+            // RFC 2883: the first block may repeat what was acknowledged.
+            let beyond = start > end.acknowledged.unwrap_or(0);
+            keep!(at == 0 || beyond, "SACK of {start}..{stop} below the acknowledgement");
+        }
+        Ok(())
+    }
+
+    fn check_data(&mut self, sender: usize, segment: &Segment, data: &[u8]) -> Result<(), String> {
+        let [first, second] = &mut self.ends;
+        let (end, peer) = if sender == 0 { (first, second) } else { (second, first) };
+        let start = end.relative(segment.sequence).unwrap_or(0);
+        let stop = start + data.len() as i64;
+        if !data.is_empty() {
+            let probe = i64::from(data.len() == 1);
+            let edge = end.heard_edge;
+            keep!(stop <= edge + probe, "data up to {stop}, but the window ends at {edge}");
+            let limit = peer.syn.as_ref().and_then(|syn| syn.options.maximum_segment);
+            let bytes = data.len() + segment.option_bytes;
+            let limit = usize::from(limit.unwrap_or(536));
+            keep!(bytes <= limit, "a segment of {bytes} bytes where {limit} are allowed");
+            keep!(start >= 1, "data at {start}");
+            let content = end.content.expect("set when the flow was opened");
+            let wrong = content.difference((start - 1) as u64, data);
+            keep!(wrong.is_none(), "byte {wrong:?} of the stream is wrong");
+            keep!(end.fin.is_none_or(|fin| stop <= fin), "data behind the end");
+        }
+        if segment.ecn != 0 {
+            let agreed = end.syn.as_ref().zip(peer.syn.as_ref());
+            let agreed = agreed.is_some_and(|(ours, theirs)| ours.has(0x40) && theirs.has(0x40));
+            keep!(agreed, "ECN without agreement");
+            keep!(!data.is_empty() && stop > end.sent, "ECN on an acknowledgement or a repetition");
+        }
+        let behind = stop + i64::from(segment.has(SYN)) + i64::from(segment.has(FIN));
+        if segment.has(FIN) {
+            keep!(end.fin.is_none_or(|fin| fin == stop), "the end moves to {stop}");
+            keep!(stop >= end.sent || end.fin.is_some(), "the end lies before data that was sent");
+            end.fin = Some(stop);
+        }
+        keep!(behind <= end.sent || start <= end.sent, "a gap: {start} after {}", end.sent);
+        end.sent = end.sent.max(behind);
+        Ok(())
+    }
+}
