@@ -80,6 +80,8 @@ pub(crate) struct Application {
     places: Vec<Place>,
     /// Sockets with news.
     news: VecDeque<SocketId>,
+    /// The answer to the last opening.
+    opened: Option<Result<SocketId, Error>>,
     lying: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -102,6 +104,7 @@ impl Application {
             chunks: Chunks::default(),
             places: Vec::new(),
             news: VecDeque::new(),
+            opened: None,
             lying: false,
             thread: Some(thread),
         }
@@ -118,13 +121,31 @@ impl Application {
             // Nobody waits any more only if the application's thread has ended.
             let _ = answer.send(call(engine));
         })));
+        self.wait_for(|_| answers.try_recv().ok())
+    }
+
+    /// Makes a socket in the engine's thread.
+    fn make(
+        &mut self,
+        opening: impl FnOnce(&mut Engine) -> Result<SocketId, Error> + Send + 'static,
+    ) -> Result<SocketId, Error> {
+        self.commands.send(Command::Open(Box::new(opening)));
+        self.wait_for(|port| port.opened.take()).unwrap_or(Err(Error::Aborted))
+    }
+
+    /// Takes events until something is there; `None` if the engine has ended.
+    fn wait_for<R>(
+        &mut self,
+        mut look: impl FnMut(&mut Application) -> Option<R>,
+    ) -> Option<R> {
         loop {
             self.commands.publish();
+            let failed = self.fate.failed.load(Ordering::Acquire) != 0;
             self.take_events();
-            if let Ok(answer) = answers.try_recv() {
-                return Some(answer);
+            if let Some(found) = look(self) {
+                return Some(found);
             }
-            if self.fate.failed.load(Ordering::Acquire) != 0 {
+            if failed {
                 return None;
             }
             // A signal only shortens the sleep.
@@ -178,6 +199,14 @@ impl Application {
     fn take_event(&mut self, event: Event) {
         let socket = match event {
             Event::Called => return,
+            Event::Opened(outcome) => {
+                // What is told of the socket from now on finds its place.
+                if let Ok(socket) = outcome {
+                    self.open(socket);
+                }
+                self.opened = Some(outcome);
+                return;
+            }
             Event::Accepted { listener, socket } => {
                 self.open(socket).connected = true;
                 let low_water = self.place(listener).map(|place| {
@@ -308,8 +337,7 @@ impl Port for Application {
     fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> Result<SocketId, Error> {
         let options = *options;
         let listener = self
-            .call(move |engine| engine.stack().listen(local, &options))
-            .unwrap_or(Err(Error::Aborted))?;
+            .make(move |engine| engine.stack().listen(local, &options))?;
         self.open(listener).low_water = options.connection.receive_low_water_bytes as usize;
         Ok(listener)
     }
@@ -330,12 +358,10 @@ impl Port for Application {
     ) -> Result<SocketId, Error> {
         let options = *options;
         let socket = self
-            .call(move |engine| {
+            .make(move |engine| {
                 let now = engine.now();
                 engine.stack().connect(now, local, remote, &options)
-            })
-            .unwrap_or(Err(Error::Aborted))?;
-        self.open(socket);
+            })?;
         self.set_low_water(socket, options.receive_low_water_bytes as usize);
         Ok(socket)
     }

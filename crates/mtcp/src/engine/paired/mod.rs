@@ -27,6 +27,8 @@ const ACCEPT_WINDOW: u32 = 1024;
 
 /// A call that is made in the engine's thread and waited for: what is rare.
 type Call = Box<dyn FnOnce(&mut Engine) + Send>;
+/// A call that makes a socket.
+type Opening = Box<dyn FnOnce(&mut Engine) -> Result<SocketId, Error> + Send>;
 
 /// What the application asks for.
 enum Command {
@@ -43,6 +45,7 @@ enum Command {
     /// How much may be on its way to the application: it waits for so much before it reads.
     Window { socket: SocketId, bytes: usize },
     Call(Call),
+    Open(Opening),
 }
 
 /// What the application is told.
@@ -60,6 +63,8 @@ enum Event {
     Ready { socket: SocketId, readiness: Readiness },
     /// The call was made.
     Called,
+    /// A socket was made (or not), before anything is told of it.
+    Opened(Result<SocketId, Error>),
 }
 
 /// What both threads look at besides the rings.

@@ -158,6 +158,10 @@ impl Server {
                     call(&mut self.engine);
                     self.events.send(Event::Called);
                 }
+                Command::Open(opening) => {
+                    let outcome = opening(&mut self.engine);
+                    self.events.send(Event::Opened(outcome));
+                }
             }
         }
         self.commands.release();
