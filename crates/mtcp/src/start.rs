@@ -111,10 +111,7 @@ impl Mtcp {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn with_devices(
-        config: Config,
-        devices: Vec<Box<dyn Device>>,
-    ) -> Result<Mtcp, StartError> {
+    pub fn with_devices(config: Config, devices: Vec<Box<dyn Device>>) -> Result<Mtcp, StartError> {
         Mtcp::assemble(config, devices, Shared::default())
     }
 
@@ -152,8 +149,8 @@ impl Mtcp {
             source: io::Error::other(error.to_string()),
         })?;
         let secret = Secret(secret);
-        let boxes = mailboxes(cores)
-            .map_err(|source| StartError::System { what: "eventfd(2)", source })?;
+        let boxes =
+            mailboxes(cores).map_err(|source| StartError::System { what: "eventfd(2)", source })?;
         let mut engines = Vec::new();
         let mut told = Vec::new();
         let follows = shared.ownership.is_some() && config.ownership == Ownership::Shared;
@@ -224,8 +221,7 @@ fn link(config: &Config, device: Box<dyn Device>, follows: bool) -> Result<Link,
         };
         return Ok(Link::new(Interface::shared(device, watch), addresses, kernel_chooses));
     }
-    let network =
-        OwnNetwork { addresses: config.addresses.clone(), routes: config.routes.clone() };
+    let network = OwnNetwork { addresses: config.addresses.clone(), routes: config.routes.clone() };
     Ok(Link::new(Interface::own(device, &network), chosen, false))
 }
 

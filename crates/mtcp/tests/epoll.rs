@@ -228,9 +228,8 @@ fn an_epoll_in_an_epoll_is_readable_while_one_of_its_own_is_ready() {
     let outer = context.epoll_create().expect("an epoll");
     let event = EpollEvent { events: Events::IN, data: 99 };
     context.epoll_ctl(outer, ours.epoll, EpollControl::Add(event)).expect("new");
-    let error = context
-        .epoll_ctl(ours.epoll, outer, EpollControl::Add(event))
-        .expect_err("a circle");
+    let error =
+        context.epoll_ctl(ours.epoll, outer, EpollControl::Add(event)).expect_err("a circle");
     assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
     let mut events = [EpollEvent::default(); 2];
     let zero = Some(Duration::ZERO);

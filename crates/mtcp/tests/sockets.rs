@@ -62,7 +62,10 @@ fn peek_and_the_count_leave_data_where_it_is() {
         assert_eq!(count, 6);
         assert_eq!(pair.server.read(near, &mut room).expect("data"), 4);
         assert_eq!(pair.server.readable_bytes(near).expect("open"), 2);
-        assert_eq!(errno(pair.server.recv(near, &mut room, Flags(libc::MSG_OOB))), libc::EOPNOTSUPP);
+        assert_eq!(
+            errno(pair.server.recv(near, &mut room, Flags(libc::MSG_OOB))),
+            libc::EOPNOTSUPP
+        );
     }
 }
 

@@ -105,11 +105,8 @@ fn show(json: bool, connections: bool, watch: Option<u64>, socket: Option<&str>)
                 Some((_, before)) => stat::difference(before, report),
                 None => report.clone(),
             };
-            let text = if json {
-                serde_json::to_string(&shown)? + "\n"
-            } else {
-                stat::table(&shown)
-            };
+            let text =
+                if json { serde_json::to_string(&shown)? + "\n" } else { stat::table(&shown) };
             // Whoever reads may have seen enough.
             if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
                 return Ok(());

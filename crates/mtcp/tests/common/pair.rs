@@ -17,7 +17,7 @@ pub struct Pair {
 pub fn config(address: &str, mode: Mode) -> Config {
     let mut config = Config {
         addresses: vec![(address.parse().expect("an address"), 24)],
-        grace: Duration::from_millis(200),
+        grace: Duration::from_millis(50),
         ..Config::default()
     };
     config.engine.mode = mode;
@@ -34,8 +34,7 @@ impl Pair {
     }
 
     pub fn with(server: Config, client: Config) -> Pair {
-        let (server, client) =
-            Mtcp::pair(server, client, Default::default()).expect("two stacks");
+        let (server, client) = Mtcp::pair(server, client, Default::default()).expect("two stacks");
         let context = |mtcp: Mtcp| mtcp.context(0).expect("a context");
         Pair { server: context(server), client: context(client) }
     }

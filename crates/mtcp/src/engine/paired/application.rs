@@ -47,9 +47,8 @@ impl Place {
     }
 
     fn ready(&self) -> Readiness {
-        let mut ready = Readiness(
-            self.readiness.0 & (Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0),
-        );
+        let mut ready =
+            Readiness(self.readiness.0 & (Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0));
         let enough = self.data_bytes >= self.low_water.max(1);
         if enough || self.ended || self.error.is_some() || !self.connections.is_empty() {
             ready = ready.with(Readiness::READABLE);
@@ -134,10 +133,7 @@ impl Application {
     }
 
     /// Takes events until something is there; `None` if the engine has ended.
-    fn wait_for<R>(
-        &mut self,
-        mut look: impl FnMut(&mut Application) -> Option<R>,
-    ) -> Option<R> {
+    fn wait_for<R>(&mut self, mut look: impl FnMut(&mut Application) -> Option<R>) -> Option<R> {
         loop {
             self.commands.publish();
             let failed = self.fate.failed.load(Ordering::Acquire) != 0;
@@ -336,8 +332,7 @@ impl Port for Application {
 
     fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> Result<SocketId, Error> {
         let options = *options;
-        let listener = self
-            .make(move |engine| engine.stack().listen(local, &options))?;
+        let listener = self.make(move |engine| engine.stack().listen(local, &options))?;
         self.open(listener).low_water = options.connection.receive_low_water_bytes as usize;
         Ok(listener)
     }
@@ -357,11 +352,10 @@ impl Port for Application {
         options: &Options,
     ) -> Result<SocketId, Error> {
         let options = *options;
-        let socket = self
-            .make(move |engine| {
-                let now = engine.now();
-                engine.stack().connect(now, local, remote, &options)
-            })?;
+        let socket = self.make(move |engine| {
+            let now = engine.now();
+            engine.stack().connect(now, local, remote, &options)
+        })?;
         self.set_low_water(socket, options.receive_low_water_bytes as usize);
         Ok(socket)
     }

@@ -96,12 +96,10 @@ impl Server {
         }
         self.events.publish();
         // An application that sleeps must see what has become of the engine.
-        self.fate.failed.compare_exchange(
-            0,
-            libc::ENETDOWN,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        ).ok();
+        self.fate
+            .failed
+            .compare_exchange(0, libc::ENETDOWN, Ordering::AcqRel, Ordering::Acquire)
+            .ok();
         self.events.alarm().force();
     }
 
