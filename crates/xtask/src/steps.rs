@@ -168,7 +168,7 @@ fn sanitized(words: &str, host: &str) -> Cargo {
 /// Under `--cfg loom` only the tests named `loom_...` make sense: the others use types that work
 /// nowhere but inside a loom model. Release, because a model tries thousands of interleavings.
 fn loom() -> Step {
-    let tests = Cargo::new("test --package megapipe --locked --lib --release")
+    let tests = Cargo::new("test --package megapipe --package mtcp --locked --lib --release")
         .in_own_target_dir("loom")
         .and("loom_")
         .with("RUSTFLAGS", "--cfg loom");

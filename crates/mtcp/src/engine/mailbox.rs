@@ -102,11 +102,7 @@ impl Mailboxes {
     }
 
     /// Takes at most so many packets from each other core.
-    pub(super) fn take(
-        &mut self,
-        limit: usize,
-        mut input: impl FnMut(&[u8], Checksum),
-    ) -> usize {
+    pub(super) fn take(&mut self, limit: usize, mut input: impl FnMut(&[u8], Checksum)) -> usize {
         let mut count = 0;
         for consumer in &mut self.from {
             for _ in 0..limit {

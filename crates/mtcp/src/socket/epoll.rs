@@ -234,9 +234,8 @@ impl Context {
     fn watched_by(&self, epoll: Descriptor) -> Vec<Descriptor> {
         let free = &self.watches.free;
         let places = self.watches.places.iter().enumerate();
-        let watches = places.filter(|(place, watch)| {
-            watch.epoll == epoll && !free.contains(&(*place as u32))
-        });
+        let watches = places
+            .filter(|(place, watch)| watch.epoll == epoll && !free.contains(&(*place as u32)));
         watches.map(|(_, watch)| watch.target).collect()
     }
 

@@ -23,8 +23,6 @@ pub use self::options::{OptionName, SocketOption, TcpInfo};
 pub use self::pipe::PipeWriter;
 pub use self::stream::Flags;
 
-pub(crate) use self::errors::errno;
-
 use self::epoll::{Epoll, NONE, Watches};
 use self::errors::from;
 use self::naming::{Bound, Sources};
@@ -33,6 +31,7 @@ use self::settings::Extras;
 use self::table::Table;
 use crate::engine::Port;
 use mtcp_proto::{Options, Readiness, SocketId};
+use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::marker::PhantomData;
@@ -140,10 +139,17 @@ pub struct Context {
     /// The next port that a bind to port 0 tries.
     next_port: u16,
     thread: PhantomData<*const ()>,
+    /// What must not end before the device does.
+    _keep: Option<Arc<dyn Any>>,
 }
 
 impl Context {
-    pub(crate) fn new(core: u16, port: Box<dyn Port>, defaults: Defaults) -> Context {
+    pub(crate) fn new(
+        core: u16,
+        port: Box<dyn Port>,
+        defaults: Defaults,
+        keep: Option<Arc<dyn Any>>,
+    ) -> Context {
         Context {
             core,
             port,
@@ -157,6 +163,7 @@ impl Context {
             sources: None,
             bound: HashMap::new(),
             thread: PhantomData,
+            _keep: keep,
         }
     }
 
@@ -220,9 +227,14 @@ impl Context {
         let data = Readiness(readiness.0 & Readiness::READABLE.0);
         let news = readiness.without(socket.seen).with(data);
         socket.seen = readiness;
-        if entry.first_watch != NONE {
-            self.notify(descriptor, events::of_readiness(news));
+        if entry.first_watch == NONE {
+            return;
         }
+        // A change of state is told to all who wait, as the kernel does, whatever they wait for.
+        let state = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
+        let news =
+            if news.intersects(state) { Events(u32::MAX) } else { events::of_readiness(news) };
+        self.notify(descriptor, news);
     }
 
     /// What a descriptor is ready for now.
@@ -233,8 +245,10 @@ impl Context {
                 None => Events::OUT | Events::HANG_UP,
             },
             Object::Pipe(pipe, end) => pipe.ready(*end),
-            Object::Epoll(_) if self.epoll_is_ready(descriptor) => Events::IN,
-            Object::Epoll(_) => Events::default(),
+            Object::Epoll(_) => {
+                let ready = self.epoll_is_ready(descriptor);
+                if ready { Events::IN } else { Events::default() }
+            }
         })
     }
 
@@ -319,6 +333,3 @@ impl std::fmt::Debug for Context {
         out.debug_struct("Context").field("core", &self.core).finish_non_exhaustive()
     }
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests;

@@ -140,11 +140,7 @@ impl Context {
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`; `ENOTCONN` for [`OptionName::Info`].
-    pub fn option(
-        &mut self,
-        descriptor: Descriptor,
-        name: OptionName,
-    ) -> io::Result<SocketOption> {
+    pub fn option(&mut self, descriptor: Descriptor, name: OptionName) -> io::Result<SocketOption> {
         match name {
             OptionName::Error => return self.pending_error(descriptor).map(SocketOption::Error),
             OptionName::Info => return self.tcp_info(descriptor),

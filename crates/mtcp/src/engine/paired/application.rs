@@ -1,7 +1,7 @@
 //! The application's side: it knows of each connection what the engine has told, and answers from
 //! that.
 
-use super::chunk::{CHUNK_BYTES, Chunk, Chunks};
+use super::chunk::{CHARGE_BYTES, CHUNK_BYTES, Chunk, Chunks};
 use super::sender::Sender;
 use super::{Command, Event, Fate, WINDOW_BYTES};
 use crate::engine::{Alarm, Engine, Port};
@@ -47,9 +47,8 @@ impl Place {
     }
 
     fn ready(&self) -> Readiness {
-        let mut ready = Readiness(
-            self.readiness.0 & (Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0),
-        );
+        let mut ready =
+            Readiness(self.readiness.0 & (Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0));
         let enough = self.data_bytes >= self.low_water.max(1);
         if enough || self.ended || self.error.is_some() || !self.connections.is_empty() {
             ready = ready.with(Readiness::READABLE);
@@ -80,6 +79,8 @@ pub(crate) struct Application {
     places: Vec<Place>,
     /// Sockets with news.
     news: VecDeque<SocketId>,
+    /// The answer to the last opening.
+    opened: Option<Result<SocketId, Error>>,
     lying: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -102,6 +103,7 @@ impl Application {
             chunks: Chunks::default(),
             places: Vec::new(),
             news: VecDeque::new(),
+            opened: None,
             lying: false,
             thread: Some(thread),
         }
@@ -118,13 +120,28 @@ impl Application {
             // Nobody waits any more only if the application's thread has ended.
             let _ = answer.send(call(engine));
         })));
+        self.wait_for(|_| answers.try_recv().ok())
+    }
+
+    /// Makes a socket in the engine's thread.
+    fn make(
+        &mut self,
+        opening: impl FnOnce(&mut Engine) -> Result<SocketId, Error> + Send + 'static,
+    ) -> Result<SocketId, Error> {
+        self.commands.send(Command::Open(Box::new(opening)));
+        self.wait_for(|port| port.opened.take()).unwrap_or(Err(Error::Aborted))
+    }
+
+    /// Takes events until something is there; `None` if the engine has ended.
+    fn wait_for<R>(&mut self, mut look: impl FnMut(&mut Application) -> Option<R>) -> Option<R> {
         loop {
             self.commands.publish();
+            let failed = self.fate.failed.load(Ordering::Acquire) != 0;
             self.take_events();
-            if let Ok(answer) = answers.try_recv() {
-                return Some(answer);
+            if let Some(found) = look(self) {
+                return Some(found);
             }
-            if self.fate.failed.load(Ordering::Acquire) != 0 {
+            if failed {
                 return None;
             }
             // A signal only shortens the sleep.
@@ -178,10 +195,22 @@ impl Application {
     fn take_event(&mut self, event: Event) {
         let socket = match event {
             Event::Called => return,
+            Event::Opened(outcome) => {
+                // What is told of the socket from now on finds its place.
+                if let Ok(socket) = outcome {
+                    self.open(socket);
+                }
+                self.opened = Some(outcome);
+                return;
+            }
             Event::Accepted { listener, socket } => {
                 self.open(socket).connected = true;
-                match self.place(listener) {
-                    Some(place) => place.connections.push_back(socket),
+                let low_water = self.place(listener).map(|place| {
+                    place.connections.push_back(socket);
+                    place.low_water
+                });
+                match low_water {
+                    Some(low_water) => self.set_low_water(socket, low_water),
                     // Closed meanwhile: who was not accepted is reset.
                     None => self.give_up(socket, Command::Abort { socket }),
                 }
@@ -231,6 +260,15 @@ impl Application {
         self.commands.send(command);
         for connection in place.connections {
             self.give_up(connection, Command::Abort { socket: connection });
+        }
+    }
+
+    fn set_low_water(&mut self, socket: SocketId, bytes: usize) {
+        let Some(place) = self.place(socket) else { return };
+        if std::mem::replace(&mut place.low_water, bytes) != bytes {
+            // It may come byte by byte, each in a chunk of its own.
+            let bytes = bytes.saturating_mul(CHARGE_BYTES + 1);
+            self.commands.send(Command::Window { socket, bytes });
         }
     }
 
@@ -294,10 +332,8 @@ impl Port for Application {
 
     fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> Result<SocketId, Error> {
         let options = *options;
-        let listener = self
-            .call(move |engine| engine.stack().listen(local, &options))
-            .unwrap_or(Err(Error::Aborted))?;
-        self.open(listener);
+        let listener = self.make(move |engine| engine.stack().listen(local, &options))?;
+        self.open(listener).low_water = options.connection.receive_low_water_bytes as usize;
         Ok(listener)
     }
 
@@ -316,14 +352,11 @@ impl Port for Application {
         options: &Options,
     ) -> Result<SocketId, Error> {
         let options = *options;
-        let socket = self
-            .call(move |engine| {
-                let now = engine.now();
-                engine.stack().connect(now, local, remote, &options)
-            })
-            .unwrap_or(Err(Error::Aborted))?;
-        let place = self.open(socket);
-        place.low_water = options.receive_low_water_bytes as usize;
+        let socket = self.make(move |engine| {
+            let now = engine.now();
+            engine.stack().connect(now, local, remote, &options)
+        })?;
+        self.set_low_water(socket, options.receive_low_water_bytes as usize);
         Ok(socket)
     }
 
@@ -453,12 +486,7 @@ impl Port for Application {
             engine.stack().set_options(now, socket, &options)
         })
         .unwrap_or(Err(Error::Aborted))?;
-        if let Some(place) = self.place(socket) {
-            place.low_water = options.receive_low_water_bytes as usize;
-            // Small segments fill a chunk each, so what is waited for may need twice its room.
-            let bytes = place.low_water.saturating_mul(2);
-            self.commands.send(Command::Window { socket, bytes });
-        }
+        self.set_low_water(socket, options.receive_low_water_bytes as usize);
         Ok(())
     }
 
