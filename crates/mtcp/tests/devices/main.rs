@@ -48,6 +48,14 @@ conformance!(
     packet_fast,
     tap,
     packet_on_tap,
+    captured,
+    impaired,
     xdp_native,
-    xdp_generic
+    xdp_generic,
 );
+
+#[test]
+fn a_ring_between_two_threads_loses_nothing_and_nobody_sleeps_for_ever() {
+    conformance::two_threads(pairs::memory_ip());
+    conformance::two_threads(pairs::memory_ethernet());
+}
