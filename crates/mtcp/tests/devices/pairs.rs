@@ -147,10 +147,10 @@ fn xdp_pair(attach: AttachMode) -> Pair {
     Pair { left, right, lossy: true, vanish }
 }
 
-pub fn xdp_native() -> Pair {
+pub(crate) fn xdp_native() -> Pair {
     xdp_pair(AttachMode::Native)
 }
 
-pub fn xdp_generic() -> Pair {
+pub(crate) fn xdp_generic() -> Pair {
     xdp_pair(AttachMode::Generic)
 }
