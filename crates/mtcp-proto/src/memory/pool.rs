@@ -91,7 +91,6 @@ impl BufferPool {
     }
 
     /// Bytes that are lent.
-    #[cfg(test)]
     pub(crate) fn used_bytes(&self) -> usize {
         self.lent_bytes
     }
