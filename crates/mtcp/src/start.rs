@@ -124,14 +124,15 @@ impl Mtcp {
         right: Config,
         options: MemoryOptions,
     ) -> Result<(Mtcp, Mtcp), StartError> {
-        let mut ends: (Vec<Box<dyn Device>>, Vec<Box<dyn Device>>) = (Vec::new(), Vec::new());
+        let (mut near_ends, mut far_ends) = (Vec::new(), Vec::new());
         for _ in 0..left.engine.cores {
             let (near, far) = MemoryDevice::pair(options)
                 .map_err(|source| StartError::System { what: "a memory device", source })?;
-            ends.0.push(Box::new(near));
-            ends.1.push(Box::new(far));
+            near_ends.push(near);
+            far_ends.push(far);
         }
-        Ok((Mtcp::with_devices(left, ends.0)?, Mtcp::with_devices(right, ends.1)?))
+        let left = Mtcp::with_devices(left, boxed(near_ends))?;
+        Ok((left, Mtcp::with_devices(right, boxed(far_ends))?))
     }
 
     fn assemble(
