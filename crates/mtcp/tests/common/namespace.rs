@@ -1,0 +1,77 @@
+//! Network namespaces without a name: they vanish with the last descriptor, and all in them too.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A network namespace in which the loopback device is up.
+pub(crate) struct Namespace(OwnedFd);
+
+impl Namespace {
+    /// Makes one.
+    pub(crate) fn new() -> Namespace {
+        let make = || {
+            // SAFETY: a plain number; only the calling thread moves.
+            let moved = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+            assert_eq!(moved, 0, "a network namespace needs CAP_SYS_ADMIN: run as root");
+            let current = File::open("/proc/thread-self/ns/net").expect("/proc is mounted");
+            Namespace(current.into())
+        };
+        // Only a thread of its own can leave its namespace without a way back.
+        let namespace = thread::spawn(make).join().expect("a namespace is made");
+        namespace.ip("link set lo up");
+        namespace
+    }
+
+    /// Runs something on a thread in the namespace, and gives what it gives. The sockets and
+    /// devices that it opens stay in the namespace wherever they are used.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let enter = || {
+            // SAFETY: an open descriptor and a plain number; only the calling thread moves.
+            let moved = unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) };
+            assert_eq!(moved, 0, "entering a network namespace needs CAP_SYS_ADMIN: run as root");
+            work()
+        };
+        thread::scope(|scope| {
+            let outcome = scope.spawn(enter).join();
+            outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Runs ip(8) in the namespace, with these words; gives what it prints.
+    pub(crate) fn ip(&self, words: &str) -> String {
+        let output = self.run(|| Command::new("ip").args(words.split_whitespace()).output());
+        let output = output.expect("ip(8) of iproute2 is installed: cargo xtask setup");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ip {words}: {errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Waits until an interface that is up sends what it is given: the kernel gives it its queue a
+    /// moment later, and drops frames before without a word.
+    pub(crate) fn await_queue(&self, name: &str) {
+        let begin = Instant::now();
+        while self.ip(&format!("link show {name}")).contains("qdisc noop ") {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{name} gets no queue");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Sets a kernel parameter of the namespace, by its path below /proc/sys/net.
+    pub(crate) fn set(&self, parameter: &str, value: &str) {
+        let path = format!("/proc/sys/net/{parameter}");
+        self.run(|| std::fs::write(&path, value)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+
+    /// Joins this namespace with another one, or itself, by two ends of a cable, which are up.
+    pub(crate) fn join(&self, name: &str, other: &Namespace, other_name: &str) {
+        let path = format!("/proc/{}/fd/{}", std::process::id(), other.0.as_raw_fd());
+        self.ip(&format!("link add {name} type veth peer name {other_name} netns {path}"));
+        self.ip(&format!("link set {name} up"));
+        other.ip(&format!("link set {other_name} up"));
+        self.await_queue(name);
+        other.await_queue(other_name);
+    }
+}

@@ -1,0 +1,191 @@
+//! What devices leave to the kernel: checksums, and cutting long frames. And several queues.
+
+use crate::common::namespace::Namespace;
+use crate::pairs::{open_packet, open_tap};
+use mtcp::device::packet::{PacketDevice, PacketOptions};
+use mtcp::device::tap::{TapDevice, TapOptions};
+use mtcp::device::{Device, Link, Received, Segmentation, Transmit};
+use mtcp_proto::Sequence;
+use mtcp_proto::wire::checksum;
+use mtcp_proto::wire::ip::{Ecn, IpHeader};
+use mtcp_proto::wire::tcp::{Flags, TcpHeader};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+const HANG: Duration = Duration::from_secs(20);
+const SEGMENT_BYTES: usize = 1000;
+
+/// A TCP segment in Ethernet whose checksum is partial, and how it is to be sent.
+fn segment(source: IpAddr, destination: IpAddr, data: &[u8]) -> (Vec<u8>, Transmit) {
+    let ip = IpHeader { source, destination, protocol: 6, ecn: Ecn::NotCapable, hop_limit: 64 };
+    let tcp = TcpHeader {
+        source_port: 7,
+        destination_port: 8,
+        sequence: Sequence(1),
+        flags: Flags::ACK,
+        window: 1000,
+        ..TcpHeader::default()
+    };
+    let kind: [u8; 2] = if source.is_ipv6() { [0x86, 0xdd] } else { [0x08, 0x00] };
+    let mut frame = [[0xff; 6], [2, 0, 0, 0, 0, 9]].concat();
+    frame.extend(kind);
+    let start = frame.len() + ip.bytes();
+    let header_bytes = start + tcp.bytes();
+    frame.resize(header_bytes, 0);
+    frame.extend(data);
+    ip.write(frame.len() - start, &mut frame[14..]);
+    tcp.write(&mut frame[start..]);
+    checksum::fill_tcp_partial(source, destination, &mut frame[start..]);
+    let segmentation = Segmentation {
+        segment_bytes: SEGMENT_BYTES as u16,
+        header_bytes: header_bytes as u16,
+        ipv6: source.is_ipv6(),
+    };
+    let transmit = Transmit {
+        bytes: frame.len(),
+        partial_checksum: Some((start as u16, checksum::TCP_CHECKSUM_OFFSET as u16)),
+        segmentation: (data.len() > SEGMENT_BYTES).then_some(segmentation),
+    };
+    (frame, transmit)
+}
+
+fn send(device: &mut dyn Device, frame: &[u8], transmit: Transmit) {
+    device.room(frame.len()).unwrap().copy_from_slice(frame);
+    device.commit(transmit);
+    while device.flush().unwrap() {}
+}
+
+/// The TCP packets that come until so many bytes of data have come: data, whether the device
+/// vouches for the checksum, and whether it is right.
+fn receive(device: &mut dyn Device, bytes: usize) -> Vec<(Vec<u8>, bool, bool)> {
+    let mut packets: Vec<(Vec<u8>, bool, bool)> = Vec::new();
+    let begin = Instant::now();
+    while packets.iter().map(|(data, ..)| data.len()).sum::<usize>() < bytes {
+        let mut take = |frame: &[u8], received: Received| {
+            let Ok((ip, segment)) = IpHeader::parse(&frame[14..]) else { return };
+            let Ok((_, data)) = TcpHeader::parse(segment) else { return };
+            let right = checksum::verify_tcp(ip.source, ip.destination, segment);
+            packets.push((data.to_vec(), received.checksum_verified, right));
+        };
+        device.receive(64, &mut take).unwrap();
+        assert!(begin.elapsed() < HANG, "{} packets came", packets.len());
+    }
+    packets
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 7 % 251) as u8).collect()
+}
+
+fn families() -> [(IpAddr, IpAddr); 2] {
+    let parse = |one: &str, other: &str| (one.parse().unwrap(), other.parse().unwrap());
+    [parse("10.9.0.2", "10.9.0.1"), parse("fd09::2", "fd09::1")]
+}
+
+/// A TAP device, and a packet socket on the kernel's side of it.
+fn pair(offload: bool) -> (Namespace, TapDevice, PacketDevice) {
+    let namespace = Namespace::new();
+    namespace.set("ipv6/conf/default/disable_ipv6", "1");
+    let tap = open_tap(&namespace, &TapOptions { offload, ..TapOptions::default() });
+    let interface = tap.name().to_owned();
+    let options = PacketOptions { interface, ..PacketOptions::default() };
+    let packet = open_packet(&namespace, &options);
+    (namespace, tap, packet)
+}
+
+#[test]
+fn long_frames_pass_in_one_piece_between_those_who_can() {
+    let (_namespace, mut tap, mut packet) = pair(true);
+    let data = pattern(60_000);
+    for (source, destination) in families() {
+        let (frame, transmit) = segment(source, destination, &data);
+        send(&mut packet, &frame, transmit);
+        let came = receive(&mut tap, data.len());
+        assert!(came == [(data.clone(), true, false)], "{} packets from packet", came.len());
+        send(&mut tap, &frame, transmit);
+        let came = receive(&mut packet, data.len());
+        assert!(came == [(data.clone(), true, false)], "{} packets from TAP", came.len());
+    }
+}
+
+#[test]
+fn the_kernel_cuts_and_sums_for_those_who_cannot() {
+    let (_namespace, mut tap, mut packet) = pair(false);
+    assert_eq!(tap.capabilities().segmentation_bytes, 0);
+    for bytes in [10, 60_000] {
+        let data = pattern(bytes);
+        for (source, destination) in families() {
+            let (frame, transmit) = segment(source, destination, &data);
+            send(&mut packet, &frame, transmit);
+            let came = receive(&mut tap, data.len());
+            assert_eq!(came.len(), bytes.div_ceil(SEGMENT_BYTES));
+            assert!(came.iter().all(|&(_, _, right)| right), "a wrong checksum");
+            let whole: Vec<u8> = came.into_iter().flat_map(|(data, ..)| data).collect();
+            assert!(whole == data, "the data differ");
+        }
+    }
+}
+
+#[test]
+fn a_frame_beyond_the_mtu_that_is_not_to_be_cut_is_refused() {
+    let (_namespace, mut tap, mut packet) = pair(true);
+    let frame = vec![0xff; 1600];
+    let plain = Transmit { bytes: frame.len(), ..Transmit::default() };
+    for device in [&mut tap as &mut dyn Device, &mut packet] {
+        send(device, &frame, plain);
+        let counters = device.counters();
+        assert_eq!((counters.frames_sent, counters.transmit_drops), (0, 1));
+    }
+}
+
+#[test]
+fn several_queues_share_what_comes() {
+    let namespace = Namespace::new();
+    namespace.set("ipv6/conf/default/disable_ipv6", "1");
+    namespace.join("left0", &namespace, "right0");
+    let options = |interface: &str, queues| PacketOptions {
+        interface: interface.to_owned(),
+        queues,
+        ..PacketOptions::default()
+    };
+    let mut sender = open_packet(&namespace, &options("left0", 1));
+    let mut queues =
+        namespace.run(|| PacketDevice::open(&options("right0", 4))).expect("four queues");
+    const FLOWS: u8 = 100;
+    for last in 0..FLOWS {
+        for _ in 0..3 {
+            let source = [10, 9, 1, last].into();
+            let (frame, transmit) = segment(source, [10, 9, 0, 1].into(), &[last]);
+            send(&mut sender, &frame, transmit);
+        }
+    }
+    let mut seen = Vec::new();
+    let begin = Instant::now();
+    while seen.len() < 3 * usize::from(FLOWS) {
+        for (number, queue) in queues.iter_mut().enumerate() {
+            let take = &mut |frame: &[u8], _: Received| seen.push((frame[29], number));
+            queue.receive(64, take).unwrap();
+        }
+        assert!(begin.elapsed() < HANG, "{} frames came", seen.len());
+    }
+    assert_eq!(seen.len(), 3 * usize::from(FLOWS), "each comes once");
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), usize::from(FLOWS), "a flow has one queue");
+    let used: std::collections::BTreeSet<usize> = seen.iter().map(|&(_, queue)| queue).collect();
+    assert!(used.len() > 1, "only one queue was used");
+}
+
+#[test]
+fn a_tap_device_has_several_queues() {
+    let namespace = Namespace::new();
+    let options = TapOptions { queues: 3, link: Link::Ip, ..TapOptions::default() };
+    let devices = namespace.run(|| TapDevice::open(&options)).unwrap();
+    assert_eq!(devices.len(), 3);
+    assert!(devices.iter().all(|device| device.name() == devices[0].name()));
+    let name = devices[0].name().to_owned();
+    namespace.ip(&format!("link show {name}"));
+    drop(devices);
+    let gone = namespace.run(|| std::path::Path::new(&format!("/sys/class/net/{name}")).exists());
+    assert!(!gone, "the interface outlives its device");
+}

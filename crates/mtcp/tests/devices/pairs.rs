@@ -1,0 +1,129 @@
+//! Two devices that reach each other, of each kind.
+
+use crate::common::namespace::Namespace;
+use mtcp::device::capture::{CaptureDevice, CaptureLimits};
+use mtcp::device::impaired::{ImpairedDevice, Impairment, monotonic};
+use mtcp::device::memory::{MemoryDevice, MemoryOptions};
+use mtcp::device::packet::{PacketDevice, PacketOptions};
+use mtcp::device::tap::{TapDevice, TapOptions, bring_up};
+use mtcp::device::{Device, Link};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Duration;
+
+/// Two devices that reach each other.
+pub(crate) struct Pair {
+    pub(crate) left: Box<dyn Device>,
+    pub(crate) right: Box<dyn Device>,
+    /// Frames may get lost when the receiver is slow, as in a network.
+    pub(crate) lossy: bool,
+    /// Takes the left device's interface away, after the right one was dropped.
+    pub(crate) vanish: Box<dyn FnOnce()>,
+}
+
+fn memory(link: Link) -> Pair {
+    let options = MemoryOptions { link, ring_bytes: 16 * 1024, ..MemoryOptions::default() };
+    let (left, right) = MemoryDevice::pair(options).unwrap();
+    Pair { left: Box::new(left), right: Box::new(right), lossy: false, vanish: Box::new(|| ()) }
+}
+
+pub(crate) fn memory_ip() -> Pair {
+    memory(Link::Ip)
+}
+
+pub(crate) fn memory_ethernet() -> Pair {
+    memory(Link::Ethernet)
+}
+
+/// A capture changes nothing.
+pub(crate) fn captured() -> Pair {
+    let options = MemoryOptions { ring_bytes: 16 * 1024, ..MemoryOptions::default() };
+    let (left, right) = MemoryDevice::pair(options).unwrap();
+    let (left, control) = CaptureDevice::new(left);
+    // Written into a file without a name.
+    let file = tempfile::tempfile().unwrap();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    control.start(Path::new(&path), CaptureLimits::default()).unwrap();
+    let vanish = Box::new(move || drop(file));
+    Pair { left: Box::new(left), right: Box::new(right), lossy: false, vanish }
+}
+
+/// Nor does a network through which frames only come later. On their way out they would need a
+/// sender who calls again.
+pub(crate) fn impaired() -> Pair {
+    let (left, right) = MemoryDevice::pair(MemoryOptions::default()).unwrap();
+    let law = Impairment {
+        delay: Duration::from_micros(50),
+        jitter: Duration::from_micros(50),
+        ..Impairment::default()
+    };
+    let left = ImpairedDevice::new(left, law, Impairment::default(), 1, monotonic()).unwrap();
+    Pair { left: Box::new(left), right: Box::new(right), lossy: true, vanish: Box::new(|| ()) }
+}
+
+pub(crate) fn open_packet(namespace: &Namespace, options: &PacketOptions) -> PacketDevice {
+    let mut devices = namespace.run(|| PacketDevice::open(options)).unwrap();
+    assert_eq!(devices.len(), 1);
+    devices.remove(0)
+}
+
+/// A namespace in which the kernel says nothing by itself.
+fn quiet_namespace() -> Namespace {
+    let namespace = Namespace::new();
+    namespace.set("ipv6/conf/default/disable_ipv6", "1");
+    namespace
+}
+
+fn packet_pair(bypass_qdisc: bool) -> Pair {
+    let namespace = quiet_namespace();
+    namespace.join("left0", &namespace, "right0");
+    let open = |interface: &str| {
+        let interface = interface.to_owned();
+        let options = PacketOptions { interface, bypass_qdisc, ..PacketOptions::default() };
+        Box::new(open_packet(&namespace, &options))
+    };
+    let (left, right) = (open("left0"), open("right0"));
+    let vanish = Box::new(move || drop(namespace.ip("link delete left0")));
+    Pair { left, right, lossy: true, vanish }
+}
+
+pub(crate) fn packet() -> Pair {
+    packet_pair(false)
+}
+
+pub(crate) fn packet_fast() -> Pair {
+    packet_pair(true)
+}
+
+pub(crate) fn open_tap(namespace: &Namespace, options: &TapOptions) -> TapDevice {
+    let mut devices = namespace.run(|| TapDevice::open(options)).unwrap();
+    assert_eq!(devices.len(), 1);
+    let device = devices.remove(0);
+    namespace.run(|| bring_up(device.name())).unwrap();
+    namespace.await_queue(device.name());
+    device
+}
+
+/// A TAP device, and a packet socket on the kernel's side of it.
+fn tap_and_packet() -> (Namespace, TapDevice, PacketDevice) {
+    let namespace = quiet_namespace();
+    let tap = open_tap(&namespace, &TapOptions::default());
+    let interface = tap.name().to_owned();
+    let options = PacketOptions { interface, ..PacketOptions::default() };
+    let packet = open_packet(&namespace, &options);
+    (namespace, tap, packet)
+}
+
+pub(crate) fn tap() -> Pair {
+    let (namespace, tap, packet) = tap_and_packet();
+    let name = tap.name().to_owned();
+    let vanish = Box::new(move || drop(namespace.ip(&format!("link delete {name}"))));
+    Pair { left: Box::new(tap), right: Box::new(packet), lossy: true, vanish }
+}
+
+pub(crate) fn packet_on_tap() -> Pair {
+    let (namespace, tap, packet) = tap_and_packet();
+    // The interface goes with the TAP device.
+    let vanish = Box::new(move || drop(namespace));
+    Pair { left: Box::new(packet), right: Box::new(tap), lossy: true, vanish }
+}
