@@ -50,6 +50,8 @@ conformance!(
     packet_on_tap,
     captured,
     impaired,
+    xdp_native,
+    xdp_generic,
 );
 
 #[test]

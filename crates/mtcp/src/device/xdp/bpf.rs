@@ -3,7 +3,7 @@
 use super::error::{XdpError, failed};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Maps of linux/bpf.h.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +18,7 @@ const COMMAND_MAP_UPDATE: libc::c_int = 2;
 const COMMAND_MAP_DELETE: libc::c_int = 3;
 const COMMAND_PROGRAM_LOAD: libc::c_int = 5;
 const COMMAND_LINK_CREATE: libc::c_int = 28;
+const COMMAND_LINK_DETACH: libc::c_int = 34;
 /// Entries of a hash map are allocated as they come, so that a large bound costs nothing.
 const MAP_NO_PREALLOCATION: u32 = 1;
 const PROGRAM_KIND_XDP: u32 = 6;
@@ -177,16 +178,35 @@ fn load(code: &[[u8; 8]], log: &mut [u8]) -> io::Result<OwnedFd> {
     unsafe { bpf_descriptor(COMMAND_PROGRAM_LOAD, &mut attributes) }
 }
 
-/// Attaches a program; it stays until the descriptor is closed, however the process ends.
-pub(super) fn attach(program: &OwnedFd, interface: u32, native: bool) -> io::Result<OwnedFd> {
-    let mut attributes = LinkCreate {
-        program: program.as_fd().as_raw_fd() as u32,
-        interface,
-        attach: ATTACH_XDP,
-        flags: if native { LINK_NATIVE } else { LINK_GENERIC },
-    };
-    // SAFETY: these are the attributes of this command; they hold no address.
-    unsafe { bpf_descriptor(COMMAND_LINK_CREATE, &mut attributes) }
+/// A program on an interface.
+///
+/// It leaves with the last descriptor of the link, so at the latest when the process ends. A child
+/// that was forked at the wrong moment may hold the descriptor as well: therefore `drop` does not
+/// leave it at closing.
+#[derive(Debug)]
+pub(super) struct Link(OwnedFd);
+
+impl Link {
+    /// Attaches a program.
+    pub(super) fn new(program: &OwnedFd, interface: u32, native: bool) -> io::Result<Link> {
+        let mut attributes = LinkCreate {
+            program: program.as_raw_fd() as u32,
+            interface,
+            attach: ATTACH_XDP,
+            flags: if native { LINK_NATIVE } else { LINK_GENERIC },
+        };
+        // SAFETY: these are the attributes of this command; they hold no address.
+        unsafe { bpf_descriptor(COMMAND_LINK_CREATE, &mut attributes) }.map(Link)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let mut link = self.0.as_raw_fd() as u32;
+        // The interface may be gone already.
+        // SAFETY: this command has a descriptor for its only attribute.
+        let _ = unsafe { bpf(COMMAND_LINK_DETACH, &mut link) };
+    }
 }
 
 /// Runs the program on a frame, as if it had come on queue 0 of the loopback device of the calling

@@ -5,9 +5,10 @@
 //! [`Claim`]); all else goes on to the kernel, which keeps working on the same interface and
 //! addresses. Nothing is needed but the system calls: the program is assembled here.
 //!
-//! Needs Linux 6.6 (frames in several buffers); 6.11 to leave transmit checksums to the kernel. Needs
-//! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened. Not in the program's reach: VLAN tags,
-//! and TCP behind IPv4 options or IPv6 extension headers, which stay with the kernel.
+//! Needs Linux 6.6 (frames in several buffers), and 6.11 to leave transmit checksums to the kernel;
+//! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened, and CAP_IPC_LOCK or a `ulimit -l` for
+//! the memory of the frames. Out of the program's reach are VLAN tags, and TCP behind IPv4 options
+//! or IPv6 extension headers: they stay with the kernel.
 
 mod assembler;
 mod bpf;
@@ -25,7 +26,7 @@ pub use self::error::XdpError;
 pub use self::ownership::{Attachment, Claim, Ownership};
 pub use self::queue::XdpDevice;
 
-use self::bpf::{Map, MapKind};
+use self::bpf::{Link, Map, MapKind};
 use self::interface::Interface;
 use self::memory::{Frames, Mapping};
 use self::socket::{RingSizes, Socket, Unbound};
@@ -43,7 +44,7 @@ pub enum AttachMode {
     Auto,
     /// In the driver, or not at all.
     Native,
-    /// Behind the driver.
+    /// Behind the driver. On a virtual cable all frames then come on the first queue.
     Generic,
 }
 
@@ -76,6 +77,9 @@ pub struct XdpOptions {
     pub attach: AttachMode,
     /// How frames get into the UMEM.
     pub copy: CopyMode,
+    /// Takes every frame from the kernel, as for an interface that serves nothing else; claims then
+    /// change nothing.
+    pub every_frame: bool,
     /// Bytes of a frame in the UMEM: 2,048 or 4,096. What comes longer takes several; what is sent
     /// must fit into one, with 46 bytes to spare.
     pub frame_bytes: u32,
@@ -94,6 +98,7 @@ impl Default for XdpOptions {
         XdpOptions {
             attach: AttachMode::Auto,
             copy: CopyMode::Auto,
+            every_frame: false,
             frame_bytes: 4096,
             receive_frames: 1024,
             transmit_frames: 512,
@@ -147,7 +152,7 @@ impl XdpPort {
         }
         let claims = Map::new(MapKind::Hash, options.max_claims)?;
         let sockets: Map<[u8; 4]> = Map::new(MapKind::XskMap, queues as u32)?;
-        let program = load_program(&claims, &sockets)?;
+        let program = load_program(&claims, &sockets, options.every_frame)?;
         let (link, attachment) = attach(&program, &interface, options.attach)?;
         let devices = open_queues(&interface, queues, options, &attachment, &sockets)?;
         let ownership = Ownership::new(claims, link, attachment);
@@ -158,8 +163,14 @@ impl XdpPort {
 fn load_program(
     claims: &Map<program::ClaimKey>,
     sockets: &Map<[u8; 4]>,
+    every_frame: bool,
 ) -> Result<OwnedFd, XdpError> {
-    let code = program::assemble(claims.descriptor(), sockets.descriptor()).map_err(|error| {
+    let code = if every_frame {
+        program::assemble_unfiltered(sockets.descriptor())
+    } else {
+        program::assemble(claims.descriptor(), sockets.descriptor())
+    };
+    let code = code.map_err(|error| {
         let source = io::Error::new(io::ErrorKind::InvalidInput, error);
         XdpError::System { action: "assemble the XDP program", source, remedy: REPORT }
     })?;
@@ -171,11 +182,11 @@ fn attach(
     program: &OwnedFd,
     interface: &Interface,
     mode: AttachMode,
-) -> Result<(OwnedFd, Attachment), XdpError> {
+) -> Result<(Link, Attachment), XdpError> {
     let refused = if mode == AttachMode::Generic {
         None
     } else {
-        match bpf::attach(program, interface.index, true) {
+        match Link::new(program, interface.index, true) {
             Ok(link) => return Ok((link, Attachment::Native)),
             Err(error) if mode == AttachMode::Native || !may_be_generic(&error) => {
                 return Err(attach_error(interface, error));
@@ -183,7 +194,7 @@ fn attach(
             Err(error) => Some(error.to_string()),
         }
     };
-    let link = bpf::attach(program, interface.index, false)
+    let link = Link::new(program, interface.index, false)
         .map_err(|error| attach_error(interface, error))?;
     if let Some(reason) = &refused {
         tracing::info!("XDP on {} is generic: native was refused: {reason}", interface.name);

@@ -1,12 +1,11 @@
 //! Which packets are ours, at run time.
 
-use super::bpf::Map;
+use super::bpf::{Link, Map};
 use super::error::{XdpError, failed};
 use super::program::{CLAIM_EVERYTHING, CLAIM_TCP, ClaimKey, claim_key};
 use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::os::fd::OwnedFd;
 
 const REMEDY: &str = "report this as a bug";
 
@@ -58,17 +57,17 @@ pub enum Attachment {
 pub struct Ownership {
     claims: Map<ClaimKey>,
     attachment: Attachment,
-    /// Its descriptor is what keeps the program attached.
-    _link: OwnedFd,
+    /// Keeps the program attached.
+    _link: Link,
 }
 
 impl Ownership {
-    pub(super) fn new(claims: Map<ClaimKey>, link: OwnedFd, attachment: Attachment) -> Ownership {
+    pub(super) fn new(claims: Map<ClaimKey>, link: Link, attachment: Attachment) -> Ownership {
         Ownership { claims, attachment, _link: link }
     }
 
-    /// Takes these packets from now on; what was claimed already stays so. After an error nothing
-    /// of this claim is taken.
+    /// Takes these packets from now on. After an error none of them is taken, not even what was
+    /// claimed before.
     ///
     /// # Errors
     /// [`XdpError::TooManyClaims`]; [`XdpError::Option`] if there is no port, or port 0.

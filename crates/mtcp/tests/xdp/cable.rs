@@ -1,0 +1,143 @@
+//! Two network namespaces and a virtual cable between them, with kernels that talk to each other.
+
+use crate::common::namespace::Namespace;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+/// How long anything may take before a test is given up; far more than it needs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const INTERFACE: &str = "ours";
+pub(crate) const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub(crate) const THEIR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// Addresses that our kernel has.
+pub(crate) const OURS: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1)),
+];
+/// Addresses that their kernel has.
+pub(crate) const THEIRS: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)),
+];
+/// Addresses on our side that our kernel does not know.
+pub(crate) const OWNED: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3)),
+];
+
+/// Both ends.
+pub(crate) struct Cable {
+    pub(crate) ours: Namespace,
+    pub(crate) theirs: Namespace,
+}
+
+impl Cable {
+    /// A cable whose ends have so many queues.
+    pub(crate) fn new(queues: usize) -> Cable {
+        let (ours, theirs) = (Namespace::new(), Namespace::new());
+        if queues == 1 {
+            ours.join(INTERFACE, &theirs, "theirs");
+        } else {
+            let count = format!("numrxqueues {queues} numtxqueues {queues}");
+            theirs.run(|| {
+                // SAFETY: it has no arguments and cannot fail.
+                let thread = unsafe { libc::gettid() };
+                let peer = format!("peer name theirs {count} netns {thread}");
+                ours.ip(&format!("link add {INTERFACE} {count} type veth {peer}"));
+            });
+        }
+        // Whatever the machine prefers: nothing that paces.
+        theirs.set("ipv4/tcp_congestion_control", "reno");
+        configure(&ours, INTERFACE, OUR_MAC, OURS);
+        configure(&theirs, "theirs", THEIR_MAC, THEIRS);
+        let cable = Cable { ours, theirs };
+        cable.introduce();
+        cable
+    }
+
+    /// What ip(8) says of our interface.
+    pub(crate) fn show(&self) -> String {
+        let show = || Command::new("ip").args(["link", "show", INTERFACE]).output();
+        let output = self.ours.run(show).expect("iproute2 is installed");
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).expect("it is text")
+    }
+
+    /// Tells each side where the addresses of the other's kernel are.
+    fn introduce(&self) {
+        for address in OURS {
+            let line = format!("neigh replace {address} lladdr {} dev theirs", mac(OUR_MAC));
+            self.theirs.ip(&line);
+        }
+        for address in THEIRS {
+            let line = format!("neigh replace {address} lladdr {} dev {INTERFACE}", mac(THEIR_MAC));
+            self.ours.ip(&line);
+        }
+    }
+
+    /// The other side's kernel talks to ours: TCP on this port, both ways, and a ping.
+    pub(crate) fn assert_kernels_talk(&self, port: u16) {
+        for address in OURS {
+            self.assert_kernels_talk_over(address, port);
+        }
+        self.theirs.run(ping_our_kernel);
+    }
+
+    /// As [`Cable::assert_kernels_talk`], TCP to one address only.
+    pub(crate) fn assert_kernels_talk_over(&self, address: IpAddr, port: u16) {
+        let to = SocketAddr::new(address, port);
+        let listener = self.ours.run(|| TcpListener::bind(to).expect("the port is free"));
+        let mut client = self.theirs.run(|| connect(to).expect("our kernel answers"));
+        let (mut server, _) = listener.accept().expect("a connection");
+        for stream in [&client, &server] {
+            stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        }
+        let question = vec![7; 50_000];
+        thread::scope(|scope| {
+            scope.spawn(|| client.write_all(&question).expect("it is sent"));
+            let mut heard = vec![0; question.len()];
+            server.read_exact(&mut heard).expect("it arrives");
+            assert_eq!(heard, question);
+        });
+        server.write_all(b"answer").expect("it is sent");
+        let mut heard = [0; 6];
+        client.read_exact(&mut heard).expect("it arrives");
+        assert_eq!(&heard, b"answer");
+    }
+}
+
+fn configure(side: &Namespace, interface: &str, address: [u8; 6], addresses: [IpAddr; 2]) {
+    side.ip(&format!("link set {interface} address {} up", mac(address)));
+    side.ip(&format!("addr add {}/24 dev {interface}", addresses[0]));
+    side.ip(&format!("addr add {}/64 dev {interface} nodad", addresses[1]));
+}
+
+fn mac(address: [u8; 6]) -> String {
+    address.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// A connection of the calling thread's kernel.
+pub(crate) fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
+    TcpStream::connect_timeout(&to, PATIENCE)
+}
+
+/// Sends an echo request and waits for the reply (RFC 792).
+fn ping_our_kernel() {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).expect("root");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    // Echo request, code 0, checksum, identifier 0x1234, sequence 1.
+    let request = [8, 0, 0xe5, 0xca, 0x12, 0x34, 0, 1];
+    socket.send_to(&request, &SocketAddr::new(OURS[0], 0).into()).expect("it is sent");
+    let mut answer = [0; 128];
+    loop {
+        let length = (&socket).read(&mut answer).expect("our kernel answers a ping");
+        if length >= 28 && answer[20] == 0 && answer[24..28] == request[4..] {
+            return;
+        }
+    }
+}

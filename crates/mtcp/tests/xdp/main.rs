@@ -1,0 +1,304 @@
+//! AF_XDP over a virtual cable, with kernels at both ends: what is ours comes here, all else stays
+//! where it was.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cable;
+mod frames;
+mod lifetime;
+mod load;
+
+use cable::{Cable, INTERFACE, OURS, OWNED, PATIENCE, THEIRS, connect};
+use frames::{next_segment, refusal, segment, send, wait_for};
+use mtcp::device::Device;
+use mtcp::device::xdp::{AttachMode, Attachment, Claim, CopyMode, XdpError, XdpOptions, XdpPort};
+use socket2::{Domain, Socket, Type};
+use std::collections::BTreeSet;
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::thread;
+use std::time::Instant;
+
+const BOTH_MODES: [AttachMode; 2] = [AttachMode::Native, AttachMode::Generic];
+const PORT: u16 = 80;
+const KERNELS_PORT: u16 = 81;
+
+fn small(attach: AttachMode) -> XdpOptions {
+    XdpOptions { attach, receive_frames: 128, transmit_frames: 64, ..XdpOptions::default() }
+}
+
+fn open(cable: &Cable, options: &XdpOptions) -> XdpPort {
+    cable.ours.run(|| XdpPort::open(INTERFACE, 1, options).expect("the port opens"))
+}
+
+/// The other kernel connects to a claimed port; our reset is all that it hears.
+fn assert_refused_by_us(cable: &Cable, port: &mut XdpPort, address: IpAddr, partial: bool) {
+    let to = SocketAddr::new(address, PORT);
+    let device = &mut port.devices[0];
+    thread::scope(|scope| {
+        let client = scope.spawn(|| cable.theirs.run(|| connect(to)));
+        let syn = next_segment(device);
+        assert!(syn.syn && syn.destination == to && syn.payload.is_empty());
+        assert!(THEIRS.contains(&syn.source.ip()));
+        assert!(syn.checksum_verified, "the other kernel has left the checksum partial");
+        send(device, refusal(&syn), partial);
+        let error = client.join().expect("no panic").expect_err("nobody has accepted");
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn claimed_ports_are_ours_and_the_rest_stays_with_the_kernel() {
+    for mode in BOTH_MODES {
+        let cable = Cable::new(1);
+        let mut port = open(&cable, &small(mode));
+        let native = *port.ownership.attachment() == Attachment::Native;
+        assert_eq!(native, mode == AttachMode::Native);
+        assert!(!port.devices[0].is_zero_copy());
+        cable.assert_kernels_talk(KERNELS_PORT);
+        for address in OURS {
+            port.ownership.claim(&Claim::Ports(address, PORT..=PORT)).expect("there is room");
+        }
+        for address in OURS {
+            for partial in [false, true] {
+                assert_refused_by_us(&cable, &mut port, address, partial);
+            }
+        }
+        cable.assert_kernels_talk(KERNELS_PORT);
+        assert_eq!(port.devices[0].counters().frames_sent, 4);
+
+        // Released, it is the kernel's again, and so it is when nobody is left.
+        port.ownership.release(&Claim::Ports(OURS[0], PORT..=PORT)).expect("it is released");
+        port.ownership.release(&Claim::Ports(OURS[0], PORT..=PORT)).expect("once more is fine");
+        cable.assert_kernels_talk_over(OURS[0], PORT);
+        drop(port);
+        cable.assert_kernels_talk(PORT);
+    }
+}
+
+#[test]
+fn all_tcp_of_an_address_can_be_claimed() {
+    let cable = Cable::new(1);
+    let mut port = open(&cable, &small(AttachMode::Auto));
+    for address in OURS {
+        port.ownership.claim(&Claim::Tcp(address)).expect("there is room");
+        assert_refused_by_us(&cable, &mut port, address, true);
+    }
+    let device = &mut port.devices[0];
+    let to = SocketAddr::new(OURS[0], KERNELS_PORT);
+    thread::scope(|scope| {
+        let client = scope.spawn(|| cable.theirs.run(|| connect(to)));
+        let syn = next_segment(device);
+        assert_eq!(syn.destination, to);
+        send(device, refusal(&syn), false);
+        assert!(client.join().expect("no panic").is_err());
+    });
+}
+
+#[test]
+fn a_whole_address_comes_with_arp_and_neighbour_discovery() {
+    for mode in BOTH_MODES {
+        let cable = Cable::new(1);
+        let mut port = open(&cable, &small(mode));
+        for address in OWNED {
+            port.ownership.claim(&Claim::Address(address)).expect("there is room");
+        }
+        let device = &mut port.devices[0];
+        let ask = |to: IpAddr| {
+            let socket = UdpSocket::bind(SocketAddr::new(
+                if to.is_ipv4() { THEIRS[0] } else { THEIRS[1] },
+                0,
+            ));
+            let socket = socket.expect("an address of theirs");
+            socket.send_to(b"hello", SocketAddr::new(to, 9)).expect("it is sent");
+            socket
+        };
+        let sockets = cable.theirs.run(|| OWNED.map(ask));
+        let mut arp = None;
+        let mut solicited = false;
+        wait_for(device, "ARP and a neighbour solicitation", |frame, _| {
+            match frame[12..14] {
+                [0x08, 0x06] => arp = Some(frame.to_vec()),
+                [0x86, 0xdd] => solicited |= frame[20] == 58 && frame[54] == 135,
+                _ => panic!("nobody knows where we are, but sends IPv4"),
+            }
+            (arp.is_some() && solicited).then_some(())
+        });
+        // Our hardware address is what they asked for (RFC 826): the datagram follows.
+        let request = arp.expect("it was seen");
+        let mut reply = request.clone();
+        reply[..6].copy_from_slice(&request[6..12]);
+        reply[6..12].copy_from_slice(&cable::OUR_MAC);
+        reply[21] = 2;
+        reply[22..28].copy_from_slice(&cable::OUR_MAC);
+        reply[28..32].copy_from_slice(&request[38..42]);
+        reply[32..42].copy_from_slice(&request[22..32]);
+        send(device, reply, false);
+        wait_for(device, "the datagram", |frame, _| frame.ends_with(b"hello").then_some(()));
+        drop(sockets);
+        cable.assert_kernels_talk(KERNELS_PORT);
+    }
+}
+
+#[test]
+fn every_queue_has_a_device_over_one_umem() {
+    const FLOWS: usize = 64;
+    for mode in BOTH_MODES {
+        let cable = Cable::new(2);
+        let options = small(mode);
+        let error = cable.ours.run(|| XdpPort::open(INTERFACE, 1, &options));
+        let error = error.expect_err("a queue would be left to the kernel");
+        assert!(matches!(error, XdpError::Queues { present: 2, asked: 1, .. }), "{error}");
+        assert!(error.to_string().contains("ethtool -L ours combined 1"));
+
+        let port = cable.ours.run(|| XdpPort::open(INTERFACE, 2, &options).expect("it opens"));
+        port.ownership.claim(&Claim::Address(OWNED[0])).expect("there is room");
+        cable.theirs.ip("neigh replace 10.0.0.3 lladdr 02:00:00:00:00:01 dev theirs");
+        // The sender's kernel chooses a queue for each connection.
+        let to = SocketAddr::new(OWNED[0], PORT);
+        let clients: Vec<Socket> =
+            cable.theirs.run(|| (0..FLOWS).map(|_| begin_to_connect(to)).collect());
+        let mut devices = port.devices;
+        let mut came = [BTreeSet::new(), BTreeSet::new()];
+        let deadline = Instant::now() + PATIENCE;
+        while came.iter().map(BTreeSet::len).sum::<usize>() < FLOWS {
+            for (device, came) in devices.iter_mut().zip(&mut came) {
+                let mut take = |frame: &[u8], received| {
+                    came.insert(segment(frame, received).expect("a SYN").source);
+                };
+                device.receive(16, &mut take).expect("the interface is there");
+            }
+            assert!(Instant::now() < deadline, "{came:?} of {FLOWS} came");
+        }
+        // A virtual cable tells only a native program on which queue a frame came.
+        let spread = came.iter().all(|came| !came.is_empty());
+        assert_eq!(spread, mode == AttachMode::Native, "{came:?}");
+        drop(clients);
+
+        // Each device sends on its own, from a thread of its own.
+        let heard = cable.theirs.run(|| UdpSocket::bind(SocketAddr::new(THEIRS[0], 0)));
+        let heard = heard.expect("a port");
+        heard.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        let to = heard.local_addr().expect("an address");
+        thread::scope(|scope| {
+            for (index, device) in devices.iter_mut().enumerate() {
+                let from = SocketAddr::new(OWNED[0], 1000 + index as u16);
+                let frame = frames::datagram(from, to, &[index as u8]);
+                scope.spawn(move || send(device, frame, index == 1));
+            }
+        });
+        let mut senders = [0; 2].map(|_: u8| {
+            let (_, from) = heard.recv_from(&mut [0; 8]).expect("it arrives");
+            from.port()
+        });
+        senders.sort_unstable();
+        assert_eq!(senders, [1000, 1001]);
+    }
+}
+
+fn begin_to_connect(to: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.set_nonblocking(true).expect("it is set");
+    let error = socket.connect(&to.into()).expect_err("nobody has answered yet");
+    assert_eq!(error.raw_os_error(), Some(libc::EINPROGRESS));
+    socket
+}
+
+#[test]
+fn frames_of_several_buffers_arrive_whole() {
+    const BYTES: usize = 1 << 20;
+    let data: Vec<u8> = (0..BYTES as u32).map(|at| (at.wrapping_mul(at) >> 7) as u8).collect();
+    // A native program ends the sender's segmentation offload; a large MTU does not.
+    for (mode, mtu, least) in
+        [(AttachMode::Native, 9000, 8000), (AttachMode::Generic, 1500, 20_000)]
+    {
+        for address in OURS {
+            let cable = Cable::new(1);
+            for (side, interface) in [(&cable.ours, INTERFACE), (&cable.theirs, "theirs")] {
+                side.ip(&format!("link set {interface} mtu {mtu}"));
+            }
+            let mut port = open(&cable, &XdpOptions { attach: mode, ..XdpOptions::default() });
+            port.ownership.claim(&Claim::Ports(address, PORT..=PORT)).expect("there is room");
+            assert_eq!(port.devices[0].capabilities().mtu, mtu.min(4096 - 46));
+            let to = SocketAddr::new(address, PORT);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut client = cable.theirs.run(|| connect(to)).expect("we answer");
+                    client.write_all(&data).expect("it is sent");
+                });
+                let (received, longest) = receive_stream(&mut port, BYTES, mtu - 60);
+                assert!(received == data, "every byte is as it was sent");
+                assert!(longest > least, "{mode:?}: the longest frame had {longest} bytes");
+            });
+        }
+    }
+}
+
+/// The least of a TCP receiver: takes what comes in order, and acknowledges it.
+fn receive_stream(port: &mut XdpPort, bytes: usize, segment_bytes: u16) -> (Vec<u8>, usize) {
+    let device = &mut port.devices[0];
+    let syn = next_segment(device);
+    let first = syn.sequence.wrapping_add(1);
+    send(device, frames::acknowledgement(&syn, 1000, first, Some(segment_bytes)), true);
+    let (mut data, mut longest) = (Vec::with_capacity(bytes), 0);
+    while data.len() < bytes {
+        let segment = next_segment(device);
+        let expected = first.wrapping_add(data.len() as u32);
+        if segment.sequence == expected {
+            data.extend_from_slice(&segment.payload);
+            longest = longest.max(segment.frame_bytes);
+        }
+        let next = first.wrapping_add(data.len() as u32);
+        send(device, frames::acknowledgement(&segment, 1001, next, None), true);
+    }
+    (data, longest)
+}
+
+#[test]
+fn only_partial_checksums_count_as_verified() {
+    // Both ends are ours: what one sends with its full checksum might have come from anywhere.
+    let cable = Cable::new(1);
+    let mut port = open(&cable, &small(AttachMode::Auto));
+    port.ownership.claim(&Claim::Ports(OURS[0], PORT..=PORT)).expect("there is room");
+    let mut peer = cable.theirs.run(|| XdpPort::open("theirs", 1, &small(AttachMode::Auto)));
+    let peer = peer.as_mut().expect("the port opens");
+    for partial in [false, true] {
+        send(&mut peer.devices[0], frames::syn_from_them(PORT), partial);
+        let syn = next_segment(&mut port.devices[0]);
+        assert!(syn.syn);
+        assert_eq!(syn.checksum_verified, partial);
+    }
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused() {
+    let cable = Cable::new(1);
+    let refuse = |interface: &str, options: &XdpOptions| {
+        cable.ours.run(|| XdpPort::open(interface, 1, options)).expect_err("it is refused")
+    };
+    let good = XdpOptions::default();
+    assert!(matches!(refuse("nobody", &good), XdpError::NoInterface { .. }));
+    assert!(matches!(refuse("a\0b", &good), XdpError::NoInterface { .. }));
+    assert!(matches!(refuse("lo", &good), XdpError::NotEthernet { .. }));
+    for bad in [
+        XdpOptions { frame_bytes: 1024, ..good.clone() },
+        XdpOptions { receive_frames: 100, ..good.clone() },
+        XdpOptions { transmit_frames: 1 << 20, ..good.clone() },
+        XdpOptions { max_claims: 0, ..good.clone() },
+    ] {
+        assert!(matches!(refuse(INTERFACE, &bad), XdpError::Option(_)));
+    }
+    // A virtual cable cannot do without the copy.
+    let error = refuse(INTERFACE, &XdpOptions { copy: CopyMode::ZeroCopy, ..good.clone() });
+    assert!(error.to_string().contains("choose the copy mode `auto`"), "{error}");
+
+    let port = open(&cable, &XdpOptions { max_claims: 4, ..good });
+    let claim = |claim: Claim| port.ownership.claim(&claim);
+    assert!(matches!(claim(Claim::Ports(OURS[0], 0..=9)), Err(XdpError::Option(_))));
+    let empty = std::ops::RangeInclusive::new(9, 1);
+    assert!(matches!(claim(Claim::Ports(OURS[0], empty)), Err(XdpError::Option(_))));
+    let error = claim(Claim::Ports(OURS[0], 1..=5)).expect_err("there is room for four");
+    assert!(matches!(error, XdpError::TooManyClaims { .. }), "{error}");
+    claim(Claim::Ports(OURS[0], 11..=14)).expect("nothing of the refused claim is left");
+}
