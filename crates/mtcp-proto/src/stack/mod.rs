@@ -192,8 +192,8 @@ impl Stack {
     }
 
     /// Begins to connect. [`Readiness::WRITABLE`] tells success, [`Readiness::ERROR`] failure,
-    /// whose cause [`Stack::take_error`] has. Without a local address, or with port 0, the stack chooses:
-    /// its first address of the family, and a port that steers the answers to this core.
+    /// whose cause [`Stack::take_error`] has. Without a local address, or with port 0, the stack
+    /// chooses: its first address of the family, and a port that steers the answers to this core.
     ///
     /// # Errors
     /// [`Error::AddressInUse`]; [`Error::AddressNotAvailable`] also if a named port leads the
@@ -215,8 +215,8 @@ impl Stack {
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if there is no room, [`Error::NotConnected`], [`Error::Shutdown`]
-    /// after a shutdown of this direction, [`Error::Reset`] and [`Error::TimedOut`] once the connection
-    /// has failed.
+    /// after a shutdown of this direction, [`Error::Reset`] and [`Error::TimedOut`] once the
+    /// connection has failed.
     pub fn send(&mut self, now: Instant, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
         self.with_held(now, socket, |entry, context| entry.connection.send(data, context))
     }

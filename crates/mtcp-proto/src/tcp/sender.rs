@@ -132,7 +132,10 @@ impl Sender {
     /// Takes the window of a segment, unless a newer one has set it (RFC 9293, section 3.10.7.4,
     /// fifth step). True if it has changed.
     pub(super) fn update_window(&mut self, window: u32, sequence: Sequence, ack: Sequence) -> bool {
-        let newer = self.window_sequence < sequence
+        // A repetition has an old number, but what it newly acknowledges tells that its window is
+        // new as well: an older window beside the newer acknowledgement would reach too far.
+        let newer = ack > self.unacknowledged
+            || self.window_sequence < sequence
             || (self.window_sequence == sequence && self.window_acknowledgement <= ack);
         newer && self.set_window(window, sequence, ack)
     }

@@ -337,7 +337,7 @@ fn draw_connection(
                 (0.0, 0)
             },
             stall: (!gentle && random.chance(0.08))
-                .then(|| (random.below(5_000), random.spread(SECOND, 3_000 * SECOND))),
+                .then(|| (random.below(5_000), random.spread(SECOND, stall_max_ns))),
             half_close,
             finish,
             eager: random.chance(0.2),

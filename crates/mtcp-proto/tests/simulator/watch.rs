@@ -36,6 +36,12 @@ impl End {
         self.initial().map(|initial| i64::from(number.wrapping_sub(initial) as i32))
     }
 
+    /// Whether a number lies before the first of this connection.
+    fn is_before(&self, number: u32) -> bool {
+        !self.initials.is_empty()
+            && self.initials.iter().all(|initial| number.wrapping_sub(*initial) as i32 <= 0)
+    }
+
     /// Whether everything that it sent, its end included, was acknowledged as far as it knows.
     pub(crate) fn end_acknowledged(&self) -> bool {
         self.fin.is_some_and(|fin| self.heard > fin)
@@ -166,13 +172,21 @@ impl Watch {
             return Ok(Some(note));
         }
         keep!(segment.has(SYN) || segment.has(ACK), "a segment with neither SYN nor ACK");
+        if segment.has(ACK) && flow.ends[1 - sender].is_before(segment.acknowledgement) {
+            // It answers a segment of an earlier connection between these addresses.
+            return Ok(Some(note));
+        }
         if segment.has(SYN) {
             flow.synchronise(sender, &segment)?;
         }
         let end = &flow.ends[sender];
-        // Behind its end, a cookie that comes a second time begins it again.
-        let gone = end.heard_fin && end.end_acknowledged();
-        if end.initials.is_empty() || gone || flow.confused {
+        if end.initials.is_empty() || flow.confused {
+            return Ok(Some(note));
+        }
+        if end.heard_fin && end.end_acknowledged() {
+            // Behind its end, a cookie that comes a second time begins it again: what is wrong with
+            // that is not noted.
+            let _ = flow.check_acknowledgement(sender, &segment, &mut note);
             return Ok(Some(note));
         }
         let checked = flow
