@@ -2,6 +2,7 @@
 
 use crate::config::{Config, DeviceKind, Mode, Ownership, XdpMode};
 use crate::device::Device;
+use crate::device::capture::{CaptureDevice, CaptureLimits};
 use crate::device::memory::{MemoryDevice, MemoryOptions};
 use crate::device::packet::{PacketDevice, PacketError, PacketOptions};
 use crate::device::tap::{TapDevice, TapError, TapOptions};
@@ -13,6 +14,7 @@ use crate::stat::{Board, Server, StatError};
 use mtcp_proto::{Secret, Stack, Steering};
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Why stacks cannot be started, or one cannot be had.
@@ -56,6 +58,14 @@ pub enum StartError {
     /// The socket for statistics.
     #[error(transparent)]
     Stat(#[from] StatError),
+    /// The file that packets are to be written to.
+    #[error("capture.file {}: {source}; name a file that can be made", path.display())]
+    Capture {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// A setting of TCP.
     #[error("tcp: {0}")]
     Tcp(mtcp_proto::Error),
@@ -156,6 +166,7 @@ impl Mtcp {
         let mut told = Vec::new();
         let follows = shared.ownership.is_some() && config.ownership == Ownership::Shared;
         for ((core, device), mailbox) in (0u16..).zip(devices).zip(boxes) {
+            let device = captured(&config, core, device)?;
             let board = Arc::new(Board::default());
             told.push((core, Arc::clone(&board), Arc::clone(mailbox.alarm())));
             let link = link(&config, device, follows)?;
@@ -208,6 +219,29 @@ impl Mtcp {
         let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
         seat.take().ok_or(StartError::Taken(core))
     }
+}
+
+/// Writes a device's packets to a file, if the configuration says so.
+fn captured(
+    config: &Config,
+    core: u16,
+    device: Box<dyn Device>,
+) -> Result<Box<dyn Device>, StartError> {
+    let Some(capture) = &config.capture else { return Ok(device) };
+    let mut path = capture.file.clone();
+    if config.engine.cores > 1 {
+        let mut name = path.file_stem().unwrap_or_default().to_owned();
+        name.push(format!("-{core}"));
+        if let Some(extension) = path.extension() {
+            name.push(".");
+            name.push(extension);
+        }
+        path.set_file_name(name);
+    }
+    let (device, control) = CaptureDevice::new(device);
+    let limits = CaptureLimits { snap_bytes: capture.bytes, ..CaptureLimits::default() };
+    control.start(&path, limits).map_err(|source| StartError::Capture { path, source })?;
+    Ok(Box::new(device))
 }
 
 fn link(config: &Config, device: Box<dyn Device>, follows: bool) -> Result<Link, StartError> {
