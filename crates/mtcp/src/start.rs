@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::device::capture::{CaptureDevice, CaptureLimits};
 use crate::device::memory::{MemoryDevice, MemoryOptions};
 use crate::device::packet::{PacketDevice, PacketError, PacketOptions};
-use crate::device::tap::{TapDevice, TapError, TapOptions};
+use crate::device::tap::{self, TapDevice, TapError, TapOptions};
 use crate::device::xdp::{self, AttachMode, Claim, CopyMode, XdpError, XdpOptions, XdpPort};
 use crate::engine::{Engine, Link, Mailboxes, Port, clock, mailboxes, start_paired};
 use crate::network::{Interface, NetworkError, OwnNetwork, Watch};
@@ -69,8 +69,8 @@ pub enum StartError {
     /// A setting of TCP.
     #[error("tcp: {0}")]
     Tcp(mtcp_proto::Error),
-    /// The system has no descriptors, threads or random numbers left.
-    #[error("{what}: {source}; raise `ulimit -n` or `ulimit -u`")]
+    /// A call of the system failed: mostly, there are no descriptors or threads left.
+    #[error("{what}: {source}; raise `ulimit -n` or `ulimit -u` if it is a limit")]
     System {
         /// What was tried.
         what: &'static str,
@@ -302,7 +302,14 @@ fn open_devices(config: &Config) -> Result<Devices, StartError> {
             if config.tcp.mtu != u16::MAX {
                 options.mtu = config.tcp.mtu;
             }
-            Ok((boxed(TapDevice::open(&options)?), None))
+            let devices = TapDevice::open(&options)?;
+            if let Some(first) = devices.first() {
+                tap::bring_up(first.name()).map_err(|source| StartError::System {
+                    what: "switch the TAP device on",
+                    source,
+                })?;
+            }
+            Ok((boxed(devices), None))
         }
         DeviceKind::Xdp => {
             let options = XdpOptions {
