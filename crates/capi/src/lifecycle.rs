@@ -121,6 +121,7 @@ pub extern "C" fn mp_driver(channel: *mut mp_channel) -> *const c_char {
         Ok(match state.channel.driver().kind {
             DriverKind::Uring => c"uring".as_ptr(),
             DriverKind::Epoll => c"epoll".as_ptr(),
+            DriverKind::Installed(_) => c"mtcp".as_ptr(),
         })
     });
     value(name, ptr::null())

@@ -339,6 +339,8 @@ impl Driver for UringDriver {
                 direct.armed = false;
                 Ok(Object(FIRST_DIRECT + direct.index))
             }
+            // It is another channel's, which frees it.
+            Endpoint::Installed(_) => Err(io::Error::from_raw_os_error(libc::EXDEV)),
         }
     }
 
