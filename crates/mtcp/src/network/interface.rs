@@ -1,5 +1,5 @@
-//! A device with what is needed to send IP packets through it: routes, neighbours, and a place where
-//! packets wait for a neighbour to answer.
+//! A device with what is needed to send IP packets through it: routes, neighbours, and a place
+//! where packets wait for a neighbour to answer.
 
 use super::resolver::{Knowledge, Resolver, Sorted, Way};
 use super::routes::{Route, Routes};
@@ -44,7 +44,8 @@ pub struct InterfaceCounters {
 
 /// A device that takes IP packets and gives them to a stack; it belongs to one thread.
 ///
-/// In each turn: [`Interface::receive`], the stack's output into this [`Sink`], [`Interface::flush`].
+/// In each turn: [`Interface::receive`], the stack's output into this [`Sink`],
+/// [`Interface::flush`].
 pub struct Interface<D> {
     device: D,
     capabilities: Capabilities,
@@ -141,8 +142,8 @@ impl<D: Device> Interface<D> {
         self.device.flush()
     }
 
-    /// When [`Interface::receive`] and [`Interface::flush`] must be called even if nothing comes; in
-    /// the past if something is due.
+    /// When [`Interface::receive`] and [`Interface::flush`] must be called even if nothing comes;
+    /// in the past if something is due.
     pub fn deadline(&self) -> Option<Instant> {
         let resolver = self.resolver.as_deref()?;
         [resolver.questions_due(), resolver.patience_ends()].into_iter().flatten().min()

@@ -41,4 +41,19 @@ macro_rules! conformance {
     };
 }
 
-conformance!(memory_ip, memory_ethernet, packet, packet_fast, tap, packet_on_tap);
+conformance!(
+    memory_ip,
+    memory_ethernet,
+    packet,
+    packet_fast,
+    tap,
+    packet_on_tap,
+    captured,
+    impaired,
+);
+
+#[test]
+fn a_ring_between_two_threads_loses_nothing_and_nobody_sleeps_for_ever() {
+    conformance::two_threads(pairs::memory_ip());
+    conformance::two_threads(pairs::memory_ethernet());
+}
