@@ -12,7 +12,6 @@ use std::rc::Rc;
 const STAGGER_BYTES: usize = 64;
 
 /// Equal buffers in one mapping. A buffer is free, in the hands of the driver, or leased.
-#[derive(Debug)]
 pub(crate) struct Pool {
     memory: Mapping,
     buffer_bytes: usize,
@@ -66,6 +65,12 @@ impl Pool {
         self.leased.set(self.leased.get() + 1);
         let filled = bytes as u32;
         Lease { pool: Some(Rc::clone(self)), index, start: 0, end: filled, filled }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Pool({} bytes each, {} free)", self.buffer_bytes, self.free_count())
     }
 }
 

@@ -6,14 +6,14 @@
 //! An installed [`Driver`] stands *over* the kernel's: it gets the io_uring or epoll driver of the
 //! channel, hands on whatever is not its own, and lets the channel sleep there. What wakes it, a
 //! descriptor and a deadline, it hands down as well: the descriptor as a [`Operation::Poll`] with a tag
-//! from [`INTERNAL_TAG`] to `INTERNAL_TAG + 7`, whose outcome it keeps to itself, the deadline as the
-//! time-out of [`Driver::collect`]. [`install`] gives it a name, by which [`Config::driver`] or the
+//! from [`INSTALLED_TAG`] on, whose outcome it keeps to itself, the deadline as the time-out
+//! of [`Driver::collect`]. [`install`] gives it a name, by which [`Config::driver`] or the
 //! environment variable `MEGAPIPE_DRIVER` asks for it.
 //!
 //! [`Config::driver`]: crate::Config::driver
 
 pub use crate::driver::{
-    Driver, Full, INTERNAL_TAG, NO_OFFSET, Object, Operation, Outcome, Output, Pools,
+    Driver, Full, INSTALLED_TAG, INTERNAL_TAG, NO_OFFSET, Object, Operation, Outcome, Output, Pools,
 };
 pub use crate::pool::Room;
 pub use crate::source::{Discarded, Endpoint, InstalledSocket};

@@ -241,7 +241,7 @@ pub struct Full;
 /// Contract, on top of what the methods say:
 /// - Each accepted [`Operation`] has one outcome with `more` false, and none after it; its tag is
 ///   not used for another operation before.
-/// - Outcomes carry `u64` tags below [`INTERNAL_TAG`].
+/// - Tags of the channel's are below [`INSTALLED_TAG`].
 /// - The driver sleeps only in `collect`. A driver that polls in user space hands what wakes it (a
 ///   descriptor, a futex word, a deadline) to the kernel driver, in whose `collect` the channel
 ///   sleeps.
@@ -309,5 +309,9 @@ pub trait Driver {
     fn shut_down(&mut self, deadline: Duration) -> bool;
 }
 
-/// Tags from here on are the drivers' own.
+/// The sixteen tags from here on are for what an installed driver submits to the kernel's on its own
+/// behalf: plain operations such as [`Operation::Poll`], one at a time for each tag.
+pub const INSTALLED_TAG: u64 = INTERNAL_TAG - 16;
+
+/// Tags from here on are the kernel drivers' own.
 pub const INTERNAL_TAG: u64 = u64::MAX - 15;
