@@ -37,7 +37,7 @@ impl Object {
 pub const NO_OFFSET: u64 = u64::MAX;
 
 /// Room for a sender's address in front of a received datagram.
-pub const NAME_BYTES: usize = 128;
+pub(crate) const NAME_BYTES: usize = 128;
 
 /// One operation. Whoever submits it keeps the memory it points to alive, in place and otherwise
 /// unused until the operation's last outcome; operations of one direction on a stream come one at a

@@ -7,7 +7,7 @@
 mod control;
 mod epoll;
 pub(crate) mod errors;
-mod events;
+pub(crate) mod events;
 mod lifecycle;
 mod naming;
 pub(crate) mod options;
