@@ -1,0 +1,1 @@
+//! What does not hold over the stack as it does over the kernel; `mtcp::driver` has the table.

@@ -1,0 +1,87 @@
+//! Where the suite's connections run: a stack on a TAP device in a namespace of the test's own, with
+//! the kernel of that namespace as the peer.
+
+use crate::common::{ROAD, Road};
+use crate::namespace::Namespace;
+use megapipe::DriverChoice;
+use mtcp::config::Mode;
+use mtcp::device::Device;
+use mtcp::device::tap::{TapDevice, TapOptions};
+use mtcp::driver::{Engines, NAME};
+use mtcp::{Config, Mtcp};
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::sync::Once;
+
+const STACK: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)),
+    IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2)),
+];
+const KERNEL: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1)),
+];
+const ANY: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+
+thread_local! {
+    /// The stacks of the test that runs on this thread.
+    static ENGINES: RefCell<Option<Engines>> = const { RefCell::new(None) };
+}
+
+/// Runs a test of the suite in a namespace of its own, whose channels find a stack with a thread of
+/// its own there. It must have that: the tests' peers block in the thread that would drive it.
+pub fn within(test: fn(DriverChoice)) {
+    within_mode(Mode::Paired, test);
+}
+
+/// The same with an engine that is driven one way or the other.
+pub fn within_mode(mode: Mode, test: fn(DriverChoice)) {
+    static INSTALL: Once = Once::new();
+    INSTALL.call_once(|| {
+        let settle = settle as fn();
+        let road = Road { bound: ANY, found: STACK, peer: KERNEL, settle };
+        ROAD.set(road).expect("nobody else sets the road");
+        megapipe::road::install(NAME, |below| {
+            ENGINES.with_borrow(|engines| match engines {
+                Some(engines) => engines.driver(below),
+                None => Err(std::io::Error::other("no stack in this thread")),
+            })
+        })
+        .expect("nobody else installs a driver");
+    });
+    let namespace = Namespace::new();
+    namespace.run(|| {
+        let engines = Engines::new(start(&namespace, mode));
+        ENGINES.set(Some(engines));
+        test(DriverChoice::Installed(NAME));
+        ENGINES.set(None);
+    });
+}
+
+fn start(namespace: &Namespace, mode: Mode) -> Mtcp {
+    let options = TapOptions { name: "mtcp0".to_owned(), ..TapOptions::default() };
+    let devices = TapDevice::open(&options).expect("a TAP device: /dev/net/tun and CAP_NET_ADMIN");
+    namespace.ip("addr add 10.77.0.1/24 dev mtcp0");
+    namespace.ip("addr add fd77::1/64 dev mtcp0 nodad");
+    namespace.ip("link set mtcp0 up");
+    namespace.await_queue("mtcp0");
+    let mut config = Config {
+        addresses: vec![(STACK[0], 24), (STACK[1], 64)],
+        grace: std::time::Duration::from_millis(20),
+        ..Config::default()
+    };
+    config.engine.mode = mode;
+    config.stat.enabled = false;
+    let devices = devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>);
+    Mtcp::with_devices(config, devices.collect()).expect("a stack")
+}
+
+/// The stack answers packets in their order: when it has refused a connection, it has seen all that
+/// was sent before; when it has refused the next one, it has told of that.
+fn settle() {
+    for _ in 0..2 {
+        let refused = TcpStream::connect(SocketAddr::new(STACK[0], 1));
+        refused.expect_err("nobody listens there");
+    }
+}
