@@ -24,11 +24,6 @@ impl Flow {
         Flow { local: pack(local.0), remote: pack(remote.0), ports }
     }
 
-    pub(super) fn of(tuple: &FourTuple) -> Flow {
-        let (local, remote) = (tuple.local, tuple.remote);
-        Flow::new((local.ip(), local.port()), (remote.ip(), remote.port()))
-    }
-
     pub(super) fn tuple(&self) -> FourTuple {
         FourTuple { local: self.local(), remote: self.remote() }
     }
@@ -74,7 +69,7 @@ impl Flow {
 
 /// The core that owns a flow with this hash. The table uses the lower bits, this the upper ones.
 pub(super) const fn owner(hash: u64, cores: u16) -> u16 {
-    ((hash >> 32) * cores as u64 >> 32) as u16
+    (((hash >> 32) * cores as u64) >> 32) as u16
 }
 
 /// A key of SipHash.
@@ -114,7 +109,9 @@ mod tests {
     use super::*;
 
     fn flow(local: &str, remote: &str) -> Flow {
-        Flow::of(&FourTuple { local: local.parse().unwrap(), remote: remote.parse().unwrap() })
+        let parse = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (local, remote) = (parse(local), parse(remote));
+        Flow::new((local.ip(), local.port()), (remote.ip(), remote.port()))
     }
 
     #[test]

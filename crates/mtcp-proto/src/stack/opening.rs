@@ -74,8 +74,8 @@ impl Stack {
         self.enter_half_open(index, segment, connection);
     }
 
-    /// Answers a SYN with a cookie: as the connection would answer that begins with it, but for what
-    /// the cookie cannot keep.
+    /// Answers a SYN with a cookie: as the connection would answer that begins with it, but for
+    /// what the cookie cannot keep.
     fn send_cookie(&mut self, segment: &Segment<'_>, birth: &Birth) {
         let now = self.shared.now;
         let context = &mut self.shared.context();

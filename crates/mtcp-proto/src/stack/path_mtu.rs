@@ -19,8 +19,8 @@ const LEAST_IPV4: u16 = 576;
 pub(super) struct PathMtus(BTreeMap<IpAddr, (u16, Instant)>);
 
 impl PathMtus {
-    /// What a router's claim amounts to. Routers older than RFC 1191 claim zero, for which the least
-    /// is taken.
+    /// What a router's claim amounts to. Routers older than RFC 1191 claim zero, for which the
+    /// least is taken.
     pub(super) fn plausible(destination: IpAddr, claimed: u32) -> u16 {
         let least = if destination.is_ipv4() { LEAST_IPV4 } else { LEAST_IPV6 };
         u16::try_from(claimed).unwrap_or(u16::MAX).max(least)

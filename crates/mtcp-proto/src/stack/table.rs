@@ -72,6 +72,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    #[inline]
     pub(super) fn new(flow: Flow, hash: u64, stage: Stage, connection: Connection) -> Entry {
         let notice = Notice::default();
         Entry { flow, stage, attached: true, listed: None, notice, hash, connection }
@@ -98,7 +99,7 @@ pub(super) enum Stage {
 pub(super) struct Table {
     slots: Slab<Slot>,
     limit: u32,
-    /// The links of the listeners' lists and of the orphans; a connection is in one of them at most.
+    /// The links of the listeners' lists and of the orphans; a connection is in at most one.
     pub(super) belonging: Links,
     /// In the order in which their applications left.
     orphans: List,
@@ -118,13 +119,14 @@ impl Table {
         self.slots.len() >= self.limit
     }
 
+    #[inline]
     pub(super) fn insert(&mut self, slot: Slot) -> Result<SocketId, Error> {
         let (index, generation) = self.slots.insert(slot).ok_or(Error::TooMany)?;
         Ok(SocketId { index, generation })
     }
 
-    pub(super) fn remove(&mut self, index: u32) -> Option<Slot> {
-        self.slots.remove(index)
+    pub(super) fn remove(&mut self, index: u32) {
+        self.slots.remove(index);
     }
 
     pub(super) fn connection(&self, index: u32) -> Option<&Entry> {

@@ -295,7 +295,8 @@ counters! {
     drop_out_of_window,
     /// Dropped: data for which there was no memory.
     drop_no_memory,
-    /// Dropped: an acknowledgement of data that was never sent, or is too old (RFC 5961, section 5).
+    /// Dropped: an acknowledgement of data that was never sent, or is too old (RFC 5961, section
+    /// 5).
     drop_bad_ack,
     /// Dropped: a reset or SYN that does not prove itself (RFC 5961, sections 3 and 4).
     drop_unproven_control,

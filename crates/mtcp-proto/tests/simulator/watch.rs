@@ -25,6 +25,8 @@ pub(crate) struct End {
     pub(crate) heard: i64,
     heard_edge: i64,
     pub(crate) heard_fin: bool,
+    /// It has given the connection up with a reset.
+    gone: bool,
 }
 
 impl End {
@@ -34,6 +36,12 @@ impl End {
 
     fn relative(&self, number: u32) -> Option<i64> {
         self.initial().map(|initial| i64::from(number.wrapping_sub(initial) as i32))
+    }
+
+    /// Whether a number lies before the first of this connection.
+    fn is_before(&self, number: u32) -> bool {
+        !self.initials.is_empty()
+            && self.initials.iter().all(|initial| number.wrapping_sub(*initial) as i32 <= 0)
     }
 
     /// Whether everything that it sent, its end included, was acknowledged as far as it knows.
@@ -49,8 +57,11 @@ pub(crate) struct Flow {
     pub(crate) connection: usize,
     pub(crate) addresses: [SocketAddr; 2],
     pub(crate) ends: [End; 2],
-    /// Packets that were lost or flipped.
-    pub(crate) losses: u32,
+    /// How often in a row the loss of a packet has kept both ends from learning anything new;
+    /// losses at one time count as one. The most that there was, and now.
+    pub(crate) fruitless_max: u32,
+    fruitless: u32,
+    lost_ns: u64,
     /// A SYN was answered again after the first answer was taken: a half-open connection.
     confused: bool,
 }
@@ -95,7 +106,15 @@ impl Watch {
         let ends = contents.map(|content| End { content: Some(content), ..End::default() });
         self.places.insert((addresses[0], addresses[1]), self.flows.len());
         self.places.insert((addresses[1], addresses[0]), self.flows.len());
-        self.flows.push(Flow { connection, addresses, ends, losses: 0, confused: false });
+        self.flows.push(Flow {
+            connection,
+            addresses,
+            ends,
+            fruitless_max: 0,
+            fruitless: 0,
+            lost_ns: 0,
+            confused: false,
+        });
     }
 
     pub(crate) fn flow(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Flow> {
@@ -107,9 +126,13 @@ impl Watch {
     }
 
     /// A packet of the flow was lost or flipped.
-    pub(crate) fn lost(&mut self, note: Option<Note>) {
-        if let Some(note) = note {
-            self.flows[note.flow].losses += 1;
+    pub(crate) fn lost(&mut self, note: Option<Note>, now_ns: u64) {
+        const APART_NS: u64 = 10_000_000;
+        let Some(flow) = note.and_then(|note| self.flows.get_mut(note.flow)) else { return };
+        if now_ns >= flow.lost_ns + APART_NS {
+            flow.lost_ns = now_ns;
+            flow.fruitless += 1;
+            flow.fruitless_max = flow.fruitless_max.max(flow.fruitless);
         }
     }
 
@@ -118,9 +141,13 @@ impl Watch {
         let flow = &mut self.flows[note.flow];
         if flow.connection == note.connection {
             let end = &mut flow.ends[note.receiver];
+            let before = (end.heard, end.heard_edge, end.heard_fin);
             end.heard = end.heard.max(note.acknowledgement.unwrap_or(0));
             end.heard_edge = end.heard_edge.max(note.edge.unwrap_or(0));
             end.heard_fin |= note.fin;
+            if before != (end.heard, end.heard_edge, end.heard_fin) {
+                flow.fruitless = 0;
+            }
         }
     }
 
@@ -144,13 +171,27 @@ impl Watch {
             fin: false,
         };
         if segment.has(RST) {
+            let end = &mut flow.ends[sender];
+            let own = end.relative(segment.sequence).is_some_and(|place| place >= 1);
+            end.gone |= segment.has(ACK) && own;
             return Ok(Some(note));
         }
         keep!(segment.has(SYN) || segment.has(ACK), "a segment with neither SYN nor ACK");
+        if segment.has(ACK) && flow.ends[1 - sender].is_before(segment.acknowledgement) {
+            // It answers a segment of an earlier connection between these addresses.
+            return Ok(Some(note));
+        }
         if segment.has(SYN) {
             flow.synchronise(sender, &segment)?;
         }
-        if flow.ends[sender].initials.is_empty() || flow.confused {
+        let end = &flow.ends[sender];
+        if end.initials.is_empty() || flow.confused {
+            return Ok(Some(note));
+        }
+        if end.gone || (end.heard_fin && end.end_acknowledged()) {
+            // Behind its end, a cookie that comes a second time begins it again: what is wrong with
+            // that is not noted.
+            let _ = flow.check_acknowledgement(sender, &segment, &mut note);
             return Ok(Some(note));
         }
         let checked = flow
@@ -178,15 +219,16 @@ impl Flow {
                 || (ours.sack_permitted && !theirs.sack_permitted);
             keep!(!more, "a SYN-ACK with an option that was not offered");
         }
-        if end.initials.contains(&segment.sequence) {
+        let other = end.initial().is_some_and(|initial| initial != segment.sequence);
+        if (segment.has(ACK) && end.acknowledged > Some(1)) || (taken && other) {
+            // A SYN that came late has been answered, after the connection had gone.
+            self.confused = true;
             return Ok(());
         }
-        if end.initials.is_empty() || !taken {
+        if !end.initials.contains(&segment.sequence) {
             end.initials.push(segment.sequence);
             end.syn = Some(segment.clone());
             end.sent = end.sent.max(1);
-        } else {
-            self.confused = true;
         }
         Ok(())
     }
@@ -225,9 +267,11 @@ impl Flow {
         };
         let edge = acknowledged + (i64::from(segment.window) << scale);
         // RFC 7323, section 2.4: less than a unit of the shift may be rounded away.
-        let kept = edge + (1 << scale) > end.edge;
+        // Each cookie goes out without memory of the one before.
+        let kept = edge + (1 << scale) > end.edge || segment.has(SYN);
         keep!(kept, "the right edge goes back from {} to {edge}", end.edge);
-        (end.acknowledged, end.edge) = (Some(acknowledged), edge.max(end.edge));
+        end.acknowledged = Some(acknowledged);
+        end.edge = if segment.has(SYN) { edge } else { edge.max(end.edge) };
         (note.acknowledgement, note.edge) = (Some(acknowledged), Some(edge));
         Ok(())
     }
@@ -297,5 +341,67 @@ impl Flow {
         keep!(behind <= end.sent || start <= end.sent, "a gap: {start} after {}", end.sent);
         end.sent = end.sent.max(behind);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::packet::Draft;
+    use super::super::random::Random;
+    use super::*;
+
+    /// A handshake has passed, with windows of 1,000 bytes; the first end begins at 100, the second
+    /// at 500.
+    fn connected() -> (Watch, [SocketAddr; 2], Content) {
+        let ends = ["10.0.0.1:5", "10.0.0.2:80"].map(|end| end.parse().unwrap());
+        let content = Content::new(&mut Random::new(1));
+        let mut watch = Watch::default();
+        watch.open(0, ends, [content; 2]);
+        for (from, sequence, acknowledgement, flags) in
+            [(0, 100, 0, SYN), (1, 500, 101, SYN | ACK), (0, 101, 501, ACK)]
+        {
+            let options: &[u8] = if flags & SYN != 0 { &[2, 4, 5, 180] } else { &[] };
+            let bytes = draft(ends, from, sequence, acknowledgement, flags, options, &[]);
+            let note = watch.sent(&bytes).expect("the handshake is right").expect("a flow");
+            watch.delivered(note);
+        }
+        (watch, ends, content)
+    }
+
+    fn draft(
+        ends: [SocketAddr; 2],
+        from: usize,
+        sequence: u32,
+        acknowledgement: u32,
+        flags: u8,
+        options: &[u8],
+        data: &[u8],
+    ) -> Vec<u8> {
+        let (source, destination) = (ends[from], ends[1 - from]);
+        let window = 1000;
+        Draft { source, destination, sequence, acknowledgement, flags, window, options, data }
+            .build()
+    }
+
+    #[test]
+    fn what_is_right_passes_and_what_is_wrong_does_not() {
+        let (mut watch, ends, content) = connected();
+        let data = content.slice(0, 1000);
+        let mut sent = |sequence, acknowledgement, flags, data: &[u8]| {
+            watch.sent(&draft(ends, 0, sequence, acknowledgement, flags, &[], data)).map(|_| ())
+        };
+        assert_eq!(sent(101, 501, ACK, data), Ok(()));
+        let wrong = [
+            (sent(101, 501, ACK, &data[1..]), "of the stream is wrong"),
+            (sent(1101, 501, ACK, content.slice(1000, 2)), "the window ends"),
+            (sent(101, 502, ACK, &[]), "it acknowledges"),
+            (sent(101, 501, 0, &[]), "neither SYN nor ACK"),
+            (sent(601, 501, ACK | FIN, &[]), "the end lies before"),
+        ];
+        for (result, why) in wrong {
+            assert!(result.as_ref().is_err_and(|what| what.contains(why)), "{result:?}: {why}");
+        }
+        // One byte beyond the window is a probe of it.
+        assert_eq!(sent(1101, 501, ACK, content.slice(1000, 1)), Ok(()));
     }
 }
