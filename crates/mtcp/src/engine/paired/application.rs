@@ -169,6 +169,10 @@ impl Application {
         let mut any = false;
         while let Some(Some(event)) = self.events.read(Option::take) {
             any = true;
+            if let Event::Called = event {
+                // What comes behind it may be about a socket that the caller is still to open.
+                break;
+            }
             self.take_event(event);
         }
         self.events.release();
@@ -177,7 +181,6 @@ impl Application {
 
     fn take_event(&mut self, event: Event) {
         let socket = match event {
-            Event::Called => return,
             Event::Accepted { listener, socket } => {
                 self.open(socket).connected = true;
                 let low_water = self.place(listener).map(|place| {
