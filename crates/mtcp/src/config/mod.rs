@@ -206,3 +206,5 @@ impl Default for StatConfig {
 pub(crate) const CONGESTION: [(&str, Congestion); 2] =
     [("cubic", Congestion::Cubic), ("reno", Congestion::NewReno)];
 
+#[cfg(all(test, not(loom)))]
+mod tests;

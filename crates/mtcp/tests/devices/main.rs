@@ -48,6 +48,8 @@ conformance!(
     packet_fast,
     tap,
     packet_on_tap,
+    xdp_native,
+    xdp_generic,
     captured,
     impaired,
 );

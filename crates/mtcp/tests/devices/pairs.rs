@@ -6,6 +6,7 @@ use mtcp::device::impaired::{ImpairedDevice, Impairment, monotonic};
 use mtcp::device::memory::{MemoryDevice, MemoryOptions};
 use mtcp::device::packet::{PacketDevice, PacketOptions};
 use mtcp::device::tap::{TapDevice, TapOptions, bring_up};
+use mtcp::device::xdp::{AttachMode, XdpOptions, XdpPort};
 use mtcp::device::{Device, Link};
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -126,4 +127,30 @@ pub(crate) fn packet_on_tap() -> Pair {
     // The interface goes with the TAP device.
     let vanish = Box::new(move || drop(namespace));
     Pair { left: Box::new(packet), right: Box::new(tap), lossy: true, vanish }
+}
+
+fn xdp_pair(attach: AttachMode) -> Pair {
+    let namespace = quiet_namespace();
+    namespace.join("left0", &namespace, "right0");
+    let options = XdpOptions { attach, every_frame: true, ..XdpOptions::default() };
+    let open = |interface| {
+        let mut port = namespace.run(|| XdpPort::open(interface, 1, &options)).unwrap();
+        assert_eq!(port.devices.len(), 1);
+        (Box::new(port.devices.remove(0)), port.ownership)
+    };
+    let ((left, left_ownership), (right, right_ownership)) = (open("left0"), open("right0"));
+    let vanish = Box::new(move || {
+        // Without the programs nothing would arrive: they stay as long as this.
+        drop((left_ownership, right_ownership));
+        namespace.ip("link delete left0");
+    });
+    Pair { left, right, lossy: true, vanish }
+}
+
+pub(crate) fn xdp_native() -> Pair {
+    xdp_pair(AttachMode::Native)
+}
+
+pub(crate) fn xdp_generic() -> Pair {
+    xdp_pair(AttachMode::Generic)
 }
