@@ -1,9 +1,7 @@
 //! Cancelling: every request that is cancelled has exactly one last completion.
 
 use crate::common;
-use crate::common::{
-    Pattern, Rig, listener, outcome, received, silent, udp, unix_pair, written,
-};
+use crate::common::{Pattern, Rig, listener, outcome, received, silent, udp, unix_pair, written};
 use megapipe::{
     Accept, BufferClass, Config, DriverChoice, Event, Handle, Lease, Repeat, Timer, wake_pair,
 };
@@ -354,8 +352,8 @@ pub(crate) fn a_wait_after_a_cancel_lasts(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let distraction = distraction(&mut rig);
     let (listener, address) = listener();
-    let _client = common::client(address);
     let listening = rig.join(listener);
+    let _client = common::client(address);
     rig.accept(listening, Accept::lightweight().count(1)).unwrap();
     assert_eq!(outcome(&rig.last(distraction)), Ok(1));
     // There is nothing left to cancel, which is the channel's own business.

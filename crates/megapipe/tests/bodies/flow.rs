@@ -1,8 +1,7 @@
 //! Much data, many handles, and too little of everything else: nothing is lost or out of order.
 
 use crate::common::{
-    Pattern, Rig, accepted, client, expect_end, listener, outcome, received, unix_pair,
-    written,
+    Pattern, Rig, accepted, client, expect_end, listener, outcome, received, unix_pair, written,
 };
 use megapipe::{
     Accept, Buffer, BufferClass, Completion, Config, DriverChoice, Error, Event, Handle, Lease,
@@ -92,6 +91,7 @@ pub(crate) fn short_writes_of_every_kind(driver: DriverChoice) {
         }
         assert_eq!(total, at);
         drop(rig.unregister(handle).unwrap());
+        rig.flush().unwrap();
         let found = reader.join().unwrap();
         assert_eq!(found.len(), at);
         pattern.check(0, &found);

@@ -1,7 +1,9 @@
 //! What programs in other languages need: polls, their own memory, one direction cancelled, and the
 //! peer's address as a request.
 
-use crate::common::{PATIENCE, Pattern, Rig, client, expect_end, inet, listener, outcome, received};
+use crate::common::{
+    PATIENCE, Pattern, Rig, client, expect_end, inet, listener, outcome, received,
+};
 use crate::common::{accepted, is_installed, listener_of, read_of, unix_pair};
 use megapipe::{Accept, Direction, DriverChoice, Error, Event, Kind, RawCommand, Repeat, Transfer};
 use megapipe::{Handle, Transferred};

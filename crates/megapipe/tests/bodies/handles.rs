@@ -1,7 +1,9 @@
 //! Handles: cookies, kinds, limits, and which calls are refused.
 
 use crate::common;
-use crate::common::{PATIENCE, Rig, call_everything, listener, outcome, read_of, silent, udp, unix_pair};
+use crate::common::{
+    PATIENCE, Rig, call_everything, listener, outcome, read_of, silent, udp, unix_pair,
+};
 use megapipe::{
     Accept, Buffer, Channel, Config, DriverChoice, DriverKind, Error, Event, Handle, Kind, Repeat,
     Timer,

@@ -94,6 +94,7 @@ pub(crate) fn broken_sockets_raise_no_signal(driver: DriverChoice) {
                 rig.last(handle);
                 rig.write_vectored(handle, vec!["y".into(), "z".into()]).unwrap();
                 rig.last(handle);
+                common::settle();
             }
             rig.write(handle, b"x").unwrap();
             let Event::Write(Err(error), _) = rig.last(handle) else { panic!("it is broken") };

@@ -515,6 +515,7 @@ pub(crate) fn linger_zero_resets(driver: DriverChoice) {
             assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
         } else {
             drop(rig.unregister(handle).unwrap());
+            rig.flush().unwrap();
         }
         common::expect_reset(&mut ours);
     }

@@ -258,8 +258,7 @@ pub struct Road {
 }
 
 /// The loopback, as long as a test program sets nothing else.
-const LOOPBACK: [IpAddr; 2] =
-    [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// Set by a program that runs the suite over a driver of another crate.
 pub static ROAD: OnceLock<Road> = OnceLock::new();

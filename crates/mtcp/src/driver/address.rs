@@ -40,8 +40,7 @@ pub(super) fn bytes_of(address: SocketAddr) -> ([u8; LONGEST], usize) {
         }
     };
     bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
-    let length =
-        if address.is_ipv4() { size_of::<libc::sockaddr_in>() } else { LONGEST };
+    let length = if address.is_ipv4() { size_of::<libc::sockaddr_in>() } else { LONGEST };
     (bytes, length)
 }
 

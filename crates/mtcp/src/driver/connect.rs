@@ -130,8 +130,7 @@ impl<P: Port> Road<P> {
         readiness: Readiness,
     ) -> bool {
         let failed = readiness.intersects(Readiness::ERROR);
-        let stands =
-            Readiness::WRITABLE.with(Readiness::PEER_CLOSED).with(Readiness::CLOSED);
+        let stands = Readiness::WRITABLE.with(Readiness::PEER_CLOSED).with(Readiness::CLOSED);
         if !failed && !readiness.intersects(stands) {
             return false;
         }

@@ -50,8 +50,8 @@ mod transfer;
 
 pub use self::seat::{Engines, InstallError};
 
-use crate::start::Mtcp;
 use crate::Config;
+use crate::start::Mtcp;
 
 /// The name of the driver.
 pub const NAME: &str = "mtcp";

@@ -23,8 +23,7 @@ impl Reach {
             own.add(*route);
         }
         let follows = config.ownership == Ownership::Shared && !config.device.interface.is_empty();
-        let kernel =
-            if follows { Some(Watch::open(&config.device.interface)?) } else { None };
+        let kernel = if follows { Some(Watch::open(&config.device.interface)?) } else { None };
         Ok(Reach { own, kernel })
     }
 
@@ -32,9 +31,7 @@ impl Reach {
     /// at the moment is left to it.
     pub(super) fn leads_to(&mut self, destination: IpAddr) -> bool {
         match &mut self.kernel {
-            Some(watch) => {
-                watch.follow().is_ok() && watch.routes().next_hop(destination).is_some()
-            }
+            Some(watch) => watch.follow().is_ok() && watch.routes().next_hop(destination).is_some(),
             None => self.own.next_hop(destination).is_some(),
         }
     }

@@ -10,8 +10,7 @@ use crate::socket::events::of_readiness;
 use crate::socket::settings::Extras;
 use megapipe::Kind;
 use megapipe::road::{
-    Below, Discarded, Driver, Endpoint, Full, InstalledSocket, Object, Operation, Outcome,
-    Pools,
+    Below, Discarded, Driver, Endpoint, Full, InstalledSocket, Object, Operation, Outcome, Pools,
 };
 use megapipe::{Counters, Socket};
 use mtcp_proto::{Options, Readiness, SocketId};
@@ -26,6 +25,9 @@ pub(super) struct Lingering {
     pub(super) socket: SocketId,
     pub(super) until: Instant,
 }
+
+/// Times that a turn may move the stack again for what it has brought about itself.
+const PASSES: usize = 4;
 
 /// The driver of one channel.
 pub(super) struct Road<P: Port> {
@@ -48,6 +50,8 @@ pub(super) struct Road<P: Port> {
     pub(super) hungry: Vec<u32>,
     pub(super) lingering: Vec<Lingering>,
     pub(super) doorbells: Vec<Doorbell>,
+    /// Something was given to the stack that is not with the device yet.
+    pub(super) moved: bool,
     /// Something was handed to the kernel's driver and not flushed.
     pub(super) handed: bool,
     /// Collections since the kernel's driver was last asked.
@@ -85,6 +89,7 @@ impl<P: Port> Road<P> {
             hungry: Vec::new(),
             lingering: Vec::new(),
             doorbells,
+            moved: false,
             handed: false,
             unlooked: 0,
         })
@@ -123,18 +128,26 @@ impl<P: Port> Road<P> {
         }
     }
 
-    /// Moves the stack, and everything that waits for it.
-    pub(super) fn turn(&mut self) -> io::Result<()> {
+    /// Moves the stack, and everything that waits for it. True: there is more to do at once.
+    pub(super) fn turn(&mut self) -> io::Result<bool> {
         self.free_discarded();
-        self.port.turn()?;
-        while self.outcomes.len() < self.limit
-            && let Some((socket, readiness)) = self.port.next_event()
-        {
-            self.tell(socket, readiness);
+        for _ in 0..PASSES {
+            self.port.turn()?;
+            self.moved = false;
+            while self.outcomes.len() < self.limit
+                && let Some((socket, readiness)) = self.port.next_event()
+            {
+                self.tell(socket, readiness);
+            }
+            self.go_on();
+            self.end_lingering();
+            // The application may leave the channel alone once it has heard of a write: it must be
+            // with the device by then.
+            if !self.moved {
+                return Ok(!self.again.is_empty());
+            }
         }
-        self.go_on();
-        self.end_lingering();
-        Ok(())
+        Ok(true)
     }
 
     /// A socket of the stack's is ready for more than it was.
@@ -217,6 +230,7 @@ impl<P: Port> Road<P> {
                 continue;
             }
             self.port.close(lingering.socket);
+            self.moved = true;
             // As close(2) has it when the time is over.
             self.end(lingering.tag, if sent { 0 } else { -libc::EWOULDBLOCK });
         }
@@ -333,7 +347,10 @@ impl<P: Port> Road<P> {
                 entry.inbound = Some(Task::new(tag, operation));
                 self.try_inbound(number);
             }
-            Operation::Write { .. } | Operation::WriteVectored { .. } => {
+            // A vectored write to a socket comes as a message, for its flags.
+            Operation::Write { .. }
+            | Operation::WriteVectored { .. }
+            | Operation::SendTo { .. } => {
                 if entry.outbound.is_some() {
                     return self.end(tag, -libc::EBUSY);
                 }
@@ -448,7 +465,7 @@ impl<P: Port> Driver for Road<P> {
     fn flush(&mut self) -> io::Result<()> {
         self.handed = false;
         self.kernel.flush()?;
-        self.turn()
+        self.turn().map(drop)
     }
 
     fn collect(

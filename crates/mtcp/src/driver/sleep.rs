@@ -41,8 +41,7 @@ impl<P: Port> Road<P> {
         for doorbell in self.doorbells.iter_mut().filter(|doorbell| !doorbell.armed) {
             let operation = Operation::Poll { events: libc::POLLIN as u32, repeat: false };
             // If there is no room, the driver has outcomes, and nobody will sleep.
-            doorbell.armed =
-                self.kernel.submit(doorbell.tag, doorbell.object, operation).is_ok();
+            doorbell.armed = self.kernel.submit(doorbell.tag, doorbell.object, operation).is_ok();
         }
     }
 
@@ -83,7 +82,7 @@ impl<P: Port> Road<P> {
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         let before = sink.len();
-        self.turn()?;
+        let mut busy = self.turn()?;
         sink.append(&mut self.outcomes);
         if sink.len() > before {
             self.unlooked += 1;
@@ -97,10 +96,10 @@ impl<P: Port> Road<P> {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
         loop {
-            let limit = self.patience(left);
+            let limit = if busy { Some(Duration::ZERO) } else { self.patience(left) };
             let begin = Instant::now();
             let rung = self.look(sink, limit)?;
-            self.turn()?;
+            busy = self.turn()?;
             sink.append(&mut self.outcomes);
             if sink.len() > before || left == Some(Duration::ZERO) {
                 return Ok(());
@@ -118,7 +117,7 @@ impl<P: Port> Road<P> {
 
     /// How long the kernel's driver may sleep, at most `left`.
     fn patience(&mut self, left: Option<Duration>) -> Option<Duration> {
-        if left == Some(Duration::ZERO) || !self.again.is_empty() {
+        if left == Some(Duration::ZERO) {
             return Some(Duration::ZERO);
         }
         let mut limit = self.port.prepare_to_sleep(left);

@@ -167,8 +167,14 @@ impl<P: Port> Road<P> {
                 let vector = unsafe { pieces(vector, count) };
                 self.send_vectored(socket, vector, &mut task.done)
             }
+            Operation::SendTo { message } => {
+                // SAFETY: as above, of the header and of what it points to.
+                let vector = unsafe { pieces((*message).msg_iov, (*message).msg_iovlen as u32) };
+                self.send_vectored(socket, vector, &mut task.done)
+            }
             _ => return,
         };
+        self.moved = true;
         let Some(entry) = self.entries.get_mut(number) else { return };
         if let Err(Error::WouldBlock) = sent {
             entry.outbound = Some(task);

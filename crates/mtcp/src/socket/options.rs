@@ -239,7 +239,11 @@ pub(crate) fn tell(
     }
 }
 
-pub(crate) fn apply(option: SocketOption, options: &mut Options, extras: &mut Extras) -> io::Result<()> {
+pub(crate) fn apply(
+    option: SocketOption,
+    options: &mut Options,
+    extras: &mut Extras,
+) -> io::Result<()> {
     let keepalive = extras.keepalive;
     match option {
         SocketOption::Error(_)

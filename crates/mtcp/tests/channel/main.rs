@@ -44,6 +44,38 @@ macro_rules! suite {
     };
 }
 
+/// Runs tests over an engine that moves only while the channel is called: those whose peers have a
+/// thread of their own, or wait for nothing.
+macro_rules! complete {
+    ($($file:ident: $($name:ident),+;)+) => {
+        mod complete {
+            $($(#[test]
+            fn $name() {
+                crate::road::within_mode(mtcp::config::Mode::Complete, crate::$file::$name);
+            })+)+
+        }
+    };
+}
+
+complete! {
+    accept:
+        accepts_that_come_and_go_lose_no_connection;
+    connect:
+        connect_succeeds,
+        connect_over_ipv6,
+        connect_refused,
+        requests_wait_for_the_connect,
+        a_cancelled_connect_takes_the_rest_with_it,
+        a_second_connect_is_an_error;
+    flow:
+        connections_that_come_and_go,
+        everything_at_once;
+    lifecycle:
+        dispatch_returns_in_time,
+        a_signal_handler_ends_a_wait,
+        channels_come_and_go;
+}
+
 suite! {
     accept:
         accept_one,

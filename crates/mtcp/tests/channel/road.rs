@@ -3,6 +3,7 @@
 
 use crate::common::{ROAD, Road};
 use crate::namespace::Namespace;
+use megapipe::Channel;
 use megapipe::DriverChoice;
 use mtcp::config::Mode;
 use mtcp::device::Device;
@@ -21,8 +22,7 @@ const KERNEL: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)),
     IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1)),
 ];
-const ANY: [IpAddr; 2] =
-    [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+const ANY: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
 
 thread_local! {
     /// The stacks of the test that runs on this thread.
@@ -31,12 +31,12 @@ thread_local! {
 
 /// Runs a test of the suite in a namespace of its own, whose channels find a stack with a thread of
 /// its own there. It must have that: the tests' peers block in the thread that would drive it.
-pub fn within(test: fn(DriverChoice)) {
+pub(crate) fn within(test: fn(DriverChoice)) {
     within_mode(Mode::Paired, test);
 }
 
 /// The same with an engine that is driven one way or the other.
-pub fn within_mode(mode: Mode, test: fn(DriverChoice)) {
+pub(crate) fn within_mode(mode: Mode, test: fn(DriverChoice)) {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
         let settle = settle as fn();
@@ -52,15 +52,26 @@ pub fn within_mode(mode: Mode, test: fn(DriverChoice)) {
     });
     let namespace = Namespace::new();
     namespace.run(|| {
-        let engines = Engines::new(start(&namespace, mode));
-        ENGINES.set(Some(engines));
+        provide(&Engines::new(start(&namespace, mode, 1)));
         test(DriverChoice::Installed(NAME));
         ENGINES.set(None);
     });
 }
 
-fn start(namespace: &Namespace, mode: Mode) -> Mtcp {
-    let options = TapOptions { name: "mtcp0".to_owned(), ..TapOptions::default() };
+/// Has the channels of the calling thread take their engines from here.
+pub(crate) fn provide(engines: &Engines) {
+    ENGINES.set(Some(engines.clone()));
+}
+
+/// A channel over the stack of the calling thread.
+pub(crate) fn channel() -> Result<Channel<u64>, megapipe::Error> {
+    let driver = DriverChoice::Installed(NAME);
+    Channel::with_config(megapipe::Config { driver, ..megapipe::Config::default() })
+}
+
+/// A stack on a TAP device in the namespace, with so many cores.
+pub(crate) fn start(namespace: &Namespace, mode: Mode, cores: u16) -> Mtcp {
+    let options = TapOptions { name: "mtcp0".to_owned(), queues: cores, ..TapOptions::default() };
     let devices = TapDevice::open(&options).expect("a TAP device: /dev/net/tun and CAP_NET_ADMIN");
     namespace.ip("addr add 10.77.0.1/24 dev mtcp0");
     namespace.ip("addr add fd77::1/64 dev mtcp0 nodad");
@@ -72,15 +83,16 @@ fn start(namespace: &Namespace, mode: Mode) -> Mtcp {
         ..Config::default()
     };
     config.engine.mode = mode;
+    config.engine.cores = cores;
     config.stat.enabled = false;
     let devices = devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>);
     Mtcp::with_devices(config, devices.collect()).expect("a stack")
 }
 
 /// The stack answers packets in their order: when it has refused a connection, it has seen all that
-/// was sent before; when it has refused the next one, it has told of that.
+/// was sent before, and the kernel what it sent; when it has refused two more, it has told of both.
 fn settle() {
-    for _ in 0..2 {
+    for _ in 0..3 {
         let refused = TcpStream::connect(SocketAddr::new(STACK[0], 1));
         refused.expect_err("nobody listens there");
     }

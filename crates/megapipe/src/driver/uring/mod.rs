@@ -10,7 +10,10 @@ use self::buffers::BufferRing;
 use self::entries::Class;
 use self::linger::{Clock, Linger};
 use self::ring::{Patience, Ring};
-use super::{DirectSocket, Driver, Full, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Output, Pools};
+use super::{
+    DirectSocket, Driver, Full, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Output,
+    Pools,
+};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::slab::Key;
