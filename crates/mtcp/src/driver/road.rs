@@ -153,14 +153,10 @@ impl<P: Port> Road<P> {
     /// A socket of the stack's is ready for more than it was.
     fn tell(&mut self, socket: SocketId, readiness: Readiness) {
         let Some(number) = self.entries.whose(socket) else { return };
-        let Some(entry) = self.entries.get_mut(number) else { return };
-        match entry.phase {
+        let Some(phase) = self.entries.get_mut(number).map(|entry| entry.phase) else { return };
+        match phase {
             Phase::Listening(_) => return self.serve_listener(number),
-            Phase::Connecting(socket) => {
-                if !self.finish_connect(number, socket, readiness) {
-                    return;
-                }
-            }
+            Phase::Connecting(socket) if !self.finish_connect(number, socket, readiness) => return,
             _ => {}
         }
         self.tell_poll(number, readiness);

@@ -30,8 +30,8 @@ pub enum InstallError {
 
 /// An engine that no channel has.
 enum Idle {
-    Complete(Engine),
-    Paired(Application),
+    Complete(Box<Engine>),
+    Paired(Box<Application>),
 }
 
 /// Those that there are.
@@ -78,15 +78,15 @@ impl Engines {
         };
         Ok(match idle {
             Idle::Complete(engine) => {
-                let home = Box::new(move |engine| give_back(Idle::Complete(engine)));
-                let seat = Seat { port: ManuallyDrop::new(engine), home: Some(home), grace };
+                let home = Box::new(move |engine| give_back(Idle::Complete(Box::new(engine))));
+                let seat = Seat { port: ManuallyDrop::new(*engine), home: Some(home), grace };
                 Box::new(Road::new(below, seat, reach, options)?)
             }
             Idle::Paired(application) => {
-                let home = Box::new(move |port| give_back(Idle::Paired(port)));
+                let home = Box::new(move |port| give_back(Idle::Paired(Box::new(port))));
                 // Its thread goes on by itself.
                 let grace = Duration::ZERO;
-                let seat = Seat { port: ManuallyDrop::new(application), home: Some(home), grace };
+                let seat = Seat { port: ManuallyDrop::new(*application), home: Some(home), grace };
                 Box::new(Road::new(below, seat, reach, options)?)
             }
         })
@@ -104,10 +104,10 @@ impl Stock {
             // One that somebody else has taken is passed by.
             let Ok(engine) = self.mtcp.engine(core) else { continue };
             return match self.mtcp.config().engine.mode {
-                Mode::Complete => Ok(Idle::Complete(engine)),
+                Mode::Complete => Ok(Idle::Complete(Box::new(engine))),
                 Mode::Paired => {
                     let cpu = self.mtcp.config().engine.cpus.get(core).copied();
-                    start_paired(engine, cpu).map(Idle::Paired)
+                    start_paired(engine, cpu).map(Box::new).map(Idle::Paired)
                 }
             };
         }

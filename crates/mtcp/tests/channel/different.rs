@@ -361,5 +361,9 @@ fn a_shared_listener(mode: Mode) {
 #[test]
 fn a_shared_listener_is_steered_by_hash() {
     a_shared_listener(Mode::Paired);
+}
+
+#[test]
+fn a_shared_listener_is_steered_by_hash_while_channels_are_called() {
     a_shared_listener(Mode::Complete);
 }

@@ -6,8 +6,8 @@ use crate::namespace::Namespace;
 use megapipe::Channel;
 use megapipe::DriverChoice;
 use mtcp::config::Mode;
-use mtcp::device::Device;
 use mtcp::device::tap::{TapDevice, TapOptions};
+use mtcp::device::{Device, Link};
 use mtcp::driver::{Engines, NAME};
 use mtcp::{Config, Mtcp};
 use std::cell::RefCell;
@@ -71,7 +71,10 @@ pub(crate) fn channel() -> Result<Channel<u64>, megapipe::Error> {
 
 /// A stack on a TAP device in the namespace, with so many cores.
 pub(crate) fn start(namespace: &Namespace, mode: Mode, cores: u16) -> Mtcp {
-    let options = TapOptions { name: "mtcp0".to_owned(), queues: cores, ..TapOptions::default() };
+    // A neighbour's answer comes to one queue, and so to one core of several: those do without.
+    let link = if cores > 1 { Link::Ip } else { Link::Ethernet };
+    let name = "mtcp0".to_owned();
+    let options = TapOptions { name, link, queues: cores, ..TapOptions::default() };
     let devices = TapDevice::open(&options).expect("a TAP device: /dev/net/tun and CAP_NET_ADMIN");
     namespace.ip("addr add 10.77.0.1/24 dev mtcp0");
     namespace.ip("addr add fd77::1/64 dev mtcp0 nodad");
