@@ -47,7 +47,7 @@
  * Nothing may be called in signal handlers. After a fork contexts stay the parent's: call
  * mtcp_destroy() and mtcp_init() in the child.
  *
- * Linux 5.9 or later for AF_XDP; for the others 4.14 or later.
+ * Linux 6.6 or later for AF_XDP; for the others 5.16 or later.
  */
 
 #ifndef MTCP_H
@@ -149,6 +149,14 @@ typedef struct mtcp_context *mctx_t;
 
 /* What mtcp_register_signal() takes: a function, SIG_DFL or SIG_IGN. */
 typedef void (*mtcp_sighandler_t)(int);
+
+/* The program's own, in an event; the library only carries it. */
+typedef union mtcp_epoll_data {
+    void *ptr;
+    int sockid;
+    uint32_t u32;
+    uint64_t u64;
+} mtcp_epoll_data;
 
 /* The name that the public header gives it. */
 typedef union mtcp_epoll_data mtcp_epoll_data_t;

@@ -6,6 +6,7 @@ mod clients;
 mod examples;
 mod flows;
 mod run;
+mod stacks;
 
 use build::{Compiler, Linking, Program};
 use run::{DRIVERS, run};
