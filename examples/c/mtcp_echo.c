@@ -3,6 +3,7 @@
  *
  *   mtcp_echo CONFIG [PORT]      docs/mtcp.toml shows what CONFIG can say; SIGINT or SIGTERM ends it
  */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <mtcp.h>

@@ -5,6 +5,7 @@
 #include "check.h"
 
 #include <mtcp.h>
+#include <netinet/tcp.h>
 
 /* Longer than anything takes; a call that waits that long has failed. */
 enum { PATIENCE_MS = 20000 };
@@ -108,8 +109,10 @@ static inline uint32_t await(int sockid, uint32_t events)
 static inline void connect_pair(int listener, int port, int *fd, int *sockid)
 {
     struct sockaddr_in address = at(STACK, port);
+    int on = 1;
 
     *fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    CHECK(setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
     CHECK(connect(*fd, (struct sockaddr *)&address, sizeof address) == -1 && errno == EINPROGRESS);
     await(listener, MTCP_EPOLLIN);
     CHECK((*sockid = mtcp_accept(mctx, listener, NULL, NULL)) >= 0);
