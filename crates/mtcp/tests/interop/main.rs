@@ -1,0 +1,11 @@
+//! Our stack and the Linux kernel over one wire, each as client and as server.
+//!
+//! Everything happens in network namespaces without names, which vanish with the test.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod basic;
+mod exchange;
+mod program;
+mod site;
+mod sockets;

@@ -1,0 +1,208 @@
+//! A stack of ours beside a kernel: two network namespaces with a cable between them, or one with a
+//! TAP device.
+
+use crate::common::namespace::Namespace;
+use crate::exchange::Plan;
+use crate::program::{self, Outcome};
+use crate::sockets::{KernelSockets, OurSockets};
+use mtcp::config::{DeviceConfig, DeviceKind, Ownership, XdpMode};
+use mtcp::{Config, Mtcp};
+use mtcp_proto::Counters;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+/// Our addresses, and the kernel's on the other side.
+pub(crate) const OURS: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)),
+    IpAddr::V6(Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2)),
+];
+pub(crate) const THEIRS: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1)),
+];
+pub(crate) const PORT: u16 = 7000;
+pub(crate) const OUR_INTERFACE: &str = "ours";
+const THEIR_INTERFACE: &str = "theirs";
+
+/// How the stack is joined to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// AF_XDP in the driver; the addresses are ours alone.
+    Native,
+    /// AF_XDP behind the driver.
+    Generic,
+    /// AF_XDP in the driver, and our kernel has the addresses as well.
+    Shared,
+    /// AF_PACKET.
+    Packet,
+    /// TAP, with checksums and segmentation left to the kernel.
+    Tap,
+    /// TAP without.
+    PlainTap,
+}
+
+pub(crate) const KINDS: [Kind; 6] =
+    [Kind::Native, Kind::Generic, Kind::Shared, Kind::Packet, Kind::Tap, Kind::PlainTap];
+
+/// The namespaces and what joins them.
+pub(crate) struct Site {
+    pub(crate) kind: Kind,
+    pub(crate) ours: Namespace,
+    pub(crate) theirs: Namespace,
+}
+
+impl Site {
+    pub(crate) fn new(kind: Kind) -> Site {
+        let (ours, theirs) = (Namespace::new(), Namespace::new());
+        // The only one that a namespace may always choose; sockets choose others.
+        theirs.set("ipv4/tcp_congestion_control", "reno");
+        let site = Site { kind, ours, theirs };
+        if !site.is_tap() {
+            site.ours.join(OUR_INTERFACE, &site.theirs, THEIR_INTERFACE);
+            address(&site.theirs, THEIR_INTERFACE, THEIRS);
+        }
+        if kind == Kind::Shared {
+            address(&site.ours, OUR_INTERFACE, OURS);
+        }
+        site
+    }
+
+    fn is_tap(&self) -> bool {
+        matches!(self.kind, Kind::Tap | Kind::PlainTap)
+    }
+
+    pub(crate) fn set_mtu(&self, mtu: u16) {
+        if !self.is_tap() {
+            // IPv6 vanishes from an interface below 1,280 and has to be given its address again.
+            self.ours.ip(&format!("link set {OUR_INTERFACE} mtu {mtu}"));
+            self.theirs.ip(&format!("link set {THEIR_INTERFACE} mtu {mtu}"));
+        }
+    }
+
+    /// The settings of our stack.
+    pub(crate) fn config(&self) -> Config {
+        let (kind, mode) = match self.kind {
+            Kind::Native | Kind::Shared => (DeviceKind::Xdp, XdpMode::Native),
+            Kind::Generic => (DeviceKind::Xdp, XdpMode::Generic),
+            Kind::Packet => (DeviceKind::Packet, XdpMode::Auto),
+            Kind::Tap | Kind::PlainTap => (DeviceKind::Tap, XdpMode::Auto),
+        };
+        let interface = if self.is_tap() { THEIR_INTERFACE } else { OUR_INTERFACE };
+        let offload = self.kind != Kind::PlainTap;
+        let shared = self.kind == Kind::Shared;
+        Config {
+            device: DeviceConfig {
+                kind,
+                interface: interface.to_owned(),
+                mode,
+                offload,
+                ..DeviceConfig::default()
+            },
+            addresses: vec![(OURS[0], 24), (OURS[1], 64)],
+            ownership: if shared { Ownership::Shared } else { Ownership::Own },
+            grace: Duration::from_secs(2),
+            ..Config::default()
+        }
+    }
+
+    pub(crate) fn start(&self, config: Config) -> Mtcp {
+        let namespace = if self.is_tap() { &self.theirs } else { &self.ours };
+        let mtcp = namespace.run(|| Mtcp::start(config)).expect("the stack starts");
+        if self.is_tap() {
+            address(&self.theirs, THEIR_INTERFACE, THEIRS);
+            self.theirs.await_queue(THEIR_INTERFACE);
+        }
+        mtcp
+    }
+
+    /// Runs something while a server of ours serves; gives what the server has done.
+    pub(crate) fn while_we_serve(
+        &self,
+        mtcp: &Mtcp,
+        work: impl FnOnce(&Watch),
+    ) -> (Outcome, Counters) {
+        let (stop, watch) = (AtomicBool::new(false), Watch::default());
+        let at: Vec<SocketAddr> = OURS.iter().map(|ip| SocketAddr::new(*ip, PORT)).collect();
+        thread::scope(|scope| {
+            let (ready, is_ready) = mpsc::sync_channel(1);
+            let (watch, stop, at) = (&watch, &stop, &at);
+            let server = scope.spawn(move || {
+                let mut sockets = OurSockets::new(mtcp.context(0).expect("the context is free"));
+                let outcome = program::server(&mut sockets, at, stop, |sockets| {
+                    watch.publish(sockets);
+                    let _ = ready.try_send(());
+                });
+                (outcome, sockets.context.counters())
+            });
+            let guard = StopGuard(stop);
+            is_ready.recv().expect("the server serves");
+            work(watch);
+            drop(guard);
+            server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// The kernel as the client of a server of ours.
+    pub(crate) fn kernel_asks(&self, family: usize, plans: &[Plan], at_once: usize) -> Outcome {
+        let to = SocketAddr::new(OURS[family], PORT);
+        self.theirs.run(|| program::client(&mut KernelSockets::new(), to, plans, at_once))
+    }
+
+    /// The kernel as the server of a client of ours; what both have done.
+    pub(crate) fn kernel_answers(
+        &self,
+        sockets: &mut OurSockets,
+        family: usize,
+        plans: &[Plan],
+        at_once: usize,
+    ) -> (Outcome, Outcome) {
+        let (stop, to) = (AtomicBool::new(false), SocketAddr::new(THEIRS[family], PORT));
+        thread::scope(|scope| {
+            let (ready, is_ready) = mpsc::sync_channel(1);
+            let stop = &stop;
+            let server = scope.spawn(move || {
+                self.theirs.run(move || {
+                    program::server(&mut KernelSockets::new(), &[to], stop, |_| {
+                        let _ = ready.try_send(());
+                    })
+                })
+            });
+            let guard = StopGuard(stop);
+            is_ready.recv().expect("the server serves");
+            let outcome = program::client(sockets, to, plans, at_once);
+            drop(guard);
+            (outcome, server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
+    }
+}
+
+/// What may be seen of a server of ours from outside.
+#[derive(Default)]
+pub(crate) struct Watch(Mutex<Counters>);
+
+impl Watch {
+    fn publish(&self, sockets: &mut OurSockets) {
+        *self.0.lock().expect("nobody panics with it") = sockets.context.counters();
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.0.lock().expect("nobody panics with it").clone()
+    }
+}
+
+/// Stops a server also when whoever needs it panics.
+struct StopGuard<'a>(&'a AtomicBool);
+
+impl Drop for StopGuard<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+fn address(namespace: &Namespace, interface: &str, addresses: [IpAddr; 2]) {
+    namespace.ip(&format!("address add {}/24 dev {interface}", addresses[0]));
+    namespace.ip(&format!("address add {}/64 dev {interface} nodad", addresses[1]));
+}
