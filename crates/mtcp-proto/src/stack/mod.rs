@@ -341,6 +341,11 @@ impl Stack {
         self.table.iter().map(|(socket, slot)| describe(socket, slot))
     }
 
+    /// Bytes of memory that all buffers hold now; zero when no data waits anywhere.
+    pub fn buffer_bytes(&self) -> usize {
+        self.shared.pool.used_bytes()
+    }
+
     /// What has been counted since the beginning.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters

@@ -245,7 +245,16 @@ impl Connection {
             self.alive.progress(context.now);
         }
         let limit = self.options.send_buffer_bytes as usize;
-        let taken = self.send.ring.push(context.pool, data, limit);
+        let ring = &mut self.send.ring;
+        let wanted = ring.len().saturating_add(data.len()).min(limit);
+        let memory = if wanted <= ring.capacity() {
+            limit
+        } else {
+            let block = context.pool.block_for_sending(wanted);
+            let block = block.or_else(|| context.pool.block_for_sending(ring.len() + 1));
+            block.unwrap_or(0).max(ring.capacity())
+        };
+        let taken = ring.push(context.pool, data, limit.min(memory));
         if taken == 0 {
             if self.send.ring.len() < limit {
                 // Others hold the memory, and do not tell when they give it back.

@@ -257,8 +257,8 @@ fn draw_options(random: &mut Random) -> Options {
 /// Sizes are small in most connections, with a heavy tail.
 fn draw_bytes(random: &mut Random) -> u64 {
     match random.below(20) {
-        0 => random.spread(1, 200_000),
-        1..=5 => random.spread(1, 30_000),
+        0 => random.between(1, 200_000),
+        1..=6 => random.spread(1, 60_000),
         _ => random.spread(1, 3_000),
     }
 }

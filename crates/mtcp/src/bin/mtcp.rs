@@ -32,7 +32,8 @@ enum Command {
         #[arg(long)]
         connections: bool,
         /// Repeats; from the second time on, counters are those of the time in between.
-        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        #[arg(long, value_name = "SECONDS")]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
         watch: Option<u64>,
         /// The socket of a process: a path, or an abstract name with @ before it. Without one, all
         /// processes of this network namespace.

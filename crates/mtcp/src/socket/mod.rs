@@ -1,4 +1,5 @@
-//! Sockets: the calls of mTCP's Table 1 and of its public header, with the meaning of the man pages.
+//! Sockets: the calls of mTCP's Table 1 and of its public header, with the meaning of the man
+//! pages.
 //!
 //! One layer serves both ways of driving a stack; what differs is behind `Port`. All names are
 //! those of POSIX, so that who knows the one knows the other; errors are [`std::io::Error`]s that

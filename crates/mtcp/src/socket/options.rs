@@ -35,7 +35,7 @@ pub enum SocketOption {
     ReceiveLowWater(u32),
     /// `SO_RCVTIMEO`: how long reading and accepting block; then they fail with `EAGAIN`.
     ReceiveTimeout(Option<Duration>),
-    /// `SO_SNDTIMEO`: the same for writing, and for connecting, which then fails with `EINPROGRESS`.
+    /// `SO_SNDTIMEO`: the same for writing, and for connecting, which fails with `EINPROGRESS`.
     SendTimeout(Option<Duration>),
     /// `TCP_NODELAY`: small segments are sent at once.
     NoDelay(bool),

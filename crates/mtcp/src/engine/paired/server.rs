@@ -73,10 +73,8 @@ pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Applicatio
     };
     let name = format!("mtcp-{}", server.engine.core());
     let thread = thread::Builder::new().name(name).spawn(move || {
-        if let Some(cpu) = cpu {
-            if let Err(error) = crate::start::pin(cpu) {
-                tracing::warn!(cpu, %error, "the engine runs wherever the system puts it");
-            }
+        if let Some(Err(error)) = cpu.map(crate::start::pin) {
+            tracing::warn!(cpu, %error, "the engine runs wherever the system puts it");
         }
         server.run();
     })?;

@@ -1,11 +1,8 @@
 //! The sockets over two stacks joined by memory, driven in both ways.
 
-#[path = "common/pair.rs"]
-mod pair;
-
+use crate::pair::{Pair, address};
 use mtcp::config::Mode;
 use mtcp::{Events, Flags, OptionName, SocketOption};
-use pair::{Pair, address};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 

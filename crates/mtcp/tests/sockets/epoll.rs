@@ -1,11 +1,8 @@
 //! The epoll of a context beside the kernel's, over the same script of random calls.
 
-#[path = "common/pair.rs"]
-mod pair;
-
+use crate::pair::Pair;
 use mtcp::config::Mode;
 use mtcp::{Descriptor, EpollControl, EpollEvent, Events};
-use pair::Pair;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
