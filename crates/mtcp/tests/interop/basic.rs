@@ -3,6 +3,7 @@
 use crate::exchange::Plan;
 use crate::site::{KINDS, Kind, Site};
 use crate::sockets::OurSockets;
+use mtcp::config::Mode;
 
 /// From nothing to several windows.
 fn sizes() -> Vec<Plan> {
@@ -13,14 +14,16 @@ fn sizes() -> Vec<Plan> {
         .collect()
 }
 
-fn we_serve(kind: Kind) {
+fn we_serve(kind: Kind, mode: Mode) {
     let site = Site::new(kind);
-    let mtcp = site.start(site.config());
+    let mut config = site.config();
+    config.engine.mode = mode;
+    let mtcp = site.start(config);
     let plans = sizes();
     let (outcome, counters) = site.while_we_serve(&mtcp, |_| {
         for family in 0..2 {
             let asked = site.kernel_asks(family, &plans, 4);
-            asked.expect(plans.len(), &format!("{kind:?}, family {family}"));
+            asked.expect(plans.len(), &format!("{kind:?}, {mode:?}, family {family}"));
         }
     });
     outcome.expect(2 * plans.len(), "our server");
@@ -29,14 +32,16 @@ fn we_serve(kind: Kind) {
     assert_eq!(counters.drop_malformed, 0);
 }
 
-fn we_ask(kind: Kind) {
+fn we_ask(kind: Kind, mode: Mode) {
     let site = Site::new(kind);
-    let mtcp = site.start(site.config());
+    let mut config = site.config();
+    config.engine.mode = mode;
+    let mtcp = site.start(config);
     let plans = sizes();
     let mut sockets = OurSockets::new(mtcp.context(0).expect("it is free"));
     for family in 0..2 {
         let (ours, theirs) = site.kernel_answers(&mut sockets, family, &plans, 4);
-        ours.expect(plans.len(), &format!("{kind:?}, family {family}"));
+        ours.expect(plans.len(), &format!("{kind:?}, {mode:?}, family {family}"));
         theirs.expect(plans.len(), "the kernel's server");
     }
     let counters = sockets.context.counters();
@@ -46,10 +51,12 @@ fn we_ask(kind: Kind) {
 
 #[test]
 fn every_device_serves_the_kernel() {
-    KINDS.into_iter().for_each(we_serve);
+    KINDS.into_iter().for_each(|kind| we_serve(kind, Mode::Complete));
+    [Kind::Native, Kind::Tap].into_iter().for_each(|kind| we_serve(kind, Mode::Paired));
 }
 
 #[test]
 fn every_device_asks_the_kernel() {
-    KINDS.into_iter().for_each(we_ask);
+    KINDS.into_iter().for_each(|kind| we_ask(kind, Mode::Complete));
+    [Kind::Native, Kind::Tap].into_iter().for_each(|kind| we_ask(kind, Mode::Paired));
 }

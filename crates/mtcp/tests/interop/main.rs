@@ -6,6 +6,8 @@
 mod common;
 mod basic;
 mod exchange;
+mod loss;
+mod matrix;
 mod program;
 mod site;
 mod sockets;

@@ -50,36 +50,36 @@ pub(crate) const KINDS: [Kind; 6] =
 /// The namespaces and what joins them.
 pub(crate) struct Site {
     pub(crate) kind: Kind,
+    mtu: u16,
     pub(crate) ours: Namespace,
     pub(crate) theirs: Namespace,
 }
 
 impl Site {
     pub(crate) fn new(kind: Kind) -> Site {
+        Site::with_mtu(kind, 1500)
+    }
+
+    /// A cable for packets of so many bytes. Below 1,280 it has no IPv6.
+    pub(crate) fn with_mtu(kind: Kind, mtu: u16) -> Site {
         let (ours, theirs) = (Namespace::new(), Namespace::new());
         // The only one that a namespace may always choose; sockets choose others.
         theirs.set("ipv4/tcp_congestion_control", "reno");
-        let site = Site { kind, ours, theirs };
+        let site = Site { kind, mtu, ours, theirs };
         if !site.is_tap() {
             site.ours.join(OUR_INTERFACE, &site.theirs, THEIR_INTERFACE);
-            address(&site.theirs, THEIR_INTERFACE, THEIRS);
+            site.ours.ip(&format!("link set {OUR_INTERFACE} mtu {mtu}"));
+            site.theirs.ip(&format!("link set {THEIR_INTERFACE} mtu {mtu}"));
+            address(&site.theirs, THEIR_INTERFACE, THEIRS, mtu);
         }
         if kind == Kind::Shared {
-            address(&site.ours, OUR_INTERFACE, OURS);
+            address(&site.ours, OUR_INTERFACE, OURS, mtu);
         }
         site
     }
 
     fn is_tap(&self) -> bool {
         matches!(self.kind, Kind::Tap | Kind::PlainTap)
-    }
-
-    pub(crate) fn set_mtu(&self, mtu: u16) {
-        if !self.is_tap() {
-            // IPv6 vanishes from an interface below 1,280 and has to be given its address again.
-            self.ours.ip(&format!("link set {OUR_INTERFACE} mtu {mtu}"));
-            self.theirs.ip(&format!("link set {THEIR_INTERFACE} mtu {mtu}"));
-        }
     }
 
     /// The settings of our stack.
@@ -112,7 +112,7 @@ impl Site {
         let namespace = if self.is_tap() { &self.theirs } else { &self.ours };
         let mtcp = namespace.run(|| Mtcp::start(config)).expect("the stack starts");
         if self.is_tap() {
-            address(&self.theirs, THEIR_INTERFACE, THEIRS);
+            address(&self.theirs, THEIR_INTERFACE, THEIRS, self.mtu);
             self.theirs.await_queue(THEIR_INTERFACE);
         }
         mtcp
@@ -147,8 +147,20 @@ impl Site {
 
     /// The kernel as the client of a server of ours.
     pub(crate) fn kernel_asks(&self, family: usize, plans: &[Plan], at_once: usize) -> Outcome {
+        let mut sockets = self.theirs.run(KernelSockets::new);
+        self.kernel_asks_with(&mut sockets, family, plans, at_once)
+    }
+
+    /// As [`Site::kernel_asks`], with sockets of one's own.
+    pub(crate) fn kernel_asks_with(
+        &self,
+        sockets: &mut KernelSockets,
+        family: usize,
+        plans: &[Plan],
+        at_once: usize,
+    ) -> Outcome {
         let to = SocketAddr::new(OURS[family], PORT);
-        self.theirs.run(|| program::client(&mut KernelSockets::new(), to, plans, at_once))
+        self.theirs.run(|| program::client(sockets, to, plans, at_once))
     }
 
     /// The kernel as the server of a client of ours; what both have done.
@@ -159,22 +171,35 @@ impl Site {
         plans: &[Plan],
         at_once: usize,
     ) -> (Outcome, Outcome) {
-        let (stop, to) = (AtomicBool::new(false), SocketAddr::new(THEIRS[family], PORT));
+        let to = SocketAddr::new(THEIRS[family], PORT);
+        let work = || program::client(sockets, to, plans, at_once);
+        self.while_kernel_serves(KernelSockets::new, to, work)
+    }
+
+    /// Does something while a server of the kernel's serves; gives what came of it, and what the
+    /// server has done.
+    pub(crate) fn while_kernel_serves<T>(
+        &self,
+        sockets: impl FnOnce() -> KernelSockets + Send,
+        at: SocketAddr,
+        work: impl FnOnce() -> T,
+    ) -> (T, Outcome) {
+        let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let (ready, is_ready) = mpsc::sync_channel(1);
             let stop = &stop;
             let server = scope.spawn(move || {
                 self.theirs.run(move || {
-                    program::server(&mut KernelSockets::new(), &[to], stop, |_| {
+                    program::server(&mut sockets(), &[at], stop, |_| {
                         let _ = ready.try_send(());
                     })
                 })
             });
             let guard = StopGuard(stop);
             is_ready.recv().expect("the server serves");
-            let outcome = program::client(sockets, to, plans, at_once);
+            let done = work();
             drop(guard);
-            (outcome, server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            (done, server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         })
     }
 }
@@ -202,7 +227,9 @@ impl Drop for StopGuard<'_> {
     }
 }
 
-fn address(namespace: &Namespace, interface: &str, addresses: [IpAddr; 2]) {
+fn address(namespace: &Namespace, interface: &str, addresses: [IpAddr; 2], mtu: u16) {
     namespace.ip(&format!("address add {}/24 dev {interface}", addresses[0]));
-    namespace.ip(&format!("address add {}/64 dev {interface} nodad", addresses[1]));
+    if mtu >= 1280 {
+        namespace.ip(&format!("address add {}/64 dev {interface} nodad", addresses[1]));
+    }
 }
