@@ -276,7 +276,8 @@ impl Exchange {
         let read = self.hash_read.clone().finish();
         if !self.is_client {
             let plan = self.plan.expect("the header has come");
-            self.trailer[..SHA256_OUTPUT_LEN].copy_from_slice(&hash_of(!plan.seed, plan.down_bytes));
+            self.trailer[..SHA256_OUTPUT_LEN]
+                .copy_from_slice(&hash_of(!plan.seed, plan.down_bytes));
             self.trailer[SHA256_OUTPUT_LEN..].copy_from_slice(read.as_ref());
             return Ok(());
         }

@@ -5,7 +5,7 @@ use crate::site::{Kind, OUR_INTERFACE, OURS, Site};
 use crate::sockets::OurSockets;
 use mtcp::Mtcp;
 use mtcp::device::Device;
-use mtcp::device::impaired::{Impairment, ImpairedDevice, monotonic};
+use mtcp::device::impaired::{ImpairedDevice, Impairment, monotonic};
 use mtcp::device::packet::{PacketDevice, PacketOptions};
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn lose(kind: Kind, percent: u32) {
     let chain = |hook: &str| {
         format!("chain {hook} {{ type filter hook {hook} device theirs priority 0; {drops}; }}")
     };
-    let rules = format!("table netdev loss {{ {} {} }}", chain("ingress"), chain("egress"));
+    let rules = format!("table netdev loss {{\n{}\n{}\n}}", chain("ingress"), chain("egress"));
     let start = || {
         let mtcp = site.start(site.config());
         let _ = site.theirs.run(|| nft("delete table netdev loss"));

@@ -2,12 +2,14 @@
 //!
 //! Everything happens in network namespaces without names, which vanish with the test.
 
+mod basic;
 #[path = "../common/mod.rs"]
 mod common;
-mod basic;
+mod crowd;
 mod exchange;
 mod loss;
 mod matrix;
 mod program;
+mod programs;
 mod site;
 mod sockets;

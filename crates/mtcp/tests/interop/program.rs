@@ -2,7 +2,7 @@
 
 use crate::exchange::{Exchange, Plan, Progress, Stream};
 use crate::sockets::Sockets;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -145,6 +145,39 @@ pub(crate) fn client<S: Sockets>(
             }
         }
     }
+}
+
+/// As [`client`] with all at once, of whom nobody says anything before all are connected and
+/// `between` has returned.
+pub(crate) fn crowd<S: Sockets>(
+    sockets: &mut S,
+    to: SocketAddr,
+    plans: &[Plan],
+    between: impl FnOnce(),
+) -> Outcome {
+    let mut running = Running::new(sockets);
+    for plan in plans {
+        match running.sockets.connect(to) {
+            Ok(socket) => running.add(socket, Exchange::client(*plan), false),
+            Err(error) => running.outcome.fail(format!("connect: {error}")),
+        }
+    }
+    let mut connected = HashSet::new();
+    while connected.len() < running.exchanges.len() && !running.is_stuck() {
+        for socket in running.sockets.wait(LOOK).expect("to wait") {
+            running.sockets.watch(socket, false).expect("it is watched");
+            connected.insert(socket);
+            running.news = Instant::now();
+        }
+    }
+    between();
+    running.news = Instant::now();
+    connected.into_iter().for_each(|socket| running.advance(socket));
+    while !running.exchanges.is_empty() && !running.is_stuck() {
+        let ready = running.sockets.wait(LOOK).expect("to wait");
+        ready.into_iter().for_each(|socket| running.advance(socket));
+    }
+    running.outcome
 }
 
 /// Serves until it is told to stop and nothing is under way; `look` is called now and then.

@@ -12,7 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Far more than anything needs.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Our addresses, and the kernel's on the other side.
 pub(crate) const OURS: [IpAddr; 2] = [
@@ -109,13 +112,22 @@ impl Site {
     }
 
     pub(crate) fn start(&self, config: Config) -> Mtcp {
-        let namespace = if self.is_tap() { &self.theirs } else { &self.ours };
-        let mtcp = namespace.run(|| Mtcp::start(config)).expect("the stack starts");
+        let mtcp = self.home().run(|| Mtcp::start(config)).expect("the stack starts");
+        self.prepare_tap();
+        mtcp
+    }
+
+    /// Where our stack is started.
+    pub(crate) fn home(&self) -> &Namespace {
+        if self.is_tap() { &self.theirs } else { &self.ours }
+    }
+
+    /// Gives a TAP device, which the start of our stack has made, the kernel's addresses.
+    pub(crate) fn prepare_tap(&self) {
         if self.is_tap() {
             address(&self.theirs, THEIR_INTERFACE, THEIRS, self.mtu);
             self.theirs.await_queue(THEIR_INTERFACE);
         }
-        mtcp
     }
 
     /// Runs something while a server of ours serves; gives what the server has done.
@@ -215,6 +227,15 @@ impl Watch {
 
     pub(crate) fn counters(&self) -> Counters {
         self.0.lock().expect("nobody panics with it").clone()
+    }
+
+    /// Waits until the server's counters are as they should be.
+    pub(crate) fn await_counters(&self, are_right: impl Fn(&Counters) -> bool) {
+        let begin = Instant::now();
+        while !are_right(&self.counters()) {
+            assert!(begin.elapsed() < PATIENCE, "it never comes: {:#?}", self.counters());
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 

@@ -41,7 +41,12 @@ pub(crate) struct KernelSockets {
 impl KernelSockets {
     pub(crate) fn new() -> KernelSockets {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
-        KernelSockets { epoll, sockets: HashMap::new(), receive_buffer_bytes: None, congestion: "reno" }
+        KernelSockets {
+            epoll,
+            sockets: HashMap::new(),
+            receive_buffer_bytes: None,
+            congestion: "reno",
+        }
     }
 
     fn add(&mut self, socket: Socket, flags: epoll::EventFlags) -> io::Result<u32> {
