@@ -286,9 +286,9 @@ fn draw_rounds(random: &mut Random, client_first: bool) -> [Vec<Round>; 2] {
             rounds[1].push(reply);
         }
     } else {
-        for side in 0..2 {
+        for rounds in &mut rounds {
             for _ in 0..random.below(3) {
-                rounds[side].push(round(random, 0));
+                rounds.push(round(random, 0));
             }
         }
         if client_first && rounds[0].is_empty() {
