@@ -37,7 +37,7 @@ impl Plan {
         Plan { up_bytes: bytes, down_bytes: bytes, seed }
     }
 
-    fn header(&self) -> [u8; HEADER_BYTES] {
+    pub(crate) fn header(&self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[..8].copy_from_slice(&self.up_bytes.to_be_bytes());
         header[8..16].copy_from_slice(&self.down_bytes.to_be_bytes());
@@ -54,7 +54,7 @@ impl Plan {
 }
 
 /// The content of one direction from some place on: a piece of it.
-fn content(seed: u64, at: u64, bytes: u64) -> &'static [u8] {
+pub(crate) fn content(seed: u64, at: u64, bytes: u64) -> &'static [u8] {
     static CONTENT: OnceLock<Vec<u8>> = OnceLock::new();
     let all = CONTENT.get_or_init(|| {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -290,6 +290,18 @@ impl Exchange {
         }
         Ok(())
     }
+}
+
+/// All that a server answers.
+pub(crate) fn expected_answer(plan: &Plan) -> Vec<u8> {
+    let mut answer = Vec::new();
+    while answer.len() < plan.down_bytes as usize {
+        let at = answer.len() as u64;
+        answer.extend_from_slice(content(!plan.seed, at, plan.down_bytes - at));
+    }
+    answer.extend_from_slice(&hash_of(!plan.seed, plan.down_bytes));
+    answer.extend_from_slice(&hash_of(plan.seed, plan.up_bytes));
+    answer
 }
 
 fn hash_of(seed: u64, bytes: u64) -> [u8; SHA256_OUTPUT_LEN] {

@@ -2,6 +2,7 @@
 //!
 //! Everything happens in network namespaces without names, which vanish with the test.
 
+mod attacks;
 mod basic;
 #[path = "../common/mod.rs"]
 mod common;
@@ -11,5 +12,6 @@ mod loss;
 mod matrix;
 mod program;
 mod programs;
+mod raw;
 mod site;
 mod sockets;

@@ -28,7 +28,7 @@ pub(crate) const THEIRS: [IpAddr; 2] = [
 ];
 pub(crate) const PORT: u16 = 7000;
 pub(crate) const OUR_INTERFACE: &str = "ours";
-const THEIR_INTERFACE: &str = "theirs";
+pub(crate) const THEIR_INTERFACE: &str = "theirs";
 
 /// How the stack is joined to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

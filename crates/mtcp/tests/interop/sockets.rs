@@ -36,6 +36,8 @@ pub(crate) struct KernelSockets {
     pub(crate) receive_buffer_bytes: Option<usize>,
     /// The congestion control.
     pub(crate) congestion: &'static str,
+    /// Where connections come from.
+    pub(crate) local: Option<SocketAddr>,
 }
 
 impl KernelSockets {
@@ -46,6 +48,7 @@ impl KernelSockets {
             sockets: HashMap::new(),
             receive_buffer_bytes: None,
             congestion: "reno",
+            local: None,
         }
     }
 
@@ -87,6 +90,9 @@ impl Sockets for KernelSockets {
 
     fn connect(&mut self, to: SocketAddr) -> io::Result<u32> {
         let socket = self.make(to)?;
+        if let Some(local) = self.local {
+            socket.bind(&local.into())?;
+        }
         socket.set_nonblocking(true)?;
         match socket.connect(&to.into()) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
