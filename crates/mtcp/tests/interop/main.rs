@@ -14,4 +14,5 @@ mod program;
 mod programs;
 mod raw;
 mod site;
+mod soak;
 mod sockets;

@@ -217,7 +217,12 @@ fn a_server_that_is_killed_leaves_everything_as_it_was() {
             let begin = Instant::now();
             while surroundings(&site) != before {
                 let now = surroundings(&site);
-                assert!(begin.elapsed() < PATIENCE, "{mode}, {signal}: {before}\n\n{now}");
+                let lines = |one: &str, other: &str| -> Vec<String> {
+                    let new = |line: &&str| !other.contains(*line);
+                    one.lines().filter(new).map(str::to_owned).collect()
+                };
+                let changes = (lines(&before, &now), lines(&now, &before));
+                assert!(begin.elapsed() < PATIENCE, "{mode}, signal {signal}: {changes:#?}");
             }
             kernel_has_the_port(&site);
         }
