@@ -88,9 +88,7 @@ pub(crate) fn unmapped(address: SocketAddr) -> (SocketAddr, bool) {
 /// The way back.
 pub(crate) fn mapped(address: SocketAddr) -> SocketAddr {
     match address {
-        SocketAddr::V4(v4) => {
-            SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into()
-        }
+        SocketAddr::V4(v4) => SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into(),
         SocketAddr::V6(_) => address,
     }
 }

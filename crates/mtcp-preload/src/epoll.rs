@@ -85,12 +85,7 @@ fn kick(set: c_int, ready: c_int) {
     unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, ready, &raw mut event) };
 }
 
-fn note_early(
-    set: c_int,
-    operation: c_int,
-    fd: c_int,
-    event: Option<epoll_event>,
-) -> Outcome<()> {
+fn note_early(set: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) -> Outcome<()> {
     let mut guard = state::lock()?;
     let early = &mut guard.state().early;
     early.retain(|watch| (watch.set, watch.fd) != (set, fd));

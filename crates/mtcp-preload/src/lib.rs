@@ -40,7 +40,9 @@ mod wait;
 extern "C" fn start() {
     settings::start();
     // SAFETY: the functions are ours and have the right signatures.
-    unsafe { libc::pthread_atfork(Some(fork::before), Some(fork::in_parent), Some(fork::in_child)) };
+    unsafe {
+        libc::pthread_atfork(Some(fork::before), Some(fork::in_parent), Some(fork::in_child))
+    };
 }
 
 /// Runs when the program ends by itself.

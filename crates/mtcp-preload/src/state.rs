@@ -164,7 +164,12 @@ impl Drop for Guard {
 
 impl World {
     /// Enters a socket of the stack under a number.
-    pub(crate) fn enter(&mut self, fd: c_int, descriptor: Descriptor, socket: (Family, bool, bool)) {
+    pub(crate) fn enter(
+        &mut self,
+        fd: c_int,
+        descriptor: Descriptor,
+        socket: (Family, bool, bool),
+    ) {
         let index = descriptor.0 as usize;
         if index >= self.sockets.len() {
             self.sockets.resize(index + 1, None);

@@ -26,9 +26,8 @@ unsafe fn receive_one(
         return long(failure(libc::EFAULT));
     }
     // SAFETY: promised by the caller; no more than a slice can have.
-    let room = unsafe {
-        std::slice::from_raw_parts_mut(to.cast::<u8>(), length.min(isize::MAX as usize))
-    };
+    let room =
+        unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length.min(isize::MAX as usize)) };
     long(stream::receive(descriptor, &mut [IoSliceMut::new(room)], flags))
 }
 
@@ -56,7 +55,10 @@ unsafe fn send_one(
 ///
 /// # Safety
 /// The list has so many entries, each with so many bytes, for as long as the result is used.
-pub(super) unsafe fn rooms<'a>(list: *const iovec, count: c_int) -> Option<&'a mut [IoSliceMut<'a>]> {
+pub(super) unsafe fn rooms<'a>(
+    list: *const iovec,
+    count: c_int,
+) -> Option<&'a mut [IoSliceMut<'a>]> {
     if !(1..=VECTORS).contains(&count) || list.is_null() {
         return None;
     }
