@@ -5,9 +5,11 @@
 //! own count of warm connections.
 
 pub(crate) mod connection;
+mod kernel;
 pub(crate) mod message;
 pub(crate) mod slices;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,11 +17,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::client::connection::{Connections, Workload};
+use crate::client::kernel::KernelSockets;
 use crate::client::slices::Tally;
 use crate::error::{Context, Error, Result};
 use crate::sys::affinity;
 use crate::sys::clock::now_ns;
-use crate::sys::socket::RawAddress;
 
 /// A waiting thread looks at the stop flag and the clock at least this often.
 const WAIT_MS: i32 = 10;
@@ -41,7 +43,7 @@ struct Warm(AtomicUsize);
 /// What a client thread drives: connections in closed loops, and the books about them.
 pub(crate) trait ClosedLoops {
     /// Prepares a new slot against a server.
-    fn reset(&mut self, address: RawAddress);
+    fn reset(&mut self, address: SocketAddr);
     fn open_all(&mut self);
     fn close_all(&mut self);
     /// Connections that have completed a transaction in this slot.
@@ -58,7 +60,7 @@ pub(crate) trait ClosedLoops {
 }
 
 struct ClientThread {
-    orders: Option<Sender<RawAddress>>,
+    orders: Option<Sender<SocketAddr>>,
     tallies: Receiver<Tally>,
     thread_id: i32,
     warm: Arc<Warm>,
@@ -77,9 +79,8 @@ impl ClientGroup {
     pub(crate) fn start(cpus: &[usize], connections: usize, workload: &Workload) -> Result<Self> {
         let workload = workload.clone();
         Self::start_with(cpus, connections, move |index, share| {
-            let nowhere = RawAddress::new(([127, 0, 0, 1], 0).into());
-            let salt = (index as u64 + 1) << 56;
-            Connections::new(workload.clone(), share, salt, nowhere)
+            let sockets = KernelSockets::new(&workload)?;
+            Ok(Connections::new(sockets, workload.clone(), share, index))
         })
     }
 
@@ -147,7 +148,7 @@ impl ClientGroup {
     }
 
     /// Lets all connections open towards a server and run; nothing is measured yet.
-    pub(crate) fn begin_slot(&self, address: RawAddress) {
+    pub(crate) fn begin_slot(&self, address: SocketAddr) {
         self.control.measure_from_ns.store(UNDECIDED, Ordering::Release);
         for thread in &self.threads {
             thread.warm.0.store(0, Ordering::Relaxed);

@@ -19,7 +19,6 @@ use crate::sys::procstat::{
     CpuReader, CpuTicks, TICK_NS, ThreadReader, ThreadTimes, softirq_threads,
 };
 use crate::sys::signals::Signals;
-use crate::sys::socket::RawAddress;
 
 /// Longest wait during warm-up for one more connection's first transaction.
 const WARM_UP_PATIENCE_NS: u64 = 1_000_000_000;
@@ -131,7 +130,7 @@ impl<'a> SlotRunner<'a> {
         }
         let threads = server.thread_ids();
         let server_side = threads.map(Side::of_any_process).transpose()?;
-        self.clients.begin_slot(RawAddress::new(server.address()));
+        self.clients.begin_slot(server.address());
         warm_up_within(self.clients, self.signals, patience_ns(network))?;
         let prompt = wake_promptly();
         let start_ns = now_ns() + LEAD_NS;
