@@ -1,7 +1,84 @@
 //! TCP in user space, after mTCP (Jeong et al., NSDI 2014): packet devices, one engine per core,
 //! sockets with readiness events, and a driver for the channel of `megapipe`.
+//!
+//! An echo server, here with its client in the same process: each thread has a [`Context`], whose
+//! calls are those of POSIX.
+//!
+//! ```
+//! use mtcp::{Config, Context, EpollControl::Add, EpollEvent, Events, Family, Mtcp};
+//!
+//! fn serve(mtcp: &mut Context) -> std::io::Result<()> {
+//!     let listener = mtcp.socket(Family::V4)?;
+//!     mtcp.bind(listener, "10.0.0.1:7".parse().unwrap())?;
+//!     mtcp.listen(listener, 1024)?;
+//!     let epoll = mtcp.epoll_create()?;
+//!     mtcp.epoll_ctl(epoll, listener, Add(EpollEvent::of(listener, Events::IN)))?;
+//!     let (mut events, mut room) = ([EpollEvent::default(); 64], [0; 4096]);
+//!     loop {
+//!         let count = mtcp.epoll_wait(epoll, &mut events, None)?;
+//!         for event in &events[..count] {
+//!             let socket = event.descriptor();
+//!             if socket == listener {
+//!                 let new = mtcp.accept(listener)?;
+//!                 mtcp.epoll_ctl(epoll, new, Add(EpollEvent::of(new, Events::IN)))?;
+//!                 continue;
+//!             }
+//!             match mtcp.read(socket, &mut room) {
+//!                 Ok(0) | Err(_) => mtcp.close(socket)?,
+//!                 Ok(bytes) => drop(mtcp.write(socket, &room[..bytes])?),
+//!             }
+//! #           if matches!(mtcp.getpeername(socket), Err(_)) { return Ok(()) }
+//!         }
+//!     }
+//! }
+//!
+//! let at = |address: &str| Config {
+//!     addresses: vec![(address.parse().unwrap(), 24)],
+//!     ..Config::default()
+//! };
+//! let (server, client) = Mtcp::pair(at("10.0.0.1"), at("10.0.0.2"), Default::default())?;
+//! let thread = std::thread::spawn(move || serve(&mut server.context(0).unwrap()));
+//!
+//! let mut mtcp = client.context(0)?;
+//! let socket = mtcp.socket(Family::V4)?;
+//! mtcp.connect(socket, "10.0.0.1:7".parse()?)?;
+//! mtcp.write(socket, b"hello")?;
+//! let mut answer = [0; 5];
+//! mtcp.recv(socket, &mut answer, mtcp::Flags::WAIT_ALL)?;
+//! assert_eq!(&answer, b"hello");
+//! mtcp.close(socket)?;
+//! # while !thread.is_finished() && mtcp.turn().is_ok() {}
+//! # thread.join().unwrap()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! On a network [`Mtcp::start`] takes the place of `pair`, and [`Config::from_environment`] reads
+//! the file that says which device and which addresses; `docs/mtcp.toml` shows all of it.
+//!
+//! - [`device`]: AF_XDP, AF_PACKET, TAP and memory behind one trait; [`network`]: neighbours, routes.
+//! - [`Mtcp`], [`Engine`]: a stack for each core and the loop that moves it.
+//! - [`Context`]: the sockets of a core.
+//! - [`config`], [`stat`]: settings in, figures out.
+//!
+//! A connection belongs to the core that a hash of its addresses names, wherever its packets
+//! arrive. Each core therefore listens for itself, and nothing that happens to a connection touches
+//! another core.
 
+pub mod config;
 pub mod device;
 pub mod network;
+pub mod stat;
 
+mod engine;
+mod socket;
+mod spsc;
+mod start;
 mod system;
+
+pub use self::config::{Config, ConfigError};
+pub use self::engine::{Engine, EngineCounters};
+pub use self::socket::{
+    Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags, OptionName, PipeWriter,
+    SocketOption, TcpInfo,
+};
+pub use self::start::{Mtcp, StartError, pin};

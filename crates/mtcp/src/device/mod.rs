@@ -3,10 +3,10 @@
 pub mod memory;
 pub mod packet;
 pub mod tap;
+pub mod xdp;
 
 mod frames;
 mod offload;
-pub mod xdp;
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,30 +1,122 @@
-//! The interface of one engine: packets in and out of a device of whatever kind.
+//! The interface of one engine: packets in and out of a device of whatever kind, by way of the
+//! neighbours.
 
-use crate::device::{Device, DeviceCounters, Transmit, Segmentation};
+use crate::device::Device;
+use crate::network::Interface;
 use mtcp_proto::{Checksum, Instant, Packet, Sink, SinkCapabilities};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
-pub(crate) struct Link { device: Box<dyn Device>, addresses: Vec<IpAddr> }
+/// Whatever carries an engine's frames.
+type AnyDevice = Box<dyn Device>;
+
+pub(crate) struct Link {
+    interface: Interface<AnyDevice>,
+    addresses: Vec<IpAddr>,
+    /// The addresses are those that the kernel has on the interface.
+    kernel_chooses: bool,
+}
 
 impl Link {
-    pub(crate) fn new(device: Box<dyn Device>, addresses: Vec<IpAddr>) -> Link { Link { device, addresses } }
-    pub(crate) fn addresses(&self) -> &[IpAddr] { &self.addresses }
-    pub(super) fn receive(&mut self, _now: Instant, limit: usize, take: &mut dyn FnMut(&[u8], Checksum)) -> io::Result<usize> {
-        self.device.receive(limit, &mut |p, r| take(p, if r.checksum_verified { Checksum::Verified } else { Checksum::Unverified }))
+    pub(crate) fn new(
+        interface: Interface<AnyDevice>,
+        addresses: Vec<IpAddr>,
+        kernel_chooses: bool,
+    ) -> Link {
+        Link { interface, addresses, kernel_chooses }
     }
-    pub(super) fn flush(&mut self) -> io::Result<bool> { self.device.flush() }
-    pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> + use<> { std::iter::once(self.device.descriptor().as_raw_fd()) }
-    pub(super) fn prepare_to_sleep(&mut self) -> bool { self.device.prepare_to_sleep() }
-    pub(super) fn deadline(&self) -> Option<Instant> { None }
-    pub(crate) fn device_counters(&self) -> DeviceCounters { self.device.counters() }
+
+    pub(crate) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    /// The longest IP packet.
+    pub(crate) fn mtu(&self) -> u16 {
+        self.interface.device().capabilities().mtu
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        now: Instant,
+        limit: usize,
+        take: &mut dyn FnMut(&[u8], Checksum),
+    ) -> io::Result<usize> {
+        self.interface.receive(now, limit, take)
+    }
+
+    /// Takes what the kernel says of neighbours, routes and addresses; the addresses if they have
+    /// changed and are the kernel's to choose.
+    pub(super) fn follow(&mut self, now: Instant) -> io::Result<Option<Vec<IpAddr>>> {
+        if !self.interface.follow(now)? || !self.kernel_chooses {
+            return Ok(None);
+        }
+        let Some(watch) = self.interface.watch() else { return Ok(None) };
+        let addresses: Vec<IpAddr> = watch.addresses().iter().map(|(ip, _)| *ip).collect();
+        if addresses == self.addresses {
+            return Ok(None);
+        }
+        self.addresses.clone_from(&addresses);
+        Ok(Some(addresses))
+    }
+
+    pub(super) fn follows(&self) -> bool {
+        self.interface.watch().is_some()
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
+        self.interface.flush()
+    }
+
+    /// The device's first.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> + use<> {
+        let watch = self.interface.watch().map(|watch| watch.descriptor().as_raw_fd());
+        std::iter::once(self.interface.descriptor().as_raw_fd()).chain(watch)
+    }
+
+    pub(super) fn prepare_to_sleep(&mut self) -> bool {
+        self.interface.prepare_to_sleep()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.interface.deadline()
+    }
+
+    /// What the device and the interface count, by name.
+    pub(crate) fn report(&self, counts: &mut BTreeMap<String, u64>) {
+        let device = self.interface.device().counters();
+        let interface = self.interface.counters();
+        let all = [
+            ("frames_received", device.frames_received),
+            ("frames_sent", device.frames_sent),
+            ("receive_drops", device.receive_drops),
+            ("transmit_drops", device.transmit_drops),
+            ("transmit_full", device.transmit_full),
+            ("system_calls", device.system_calls),
+            ("neighbour_packets", interface.neighbour_packets),
+            ("other_protocols", interface.other_protocols),
+            ("waited_for_neighbours", interface.waited),
+            ("unresolved", interface.unresolved),
+            ("unroutable", interface.unroutable),
+        ];
+        counts.extend(all.map(|(name, count)| (name.to_owned(), count)));
+    }
 }
+
 impl Sink for Link {
-    fn capabilities(&self) -> SinkCapabilities { let c = self.device.capabilities(); SinkCapabilities { checksum: c.transmit_checksum, segmentation_bytes: c.segmentation_bytes } }
-    fn room(&mut self, bytes: usize) -> Option<&mut [u8]> { self.device.room(bytes) }
+    #[inline]
+    fn capabilities(&self) -> SinkCapabilities {
+        self.interface.capabilities()
+    }
+
+    #[inline]
+    fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        self.interface.room(bytes)
+    }
+
+    #[inline]
     fn commit(&mut self, packet: Packet) {
-        let _ : Option<Segmentation> = None;
-        self.device.commit(Transmit { bytes: packet.bytes, partial_checksum: packet.partial_checksum.map(|p| (p.start, p.offset)), segmentation: None });
+        self.interface.commit(packet);
     }
 }

@@ -16,7 +16,7 @@ mod sleep;
 pub(crate) use self::alarm::Alarm;
 pub(crate) use self::link::Link;
 pub(crate) use self::mailbox::{Mailboxes, mailboxes};
-pub(crate) use self::paired::{Application, start as start_paired};
+pub(crate) use self::paired::start as start_paired;
 pub(crate) use self::port::Port;
 
 use crate::stat::Board;
@@ -26,8 +26,8 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Packets that a turn takes at once, at most.
-pub(crate) const BATCH: usize = 64;
+/// An engine that never sleeps looks so often at what the kernel says of the network.
+const TURNS_PER_LOOK: u64 = 1024;
 
 /// What an engine counts besides its stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -123,10 +123,14 @@ impl Engine {
 
     /// The first half of a turn; between the halves the application is served.
     pub(crate) fn receive(&mut self) -> io::Result<bool> {
-        if self.lying {
+        let slept = self.lying;
+        if slept {
             self.get_up(true);
         }
         self.now = clock();
+        if slept || self.counters.turns.is_multiple_of(TURNS_PER_LOOK) {
+            self.follow()?;
+        }
         self.counters.turns += 1;
         let Engine { stack, link, mailboxes, now, core, .. } = self;
         let (now, core) = (*now, *core);
@@ -149,6 +153,14 @@ impl Engine {
             self.board.publish(self.core, &self.stack, &self.link, self.counters);
         }
         Ok(came)
+    }
+
+    /// Takes what the kernel says of neighbours and addresses; what wakes an engine may be that.
+    fn follow(&mut self) -> io::Result<()> {
+        if let Some(addresses) = self.link.follow(self.now)? {
+            self.stack.set_addresses(self.now, &addresses);
+        }
+        Ok(())
     }
 
     /// The second half of a turn.
@@ -180,9 +192,14 @@ impl Engine {
         for descriptor in self.link.descriptors() {
             wanted.add(descriptor, events);
         }
-        let woken = wanted.poll(limit);
+        wanted.poll(limit)?;
         self.get_up(wanted.is_ready(0));
-        woken
+        // Another look at the network is due, if that is what woke us.
+        if self.link.follows() && wanted.is_ready(2) {
+            self.now = clock();
+            self.follow()?;
+        }
+        Ok(())
     }
 
     /// For who waits by himself: descriptors that become readable when there is something for a

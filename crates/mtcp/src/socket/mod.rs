@@ -23,8 +23,6 @@ pub use self::options::{OptionName, SocketOption, TcpInfo};
 pub use self::pipe::PipeWriter;
 pub use self::stream::Flags;
 
-pub(crate) use self::errors::errno;
-
 use self::epoll::{Epoll, NONE, Watches};
 use self::errors::from;
 use self::naming::{Bound, Sources};
@@ -33,6 +31,7 @@ use self::settings::Extras;
 use self::table::Table;
 use crate::engine::Port;
 use mtcp_proto::{Options, Readiness, SocketId};
+use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::marker::PhantomData;
@@ -140,10 +139,17 @@ pub struct Context {
     /// The next port that a bind to port 0 tries.
     next_port: u16,
     thread: PhantomData<*const ()>,
+    /// What must not end before the device does.
+    _keep: Option<Arc<dyn Any>>,
 }
 
 impl Context {
-    pub(crate) fn new(core: u16, port: Box<dyn Port>, defaults: Defaults) -> Context {
+    pub(crate) fn new(
+        core: u16,
+        port: Box<dyn Port>,
+        defaults: Defaults,
+        keep: Option<Arc<dyn Any>>,
+    ) -> Context {
         Context {
             core,
             port,
@@ -157,6 +163,7 @@ impl Context {
             sources: None,
             bound: HashMap::new(),
             thread: PhantomData,
+            _keep: keep,
         }
     }
 
@@ -233,8 +240,10 @@ impl Context {
                 None => Events::OUT | Events::HANG_UP,
             },
             Object::Pipe(pipe, end) => pipe.ready(*end),
-            Object::Epoll(_) if self.epoll_is_ready(descriptor) => Events::IN,
-            Object::Epoll(_) => Events::default(),
+            Object::Epoll(_) => {
+                let ready = self.epoll_is_ready(descriptor);
+                if ready { Events::IN } else { Events::default() }
+            }
         })
     }
 
@@ -320,5 +329,3 @@ impl std::fmt::Debug for Context {
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests;

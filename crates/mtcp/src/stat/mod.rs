@@ -14,7 +14,9 @@ pub use self::board::{ConnectionLine, CoreReport};
 pub use self::text::{difference, table};
 
 pub(crate) use self::board::Board;
-pub(crate) use self::server::{Server, StatError};
+pub use self::server::StatError;
+
+pub(crate) use self::server::Server;
 
 use serde::{Deserialize, Serialize};
 

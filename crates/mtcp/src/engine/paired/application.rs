@@ -1,7 +1,7 @@
 //! The application's side: it knows of each connection what the engine has told, and answers from
 //! that.
 
-use super::chunk::{CHUNK_BYTES, Chunk, Chunks};
+use super::chunk::{CHARGE_BYTES, CHUNK_BYTES, Chunk, Chunks};
 use super::sender::Sender;
 use super::{Command, Event, Fate, WINDOW_BYTES};
 use crate::engine::{Alarm, Engine, Port};
@@ -180,8 +180,12 @@ impl Application {
             Event::Called => return,
             Event::Accepted { listener, socket } => {
                 self.open(socket).connected = true;
-                match self.place(listener) {
-                    Some(place) => place.connections.push_back(socket),
+                let low_water = self.place(listener).map(|place| {
+                    place.connections.push_back(socket);
+                    place.low_water
+                });
+                match low_water {
+                    Some(low_water) => self.set_low_water(socket, low_water),
                     // Closed meanwhile: who was not accepted is reset.
                     None => self.give_up(socket, Command::Abort { socket }),
                 }
@@ -231,6 +235,15 @@ impl Application {
         self.commands.send(command);
         for connection in place.connections {
             self.give_up(connection, Command::Abort { socket: connection });
+        }
+    }
+
+    fn set_low_water(&mut self, socket: SocketId, bytes: usize) {
+        let Some(place) = self.place(socket) else { return };
+        if std::mem::replace(&mut place.low_water, bytes) != bytes {
+            // It may come byte by byte, each in a chunk of its own.
+            let bytes = bytes.saturating_mul(CHARGE_BYTES + 1);
+            self.commands.send(Command::Window { socket, bytes });
         }
     }
 
@@ -297,7 +310,7 @@ impl Port for Application {
         let listener = self
             .call(move |engine| engine.stack().listen(local, &options))
             .unwrap_or(Err(Error::Aborted))?;
-        self.open(listener);
+        self.open(listener).low_water = options.connection.receive_low_water_bytes as usize;
         Ok(listener)
     }
 
@@ -322,8 +335,8 @@ impl Port for Application {
                 engine.stack().connect(now, local, remote, &options)
             })
             .unwrap_or(Err(Error::Aborted))?;
-        let place = self.open(socket);
-        place.low_water = options.receive_low_water_bytes as usize;
+        self.open(socket);
+        self.set_low_water(socket, options.receive_low_water_bytes as usize);
         Ok(socket)
     }
 
@@ -453,12 +466,7 @@ impl Port for Application {
             engine.stack().set_options(now, socket, &options)
         })
         .unwrap_or(Err(Error::Aborted))?;
-        if let Some(place) = self.place(socket) {
-            place.low_water = options.receive_low_water_bytes as usize;
-            // Small segments fill a chunk each, so what is waited for may need twice its room.
-            let bytes = place.low_water.saturating_mul(2);
-            self.commands.send(Command::Window { socket, bytes });
-        }
+        self.set_low_water(socket, options.receive_low_water_bytes as usize);
         Ok(())
     }
 

@@ -2,6 +2,8 @@
 
 /// Room of a chunk: two of the largest segments on Ethernet, and as much as a page.
 pub(super) const CHUNK_BYTES: usize = 4096;
+/// What every chunk counts for besides its bytes.
+pub(super) const CHARGE_BYTES: usize = 1024;
 /// Free chunks that a side keeps; beyond, their memory goes back.
 const KEPT: usize = 4096;
 
@@ -20,6 +22,12 @@ impl Chunk {
 
     pub(super) fn len(&self) -> usize {
         self.end - self.start
+    }
+
+    /// What a chunk counts for on its way: its bytes, and something for each chunk, so that many small
+    /// ones do not take memory without end.
+    pub(super) fn charge(&self) -> usize {
+        self.end + CHARGE_BYTES
     }
 
     /// The first so many bytes were used.

@@ -11,7 +11,6 @@ mod chunk;
 mod sender;
 mod server;
 
-pub(crate) use self::application::Application;
 pub(crate) use self::server::start;
 
 use self::chunk::Chunk;

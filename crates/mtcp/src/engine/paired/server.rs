@@ -74,7 +74,9 @@ pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Applicatio
     let name = format!("mtcp-{}", server.engine.core());
     let thread = thread::Builder::new().name(name).spawn(move || {
         if let Some(cpu) = cpu {
-            crate::start::pin(cpu);
+            if let Err(error) = crate::start::pin(cpu) {
+                tracing::warn!(cpu, %error, "the engine runs wherever the system puts it");
+            }
         }
         server.run();
     })?;
@@ -259,10 +261,10 @@ impl Server {
     }
 
     fn taken(&mut self, socket: SocketId, chunk: Chunk) {
-        self.chunks.give(chunk);
         if let Some(place) = self.place(socket) {
-            place.given = place.given.saturating_sub(super::chunk::CHUNK_BYTES);
+            place.given = place.given.saturating_sub(chunk.charge());
         }
+        self.chunks.give(chunk);
         self.give(socket);
     }
 
@@ -311,6 +313,7 @@ impl Server {
             let mut chunk = self.chunks.take();
             let stack = self.engine.stack();
             let outcome = chunk.fill(|room| stack.receive(now, socket, room));
+            let charge = chunk.charge();
             let (ended, event) = match outcome {
                 Err(Error::WouldBlock | Error::NotConnected) => {
                     self.chunks.give(chunk);
@@ -323,8 +326,7 @@ impl Server {
             self.events.send(event);
             if let Some(place) = self.place(socket) {
                 place.ended = ended;
-                // By room and not by length: many small pieces take as much memory.
-                place.given += super::chunk::CHUNK_BYTES;
+                place.given += charge;
             }
         }
     }

@@ -1,0 +1,338 @@
+//! From a configuration to stacks.
+
+use crate::config::{Config, DeviceKind, Mode, Ownership, XdpMode};
+use crate::device::Device;
+use crate::device::memory::{MemoryDevice, MemoryOptions};
+use crate::device::packet::{PacketDevice, PacketError, PacketOptions};
+use crate::device::tap::{TapDevice, TapError, TapOptions};
+use crate::device::xdp::{self, AttachMode, Claim, CopyMode, XdpError, XdpOptions, XdpPort};
+use crate::engine::{Engine, Link, Mailboxes, Port, clock, mailboxes, start_paired};
+use crate::network::{Interface, NetworkError, OwnNetwork, Watch};
+use crate::socket::{Context, Defaults};
+use crate::stat::{Board, Server, StatError};
+use mtcp_proto::{Secret, Stack, Steering};
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Why stacks cannot be started, or one cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A core is asked for that there is not.
+    #[error("there are {cores} cores, numbered from 0, and no core {core}: raise engine.cores")]
+    NoCore {
+        /// Which.
+        core: usize,
+        /// How many there are.
+        cores: usize,
+    },
+    /// The core's context or engine was taken before.
+    #[error("core {0} has its context already; each can be had once")]
+    Taken(usize),
+    /// Devices and cores do not fit.
+    #[error("{devices} devices for {cores} cores: each core needs one of its own")]
+    Devices {
+        /// Devices.
+        devices: usize,
+        /// Cores.
+        cores: usize,
+    },
+    /// A memory device has no other end.
+    #[error("a memory device joins two stacks: use Mtcp::pair, or another device.kind")]
+    Memory,
+    /// The packet socket.
+    #[error(transparent)]
+    Packet(#[from] PacketError),
+    /// The TAP device.
+    #[error(transparent)]
+    Tap(#[from] TapError),
+    /// AF_XDP.
+    #[error(transparent)]
+    Xdp(#[from] XdpError),
+    /// The kernel's view of the network.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// The socket for statistics.
+    #[error(transparent)]
+    Stat(#[from] StatError),
+    /// A setting of TCP.
+    #[error("tcp: {0}")]
+    Tcp(mtcp_proto::Error),
+    /// The system has no descriptors, threads or random numbers left.
+    #[error("{what}: {source}; raise `ulimit -n` or `ulimit -u`")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// What lives as long as any of the stacks.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Answers `mtcp stat`.
+    server: Option<Server>,
+    /// Takes our packets from the kernel.
+    ownership: Option<xdp::Ownership>,
+}
+
+/// The stacks of a process, one for each core (`mtcp_init`).
+///
+/// Threads take their contexts from it. It may be dropped before them: they keep what they need.
+#[derive(Debug)]
+pub struct Mtcp {
+    seats: Vec<Mutex<Option<Engine>>>,
+    config: Config,
+    shared: Arc<Shared>,
+}
+
+impl Mtcp {
+    /// Opens the device that the configuration names, and makes a stack for each core.
+    ///
+    /// Needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF for AF_XDP, CAP_NET_RAW for AF_PACKET,
+    /// CAP_NET_ADMIN for TAP.
+    ///
+    /// # Errors
+    /// [`StartError`] names cause and remedy.
+    pub fn start(config: Config) -> Result<Mtcp, StartError> {
+        let (devices, port) = open_devices(&config)?;
+        let mut shared = Shared::default();
+        if let Some(ownership) = port {
+            claim(&config, &ownership)?;
+            shared.ownership = Some(ownership);
+        }
+        Mtcp::assemble(config, devices, shared)
+    }
+
+    /// Makes stacks over devices of the caller's, one for each core; `device` of the configuration
+    /// is not looked at, and the addresses are the stacks' own.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn with_devices(
+        config: Config,
+        devices: Vec<Box<dyn Device>>,
+    ) -> Result<Mtcp, StartError> {
+        Mtcp::assemble(config, devices, Shared::default())
+    }
+
+    /// Two sets of stacks in this process, joined by memory: core with core.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn pair(
+        left: Config,
+        right: Config,
+        options: MemoryOptions,
+    ) -> Result<(Mtcp, Mtcp), StartError> {
+        let mut ends: (Vec<Box<dyn Device>>, Vec<Box<dyn Device>>) = (Vec::new(), Vec::new());
+        for _ in 0..left.engine.cores {
+            let (near, far) = MemoryDevice::pair(options)
+                .map_err(|source| StartError::System { what: "a memory device", source })?;
+            ends.0.push(Box::new(near));
+            ends.1.push(Box::new(far));
+        }
+        Ok((Mtcp::with_devices(left, ends.0)?, Mtcp::with_devices(right, ends.1)?))
+    }
+
+    fn assemble(
+        config: Config,
+        devices: Vec<Box<dyn Device>>,
+        mut shared: Shared,
+    ) -> Result<Mtcp, StartError> {
+        let cores = usize::from(config.engine.cores.max(1));
+        if devices.len() != cores {
+            return Err(StartError::Devices { devices: devices.len(), cores });
+        }
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(|error| StartError::System {
+            what: "random numbers",
+            source: io::Error::other(error.to_string()),
+        })?;
+        let secret = Secret(secret);
+        let boxes = mailboxes(cores)
+            .map_err(|source| StartError::System { what: "eventfd(2)", source })?;
+        let mut engines = Vec::new();
+        let mut told = Vec::new();
+        let follows = shared.ownership.is_some() && config.ownership == Ownership::Shared;
+        for ((core, device), mailbox) in (0u16..).zip(devices).zip(boxes) {
+            let board = Arc::new(Board::default());
+            told.push((core, Arc::clone(&board), Arc::clone(mailbox.alarm())));
+            let link = link(&config, device, follows)?;
+            engines.push(engine(&config, core, link, &secret, mailbox, board)?);
+        }
+        if config.stat.enabled {
+            shared.server = Some(Server::start(config.stat.socket.as_deref(), told)?);
+        }
+        let seats = engines.into_iter().map(|engine| Mutex::new(Some(engine))).collect();
+        Ok(Mtcp { seats, config, shared: Arc::new(shared) })
+    }
+
+    /// How many cores there are.
+    pub fn cores(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// The sockets of one core for the calling thread (`mtcp_create_context`). In the mode `paired`
+    /// the engine's thread starts now.
+    ///
+    /// # Errors
+    /// [`StartError::NoCore`], [`StartError::Taken`], [`StartError::System`].
+    pub fn context(&self, core: usize) -> Result<Context, StartError> {
+        let engine = self.engine(core)?;
+        let port: Box<dyn Port> = match self.config.engine.mode {
+            Mode::Complete => Box::new(engine),
+            Mode::Paired => {
+                let cpu = self.config.engine.cpus.get(core).copied();
+                let started = start_paired(engine, cpu);
+                Box::new(started.map_err(|source| StartError::System { what: "a thread", source })?)
+            }
+        };
+        let defaults = Defaults {
+            options: self.config.tcp.options,
+            max_descriptors: self.config.max_descriptors,
+            grace: self.config.grace,
+            ephemeral_ports: self.config.tcp.ephemeral_ports.clone(),
+        };
+        let keep: Arc<dyn std::any::Any> = Arc::clone(&self.shared) as _;
+        Ok(Context::new(core as u16, port, defaults, Some(keep)))
+    }
+
+    /// The engine of one core, for who drives its stack himself.
+    ///
+    /// # Errors
+    /// [`StartError::NoCore`], [`StartError::Taken`].
+    pub fn engine(&self, core: usize) -> Result<Engine, StartError> {
+        let cores = self.seats.len();
+        let seat = self.seats.get(core).ok_or(StartError::NoCore { core, cores })?;
+        let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
+        seat.take().ok_or(StartError::Taken(core))
+    }
+}
+
+fn link(config: &Config, device: Box<dyn Device>, follows: bool) -> Result<Link, StartError> {
+    let chosen: Vec<IpAddr> = config.addresses.iter().map(|(address, _)| *address).collect();
+    if follows {
+        let watch = Watch::open(&config.device.interface)?;
+        let kernel_chooses = chosen.is_empty();
+        let addresses = if kernel_chooses {
+            watch.addresses().iter().map(|(address, _)| *address).collect()
+        } else {
+            chosen
+        };
+        return Ok(Link::new(Interface::shared(device, watch), addresses, kernel_chooses));
+    }
+    let network =
+        OwnNetwork { addresses: config.addresses.clone(), routes: config.routes.clone() };
+    Ok(Link::new(Interface::own(device, &network), chosen, false))
+}
+
+fn engine(
+    config: &Config,
+    core: u16,
+    link: Link,
+    secret: &Secret,
+    mailbox: Mailboxes,
+    board: Arc<Board>,
+) -> Result<Engine, StartError> {
+    let mut tcp = config.tcp.clone();
+    tcp.steering = Steering { core, cores: config.engine.cores.max(1) };
+    tcp.mtu = tcp.mtu.min(link.mtu());
+    let now = clock();
+    let mut stack = Stack::new(tcp, secret.clone(), now).map_err(StartError::Tcp)?;
+    stack.set_addresses(now, link.addresses());
+    Ok(Engine::new(core, stack, link, mailbox, board, config.engine.batch))
+}
+
+type Devices = (Vec<Box<dyn Device>>, Option<xdp::Ownership>);
+
+fn open_devices(config: &Config) -> Result<Devices, StartError> {
+    let device = &config.device;
+    let queues = if device.queues == 0 { config.engine.cores } else { device.queues };
+    match device.kind {
+        DeviceKind::Memory => Err(StartError::Memory),
+        DeviceKind::Packet => {
+            let options = PacketOptions {
+                interface: device.interface.clone(),
+                queues,
+                addresses: config.addresses.iter().map(|(address, _)| *address).collect(),
+                ..PacketOptions::default()
+            };
+            Ok((boxed(PacketDevice::open(&options)?), None))
+        }
+        DeviceKind::Tap => {
+            let mut options =
+                TapOptions { queues, offload: device.offload, ..TapOptions::default() };
+            if !device.interface.is_empty() {
+                options.name.clone_from(&device.interface);
+            }
+            if config.tcp.mtu != u16::MAX {
+                options.mtu = config.tcp.mtu;
+            }
+            Ok((boxed(TapDevice::open(&options)?), None))
+        }
+        DeviceKind::Xdp => {
+            let options = XdpOptions {
+                attach: match device.mode {
+                    XdpMode::Auto => AttachMode::Auto,
+                    XdpMode::Native => AttachMode::Native,
+                    XdpMode::Generic => AttachMode::Generic,
+                },
+                copy: match device.zero_copy {
+                    None => CopyMode::Auto,
+                    Some(true) => CopyMode::ZeroCopy,
+                    Some(false) => CopyMode::Copy,
+                },
+                transmit_checksum: device.offload,
+                ..XdpOptions::default()
+            };
+            let port = XdpPort::open(&device.interface, usize::from(queues), &options)?;
+            Ok((boxed(port.devices), Some(port.ownership)))
+        }
+    }
+}
+
+fn boxed<D: Device + 'static>(devices: Vec<D>) -> Vec<Box<dyn Device>> {
+    devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>).collect()
+}
+
+/// Takes from the kernel what is the stack's, before anybody listens or connects.
+fn claim(config: &Config, ownership: &xdp::Ownership) -> Result<(), StartError> {
+    let mut addresses: Vec<IpAddr> = config.addresses.iter().map(|(ip, _)| *ip).collect();
+    if addresses.is_empty() {
+        let watch = Watch::open(&config.device.interface)?;
+        addresses = watch.addresses().iter().map(|(ip, _)| *ip).collect();
+    }
+    for address in addresses {
+        if config.ownership == Ownership::Own {
+            ownership.claim(&Claim::Address(address))?;
+        } else if config.ports.is_empty() {
+            ownership.claim(&Claim::Tcp(address))?;
+        } else {
+            let ephemeral = std::iter::once(&config.tcp.ephemeral_ports);
+            for ports in config.ports.iter().chain(ephemeral) {
+                ownership.claim(&Claim::Ports(address, ports.clone()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Keeps the calling thread on one CPU (`mtcp_core_affinitize`).
+///
+/// # Errors
+/// `EINVAL`: there is no such CPU for this process. See sched_setaffinity(2).
+pub fn pin(cpu: usize) -> io::Result<()> {
+    // SAFETY: an empty set is all zeros.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu >= 8 * size_of::<libc::cpu_set_t>() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: the set is valid, and the CPU lies in it.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set and its size are valid; 0 is the calling thread.
+    let outcome = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

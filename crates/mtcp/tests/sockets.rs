@@ -1,0 +1,286 @@
+//! The sockets over two stacks joined by memory, driven in both ways.
+
+#[path = "common/pair.rs"]
+mod pair;
+
+use mtcp::config::Mode;
+use mtcp::{Events, Flags, OptionName, SocketOption};
+use pair::{Pair, address};
+use std::net::Shutdown;
+use std::time::Duration;
+
+const MODES: [Mode; 2] = [Mode::Complete, Mode::Paired];
+
+fn errno<T: std::fmt::Debug>(outcome: std::io::Result<T>) -> i32 {
+    outcome.expect_err("an error").raw_os_error().expect("an errno")
+}
+
+#[test]
+fn data_goes_both_ways_and_the_end_is_seen() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let listener = pair.listen(80);
+        let (near, far) = pair.connect(listener, 80);
+        assert_eq!(errno(pair.server.read(near, &mut [0; 8])), libc::EAGAIN);
+        assert_eq!(pair.client.write(far, b"request").expect("to send"), 7);
+        let mut room = [0; 64];
+        let bytes = pair.retry(|pair| pair.server.read(near, &mut room)).expect("a request");
+        assert_eq!(&room[..bytes], b"request");
+        pair.server.write(near, b"answer").expect("to send");
+        pair.client.shutdown(far, Shutdown::Write).expect("half-close");
+        assert_eq!(pair.retry(|pair| pair.server.read(near, &mut room)).expect("the end"), 0);
+        // The other direction is open still.
+        pair.server.write(near, b", later").expect("to send");
+        pair.server.close(near).expect("open");
+        let mut all = Vec::new();
+        loop {
+            match pair.retry(|pair| pair.client.read(far, &mut room)).expect("an answer") {
+                0 => break,
+                bytes => all.extend_from_slice(&room[..bytes]),
+            }
+        }
+        assert_eq!(all, b"answer, later");
+        assert_eq!(errno(pair.client.write(far, b"x")), libc::EPIPE);
+        pair.client.close(far).expect("open");
+        assert_eq!(errno(pair.client.close(far)), libc::EBADF);
+    }
+}
+
+#[test]
+fn peek_and_the_count_leave_data_where_it_is() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let listener = pair.listen(80);
+        let (near, far) = pair.connect(listener, 80);
+        pair.client.write(far, b"abcdef").expect("to send");
+        pair.until(|pair| (pair.server.readable_bytes(near).expect("open") == 6).then_some(()));
+        let mut room = [0; 4];
+        assert_eq!(pair.server.recv(near, &mut room, Flags::PEEK).expect("data"), 4);
+        assert_eq!(&room, b"abcd");
+        let mut count = 0;
+        pair.server.ioctl(near, libc::FIONREAD, &mut count).expect("open");
+        assert_eq!(count, 6);
+        assert_eq!(pair.server.read(near, &mut room).expect("data"), 4);
+        assert_eq!(pair.server.readable_bytes(near).expect("open"), 2);
+        assert_eq!(errno(pair.server.recv(near, &mut room, Flags(libc::MSG_OOB))), libc::EOPNOTSUPP);
+    }
+}
+
+#[test]
+fn who_never_reads_stops_the_sender_and_loses_nothing() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let listener = pair.listen(80);
+        let (near, far) = pair.connect(listener, 80);
+        let piece: Vec<u8> = (0..10_007u32).map(|index| index as u8).collect();
+        let (mut sent, mut quiet) = (0usize, 0);
+        while quiet < 2000 {
+            match pair.client.write(far, &piece[sent % piece.len()..]) {
+                Ok(bytes) => {
+                    sent += bytes;
+                    quiet = 0;
+                }
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
+                    quiet += 1;
+                }
+            }
+            assert!(sent < 16 << 20, "nothing holds the sender back");
+            pair.until(|_| Some(()));
+        }
+        assert!(sent > 1 << 20, "{sent}");
+        let mut received = 0usize;
+        let mut room = [0; 5000];
+        while received < sent {
+            let bytes = pair.retry(|pair| pair.server.read(near, &mut room)).expect("data");
+            for byte in &room[..bytes] {
+                assert_eq!(*byte, piece[received % piece.len()], "at {received}");
+                received += 1;
+            }
+        }
+        pair.until(|pair| (pair.client.unsent_bytes(far).expect("open") == 0).then_some(()));
+    }
+}
+
+#[test]
+fn a_refused_connection_says_so_once() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let socket = pair.client.socket(mtcp::Family::V4).expect("a socket");
+        pair.client.set_nonblocking(socket, true).expect("a socket");
+        assert_eq!(errno(pair.client.connect(socket, address(9))), libc::EINPROGRESS);
+        let refused = pair.until(|pair| {
+            match pair.client.option(socket, OptionName::Error).expect("a socket") {
+                SocketOption::Error(0) => None,
+                SocketOption::Error(errno) => Some(errno),
+                other => panic!("{other:?}"),
+            }
+        });
+        assert_eq!(refused, libc::ECONNREFUSED);
+        assert_eq!(
+            pair.client.option(socket, OptionName::Error).expect("a socket"),
+            SocketOption::Error(0)
+        );
+        // The socket can be used again.
+        let listener = pair.listen(9);
+        assert_eq!(errno(pair.client.connect(socket, address(9))), libc::EINPROGRESS);
+        pair.retry(|pair| pair.server.accept(listener)).expect("a connection");
+        pair.until(|pair| pair.client.getpeername(socket).ok());
+        assert_eq!(errno(pair.client.connect(socket, address(9))), libc::EISCONN);
+    }
+}
+
+#[test]
+fn an_abort_resets() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let listener = pair.listen(80);
+        let (near, far) = pair.connect(listener, 80);
+        pair.server.abort(near).expect("open");
+        let outcome = pair.retry(|pair| pair.client.read(far, &mut [0; 8]));
+        assert_eq!(errno(outcome), libc::ECONNRESET);
+        assert_eq!(pair.client.read(far, &mut [0; 8]).expect("the end"), 0);
+        assert_eq!(errno(pair.client.write(far, b"x")), libc::EPIPE);
+    }
+}
+
+#[test]
+fn blocking_calls_respect_their_times() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let listener = pair.listen(80);
+        let (near, _far) = pair.connect(listener, 80);
+        pair.server.set_nonblocking(near, false).expect("open");
+        let time = Some(Duration::from_millis(20));
+        pair.server.set_option(near, SocketOption::ReceiveTimeout(time)).expect("open");
+        let begun = std::time::Instant::now();
+        assert_eq!(errno(pair.server.read(near, &mut [0; 8])), libc::EAGAIN);
+        assert!(begun.elapsed() >= Duration::from_millis(20));
+        let epoll = pair.server.epoll_create().expect("an epoll");
+        let mut events = [Default::default()];
+        let waited = pair.server.epoll_wait(epoll, &mut events, time).expect("an epoll");
+        assert_eq!(waited, 0);
+        assert!(begun.elapsed() >= Duration::from_millis(40));
+    }
+}
+
+#[test]
+fn a_pipe_wakes_a_sleeping_context_from_another_thread() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let context = &mut pair.server;
+        let (reader, writer) = context.pipe().expect("a pipe");
+        let epoll = context.epoll_create().expect("an epoll");
+        let event = mtcp::EpollEvent::of(reader, Events::IN);
+        context.epoll_ctl(epoll, reader, mtcp::EpollControl::Add(event)).expect("new");
+        let elsewhere = context.pipe_writer(writer).expect("a pipe");
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            elsewhere.write(b"wake").expect("room");
+        });
+        let mut events = [Default::default(); 4];
+        let guard = Some(Duration::from_secs(20));
+        assert_eq!(context.epoll_wait(epoll, &mut events, guard).expect("an epoll"), 1);
+        assert_eq!(events[0].descriptor(), reader);
+        let mut room = [0; 8];
+        assert_eq!(context.read(reader, &mut room).expect("data"), 4);
+        assert_eq!(errno(context.read(reader, &mut room)), libc::EAGAIN);
+        thread.join().expect("the other thread");
+        context.close(writer).expect("open");
+        assert_eq!(context.epoll_wait(epoll, &mut events, guard).expect("an epoll"), 1);
+        assert!(events[0].events.contains(Events::HANG_UP));
+        assert_eq!(context.read(reader, &mut room).expect("the end"), 0);
+    }
+}
+
+#[test]
+fn many_connections_echo_and_end() {
+    const CONNECTIONS: usize = 300;
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let listener = pair.listen(80);
+        let sockets: Vec<_> = (0..CONNECTIONS).map(|_| pair.connect(listener, 80)).collect();
+        for (index, (_, far)) in sockets.iter().enumerate() {
+            let data = (index as u32).to_ne_bytes();
+            assert_eq!(pair.client.write(*far, &data).expect("to send"), 4);
+        }
+        for (index, (near, far)) in sockets.iter().enumerate() {
+            let mut room = [0; 8];
+            let bytes = pair.retry(|pair| pair.server.read(*near, &mut room)).expect("data");
+            assert_eq!(room[..bytes], (index as u32).to_ne_bytes());
+            pair.server.close(*near).expect("open");
+            let end = pair.retry(|pair| pair.client.read(*far, &mut room)).expect("the end");
+            assert_eq!(end, 0);
+            pair.client.close(*far).expect("open");
+        }
+        let lowest = pair.client.socket(mtcp::Family::V4).expect("a socket");
+        assert_eq!(lowest.0, 0, "all numbers are free again");
+        assert_eq!(pair.server.counters().connections_accepted, CONNECTIONS as u64);
+    }
+}
+
+#[test]
+fn options_are_told_as_they_were_set() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let listener = pair.listen(80);
+        let (near, _far) = pair.connect(listener, 80);
+        for (option, name) in [
+            (SocketOption::NoDelay(true), OptionName::NoDelay),
+            (SocketOption::KeepAlive(true), OptionName::KeepAlive),
+            (SocketOption::KeepIdle(Duration::from_secs(9)), OptionName::KeepIdle),
+            (SocketOption::SendBuffer(100_000), OptionName::SendBuffer),
+            (SocketOption::Linger(Some(Duration::from_secs(3))), OptionName::Linger),
+            (SocketOption::ReceiveLowWater(100), OptionName::ReceiveLowWater),
+        ] {
+            pair.server.set_option(near, option.clone()).expect("in range");
+            assert_eq!(pair.server.option(near, name).expect("open"), option);
+        }
+        let one = 1i32.to_ne_bytes();
+        let tcp = libc::IPPROTO_TCP;
+        pair.server.setsockopt(near, tcp, libc::TCP_QUICKACK, &one).expect("known");
+        pair.server.setsockopt(near, tcp, libc::TCP_CONGESTION, b"reno").expect("known");
+        let mut value = [0; 16];
+        let length =
+            pair.server.getsockopt(near, tcp, libc::TCP_CONGESTION, &mut value).expect("known");
+        assert_eq!((length, &value[..5]), (16, &b"reno\0"[..]));
+        let level = libc::SOL_SOCKET;
+        pair.server.getsockopt(near, level, libc::SO_ACCEPTCONN, &mut value).expect("known");
+        assert_eq!(value[0], 0);
+        pair.server.getsockopt(listener, level, libc::SO_ACCEPTCONN, &mut value).expect("known");
+        assert_eq!(value[0], 1);
+        let unknown = pair.server.setsockopt(near, tcp, libc::TCP_MD5SIG, &one);
+        assert_eq!(errno(unknown), libc::ENOPROTOOPT);
+        let short = pair.server.setsockopt(near, tcp, libc::TCP_NODELAY, &one[..2]);
+        assert_eq!(errno(short), libc::EINVAL);
+        assert_eq!(pair.server.getsockname(near).expect("open"), address(80));
+    }
+}
+
+#[test]
+fn errors_are_those_of_the_man_pages() {
+    let mut pair = Pair::new(Mode::Complete);
+    let listener = pair.listen(80);
+    let context = &mut pair.server;
+    let socket = context.socket(mtcp::Family::V4).expect("a socket");
+    assert_eq!(errno(context.bind(socket, address(80))), libc::EADDRINUSE);
+    let foreign = "192.0.2.1:80".parse().expect("an address");
+    assert_eq!(errno(context.bind(socket, foreign)), libc::EADDRNOTAVAIL);
+    let six = "[::1]:80".parse().expect("an address");
+    assert_eq!(errno(context.bind(socket, six)), libc::EAFNOSUPPORT);
+    assert_eq!(errno(context.read(socket, &mut [0])), libc::ENOTCONN);
+    assert_eq!(errno(context.accept(socket)), libc::EINVAL);
+    assert_eq!(errno(context.shutdown(socket, Shutdown::Both)), libc::ENOTCONN);
+    assert_eq!(errno(context.getpeername(listener)), libc::ENOTCONN);
+    assert_eq!(errno(context.accept(listener)), libc::EAGAIN);
+    assert_eq!(errno(context.read(mtcp::Descriptor(99), &mut [0])), libc::EBADF);
+    let epoll = context.epoll_create().expect("an epoll");
+    assert_eq!(errno(context.read(epoll, &mut [0])), libc::EINVAL);
+    assert_eq!(errno(context.listen(epoll, 1)), libc::ENOTSOCK);
+    let delete = mtcp::EpollControl::Delete;
+    assert_eq!(errno(context.epoll_ctl(epoll, socket, delete)), libc::ENOENT);
+    assert_eq!(errno(context.epoll_ctl(epoll, epoll, delete)), libc::EINVAL);
+    context.bind(socket, address(0)).expect("a free port");
+    assert_ne!(context.getsockname(socket).expect("bound").port(), 0);
+    assert_eq!(errno(context.bind(socket, address(0))), libc::EINVAL);
+}
