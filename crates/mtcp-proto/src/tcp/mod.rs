@@ -25,8 +25,6 @@ mod timestamps;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::receiver::scale_for;
-
 /// How the sender reacts to loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Congestion {

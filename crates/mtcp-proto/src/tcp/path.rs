@@ -10,16 +10,16 @@ use crate::stack::Options;
 const MTU_MIN: u16 = 552;
 const MTU_MIN_IPV6: u16 = 1280;
 
-/// What full-sized segments that time out again and again fall back to, largest first.
+/// What segments that time out again and again fall back to, largest first.
 const FALLBACK_SEGMENTS: [u16; 2] = [1220, 536];
 
-/// Time-outs of full-sized segments in a row before the path is taken for a black hole.
+/// Time-outs of large segments in a row before the path is taken for a black hole.
 const SUSPICIOUS_TIMEOUTS: u8 = 3;
 
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) mtu: u16,
-    /// Time-outs of full-sized segments since one was acknowledged.
+    /// Time-outs of large segments since a full one was acknowledged.
     timeouts: u8,
 }
 
@@ -75,18 +75,15 @@ impl Connection {
         }
     }
 
-    /// The retransmission timer has expired with full-sized segments outstanding.
+    /// The retransmission timer has expired. Not only full segments may be too long for the path:
+    /// what counts is whether the one that waits could be sent in smaller ones.
     pub(super) fn suspect_black_hole(&mut self) {
-        if self.send.outstanding() < u32::from(self.send.full) {
-            return;
-        }
-        self.path.timeouts = self.path.timeouts.saturating_add(1);
-        if self.path.timeouts < SUSPICIOUS_TIMEOUTS {
-            return;
-        }
         let ipv6 = self.tuple.local.is_ipv6();
-        let smaller = FALLBACK_SEGMENTS.into_iter().find(|&size| size < self.send.segment);
-        if let Some(size) = smaller.filter(|&size| !ipv6 || size >= 1220) {
+        let waiting = self.send.outstanding().min(u32::from(self.send.segment)) as u16;
+        let smaller = FALLBACK_SEGMENTS.into_iter().find(|&size| size < waiting);
+        let Some(size) = smaller.filter(|&size| !ipv6 || size >= 1220) else { return };
+        self.path.timeouts = self.path.timeouts.saturating_add(1);
+        if self.path.timeouts >= SUSPICIOUS_TIMEOUTS {
             self.path.mtu = size + header_bytes(ipv6);
             self.path.timeouts = 0;
             self.fit_segments();

@@ -312,11 +312,19 @@ fn draw_connection(
     };
     // Behind a cookie, or before a full queue, a server that is to speak first never may.
     let rounds = draw_rounds(random, true);
-    let totals = [0, 1].map(|side: usize| rounds[side].iter().map(|round| round.bytes).sum());
+    let totals: [u64; 2] =
+        [0, 1].map(|side: usize| rounds[side].iter().map(|round| round.bytes).sum());
     let finishes = draw_finishes(random, totals, client_port == 0);
+    // What a closed socket still holds is not kept for ever before a closed window.
+    let stall_max_ns = [0, 1].map(|side: usize| {
+        let reads_first = !finishes[side].0 && finishes[side].1 != Finish::WhenSent;
+        let is_awaited = finishes[1 - side].1 == Finish::AfterEnd;
+        if reads_first && is_awaited { 3_000 * SECOND } else { 500 * SECOND }
+    });
     let mut side = 0;
     let plans = rounds.map(|rounds| {
         let (half_close, finish) = finishes[side];
+        let stall_max_ns = stall_max_ns[side];
         side += 1;
         Plan {
             options: draw_options(random),

@@ -5,7 +5,7 @@ use super::scenario::{Opening, SECOND};
 use super::world::World;
 use mtcp_proto::Error;
 
-/// So many losses may end a connection.
+/// So many losses in a row may end a connection: a SYN and its answer are repeated six times.
 const EXCUSING_LOSSES: u32 = 5;
 
 /// Nobody sends without end: what is sent is bounded by what applications do, by the bytes, by
@@ -77,20 +77,18 @@ fn judge_connection(world: &World<'_>, connection: usize) -> Result<(), String> 
     Ok(())
 }
 
-/// Whether the network, or the crowd before the listener, is to blame: one end has waited in vain.
+/// Whether the network, or the crowd before the listener, is to blame. An end that has waited in
+/// vain says so, unless its application has closed before; then the other end is reset, or never
+/// hears of it.
 fn is_excused(world: &World<'_>, connection: usize) -> bool {
-    let losses: u32 = world
-        .watch
-        .flows()
-        .iter()
-        .filter(|flow| flow.connection == connection)
-        .map(|flow| flow.losses)
-        .sum();
+    let flow = world.watch.flows().iter().rfind(|flow| flow.connection == connection);
+    let losses = flow.map_or(0, |flow| flow.fruitless_max);
+    let is_half_open = flow.is_some_and(|flow| flow.ends.iter().any(|end| end.heard < 1));
     let in_vain = (0..2).any(|side| {
         matches!(
             world.outcome(connection, side),
             Some(Outcome::Failed(Error::TimedOut | Error::Unreachable))
         )
     });
-    in_vain && (losses >= EXCUSING_LOSSES || world.scenario.is_crowded())
+    losses >= EXCUSING_LOSSES || (in_vain && (world.scenario.is_crowded() || is_half_open))
 }

@@ -49,8 +49,11 @@ pub(crate) struct Flow {
     pub(crate) connection: usize,
     pub(crate) addresses: [SocketAddr; 2],
     pub(crate) ends: [End; 2],
-    /// Packets that were lost or flipped.
-    pub(crate) losses: u32,
+    /// How often in a row the loss of a packet has kept both ends from learning anything new;
+    /// losses at one time count as one. The most that there was, and now.
+    pub(crate) fruitless_max: u32,
+    fruitless: u32,
+    lost_ns: u64,
     /// A SYN was answered again after the first answer was taken: a half-open connection.
     confused: bool,
 }
@@ -95,7 +98,15 @@ impl Watch {
         let ends = contents.map(|content| End { content: Some(content), ..End::default() });
         self.places.insert((addresses[0], addresses[1]), self.flows.len());
         self.places.insert((addresses[1], addresses[0]), self.flows.len());
-        self.flows.push(Flow { connection, addresses, ends, losses: 0, confused: false });
+        self.flows.push(Flow {
+            connection,
+            addresses,
+            ends,
+            fruitless_max: 0,
+            fruitless: 0,
+            lost_ns: 0,
+            confused: false,
+        });
     }
 
     pub(crate) fn flow(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Flow> {
@@ -107,9 +118,13 @@ impl Watch {
     }
 
     /// A packet of the flow was lost or flipped.
-    pub(crate) fn lost(&mut self, note: Option<Note>) {
-        if let Some(note) = note {
-            self.flows[note.flow].losses += 1;
+    pub(crate) fn lost(&mut self, note: Option<Note>, now_ns: u64) {
+        const APART_NS: u64 = 10_000_000;
+        let Some(flow) = note.and_then(|note| self.flows.get_mut(note.flow)) else { return };
+        if now_ns >= flow.lost_ns + APART_NS {
+            flow.lost_ns = now_ns;
+            flow.fruitless += 1;
+            flow.fruitless_max = flow.fruitless_max.max(flow.fruitless);
         }
     }
 
@@ -118,9 +133,13 @@ impl Watch {
         let flow = &mut self.flows[note.flow];
         if flow.connection == note.connection {
             let end = &mut flow.ends[note.receiver];
+            let before = (end.heard, end.heard_edge, end.heard_fin);
             end.heard = end.heard.max(note.acknowledgement.unwrap_or(0));
             end.heard_edge = end.heard_edge.max(note.edge.unwrap_or(0));
             end.heard_fin |= note.fin;
+            if before != (end.heard, end.heard_edge, end.heard_fin) {
+                flow.fruitless = 0;
+            }
         }
     }
 
@@ -150,7 +169,10 @@ impl Watch {
         if segment.has(SYN) {
             flow.synchronise(sender, &segment)?;
         }
-        if flow.ends[sender].initials.is_empty() || flow.confused {
+        let end = &flow.ends[sender];
+        // Behind its end, a cookie that comes a second time begins it again.
+        let gone = end.heard_fin && end.end_acknowledged();
+        if end.initials.is_empty() || gone || flow.confused {
             return Ok(Some(note));
         }
         let checked = flow
@@ -177,6 +199,11 @@ impl Flow {
                 || (ours.timestamps.is_some() && theirs.timestamps.is_none())
                 || (ours.sack_permitted && !theirs.sack_permitted);
             keep!(!more, "a SYN-ACK with an option that was not offered");
+        }
+        if segment.has(ACK) && end.acknowledged > Some(1) {
+            // A SYN that came late has been answered, after the connection had gone.
+            self.confused = true;
+            return Ok(());
         }
         if end.initials.contains(&segment.sequence) {
             return Ok(());

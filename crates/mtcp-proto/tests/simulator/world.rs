@@ -11,7 +11,7 @@ use super::random::Random;
 use super::scenario::{Opening, SECOND, Scenario};
 use super::verdict;
 use super::watch::{Note, Watch};
-use mtcp_proto::{Checksum, Counters, Error, Instant, Readiness, SocketId};
+use mtcp_proto::{Checksum, Counters, Error, Instant, Readiness, SocketId, SynCookies};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::net::SocketAddr;
@@ -350,6 +350,11 @@ impl<'a> World<'a> {
         };
         let connection = flow.connection;
         if self.runs[connection].applications[1].is_some() {
+            if self.hosts[host].plan.config.syn_cookies != SynCookies::Never {
+                // An acknowledgement that comes twice brings its cookie twice (RFC 4987).
+                self.hosts[host].stack.abort(now, socket);
+                return Ok(());
+            }
             return Err(format!("connection {connection} was accepted twice: {info:?}"));
         }
         let options = &self.scenario.connections[connection].plans[1].options;
@@ -456,15 +461,15 @@ impl<'a> World<'a> {
             let since_ns = self.now_ns - self.base_ns;
             match self.links[host].carry(since_ns, bytes.clone(), &mut arrivals) {
                 Fate::Carried => {}
-                Fate::Lost => self.watch.lost(note),
+                Fate::Lost => self.watch.lost(note, self.now_ns),
                 Fate::TooLong(mtu) => {
-                    self.watch.lost(note);
+                    self.watch.lost(note, self.now_ns);
                     self.refuse(host, &bytes, mtu);
                 }
             }
             for Arrival { at_ns, bytes, corrupt } in arrivals.drain(..) {
                 if corrupt {
-                    self.watch.lost(note);
+                    self.watch.lost(note, self.now_ns);
                 }
                 let event = Event::Deliver { host: 1 - host, bytes, note, corrupt };
                 self.at(self.base_ns + at_ns, event);

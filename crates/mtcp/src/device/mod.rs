@@ -1,5 +1,7 @@
 //! Where packets come from and go to, behind one trait.
 
+pub mod capture;
+pub mod impaired;
 pub mod memory;
 pub mod packet;
 pub mod tap;

@@ -18,6 +18,9 @@ const ADDRESSES_MAX: usize = 1024;
 /// Datagrams in one call, so that announcements do not starve packets.
 const DATAGRAMS_MAX: usize = 64;
 
+/// Announcements that are thrown away at once; there are never so many in a socket.
+const DISCARD_MAX: usize = 65_536;
+
 /// Why the kernel's view cannot be followed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -57,6 +60,8 @@ struct View {
     link: Option<LinkState>,
     addresses: Vec<(IpAddr, u8)>,
     routes: Routes,
+    /// Something has happened whose consequences the kernel does not announce.
+    incomplete: bool,
     /// Changes that nobody has fetched yet.
     neighbours: Vec<NeighbourChange>,
 }
@@ -128,12 +133,15 @@ impl Watch {
             });
             match more {
                 Ok(true) => {}
-                Ok(false) => return Ok(changed),
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    // Announcements that are still queued are older than the answers, but none of
-                    // those in between is missing behind them.
+                Ok(false) if self.view.incomplete => {
                     self.ask_for_all()?;
-                    changed = true;
+                    return Ok(true);
+                }
+                Ok(false) => return Ok(changed),
+                // What is still queued is older than what was lost, and void.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    self.view.incomplete = true;
+                    self.discard()?;
                 }
                 Err(error) => return Err(error),
             }
@@ -154,13 +162,21 @@ impl Watch {
         self.requests.use_neighbour(self.index, address)
     }
 
+    fn discard(&mut self) -> io::Result<()> {
+        for _ in 0..DISCARD_MAX {
+            match self.announced.announcements(&mut |_, _| ()) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     fn ask_for_all(&mut self) -> io::Result<()> {
         let (index, view) = (self.index, &mut self.view);
-        view.link = None;
-        view.addresses.clear();
-        view.routes.clear();
-        view.neighbours.clear();
-        view.neighbours.push(NeighbourChange::Forget);
+        *view = View { neighbours: vec![NeighbourChange::Forget], ..View::default() };
         let mut take = |about: i32, fact: Fact| {
             view.hear(about == index, fact);
         };
@@ -185,7 +201,11 @@ impl View {
 
     fn apply(&mut self, fact: Fact) {
         match fact {
-            Fact::Link(link) => self.link = Some(link),
+            Fact::Link(link) => {
+                // The kernel drops routes without a word when a link goes down or an address goes.
+                self.incomplete |= self.link.is_some_and(|before| before != link);
+                self.link = Some(link);
+            }
             Fact::LinkGone => {
                 *self = View { neighbours: vec![NeighbourChange::Forget], ..View::default() };
             }
@@ -195,7 +215,10 @@ impl View {
                     self.addresses.push((address, length));
                 }
             }
-            Fact::AddressGone(address, _) => self.addresses.retain(|(known, _)| *known != address),
+            Fact::AddressGone(address, _) => {
+                self.incomplete = true;
+                self.addresses.retain(|(known, _)| *known != address);
+            }
             Fact::Route(route) | Fact::RouteReplaced(route) => {
                 self.routes.add(route);
             }

@@ -41,4 +41,15 @@ macro_rules! conformance {
     };
 }
 
-conformance!(memory_ip, memory_ethernet, packet, packet_fast, tap, packet_on_tap);
+conformance!(
+    memory_ip,
+    memory_ethernet,
+    packet,
+    packet_fast,
+    tap,
+    packet_on_tap,
+    xdp_native,
+    xdp_generic,
+    captured,
+    impaired,
+);

@@ -1,10 +1,16 @@
 //! Two devices that reach each other, of each kind.
 
 use crate::common::namespace::Namespace;
+use mtcp::device::capture::{CaptureDevice, CaptureLimits};
+use mtcp::device::impaired::{ImpairedDevice, Impairment, monotonic};
 use mtcp::device::memory::{MemoryDevice, MemoryOptions};
 use mtcp::device::packet::{PacketDevice, PacketOptions};
 use mtcp::device::tap::{TapDevice, TapOptions, bring_up};
+use mtcp::device::xdp::{AttachMode, XdpOptions, XdpPort};
 use mtcp::device::{Device, Link};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Duration;
 
 /// Two devices that reach each other.
 pub struct Pair {
@@ -28,6 +34,32 @@ pub fn memory_ip() -> Pair {
 
 pub fn memory_ethernet() -> Pair {
     memory(Link::Ethernet)
+}
+
+/// A capture changes nothing.
+pub fn captured() -> Pair {
+    let options = MemoryOptions { ring_bytes: 16 * 1024, ..MemoryOptions::default() };
+    let (left, right) = MemoryDevice::pair(options).unwrap();
+    let (left, control) = CaptureDevice::new(left);
+    // Written into a file without a name.
+    let file = tempfile::tempfile().unwrap();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    control.start(Path::new(&path), CaptureLimits::default()).unwrap();
+    let vanish = Box::new(move || drop(file));
+    Pair { left: Box::new(left), right: Box::new(right), lossy: false, vanish }
+}
+
+/// Nor does a network through which frames only come later. On their way out they would need a sender
+/// who calls again.
+pub fn impaired() -> Pair {
+    let (left, right) = MemoryDevice::pair(MemoryOptions::default()).unwrap();
+    let law = Impairment {
+        delay: Duration::from_micros(50),
+        jitter: Duration::from_micros(50),
+        ..Impairment::default()
+    };
+    let left = ImpairedDevice::new(left, law, Impairment::default(), 1, monotonic()).unwrap();
+    Pair { left: Box::new(left), right: Box::new(right), lossy: true, vanish: Box::new(|| ()) }
 }
 
 pub fn open_packet(namespace: &Namespace, options: &PacketOptions) -> PacketDevice {
@@ -94,4 +126,30 @@ pub fn packet_on_tap() -> Pair {
     // The interface goes with the TAP device.
     let vanish = Box::new(move || drop(namespace));
     Pair { left: Box::new(packet), right: Box::new(tap), lossy: true, vanish }
+}
+
+fn xdp_pair(attach: AttachMode) -> Pair {
+    let namespace = quiet_namespace();
+    namespace.join("left0", &namespace, "right0");
+    let options = XdpOptions { attach, every_frame: true, ..XdpOptions::default() };
+    let open = |interface| {
+        let mut port = namespace.run(|| XdpPort::open(interface, 1, &options)).unwrap();
+        assert_eq!(port.devices.len(), 1);
+        (Box::new(port.devices.remove(0)), port.ownership)
+    };
+    let ((left, left_ownership), (right, right_ownership)) = (open("left0"), open("right0"));
+    let vanish = Box::new(move || {
+        // Without the programs nothing would arrive: they stay as long as this.
+        drop((left_ownership, right_ownership));
+        namespace.ip("link delete left0");
+    });
+    Pair { left, right, lossy: true, vanish }
+}
+
+pub fn xdp_native() -> Pair {
+    xdp_pair(AttachMode::Native)
+}
+
+pub fn xdp_generic() -> Pair {
+    xdp_pair(AttachMode::Generic)
 }

@@ -1,10 +1,8 @@
-//! Two network namespaces without names and a virtual cable between them; all of it is gone when
-//! the last descriptor is.
+//! Two network namespaces and a virtual cable between them, with kernels that talk to each other.
 
-use std::fs::File;
+use crate::common::namespace::Namespace;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -31,53 +29,6 @@ pub(crate) const OWNED: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3)),
 ];
 
-/// A network namespace, as long as this or one of its sockets lives.
-pub(crate) struct Namespace(OwnedFd);
-
-impl Namespace {
-    fn new() -> Namespace {
-        let make = || {
-            // SAFETY: a plain number; only this thread moves.
-            let moved = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-            assert_eq!(moved, 0, "network namespaces need CAP_SYS_ADMIN: run as root");
-            Namespace(File::open("/proc/thread-self/ns/net").expect("/proc is mounted").into())
-        };
-        thread::scope(|scope| scope.spawn(make).join()).expect("a namespace")
-    }
-
-    /// Does something on a thread in this namespace.
-    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let inside = || {
-            // SAFETY: an open descriptor and a plain number; only this thread moves.
-            let moved = unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) };
-            assert_eq!(moved, 0, "entering a network namespace needs CAP_SYS_ADMIN");
-            work()
-        };
-        thread::scope(|scope| scope.spawn(inside).join()).unwrap_or_else(|panic| {
-            std::panic::resume_unwind(panic);
-        })
-    }
-
-    /// Runs ip(8); gives what it prints.
-    pub(crate) fn ip(&self, arguments: &str) -> String {
-        let output = self.run(|| {
-            let words = arguments.split_whitespace();
-            Command::new("ip").args(words).output().expect("iproute2 is installed")
-        });
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "ip {arguments}: {said}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn configure(&self, interface: &str, mac: [u8; 6], addresses: [IpAddr; 2], mtu: u32) {
-        let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-        self.ip("link set lo up");
-        self.ip(&format!("link set {interface} address {mac} mtu {mtu} up"));
-        self.ip(&format!("addr add {}/24 dev {interface}", addresses[0]));
-        self.ip(&format!("addr add {}/64 dev {interface} nodad", addresses[1]));
-    }
-}
-
 /// Both ends.
 pub(crate) struct Cable {
     pub(crate) ours: Namespace,
@@ -88,24 +39,36 @@ impl Cable {
     /// A cable whose ends have so many queues.
     pub(crate) fn new(queues: usize) -> Cable {
         let (ours, theirs) = (Namespace::new(), Namespace::new());
-        let count = format!("numrxqueues {queues} numtxqueues {queues}");
-        theirs.run(|| {
-            // SAFETY: it has no arguments and cannot fail.
-            let thread = unsafe { libc::gettid() };
-            ours.ip(&format!(
-                "link add {INTERFACE} {count} type veth peer name theirs {count} netns {thread}"
-            ));
-        });
-        ours.configure(INTERFACE, OUR_MAC, OURS, 1500);
-        theirs.configure("theirs", THEIR_MAC, THEIRS, 1500);
+        if queues == 1 {
+            ours.join(INTERFACE, &theirs, "theirs");
+        } else {
+            let count = format!("numrxqueues {queues} numtxqueues {queues}");
+            theirs.run(|| {
+                // SAFETY: it has no arguments and cannot fail.
+                let thread = unsafe { libc::gettid() };
+                let peer = format!("peer name theirs {count} netns {thread}");
+                ours.ip(&format!("link add {INTERFACE} {count} type veth {peer}"));
+            });
+        }
+        // Whatever the machine prefers: nothing that paces.
+        theirs.set("ipv4/tcp_congestion_control", "reno");
+        configure(&ours, INTERFACE, OUR_MAC, OURS);
+        configure(&theirs, "theirs", THEIR_MAC, THEIRS);
         let cable = Cable { ours, theirs };
         cable.introduce();
         cable
     }
 
-    /// Tells each side where the other's addresses are, also those that its kernel does not know.
+    /// What ip(8) says of our interface.
+    pub(crate) fn show(&self) -> String {
+        let show = || Command::new("ip").args(["link", "show", INTERFACE]).output();
+        let output = self.ours.run(show).expect("iproute2 is installed");
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).expect("it is text")
+    }
+
+    /// Tells each side where the addresses of the other's kernel are.
     fn introduce(&self) {
-        let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         for address in OURS {
             let line = format!("neigh replace {address} lladdr {} dev theirs", mac(OUR_MAC));
             self.theirs.ip(&line);
@@ -145,6 +108,16 @@ impl Cable {
         client.read_exact(&mut heard).expect("it arrives");
         assert_eq!(&heard, b"answer");
     }
+}
+
+fn configure(side: &Namespace, interface: &str, address: [u8; 6], addresses: [IpAddr; 2]) {
+    side.ip(&format!("link set {interface} address {} up", mac(address)));
+    side.ip(&format!("addr add {}/24 dev {interface}", addresses[0]));
+    side.ip(&format!("addr add {}/64 dev {interface} nodad", addresses[1]));
+}
+
+fn mac(address: [u8; 6]) -> String {
+    address.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// A connection of the calling thread's kernel.

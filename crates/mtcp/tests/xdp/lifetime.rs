@@ -102,10 +102,10 @@ fn a_crash_leaves_the_interface_as_it_was_found() {
     }
     for attach in [AttachMode::Native, AttachMode::Generic] {
         let cable = Cable::new(1);
-        let before = cable.ours.ip("link show ours");
+        let before = cable.show();
         assert!(!before.contains("xdp"));
         let victim = cable.ours.run(|| victim(attach));
-        assert!(cable.ours.ip("link show ours").contains("xdp"));
+        assert!(cable.show().contains("xdp"));
         // Nobody answers: neither the child nor the kernel.
         let to = SocketAddr::new(OURS[0], PORT);
         let silence = std::time::Duration::from_millis(100);
@@ -113,7 +113,7 @@ fn a_crash_leaves_the_interface_as_it_was_found() {
         assert_eq!(error.expect_err("nobody answers").kind(), ErrorKind::TimedOut);
 
         drop(victim);
-        assert_eq!(cable.ours.ip("link show ours"), before);
+        assert_eq!(cable.show(), before);
         let error = cable.theirs.run(|| connect(to)).expect_err("nobody listens");
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "the kernel answers");
         cable.assert_kernels_talk(KERNELS_PORT);
@@ -181,7 +181,7 @@ fn memory_that_may_not_be_locked_is_named() {
         Ok(_) => assert!(lock_limit() >= 65_536 * 4096),
         Err(error) => panic!("{error}"),
     }
-    assert!(!cable.ours.ip("link show ours").contains("xdp"), "nothing stays attached");
+    assert!(!cable.show().contains("xdp"), "nothing stays attached");
 }
 
 fn lock_limit() -> u64 {

@@ -5,13 +5,13 @@ use crate::frames::{datagram, make_partial, queue, wait_for};
 use crate::{open, small};
 use mtcp::device::Device;
 use mtcp::device::xdp::{AttachMode, Claim};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 const TRANSMIT_FRAMES: u32 = 64;
 
 /// A socket of the other kernel with room for everything that a test sends.
-fn patient_receiver(cable: &Cable, family: usize) -> UdpSocket {
-    let bind = || UdpSocket::bind(SocketAddr::new(THEIRS[family], 0)).expect("a port");
+fn patient_receiver(cable: &Cable, address: IpAddr) -> UdpSocket {
+    let bind = || UdpSocket::bind(SocketAddr::new(address, 0)).expect("a port");
     let socket = cable.theirs.run(bind);
     socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
     socket
@@ -20,15 +20,15 @@ fn patient_receiver(cable: &Cable, family: usize) -> UdpSocket {
 #[test]
 fn a_full_device_says_so_and_sends_all_at_once() {
     for attach in [AttachMode::Native, AttachMode::Generic] {
-        for family in 0..2 {
+        for (ours, theirs) in OURS.into_iter().zip(THEIRS) {
             let cable = Cable::new(1);
             let mut port = open(&cable, &small(attach));
             let device = &mut port.devices[0];
             assert!(device.capabilities().transmit_checksum);
             assert_eq!(device.capabilities().mtu, 1500);
-            let socket = patient_receiver(&cable, family);
+            let socket = patient_receiver(&cable, theirs);
             let to = socket.local_addr().expect("an address");
-            let from = SocketAddr::new(OURS[family], 4000);
+            let from = SocketAddr::new(ours, 4000);
             let mut number = 0_u32;
             for _round in 0..8 {
                 let first = number;
@@ -65,7 +65,7 @@ fn frames_that_cannot_be_sent_are_dropped_and_counted() {
     let mut port = open(&cable, &small(AttachMode::Auto));
     let device = &mut port.devices[0];
     assert!(device.room(5000).is_none(), "longer than a frame");
-    let socket = patient_receiver(&cable, 0);
+    let socket = patient_receiver(&cable, THEIRS[0]);
     let to = socket.local_addr().expect("an address");
     let frame = datagram(SocketAddr::new(OURS[0], 4000), to, b"sound");
     // Without room, too short, and with a checksum that lies behind the frame.
@@ -88,7 +88,7 @@ fn a_full_receive_ring_drops_counts_and_recovers() {
         port.ownership.claim(&Claim::Address(OWNED[0])).expect("there is room");
         cable.theirs.ip("neigh replace 10.0.0.3 lladdr 02:00:00:00:00:01 dev theirs");
         let device = &mut port.devices[0];
-        let socket = patient_receiver(&cable, 0);
+        let socket = patient_receiver(&cable, THEIRS[0]);
         let to = SocketAddr::new(OWNED[0], 9);
         for _ in 0..SENT {
             socket.send_to(b"flood", to).expect("it is sent");

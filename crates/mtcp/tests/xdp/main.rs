@@ -1,6 +1,9 @@
 //! AF_XDP over a virtual cable, with kernels at both ends: what is ours comes here, all else stays
 //! where it was.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod cable;
 mod frames;
 mod lifetime;

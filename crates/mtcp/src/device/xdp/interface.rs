@@ -1,9 +1,10 @@
 //! What has to be known of an interface: netdevice(7) and the ethtool calls.
 
 use super::error::{XdpError, failed};
+use crate::system::{self, check, new_socket};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 const REMEDY: &str = "look at it with `ip link` and `ethtool -i`";
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
@@ -52,8 +53,9 @@ impl Interface {
         if index == 0 {
             return Err(unknown(io::Error::last_os_error()));
         }
-        let socket = datagram_socket().map_err(failed("open a socket", "raise `ulimit -n`"))?;
-        let mut request = request(name);
+        let socket = new_socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
+            .map_err(failed("open a socket", "raise `ulimit -n`"))?;
+        let mut request = system::interface(name);
         call(&socket, libc::SIOCGIFHWADDR as _, &mut request)
             .map_err(failed("read a hardware address", REMEDY))?;
         // SAFETY: SIOCGIFHWADDR has filled in this field.
@@ -98,35 +100,13 @@ fn is_virtual_cable(socket: &OwnedFd, name: &str) -> Result<bool, XdpError> {
 /// # Safety
 /// `data` begins with an ethtool command, and is the structure that this command fills.
 unsafe fn ethtool<T>(socket: &OwnedFd, name: &str, data: &mut T) -> io::Result<()> {
-    let mut request = request(name);
+    let mut request = system::interface(name);
     request.ifr_ifru.ifru_data = (&raw mut *data).cast();
     call(socket, SIOCETHTOOL, &mut request)
-}
-
-fn datagram_socket() -> io::Result<OwnedFd> {
-    // SAFETY: socket takes plain numbers.
-    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was just created and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
 fn call(socket: &OwnedFd, number: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
     // SAFETY: the request is an initialised ifreq, and what it points to is the caller's to vouch.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), number, &raw mut *request) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// A request about the interface, all else zero.
-fn request(name: &str) -> libc::ifreq {
-    // SAFETY: ifreq is plain data for which all zeros is valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays zero.
-    let room = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request
+    check(result).map(|_| ())
 }

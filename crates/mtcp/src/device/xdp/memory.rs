@@ -72,7 +72,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Cuts the UMEM into equal parts.
+    /// Cuts the UMEM into equal parts; the size of a frame is a power of two.
     pub(super) fn split(umem: &Arc<Mapping>, frame_bytes: u32, parts: usize) -> Vec<Frames> {
         let count = (umem.bytes() / parts.max(1) / frame_bytes as usize) as u32;
         let part_bytes = u64::from(count) * u64::from(frame_bytes);

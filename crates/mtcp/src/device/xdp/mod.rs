@@ -77,6 +77,9 @@ pub struct XdpOptions {
     pub attach: AttachMode,
     /// How frames get into the UMEM.
     pub copy: CopyMode,
+    /// Takes every frame from the kernel, as for an interface that serves nothing else; claims then
+    /// change nothing.
+    pub every_frame: bool,
     /// Bytes of a frame in the UMEM: 2,048 or 4,096. What comes longer takes several; what is sent
     /// must fit into one, with 46 bytes to spare.
     pub frame_bytes: u32,
@@ -95,6 +98,7 @@ impl Default for XdpOptions {
         XdpOptions {
             attach: AttachMode::Auto,
             copy: CopyMode::Auto,
+            every_frame: false,
             frame_bytes: 4096,
             receive_frames: 1024,
             transmit_frames: 512,
@@ -148,7 +152,7 @@ impl XdpPort {
         }
         let claims = Map::new(MapKind::Hash, options.max_claims)?;
         let sockets: Map<[u8; 4]> = Map::new(MapKind::XskMap, queues as u32)?;
-        let program = load_program(&claims, &sockets)?;
+        let program = load_program(&claims, &sockets, options.every_frame)?;
         let (link, attachment) = attach(&program, &interface, options.attach)?;
         let devices = open_queues(&interface, queues, options, &attachment, &sockets)?;
         let ownership = Ownership::new(claims, link, attachment);
@@ -159,8 +163,14 @@ impl XdpPort {
 fn load_program(
     claims: &Map<program::ClaimKey>,
     sockets: &Map<[u8; 4]>,
+    every_frame: bool,
 ) -> Result<OwnedFd, XdpError> {
-    let code = program::assemble(claims.descriptor(), sockets.descriptor()).map_err(|error| {
+    let code = if every_frame {
+        program::assemble_unfiltered(sockets.descriptor())
+    } else {
+        program::assemble(claims.descriptor(), sockets.descriptor())
+    };
+    let code = code.map_err(|error| {
         let source = io::Error::new(io::ErrorKind::InvalidInput, error);
         XdpError::System { action: "assemble the XDP program", source, remedy: REPORT }
     })?;

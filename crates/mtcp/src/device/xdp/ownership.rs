@@ -66,8 +66,8 @@ impl Ownership {
         Ownership { claims, attachment, _link: link }
     }
 
-    /// Takes these packets from now on; what was claimed already stays so. After an error nothing
-    /// of this claim is taken.
+    /// Takes these packets from now on. After an error none of them is taken, not even what was
+    /// claimed before.
     ///
     /// # Errors
     /// [`XdpError::TooManyClaims`]; [`XdpError::Option`] if there is no port, or port 0.

@@ -5,10 +5,13 @@
 //! machine's memory. On a cable, a frame whose checksum field is that sum is taken as verified; all
 //! others, say those that a bridge forwards from a network, are left to the stack to verify.
 
+use mtcp_proto::wire::checksum::Sum;
+use mtcp_proto::wire::ip::PROTOCOL_TCP;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 /// Ethernet, then IPv4 or IPv6.
 const TYPE: usize = 12;
 const NETWORK: usize = 14;
-const PROTOCOL_TCP: u8 = 6;
 /// The checksum in a TCP header.
 const TCP_CHECKSUM: usize = 16;
 
@@ -24,39 +27,34 @@ pub(super) fn has_partial_checksum(frame: &[u8]) -> bool {
     };
     sum.is_some_and(|(sum, transport)| {
         let field = packet.get(transport + TCP_CHECKSUM..transport + TCP_CHECKSUM + 2);
-        field.is_some_and(|field| u16::from_be_bytes([field[0], field[1]]) == sum)
+        field == Some(&sum.fold())
     })
 }
 
 /// The pseudo-header's sum, and where TCP begins.
-fn ipv4(packet: &[u8]) -> Option<(u16, usize)> {
-    let header = packet.get(..20)?;
+fn ipv4(packet: &[u8]) -> Option<(Sum, usize)> {
+    let header: &[u8; 20] = packet.first_chunk()?;
     let header_bytes = usize::from(header[0] & 0xf) * 4;
-    let total = u16::from_be_bytes([header[2], header[3]]);
-    let transport_bytes = u32::from(total).checked_sub(header_bytes as u32)?;
-    if header[0] >> 4 != 4 || header_bytes < 20 || header[9] != PROTOCOL_TCP {
+    let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if header[0] >> 4 != 4 || header_bytes < header.len() || header[9] != PROTOCOL_TCP {
         return None;
     }
-    Some((pseudo_header(&header[12..20], transport_bytes), header_bytes))
+    let address = |at: usize| Ipv4Addr::from([at, at + 1, at + 2, at + 3].map(|at| header[at]));
+    let bytes = total.checked_sub(header_bytes)?;
+    let sum = Sum::pseudo_header(address(12).into(), address(16).into(), PROTOCOL_TCP, bytes);
+    Some((sum, header_bytes))
 }
 
-fn ipv6(packet: &[u8]) -> Option<(u16, usize)> {
-    let header = packet.get(..40)?;
+fn ipv6(packet: &[u8]) -> Option<(Sum, usize)> {
+    let header: &[u8; 40] = packet.first_chunk()?;
     if header[0] >> 4 != 6 || header[6] != PROTOCOL_TCP {
         return None;
     }
-    let transport_bytes = u32::from(u16::from_be_bytes([header[4], header[5]]));
-    Some((pseudo_header(&header[8..40], transport_bytes), 40))
-}
-
-fn pseudo_header(addresses: &[u8], transport_bytes: u32) -> u16 {
-    let (pairs, _) = addresses.as_chunks::<2>();
-    let words: u32 = pairs.iter().map(|&pair| u32::from(u16::from_be_bytes(pair))).sum();
-    let mut sum = words + u32::from(PROTOCOL_TCP) + transport_bytes;
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
+    let address = |part: &[u8]| part.first_chunk::<16>().map(|&bytes| Ipv6Addr::from(bytes));
+    let bytes = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let (source, destination) = (address(&header[8..])?, address(&header[24..])?);
+    let sum = Sum::pseudo_header(source.into(), destination.into(), PROTOCOL_TCP, bytes);
+    Some((sum, header.len()))
 }
 
 #[cfg(test)]

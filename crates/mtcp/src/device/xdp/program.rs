@@ -133,16 +133,28 @@ pub(super) fn assemble(claims: i32, sockets: i32) -> Result<Vec<[u8; 8]>, Assemb
     code.jump_if(FIELD, Condition::NotEqual, everything, pass);
 
     code.place(take);
+    redirect(&mut code, sockets);
+    code.place(pass);
+    code.set(Register::R0, XDP_PASS);
+    code.exit();
+    code.finish()
+}
+
+/// The instructions of the program that takes every frame.
+pub(super) fn assemble_unfiltered(sockets: i32) -> Result<Vec<[u8; 8]>, AssemblerError> {
+    let mut code = Assembler::default();
+    code.copy(CONTEXT, Register::R1);
+    redirect(&mut code, sockets);
+    code.finish()
+}
+
+/// Ends with the frame at the socket of its queue, or with the kernel if there is none.
+fn redirect(code: &mut Assembler, sockets: i32) {
     code.load_map(Register::R1, sockets);
     code.load(Size::Word, Register::R2, CONTEXT, CONTEXT_QUEUE);
     code.set(Register::R3, XDP_PASS);
     code.call(HELPER_REDIRECT_MAP);
     code.exit();
-
-    code.place(pass);
-    code.set(Register::R0, XDP_PASS);
-    code.exit();
-    code.finish()
 }
 
 /// Leaves the destination in the key and, if it can be told, the port of TCP.

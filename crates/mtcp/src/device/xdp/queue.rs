@@ -23,6 +23,11 @@ const QUIET_RECEIVES: u32 = 64;
 /// a part of the UMEM of their own. [`Device::flush`] costs one system call if there is something
 /// to send; in zero-copy mode often none. Dropping it frees the queue: the kernel has its frames
 /// again.
+///
+/// Linux does not wake a sleeper on an AF_XDP socket whose interface goes away, nor does poll(2)
+/// say so afterwards. [`Device::prepare_to_sleep`] notices before, [`Device::receive`] after at
+/// most 64 calls without frames; whoever sleeps without end follows the interface with
+/// [`Watch`](crate::network::Watch).
 #[derive(Debug)]
 pub struct XdpDevice {
     socket: Socket,
@@ -251,7 +256,7 @@ impl Device for XdpDevice {
     }
 
     fn commit(&mut self, frame: Transmit) {
-        let Some(room) = self.offered.take() else { return };
+        let room = self.offered.take().unwrap_or(0);
         if !self.is_sound(&frame, room) {
             self.counters.transmit_drops += 1;
             return;
@@ -284,7 +289,17 @@ impl Device for XdpDevice {
     }
 
     fn prepare_to_sleep(&mut self) -> bool {
-        self.socket.rings.receive.is_empty()
+        if !self.socket.rings.receive.is_empty() || self.failure.is_some() {
+            return false;
+        }
+        self.counters.system_calls += 1;
+        match self.socket.take_error() {
+            Ok(()) => true,
+            Err(error) => {
+                self.fail(error);
+                false
+            }
+        }
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -5,8 +5,9 @@ use super::error::{XdpError, failed};
 use super::interface::Interface;
 use super::memory::{Frames, Mapping};
 use super::rings::{Consumer, Producer};
+use crate::system::{Plain, check, check_length, errno, get_option, new_socket, set_option};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,15 +36,9 @@ pub(super) struct Unbound(OwnedFd);
 
 impl Unbound {
     pub(super) fn open() -> Result<Unbound, XdpError> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // SAFETY: socket takes plain numbers.
-        let descriptor = unsafe { libc::socket(libc::AF_XDP, kind, 0) };
-        if descriptor < 0 {
-            let error = io::Error::last_os_error();
-            return Err(failed("open an AF_XDP socket", REMEDY)(error));
-        }
-        // SAFETY: the descriptor was just created and nobody else owns it.
-        Ok(Unbound(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+        new_socket(libc::AF_XDP, libc::SOCK_RAW, 0)
+            .map(Unbound)
+            .map_err(failed("open an AF_XDP socket", REMEDY))
     }
 
     /// Makes the memory this socket's UMEM; true if metadata can go with frames.
@@ -62,11 +57,11 @@ impl Unbound {
             tx_metadata_len: if metadata { METADATA_BYTES } else { 0 },
         };
         let mut granted = metadata;
-        let mut result = set_option(&self.0, libc::XDP_UMEM_REG, &region);
+        let mut result = set_xdp_option(&self.0, libc::XDP_UMEM_REG, &region);
         if metadata && is_errno(&result, libc::EINVAL) {
             // A kernel that does not know metadata.
             (region.flags, region.tx_metadata_len, granted) = (0, 0, false);
-            result = set_option(&self.0, libc::XDP_UMEM_REG, &region);
+            result = set_xdp_option(&self.0, libc::XDP_UMEM_REG, &region);
         }
         match result {
             Ok(()) => Ok(granted),
@@ -94,9 +89,9 @@ impl Unbound {
         }
         rings.fill.publish();
         // Only how many system calls are needed depends on these two.
-        let _ = set_option(&self.0, MAX_TX_SKB_BUDGET, &sizes.transmit);
+        let _ = set_xdp_option(&self.0, MAX_TX_SKB_BUDGET, &sizes.transmit);
         let in_flight = sizes.transmit.saturating_mul(frames.frame_bytes() + PACKET_OVERHEAD_BYTES);
-        let _ = set_option_at(&self.0, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &in_flight);
+        let _ = set_option(self.0.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &in_flight);
 
         let mut address = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
@@ -111,7 +106,7 @@ impl Unbound {
             address.sxdp_shared_umem_fd = first.descriptor.as_raw_fd() as u32;
         }
         bind_patiently(&self.0, &address, interface, queue)?;
-        let options: u32 = option(&self.0, libc::XDP_OPTIONS)
+        let options: u32 = get_option(self.0.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS, 0)
             .map_err(failed("read the mode of an AF_XDP socket", REMEDY))?;
         let zero_copy = options & libc::XDP_OPTIONS_ZEROCOPY != 0;
         Ok(Socket { rings, descriptor: self.0, zero_copy })
@@ -124,9 +119,11 @@ impl Unbound {
             (libc::XDP_UMEM_COMPLETION_RING, sizes.transmit),
             (libc::XDP_TX_RING, sizes.transmit),
         ] {
-            set_option(&self.0, name, &count)?;
+            set_xdp_option(&self.0, name, &count)?;
         }
-        let offsets: libc::xdp_mmap_offsets = option(&self.0, libc::XDP_MMAP_OFFSETS)?;
+        let zero = libc::xdp_ring_offset { producer: 0, consumer: 0, desc: 0, flags: 0 };
+        let offsets = libc::xdp_mmap_offsets { rx: zero, tx: zero, fr: zero, cr: zero };
+        let offsets = get_option(self.0.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, offsets)?;
         let map = |ring: &libc::xdp_ring_offset, count: u32, entry: usize, page: u64| {
             let bytes = ring.desc as usize + count as usize * entry;
             Mapping::ring(&self.0, bytes, page as libc::off_t)
@@ -175,7 +172,7 @@ impl Socket {
         let result = unsafe {
             libc::sendto(fd, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
         };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        check_length(result).map(|_| ())
     }
 
     /// Makes the kernel look at the fill ring; never waits.
@@ -196,15 +193,23 @@ impl Socket {
 
     /// What has gone wrong in the background: the interface went away.
     pub(super) fn take_error(&self) -> io::Result<()> {
-        match option_at::<i32>(&self.descriptor, libc::SOL_SOCKET, libc::SO_ERROR)? {
+        match get_option(self.descriptor.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR, 0)? {
             0 => Ok(()),
-            errno => Err(io::Error::from_raw_os_error(errno)),
+            number => Err(errno(number)),
         }
     }
 
     /// What the kernel has counted.
     pub(super) fn statistics(&self) -> io::Result<libc::xdp_statistics> {
-        option(&self.descriptor, libc::XDP_STATISTICS)
+        let zero = libc::xdp_statistics {
+            rx_dropped: 0,
+            rx_invalid_descs: 0,
+            tx_invalid_descs: 0,
+            rx_ring_full: 0,
+            rx_fill_ring_empty_descs: 0,
+            tx_ring_empty_descs: 0,
+        };
+        get_option(self.descriptor.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS, zero)
     }
 }
 
@@ -221,10 +226,7 @@ fn bind_patiently(
         let result = unsafe {
             libc::bind(socket.as_raw_fd(), (&raw const *address).cast::<libc::sockaddr>(), bytes)
         };
-        if result == 0 {
-            return Ok(());
-        }
-        let source = io::Error::last_os_error();
+        let Err(source) = check(result) else { return Ok(()) };
         if source.raw_os_error() != Some(libc::EBUSY) {
             let remedy = "choose the copy mode `auto`, and switch the interface on";
             return Err(failed("bind an AF_XDP socket", remedy)(source));
@@ -241,50 +243,13 @@ fn is_errno(result: &io::Result<()>, errno: i32) -> bool {
     result.as_ref().is_err_and(|error| error.raw_os_error() == Some(errno))
 }
 
-/// Plain data that the kernel reads and writes as options: any bytes are a value.
-trait Plain: Copy {}
-impl Plain for u32 {}
-impl Plain for i32 {}
-impl Plain for libc::xdp_umem_reg {}
-impl Plain for libc::xdp_mmap_offsets {}
-impl Plain for libc::xdp_statistics {}
+// SAFETY: five numbers without padding.
+unsafe impl Plain for libc::xdp_umem_reg {}
+// SAFETY: sixteen numbers of one size.
+unsafe impl Plain for libc::xdp_mmap_offsets {}
+// SAFETY: six numbers of one size.
+unsafe impl Plain for libc::xdp_statistics {}
 
-fn set_option<T: Plain>(socket: &OwnedFd, name: libc::c_int, value: &T) -> io::Result<()> {
-    set_option_at(socket, libc::SOL_XDP, name, value)
-}
-
-fn set_option_at<T: Plain>(
-    socket: &OwnedFd,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: &T,
-) -> io::Result<()> {
-    let bytes = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the value is live memory of this size.
-    let result = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const *value).cast(), bytes)
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn option<T: Plain>(socket: &OwnedFd, name: libc::c_int) -> io::Result<T> {
-    option_at(socket, libc::SOL_XDP, name)
-}
-
-fn option_at<T: Plain>(socket: &OwnedFd, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
-    // SAFETY: the types of `Plain` are integers, for which zero is valid.
-    let mut value: T = unsafe { std::mem::zeroed() };
-    let mut bytes = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the value is live memory of this size, and any bytes are valid for it.
-    let result = unsafe {
-        let value = (&raw mut value).cast();
-        libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut bytes)
-    };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    if bytes as usize != size_of::<T>() {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    Ok(value)
+fn set_xdp_option<T: Plain>(socket: &OwnedFd, name: libc::c_int, value: &T) -> io::Result<()> {
+    set_option(socket.as_fd(), libc::SOL_XDP, name, value)
 }
