@@ -3,7 +3,7 @@
 //!
 //! `cli` is the command line; `compare`, `apps`, `programs`, `ipc`, `serve`, `load`, `doctor` and
 //! `hosts` are the commands. `server` holds the servers behind one trait and the process around
-//! them, `client` the load, `hosts` what several machines need to work together, `sys` the raw
+//! them, `client` the load, `stack` the TCP that either may bring along, `hosts` what several machines need to work together, `sys` the raw
 //! calls.
 
 mod apps;
@@ -28,6 +28,7 @@ mod report;
 mod results;
 mod serve;
 mod server;
+mod stack;
 mod sys;
 
 use std::process::ExitCode;

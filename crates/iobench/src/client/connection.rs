@@ -37,6 +37,8 @@ pub(super) trait Sockets {
     type Socket: Copy;
     /// Whether sending is worth a try right after `connect`, because the handshake may be over.
     const SENDS_AFTER_CONNECT: bool;
+    /// Whether `skip` takes more than there is room for.
+    const SKIPS_WITHOUT_ROOM: bool;
 
     /// Where connections go from now on.
     fn direct(&mut self, server: SocketAddr);
@@ -59,7 +61,7 @@ pub(super) trait Sockets {
     fn send(&mut self, socket: Self::Socket, bytes: &[u8]) -> Result<usize, i32>;
     /// Bytes received, 0 at the end of the stream.
     fn receive(&mut self, socket: Self::Socket, room: &mut [u8]) -> Result<usize, i32>;
-    /// The same for bytes that nobody looks at, up to `most`; `room` may be used for them.
+    /// The same for up to `most` bytes that nobody looks at; `room` may be used for them.
     fn skip(
         &mut self,
         socket: Self::Socket,
@@ -74,6 +76,8 @@ pub(super) trait Sockets {
     fn wait(&mut self, timeout_ms: i32) -> usize;
     /// An event of the last wait.
     fn event(&self, position: usize) -> Event;
+    /// Why none of the sockets will ever work again.
+    fn failure(&self) -> Option<String>;
 }
 
 /// What every connection does.
@@ -297,6 +301,7 @@ impl<S: Sockets> Connections<S> {
                 let room = room.min(self.buffer.len());
                 (room, self.sockets.receive(socket, &mut self.buffer[..room]))
             } else {
+                let room = if S::SKIPS_WITHOUT_ROOM { room } else { room.min(self.buffer.len()) };
                 (room, self.sockets.skip(socket, room, &mut self.buffer))
             };
             let count = match answer {
@@ -399,6 +404,7 @@ impl<S: Sockets> ClosedLoops for Connections<S> {
     fn count_stalled(&mut self) {
         let silent = |c: &&Connection<S::Socket>| c.socket.is_some() && !c.heard_from;
         self.tally.stalled = self.connections.iter().filter(silent).count() as u64;
+        self.tally.complaint = self.sockets.failure();
     }
 
     fn wait(&mut self, timeout_ms: i32) -> usize {

@@ -48,6 +48,7 @@ impl Sockets for KernelSockets {
     type Socket = RawFd;
     /// On the loopback device the handshake is over by then.
     const SENDS_AFTER_CONNECT: bool = true;
+    const SKIPS_WITHOUT_ROOM: bool = true;
 
     fn direct(&mut self, server: SocketAddr) {
         self.server = RawAddress::new(server);
@@ -125,6 +126,10 @@ impl Sockets for KernelSockets {
             readable: event.events & libc::EPOLLIN as u32 != 0,
             ended: event.events & ENDED as u32 != 0,
         }
+    }
+
+    fn failure(&self) -> Option<String> {
+        None
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub(crate) mod connection;
 mod kernel;
+pub(crate) mod stack;
 pub(crate) mod message;
 pub(crate) mod slices;
 

@@ -6,14 +6,18 @@
 //! direction (`link`). Everything hangs on descriptors of this process: when it ends, however it
 //! ends, devices and namespaces are gone, and the machine's own network never sees any of it.
 //!
+//! Without conditions there is a second kind of path, over veth pairs (`veth`).
+//!
 //! What TCP does on receipt of a packet runs on the relay's thread, so it appears in the relay's
 //! CPU time and not in the server's.
 
 pub(crate) mod conditions;
 mod link;
 pub(crate) mod namespace;
+mod netlink;
 mod relay;
 pub(crate) mod verdict;
+pub(crate) mod veth;
 
 #[cfg(test)]
 mod link_tests;

@@ -102,6 +102,14 @@ impl Running {
         }
     }
 
+    /// Its calls into the kernel, if it counts all of them.
+    pub(crate) fn system_calls(&self) -> Option<u64> {
+        match self {
+            Running::Own { process, .. } => process.system_calls(),
+            Running::External(_) => None,
+        }
+    }
+
     /// CPU time of the whole server, in nanoseconds, whatever processes it consists of.
     pub(crate) fn cpu_time_ns(&self) -> u64 {
         match self {
