@@ -35,15 +35,7 @@ pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
     let place = Place { address, interface: arguments.interface.clone() };
     if let (Some(page), Some(lifeline)) = (arguments.page_fd, arguments.lifeline_fd) {
         let page = Page::open(inherited(page)?, cpus.len())?;
-        return server::run(
-            server,
-            &cpus,
-            service,
-            &place,
-            &page,
-            &[inherited(lifeline)?],
-            |_| {},
-        );
+        return server::run(server, &cpus, service, &place, &page, &[inherited(lifeline)?], |_| {});
     }
     let page = Page::create(cpus.len())?;
     server::run(server, &cpus, service, &place, &page, &[signals.descriptor()?], |port| {

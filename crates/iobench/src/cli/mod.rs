@@ -26,8 +26,9 @@ use crate::cli::values::{
     TransactionList, parse_bind, parse_connections, parse_measured, parse_message_bytes,
     parse_transactions,
 };
+use crate::client::ClientKind;
 use crate::exchange::Work;
-use crate::network::conditions::Conditions;
+use crate::network::{PathKind, conditions::Conditions};
 use crate::server::peer::Peer;
 
 const EXAMPLES: &str = "\
@@ -54,6 +55,9 @@ Examples:
   iobench compare --network delay=10ms,jitter=2ms,loss=0.01,rate=100Mbit --duration 2s
   iobench compare --transactions 10 --request-bytes 64 --response-bytes 64,1024,16384,65536
   iobench compare --peer 'tokio=iobench-peers tokio --bind 127.0.0.1:{port} --cpus {cpus}'
+  iobench compare --path veth --servers epoll,megapipe,mtcp,mtcp/mtcp --baseline epoll,megapipe
+  iobench compare --path veth --servers epoll,mtcp,mtcp-tap,mtcp/mtcp --transactions 0 \
+    --connections 4 --request-bytes 64 --response-bytes 1048576
   iobench compare --self-test --quick    what no difference looks like; status 2 if it is too much
 
 A row is marked INVALID when connections failed, bytes were lost, or the machine was too busy for
@@ -146,7 +150,7 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Args)]
 #[command(after_help = COMPARE_EXAMPLES)]
 pub(crate) struct CompareArgs {
-    /// Servers to compare, separated by commas
+    /// Servers to compare, separated by commas; SERVER/mtcp: with clients that bring their own TCP
     /// [default: epoll,epoll-partitioned,megapipe,megapipe-epoll; all: iobench serve --list]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) servers: Vec<String>,
@@ -205,9 +209,10 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// The server that ratios are against [default: epoll if compared, else the first]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) baseline: Option<String>,
+    /// The server that ratios are against [default: epoll if compared, else the first]; further
+    /// ones, by commas, get a table of ratios of their own
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) baseline: Vec<String>,
 
     /// Seed of the bootstrap [default: from the clock, printed]
     #[arg(long, value_name = "N")]
@@ -221,9 +226,17 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) client_cpus: Option<Vec<usize>>,
 
+    /// What lies between clients and servers; servers and clients with a TCP of their own need veth
+    #[arg(long, value_name = "PATH", value_enum, default_value_t)]
+    pub(crate) path: PathKind,
+
+    /// The TCP of clients whose server is named without one
+    #[arg(long, value_name = "CLIENT", value_enum, default_value_t)]
+    pub(crate) client: ClientKind,
+
     /// Put a path between clients and servers: delay=TIME and jitter=TIME (each way: half of the
     /// round trip), loss=PROBABILITY, rate=RATE, queue=BYTES, reorder, mtu=BYTES, by commas
-    #[arg(long, value_name = "CONDITIONS")]
+    #[arg(long, value_name = "CONDITIONS", conflicts_with = "path")]
     pub(crate) network: Option<Conditions>,
 
     /// The CPU for the thread that makes the path [default: any]

@@ -3,7 +3,7 @@
 //! The client is the limit in many cells, so every call counts. A transaction costs one send and
 //! one receive, and a share of a wait; what it costs to end a connection and to begin the next one
 //! is the business of the sockets, which belong to the kernel (`kernel`) or to a stack of this
-//! process (`stack`). Nothing here allocates after `new`.
+//! process (`sockets`). Nothing here allocates after `new`.
 
 use std::net::SocketAddr;
 
@@ -23,17 +23,17 @@ const RETRY_NS: u64 = 10_000_000;
 
 /// An event of one socket.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Event {
+pub(crate) struct Event {
     /// What `Sockets::watch` was told.
-    pub(super) token: u64,
+    pub(crate) token: u64,
     /// There may be something to receive.
-    pub(super) readable: bool,
+    pub(crate) readable: bool,
     /// No further event may come.
-    pub(super) ended: bool,
+    pub(crate) ended: bool,
 }
 
 /// Sockets of whoever has them. Errors are errnos, `EAGAIN` where nothing can be done for now.
-pub(super) trait Sockets {
+pub(crate) trait Sockets {
     type Socket: Copy;
     /// Whether sending is worth a try right after `connect`, because the handshake may be over.
     const SENDS_AFTER_CONNECT: bool;
@@ -62,12 +62,7 @@ pub(super) trait Sockets {
     /// Bytes received, 0 at the end of the stream.
     fn receive(&mut self, socket: Self::Socket, room: &mut [u8]) -> Result<usize, i32>;
     /// The same for up to `most` bytes that nobody looks at; `room` may be used for them.
-    fn skip(
-        &mut self,
-        socket: Self::Socket,
-        most: usize,
-        room: &mut [u8],
-    ) -> Result<usize, i32>;
+    fn skip(&mut self, socket: Self::Socket, most: usize, room: &mut [u8]) -> Result<usize, i32>;
     /// Ends a connection for good.
     fn close(&mut self, socket: Self::Socket);
     /// Lets the ends of all that was closed reach the server.

@@ -6,9 +6,9 @@
 
 pub(crate) mod connection;
 mod kernel;
-pub(crate) mod stack;
 pub(crate) mod message;
 pub(crate) mod slices;
+pub(crate) mod sockets;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,12 +17,35 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use crate::client::connection::{Connections, Workload};
 use crate::client::kernel::KernelSockets;
 use crate::client::slices::Tally;
+use crate::client::sockets::{Closing, StackSockets};
 use crate::error::{Context, Error, Result};
+use crate::stack::{self, Kind, Site};
 use crate::sys::affinity;
 use crate::sys::clock::now_ns;
+
+/// Whose TCP a client's connections use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum ClientKind {
+    /// The kernel's sockets
+    #[default]
+    Kernel,
+    /// A stack of mTCP over AF_XDP, with as many threads as the server
+    Mtcp,
+}
+
+impl ClientKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ClientKind::Kernel => "kernel",
+            ClientKind::Mtcp => "mtcp",
+        }
+    }
+}
 
 /// A waiting thread looks at the stop flag and the clock at least this often.
 const WAIT_MS: i32 = 10;
@@ -81,6 +104,23 @@ impl ClientGroup {
         let workload = workload.clone();
         Self::start_with(cpus, connections, move |index, share| {
             let sockets = KernelSockets::new(&workload)?;
+            Ok(Connections::new(sockets, workload.clone(), share, index))
+        })
+    }
+
+    /// The same over stacks at `site`, one for each thread. Their device is in the network namespace
+    /// of the calling thread.
+    pub(crate) fn start_on_stacks(
+        cpus: &[usize],
+        connections: usize,
+        workload: &Workload,
+        site: &Site,
+    ) -> Result<Self> {
+        let workload = workload.clone();
+        let stacks = Arc::new(stack::start(Kind::USUAL, site, cpus)?);
+        Self::start_with(cpus, connections, move |index, share| {
+            let sockets = stack::context(&stacks, index)?;
+            let sockets = StackSockets::new(sockets, Closing::Reset)?;
             Ok(Connections::new(sockets, workload.clone(), share, index))
         })
     }

@@ -9,6 +9,7 @@ fn cell(client_cpus: Vec<usize>) -> Cell {
 }
 
 fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
+ cpu_both_us: None,
     let mut latencies = new_times();
     for latency_us in 1..=1_000 {
         latencies.saturating_record(latency_us * 1_000);

@@ -32,6 +32,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::error::{Context, Error, Result};
@@ -46,6 +47,16 @@ use crate::sys::signals::Event;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const MOST_CLIENT_ADDRESSES: usize = 250;
+
+/// What lies between clients and servers, where there are no conditions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum PathKind {
+    /// The loopback device
+    #[default]
+    Loopback,
+    /// Two network namespaces joined by veth pairs, with offloads as the kernel has them by default
+    Veth,
+}
 
 /// What is not a condition of the path.
 #[derive(Debug, Clone)]

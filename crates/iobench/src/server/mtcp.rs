@@ -192,11 +192,7 @@ impl EchoLoop {
 
     /// Moves the stack once and serves what has come of it, without waiting; how many events there
     /// were. The error is the device's.
-    pub(crate) fn turn(
-        &mut self,
-        responder: &Responder,
-        counters: &mut Counters,
-    ) -> Result<usize> {
+    pub(crate) fn turn(&mut self, responder: &Responder, counters: &mut Counters) -> Result<usize> {
         let count = self
             .sockets
             .epoll_wait(self.epoll, &mut self.events, NO_TIME)

@@ -115,12 +115,7 @@ impl Sockets for StackSockets {
         self.sockets.recv(socket, room, Flags::DONT_WAIT).map_err(errno)
     }
 
-    fn skip(
-        &mut self,
-        socket: Descriptor,
-        most: usize,
-        room: &mut [u8],
-    ) -> Result<usize, i32> {
+    fn skip(&mut self, socket: Descriptor, most: usize, room: &mut [u8]) -> Result<usize, i32> {
         self.receive(socket, &mut room[..most])
     }
 
