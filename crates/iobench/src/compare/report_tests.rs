@@ -9,7 +9,6 @@ fn cell(client_cpus: Vec<usize>) -> Cell {
 }
 
 fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
- cpu_both_us: None,
     let mut latencies = new_times();
     for latency_us in 1..=1_000 {
         latencies.saturating_record(latency_us * 1_000);
@@ -17,6 +16,7 @@ fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
     let figures = Figures {
         throughput,
         server_cpu_us,
+        cpu_both_us: Some(2.0 * server_cpu_us),
         system_calls: Some(2.5),
         server_busy: 0.97,
         client_busy: 0.6,
