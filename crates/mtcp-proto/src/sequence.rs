@@ -77,7 +77,8 @@ mod tests {
     #[test]
     fn comparison_wraps() {
         let (before, after) = (Sequence(u32::MAX - 1), Sequence(3));
-        assert!(before < after && after > before);
+        assert!(before < after);
+        assert!(after > before);
         assert_eq!(after.distance(before), 5);
         assert_eq!(before.max(after), after);
         assert_eq!(before.min(after), before);

@@ -55,7 +55,8 @@
 //! On a network [`Mtcp::start`] takes the place of `pair`, and [`Config::from_environment`] reads
 //! the file that says which device and which addresses; `docs/mtcp.toml` shows all of it.
 //!
-//! - [`device`]: AF_XDP, AF_PACKET, TAP and memory behind one trait; [`network`]: neighbours, routes.
+//! - [`device`]: AF_XDP, AF_PACKET, TAP and memory behind one trait; [`network`]: neighbours and
+//!   routes.
 //! - [`Mtcp`], [`Engine`]: a stack for each core and the loop that moves it.
 //! - [`Context`]: the sockets of a core.
 //! - [`config`], [`stat`]: settings in, figures out.

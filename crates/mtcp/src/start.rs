@@ -2,9 +2,10 @@
 
 use crate::config::{Config, DeviceKind, Mode, Ownership, XdpMode};
 use crate::device::Device;
+use crate::device::capture::{CaptureDevice, CaptureLimits};
 use crate::device::memory::{MemoryDevice, MemoryOptions};
 use crate::device::packet::{PacketDevice, PacketError, PacketOptions};
-use crate::device::tap::{TapDevice, TapError, TapOptions};
+use crate::device::tap::{self, TapDevice, TapError, TapOptions};
 use crate::device::xdp::{self, AttachMode, Claim, CopyMode, XdpError, XdpOptions, XdpPort};
 use crate::engine::{Engine, Link, Mailboxes, Port, clock, mailboxes, start_paired};
 use crate::network::{Interface, NetworkError, OwnNetwork, Watch};
@@ -13,6 +14,7 @@ use crate::stat::{Board, Server, StatError};
 use mtcp_proto::{Secret, Stack, Steering};
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Why stacks cannot be started, or one cannot be had.
@@ -56,11 +58,19 @@ pub enum StartError {
     /// The socket for statistics.
     #[error(transparent)]
     Stat(#[from] StatError),
+    /// The file that packets are to be written to.
+    #[error("capture.file {}: {source}; name a file that can be made", path.display())]
+    Capture {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// A setting of TCP.
     #[error("tcp: {0}")]
     Tcp(mtcp_proto::Error),
-    /// The system has no descriptors, threads or random numbers left.
-    #[error("{what}: {source}; raise `ulimit -n` or `ulimit -u`")]
+    /// A call of the system failed: mostly, there are no descriptors or threads left.
+    #[error("{what}: {source}; raise `ulimit -n` or `ulimit -u` if it is a limit")]
     System {
         /// What was tried.
         what: &'static str,
@@ -111,10 +121,7 @@ impl Mtcp {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn with_devices(
-        config: Config,
-        devices: Vec<Box<dyn Device>>,
-    ) -> Result<Mtcp, StartError> {
+    pub fn with_devices(config: Config, devices: Vec<Box<dyn Device>>) -> Result<Mtcp, StartError> {
         Mtcp::assemble(config, devices, Shared::default())
     }
 
@@ -127,14 +134,15 @@ impl Mtcp {
         right: Config,
         options: MemoryOptions,
     ) -> Result<(Mtcp, Mtcp), StartError> {
-        let mut ends: (Vec<Box<dyn Device>>, Vec<Box<dyn Device>>) = (Vec::new(), Vec::new());
+        let (mut near_ends, mut far_ends) = (Vec::new(), Vec::new());
         for _ in 0..left.engine.cores {
             let (near, far) = MemoryDevice::pair(options)
                 .map_err(|source| StartError::System { what: "a memory device", source })?;
-            ends.0.push(Box::new(near));
-            ends.1.push(Box::new(far));
+            near_ends.push(near);
+            far_ends.push(far);
         }
-        Ok((Mtcp::with_devices(left, ends.0)?, Mtcp::with_devices(right, ends.1)?))
+        let left = Mtcp::with_devices(left, boxed(near_ends))?;
+        Ok((left, Mtcp::with_devices(right, boxed(far_ends))?))
     }
 
     fn assemble(
@@ -152,12 +160,13 @@ impl Mtcp {
             source: io::Error::other(error.to_string()),
         })?;
         let secret = Secret(secret);
-        let boxes = mailboxes(cores)
-            .map_err(|source| StartError::System { what: "eventfd(2)", source })?;
+        let boxes =
+            mailboxes(cores).map_err(|source| StartError::System { what: "eventfd(2)", source })?;
         let mut engines = Vec::new();
         let mut told = Vec::new();
         let follows = shared.ownership.is_some() && config.ownership == Ownership::Shared;
         for ((core, device), mailbox) in (0u16..).zip(devices).zip(boxes) {
+            let device = captured(&config, core, device)?;
             let board = Arc::new(Board::default());
             told.push((core, Arc::clone(&board), Arc::clone(mailbox.alarm())));
             let link = link(&config, device, follows)?;
@@ -212,6 +221,29 @@ impl Mtcp {
     }
 }
 
+/// Writes a device's packets to a file, if the configuration says so.
+fn captured(
+    config: &Config,
+    core: u16,
+    device: Box<dyn Device>,
+) -> Result<Box<dyn Device>, StartError> {
+    let Some(capture) = &config.capture else { return Ok(device) };
+    let mut path = capture.file.clone();
+    if config.engine.cores > 1 {
+        let mut name = path.file_stem().unwrap_or_default().to_owned();
+        name.push(format!("-{core}"));
+        if let Some(extension) = path.extension() {
+            name.push(".");
+            name.push(extension);
+        }
+        path.set_file_name(name);
+    }
+    let (device, control) = CaptureDevice::new(device);
+    let limits = CaptureLimits { snap_bytes: capture.bytes, ..CaptureLimits::default() };
+    control.start(&path, limits).map_err(|source| StartError::Capture { path, source })?;
+    Ok(Box::new(device))
+}
+
 fn link(config: &Config, device: Box<dyn Device>, follows: bool) -> Result<Link, StartError> {
     let chosen: Vec<IpAddr> = config.addresses.iter().map(|(address, _)| *address).collect();
     if follows {
@@ -224,8 +256,7 @@ fn link(config: &Config, device: Box<dyn Device>, follows: bool) -> Result<Link,
         };
         return Ok(Link::new(Interface::shared(device, watch), addresses, kernel_chooses));
     }
-    let network =
-        OwnNetwork { addresses: config.addresses.clone(), routes: config.routes.clone() };
+    let network = OwnNetwork { addresses: config.addresses.clone(), routes: config.routes.clone() };
     Ok(Link::new(Interface::own(device, &network), chosen, false))
 }
 
@@ -271,7 +302,14 @@ fn open_devices(config: &Config) -> Result<Devices, StartError> {
             if config.tcp.mtu != u16::MAX {
                 options.mtu = config.tcp.mtu;
             }
-            Ok((boxed(TapDevice::open(&options)?), None))
+            let devices = TapDevice::open(&options)?;
+            if let Some(first) = devices.first() {
+                tap::bring_up(first.name()).map_err(|source| StartError::System {
+                    what: "switch the TAP device on",
+                    source,
+                })?;
+            }
+            Ok((boxed(devices), None))
         }
         DeviceKind::Xdp => {
             let options = XdpOptions {

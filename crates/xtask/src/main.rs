@@ -30,7 +30,7 @@ commands:
   sanitize  the tests of megapipe and iobench under AddressSanitizer
   header    write what is made of crates/capi: megapipe.h and the manual pages
   cinstall  test the installation of libmegapipe; needs cargo-c, see `cargo install cargo-c`
-  loom      the loom_ tests of megapipe, over every interleaving
+  loom      the loom_ tests of megapipe and mtcp, over every interleaving
   fuzz      every fuzz target for a minute, or so many SECONDS; needs the nightly toolchain and
             cargo-fuzz, which it names if they are missing
   nginx     builds the event module for the installed nginx and serves a page with it;

@@ -31,7 +31,7 @@ pub(crate) struct Cargo {
 }
 
 /// How many loom tests must have run for the leg to mean anything.
-const LOOM_TESTS_MIN: u64 = 1;
+const LOOM_TESTS_MIN: u64 = 5;
 
 /// How many tests of several hosts there are at least.
 const MPI_TESTS_MIN: u64 = 5;
@@ -132,7 +132,7 @@ const UNSANITIZED: [&str; 7] = [
 
 fn sanitize(host: &str) -> Step {
     let mut tests = sanitized(
-        "test --package megapipe --package iobench --package fable --locked --tests",
+        "test --package megapipe --package iobench --package fable --package mtcp --locked --tests",
         host,
     )
     .and("--");
@@ -168,7 +168,7 @@ fn sanitized(words: &str, host: &str) -> Cargo {
 /// Under `--cfg loom` only the tests named `loom_...` make sense: the others use types that work
 /// nowhere but inside a loom model. Release, because a model tries thousands of interleavings.
 fn loom() -> Step {
-    let tests = Cargo::new("test --package megapipe --locked --lib --release")
+    let tests = Cargo::new("test --package megapipe --package mtcp --locked --lib --release")
         .in_own_target_dir("loom")
         .and("loom_")
         .with("RUSTFLAGS", "--cfg loom");

@@ -65,6 +65,16 @@ impl BufferPool {
         Some(vec![0; bytes].into_boxed_slice())
     }
 
+    /// The length of the block that holds so many bytes, if the pool has one for data to be sent.
+    ///
+    /// A quarter is kept for data that come: two stacks whose memory is full of what they send
+    /// could take nothing of each other any more, not even what makes room.
+    pub(crate) fn block_for_sending(&self, bytes: usize) -> Option<usize> {
+        let block_bytes = Self::block_bytes(Self::class(bytes)?);
+        let most = self.limit_bytes / 4 * 3;
+        (block_bytes <= most.saturating_sub(self.lent_bytes)).then_some(block_bytes)
+    }
+
     /// Takes a block back that [`BufferPool::take`] has lent.
     pub(crate) fn give(&mut self, block: Box<[u8]>) {
         let bytes = block.len();
@@ -81,7 +91,6 @@ impl BufferPool {
     }
 
     /// Bytes that are lent.
-    #[cfg(test)]
     pub(crate) fn used_bytes(&self) -> usize {
         self.lent_bytes
     }

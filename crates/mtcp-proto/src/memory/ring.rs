@@ -35,7 +35,6 @@ impl Ring {
     }
 
     /// Bytes of memory that the ring holds.
-    #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
         self.block.len()
     }

@@ -69,7 +69,8 @@ pub struct Config {
     pub minimum_rto: Duration,
     /// The greatest; at least a minute (RFC 6298, section 2.5).
     pub maximum_rto: Duration,
-    /// How long an acknowledgement may wait for a companion: at most 500 ms (RFC 5681, section 4.2).
+    /// How long an acknowledgement may wait for a companion: at most 500 ms (RFC 5681, section
+    /// 4.2).
     pub delayed_ack: Duration,
     /// How often a SYN or SYN-ACK is repeated before the connection fails.
     pub syn_retries: u8,

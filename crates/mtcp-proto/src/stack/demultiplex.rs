@@ -121,8 +121,12 @@ impl Stack {
     /// as lost: our SYN-ACK is repeated, and so will be this.
     fn must_wait(&self, listener: u32, header: &TcpHeader) -> bool {
         let establishes = header.flags.contains(Flags::ACK) && !header.flags.contains(Flags::RST);
+        establishes && !self.has_room(listener)
+    }
+
+    fn has_room(&self, listener: u32) -> bool {
         let listening = self.table.listening(listener);
-        establishes && listening.is_some_and(|found| found.listener.is_full())
+        listening.is_some_and(|found| !found.listener.is_full())
     }
 
     fn segment_in_time_wait(&mut self, record: u32, segment: &Segment<'_>) {
@@ -132,7 +136,7 @@ impl Stack {
             Verdict::Replace(least) => {
                 let local = segment.flow.local();
                 let listener = self.listeners.find((local.ip(), local.port()));
-                if let Some(listener) = listener {
+                if let Some(listener) = listener.filter(|&listener| self.has_room(listener)) {
                     self.forget_time_wait(record);
                     self.shared.counters.time_wait_reused += 1;
                     self.take_syn(listener, segment, Some(least));

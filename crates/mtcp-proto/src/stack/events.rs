@@ -12,8 +12,8 @@ pub(super) struct Notice {
 }
 
 impl Notice {
-    /// Compares what is with what is known; true if there is something to tell. Further arrivals are
-    /// news only where something can be read.
+    /// Compares what is with what is known; true if there is something to tell. Further arrivals
+    /// are news only where something can be read.
     pub(super) fn update(&mut self, readiness: Readiness, arrivals: u32) -> bool {
         let mut grown = readiness.without(self.known);
         if arrivals != self.arrivals {

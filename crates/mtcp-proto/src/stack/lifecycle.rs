@@ -84,8 +84,8 @@ impl Stack {
     }
 
     pub(super) fn forget_time_wait(&mut self, record: u32) {
-        if let Some(gone) = self.time_wait.remove(record) {
-            self.flows.remove(gone.flow.hash(self.keys.flow), record | IN_TIME_WAIT);
+        if let Some(flow) = self.time_wait.remove(record) {
+            self.flows.remove(flow.hash(self.keys.flow), record | IN_TIME_WAIT);
         }
     }
 

@@ -191,13 +191,13 @@ impl Stack {
         self.take_waiting(listener)
     }
 
-    /// Begins to connect. [`Readiness::WRITABLE`] tells success, [`Readiness::ERROR`] failure, whose
-    /// cause [`Stack::take_error`] has. Without a local address, or with port 0, the stack chooses:
-    /// its first address of the family, and a port that steers the answers to this core.
+    /// Begins to connect. [`Readiness::WRITABLE`] tells success, [`Readiness::ERROR`] failure,
+    /// whose cause [`Stack::take_error`] has. Without a local address, or with port 0, the stack
+    /// chooses: its first address of the family, and a port that steers the answers to this core.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`]; [`Error::AddressNotAvailable`] also if a named port leads the answers
-    /// to another core; [`Error::NoPorts`], [`Error::TooMany`], [`Error::Config`];
+    /// [`Error::AddressInUse`]; [`Error::AddressNotAvailable`] also if a named port leads the
+    /// answers to another core; [`Error::NoPorts`], [`Error::TooMany`], [`Error::Config`];
     /// [`Error::Unreachable`] for what is no address of a single host.
     pub fn connect(
         &mut self,
@@ -214,15 +214,15 @@ impl Stack {
     /// `data` is empty.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there is no room, [`Error::NotConnected`], [`Error::Shutdown`] after
-    /// a shutdown of this direction, [`Error::Reset`] and [`Error::TimedOut`] once the connection
-    /// has failed.
+    /// [`Error::WouldBlock`] if there is no room, [`Error::NotConnected`], [`Error::Shutdown`]
+    /// after a shutdown of this direction, [`Error::Reset`] and [`Error::TimedOut`] once the
+    /// connection has failed.
     pub fn send(&mut self, now: Instant, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
         self.with_held(now, socket, |entry, context| entry.connection.send(data, context))
     }
 
-    /// Takes received data; 0 is the end of the stream (or `room` is empty). Data that came before a
-    /// failure can still be received.
+    /// Takes received data; 0 is the end of the stream (or `room` is empty). Data that came before
+    /// a failure can still be received.
     ///
     /// # Errors
     /// As [`Stack::send`].
@@ -254,7 +254,8 @@ impl Stack {
 
     /// Gives the socket up. Data that was sent still goes out, then the end. If received data was
     /// not taken, or comes later, or [`Options::linger_reset`] is set, the peer sees a reset (RFC
-    /// 2525, section 2.17). A listener's waiting connections are reset. Unknown sockets are ignored.
+    /// 2525, section 2.17). A listener's waiting connections are reset. Unknown sockets are
+    /// ignored.
     pub fn close(&mut self, now: Instant, socket: SocketId) {
         self.advance(now);
         self.give_up(socket, false);
@@ -340,13 +341,18 @@ impl Stack {
         self.table.iter().map(|(socket, slot)| describe(socket, slot))
     }
 
+    /// Bytes of memory that all buffers hold now; zero when no data waits anywhere.
+    pub fn buffer_bytes(&self) -> usize {
+        self.shared.pool.used_bytes()
+    }
+
     /// What has been counted since the beginning.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// The core that must take this packet, by the same hash on all cores; `None` if any may, as for
-    /// echo requests and what is malformed.
+    /// The core that must take this packet, by the same hash on all cores; `None` if any may, as
+    /// for echo requests and what is malformed.
     pub fn owner(&self, packet: &[u8]) -> Option<u16> {
         self.core_of(packet)
     }

@@ -72,6 +72,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    #[inline]
     pub(super) fn new(flow: Flow, hash: u64, stage: Stage, connection: Connection) -> Entry {
         let notice = Notice::default();
         Entry { flow, stage, attached: true, listed: None, notice, hash, connection }
@@ -118,13 +119,14 @@ impl Table {
         self.slots.len() >= self.limit
     }
 
+    #[inline]
     pub(super) fn insert(&mut self, slot: Slot) -> Result<SocketId, Error> {
         let (index, generation) = self.slots.insert(slot).ok_or(Error::TooMany)?;
         Ok(SocketId { index, generation })
     }
 
-    pub(super) fn remove(&mut self, index: u32) -> Option<Slot> {
-        self.slots.remove(index)
+    pub(super) fn remove(&mut self, index: u32) {
+        self.slots.remove(index);
     }
 
     pub(super) fn connection(&self, index: u32) -> Option<&Entry> {

@@ -148,10 +148,12 @@ impl TimeWait {
         self.records.at(index)
     }
 
-    pub(super) fn remove(&mut self, index: u32) -> Option<Record> {
-        let record = self.records.remove(index)?;
+    /// Forgets a record, and gives the flow that it was for.
+    pub(super) fn remove(&mut self, index: u32) -> Option<Flow> {
+        let flow = self.records.at(index)?.flow;
+        self.records.remove(index);
         self.links.remove(&mut self.order, index);
-        Some(record)
+        Some(flow)
     }
 
     /// The record's time starts again.
@@ -288,7 +290,7 @@ mod tests {
         assert_eq!(time_wait.deadline(), Some(START + second * 61));
         assert_eq!(time_wait.expired(START + second * 60), None);
         assert_eq!(time_wait.expired(START + second * 61), Some(indices[1]));
-        assert_eq!(time_wait.remove(indices[1]).unwrap().flow, flow(1));
+        assert_eq!(time_wait.remove(indices[1]), Some(flow(1)));
         assert_eq!(time_wait.expired(START + second * 64), Some(indices[2]));
         time_wait.remove(indices[2]);
         assert_eq!(time_wait.expired(START + second * 64), Some(indices[0]));

@@ -137,10 +137,8 @@ impl Connection {
             State::SynReceived => self.send.next != self.send.initial,
             _ => true,
         };
-        match reason {
-            Error::TimedOut => context.counters.connections_timed_out += 1,
-            Error::Reset => context.counters.connections_reset += 1,
-            _ => {}
+        if reason == Error::Reset {
+            context.counters.connections_reset += 1;
         }
         self.finish(context);
         self.error = Some(reason);

@@ -246,8 +246,13 @@ impl Connection {
         &self.options
     }
 
+    /// All options hold from now on, but for the congestion control, which the handshake settles.
     pub(crate) fn set_options(&mut self, options: &Options, context: &mut Context<'_>) {
         self.options = *options;
+        if self.is_synchronized() {
+            self.fit_segments();
+            self.lose_patience(context);
+        }
         self.arm_keepalive(context);
         self.window_may_open(context);
     }

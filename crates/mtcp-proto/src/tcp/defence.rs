@@ -34,7 +34,7 @@ impl Connection {
     pub(super) fn take_unexpected_syn(&mut self, header: &TcpHeader, context: &mut Context<'_>) {
         let again = header.sequence + 1 == self.receive.next;
         if self.state == State::SynReceived && again && !header.flags.contains(Flags::ACK) {
-            self.due.syn = true;
+            self.due.syn |= self.may_answer_again(context);
             return;
         }
         context.counters.drop_unproven_control += 1;

@@ -105,8 +105,8 @@ impl Connection {
         if let Some(stamps) = ack.options.timestamps.filter(|_| self.stamps.on) {
             self.stamps.remember(stamps.value, context.now);
         }
-        let limit = self.options.receive_buffer_bytes;
-        self.receive.announce_unscaled(limit, context.pool.pressed());
+        // Memory may not have been short when the cookie went out with its window.
+        self.receive.announce_unscaled(self.options.receive_buffer_bytes, false);
         self.send.next = self.send.initial + 1;
         self.send.unacknowledged = self.send.next;
         self.due.syn = false;
@@ -162,11 +162,16 @@ impl Connection {
         self.timers.arm(context.now + self.send.rtt.timeout(), Waiting::Retransmission);
     }
 
+    /// Whether a SYN that came again is answered: a peer that repeats it forever must not keep a
+    /// connection half open forever.
+    pub(super) fn may_answer_again(&self, context: &Context<'_>) -> bool {
+        self.handshake.tries <= context.config.syn_retries
+    }
+
     pub(super) fn on_handshake_timeout(&mut self, context: &mut Context<'_>) {
         context.counters.timeouts += 1;
-        if self.handshake.tries > context.config.syn_retries {
-            let reason = self.soft_error.unwrap_or(Error::TimedOut);
-            return self.fail(reason, false, context);
+        if !self.may_answer_again(context) {
+            return self.time_out(false, context);
         }
         self.send.rtt.back_off();
         self.due.syn = true;
@@ -241,10 +246,8 @@ impl Connection {
     fn time_handshake(&mut self, header: &TcpHeader, context: &mut Context<'_>) {
         if self.handshake.tries == 1 {
             self.send.rtt.sample(context.now, context.now.since(self.handshake.sent_at));
-        } else if let Some(stamps) = header.options.timestamps.filter(|_| self.stamps.on) {
-            if let Some(age) = self.stamps.age(stamps.echo, context.now) {
-                self.send.rtt.sample(context.now, age);
-            }
+        } else if let Some(age) = self.stamped_round_trip(header, context) {
+            self.send.rtt.sample(context.now, age);
         }
         if self.handshake.tries > 1 {
             self.send.rtt.after_lost_syn();

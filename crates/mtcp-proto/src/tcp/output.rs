@@ -85,18 +85,18 @@ impl Connection {
         if self.may_send_again() {
             return Some(Plan::Again);
         }
-        if due.tail_probe {
-            if let Some(plan) = self.tail_probe() {
-                return Some(plan);
-            }
+        if due.tail_probe
+            && let Some(plan) = self.tail_probe()
+        {
+            return Some(plan);
         }
         if let Some(fresh) = self.fresh() {
             return Some(Plan::Fresh(fresh));
         }
-        if due.window_probe {
-            if let Some(fresh) = self.window_probe() {
-                return Some(Plan::WindowProbe(fresh));
-            }
+        if due.window_probe
+            && let Some(fresh) = self.window_probe()
+        {
+            return Some(Plan::WindowProbe(fresh));
         }
         if due.keepalive {
             return Some(Plan::Keepalive);

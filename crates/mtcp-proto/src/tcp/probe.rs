@@ -58,15 +58,28 @@ impl Connection {
         if context.now.since(since) < self.patience(context) {
             return false;
         }
-        let reason = self.soft_error.unwrap_or(Error::TimedOut);
-        self.fail(reason, true, context);
+        self.time_out(true, context);
         true
+    }
+
+    /// The peer does not answer, most likely for the reason that a router has given (RFC 5461,
+    /// section 2.1).
+    pub(super) fn time_out(&mut self, tell: bool, context: &mut Context<'_>) {
+        context.counters.connections_timed_out += 1;
+        self.fail(self.soft_error.unwrap_or(Error::TimedOut), tell, context);
     }
 
     /// The end of patience, if it comes before the time-out.
     pub(super) fn no_later_than_patience(&self, at: Instant, context: &Context<'_>) -> Instant {
         let end = self.alive.progress_at + self.patience(context);
         if end > context.now { at.min(end) } else { at }
+    }
+
+    /// The user time-out has changed: a timer that is running does not outlast it.
+    pub(super) fn lose_patience(&mut self, context: &Context<'_>) {
+        if self.timers.waiting == Waiting::Retransmission && self.timers.loss != NEVER {
+            self.timers.loss = self.no_later_than_patience(self.timers.loss, context);
+        }
     }
 
     /// With nothing under way, data that do not go out wait for a window: it is asked for.
@@ -143,7 +156,7 @@ impl Connection {
             // The data ask the same question.
             self.timers.slow = context.now + keepalive.interval.max(Duration::from_millis(1));
         } else if self.alive.probes >= keepalive.probes.max(1) {
-            self.fail(Error::TimedOut, true, context);
+            self.time_out(true, context);
         } else {
             self.alive.probes = self.alive.probes.saturating_add(1);
             self.due.keepalive = true;

@@ -93,10 +93,8 @@ impl Connection {
         if let Some(round_trip) = told.round_trip.or(sacked.round_trip) {
             self.send.rtt.sample(context.now, round_trip);
         } else if told.bytes > 0 {
-            if let Some(stamps) = header.options.timestamps.filter(|_| self.stamps.on) {
-                if let Some(age) = self.stamps.age(stamps.echo, context.now) {
-                    self.send.rtt.sample(context.now, age);
-                }
+            if let Some(age) = self.stamped_round_trip(header, context) {
+                self.send.rtt.sample(context.now, age);
             }
             self.send.rtt.reset_back_off();
         }

@@ -109,7 +109,8 @@ impl Receiver {
 
     /// The window of a SYN, which is never shifted.
     pub(super) fn announce_unscaled(&mut self, limit_bytes: u32, pressed: bool) -> u16 {
-        let offered = self.free(limit_bytes, pressed).min(u32::from(u16::MAX));
+        let wanted = self.free(limit_bytes, pressed).max(self.window());
+        let offered = wanted.min(u32::from(u16::MAX));
         self.edge = self.edge.max(self.next + offered);
         offered as u16
     }
@@ -121,7 +122,7 @@ impl Receiver {
 }
 
 /// The least shift with which the window can reach the buffer (RFC 7323, section 2.3).
-pub(crate) fn scale_for(buffer_bytes: u32) -> u8 {
+pub(super) fn scale_for(buffer_bytes: u32) -> u8 {
     let mut scale = 0;
     while scale < 14 && (u32::from(u16::MAX) << scale) < buffer_bytes {
         scale += 1;

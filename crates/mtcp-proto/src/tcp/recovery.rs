@@ -11,9 +11,14 @@ use super::timers::{NEVER, Waiting};
 use crate::sequence::Sequence;
 use crate::time::Instant;
 use crate::wire::tcp::TcpHeader;
+use std::time::Duration;
 
 /// Duplicate acknowledgements that stand for a loss, without SACK (RFC 5681, section 3.2).
 const DUPLICATES: u32 = 3;
+
+/// A tail loss probe waits at least as long as a peer that shares our processor may be kept from
+/// answering.
+const TAIL_PROBE_MIN: Duration = Duration::from_millis(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -190,6 +195,7 @@ impl Connection {
         self.send.congestion.on_sent(end.since(start));
         self.send.next = end;
         self.send.sent_at = context.now;
+        self.due.window_probe = false;
         if first {
             self.recovery.base = context.now;
             self.alive.progress_at = context.now;
@@ -237,6 +243,7 @@ impl Connection {
             let lone = self.send.outstanding() <= u32::from(self.send.full);
             let smoothed = self.send.rtt.smoothed();
             let wait = TailLossProbe::timeout(smoothed, lone, context.config.delayed_ack);
+            let wait = wait.max(TAIL_PROBE_MIN);
             let at = context.now + wait;
             if at < timeout {
                 self.timers.arm(at, Waiting::TailLoss);

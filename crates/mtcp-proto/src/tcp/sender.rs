@@ -17,6 +17,9 @@ use std::time::Duration;
 /// How long an application waits for memory before it may try again.
 const MEMORY_RETRY: Duration = Duration::from_millis(20);
 
+/// Beyond two segments, the initial window has no more than these bytes (RFC 6928, section 2).
+const INITIAL_WINDOW_BYTES: u32 = 14_600;
+
 #[derive(Debug)]
 pub(super) struct Sender {
     /// ISS.
@@ -97,7 +100,9 @@ impl Sender {
 
     /// The connection is established.
     pub(super) fn start(&mut self, kind: Congestion, segments: u32) {
-        self.congestion = CongestionControl::new(kind, u32::from(self.full), segments);
+        let full = u32::from(self.full);
+        let segments = segments.min((INITIAL_WINDOW_BYTES / full).max(2));
+        self.congestion = CongestionControl::new(kind, full, segments);
     }
 
     /// Sequence numbers that are sent and not acknowledged.
@@ -127,7 +132,10 @@ impl Sender {
     /// Takes the window of a segment, unless a newer one has set it (RFC 9293, section 3.10.7.4,
     /// fifth step). True if it has changed.
     pub(super) fn update_window(&mut self, window: u32, sequence: Sequence, ack: Sequence) -> bool {
-        let newer = self.window_sequence < sequence
+        // A repetition has an old number, but what it newly acknowledges tells that its window is
+        // new as well: an older window beside the newer acknowledgement would reach too far.
+        let newer = ack > self.unacknowledged
+            || self.window_sequence < sequence
             || (self.window_sequence == sequence && self.window_acknowledgement <= ack);
         newer && self.set_window(window, sequence, ack)
     }
@@ -178,7 +186,7 @@ impl Connection {
         let bytes = unsent.min(window).min(congestion.max(full));
         let all = bytes == unsent;
         let fin = all && send.fin && window > bytes;
-        let part = bytes % full;
+        let part = if bytes < full { bytes } else { bytes % full };
         let at_once = self.options.no_delay || send.fin || send.outstanding() == 0;
         if part == 0 || (all && bytes < full && at_once) {
             return (bytes > 0).then_some(Fresh { bytes, fin });
@@ -231,13 +239,22 @@ impl Connection {
         if self.send.outstanding() == 0 && self.send.ring.is_empty() {
             let idle = context.now.since(self.send.sent_at);
             let timeout = self.send.rtt.timeout();
-            if idle > timeout && self.is_synchronized() {
+            if self.send.sent_at != Instant::ZERO && idle > timeout {
                 self.send.congestion.on_idle(context.now, idle, timeout);
             }
             self.alive.progress(context.now);
         }
         let limit = self.options.send_buffer_bytes as usize;
-        let taken = self.send.ring.push(context.pool, data, limit);
+        let ring = &mut self.send.ring;
+        let wanted = ring.len().saturating_add(data.len()).min(limit);
+        let memory = if wanted <= ring.capacity() {
+            limit
+        } else {
+            let block = context.pool.block_for_sending(wanted);
+            let block = block.or_else(|| context.pool.block_for_sending(ring.len() + 1));
+            block.unwrap_or(0).max(ring.capacity())
+        };
+        let taken = ring.push(context.pool, data, limit.min(memory));
         if taken == 0 {
             if self.send.ring.len() < limit {
                 // Others hold the memory, and do not tell when they give it back.

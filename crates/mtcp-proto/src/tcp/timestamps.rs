@@ -64,6 +64,17 @@ impl Connection {
         stamps.is_some_and(|stamps| self.stamps.is_fresh(stamps.value, context.now))
     }
 
+    /// How long ago the segment was sent that this one answers, in whole milliseconds, by the echo
+    /// of its timestamp: also if it was sent more than once (RFC 7323, section 4).
+    pub(super) fn stamped_round_trip(
+        &self,
+        header: &TcpHeader,
+        context: &Context<'_>,
+    ) -> Option<Duration> {
+        let stamps = header.options.timestamps.filter(|_| self.stamps.on)?;
+        self.stamps.age(stamps.echo, context.now)
+    }
+
     /// TS.Recent follows segments that begin no later than our last acknowledgement, so that a
     /// delayed acknowledgement echoes the oldest of what it answers (RFC 7323, section 4.3).
     pub(super) fn follow_clock(&mut self, header: &TcpHeader, context: &Context<'_>) {

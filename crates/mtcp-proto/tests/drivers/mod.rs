@@ -204,6 +204,7 @@ impl Player {
         }
         let left: Vec<_> = self.stack.sockets().collect();
         assert!(left.is_empty(), "left behind: {left:?}");
+        assert_eq!(self.stack.buffer_bytes(), 0, "buffers are left behind");
         assert!(packets < 5_000, "{packets} packets after the end");
         assert!(self.stack.next_event().is_none_or(|(_, ready)| ready != Readiness::default()));
     }

@@ -124,6 +124,9 @@ impl Host {
         if let Some(info) = self.stack.sockets().next() {
             return Err(format!("a socket is left: {info:?}"));
         }
+        if self.stack.buffer_bytes() > 0 {
+            return Err(format!("{} bytes of buffers are left", self.stack.buffer_bytes()));
+        }
         let counters = self.stack.counters().clone();
         let sums = [
             ("packets_received", counters.packets_received, self.packets_in),

@@ -154,7 +154,7 @@ fn draw_host(
         max_half_open: if crowded { random.between(1, 128) as u32 } else { 4096 },
         max_time_wait: if random.chance(0.1) { 4 } else { 1024 },
         max_buffer_bytes: if pressed {
-            (connections * random.spread(64 << 10, 256 << 10)) as usize
+            random.spread(64 << 10, 256 << 10 | connections << 14) as usize
         } else {
             1 << 30
         },
@@ -257,8 +257,8 @@ fn draw_options(random: &mut Random) -> Options {
 /// Sizes are small in most connections, with a heavy tail.
 fn draw_bytes(random: &mut Random) -> u64 {
     match random.below(20) {
-        0 => random.spread(1, 200_000),
-        1..=5 => random.spread(1, 30_000),
+        0 => random.between(1, 200_000),
+        1..=6 => random.spread(1, 60_000),
         _ => random.spread(1, 3_000),
     }
 }
@@ -286,9 +286,9 @@ fn draw_rounds(random: &mut Random, client_first: bool) -> [Vec<Round>; 2] {
             rounds[1].push(reply);
         }
     } else {
-        for side in 0..2 {
+        for rounds in &mut rounds {
             for _ in 0..random.below(3) {
-                rounds[side].push(round(random, 0));
+                rounds.push(round(random, 0));
             }
         }
         if client_first && rounds[0].is_empty() {
@@ -336,8 +336,8 @@ fn draw_connection(
             } else {
                 (0.0, 0)
             },
-            stall: (!gentle && random.chance(0.08))
-                .then(|| (random.below(5_000), random.spread(SECOND, 3_000 * SECOND))),
+            stall: (!gentle && client_port == 0 && random.chance(0.08))
+                .then(|| (random.below(5_000), random.spread(SECOND, stall_max_ns))),
             half_close,
             finish,
             eager: random.chance(0.2),

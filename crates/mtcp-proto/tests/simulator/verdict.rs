@@ -90,5 +90,9 @@ fn is_excused(world: &World<'_>, connection: usize) -> bool {
             Some(Outcome::Failed(Error::TimedOut | Error::Unreachable))
         )
     });
-    losses >= EXCUSING_LOSSES || (in_vain && (world.scenario.is_crowded() || is_half_open))
+    // A connection that waits in a full queue for too long is reset.
+    let was_not_taken = world.runs[connection].applications[1].is_none();
+    losses >= EXCUSING_LOSSES
+        || (in_vain && is_half_open)
+        || (world.scenario.is_crowded() && (in_vain || was_not_taken))
 }

@@ -25,6 +25,8 @@ pub(crate) struct End {
     pub(crate) heard: i64,
     heard_edge: i64,
     pub(crate) heard_fin: bool,
+    /// It has given the connection up with a reset.
+    gone: bool,
 }
 
 impl End {
@@ -34,6 +36,12 @@ impl End {
 
     fn relative(&self, number: u32) -> Option<i64> {
         self.initial().map(|initial| i64::from(number.wrapping_sub(initial) as i32))
+    }
+
+    /// Whether a number lies before the first of this connection.
+    fn is_before(&self, number: u32) -> bool {
+        !self.initials.is_empty()
+            && self.initials.iter().all(|initial| number.wrapping_sub(*initial) as i32 <= 0)
     }
 
     /// Whether everything that it sent, its end included, was acknowledged as far as it knows.
@@ -163,16 +171,27 @@ impl Watch {
             fin: false,
         };
         if segment.has(RST) {
+            let end = &mut flow.ends[sender];
+            let own = end.relative(segment.sequence).is_some_and(|place| place >= 1);
+            end.gone |= segment.has(ACK) && own;
             return Ok(Some(note));
         }
         keep!(segment.has(SYN) || segment.has(ACK), "a segment with neither SYN nor ACK");
+        if segment.has(ACK) && flow.ends[1 - sender].is_before(segment.acknowledgement) {
+            // It answers a segment of an earlier connection between these addresses.
+            return Ok(Some(note));
+        }
         if segment.has(SYN) {
             flow.synchronise(sender, &segment)?;
         }
         let end = &flow.ends[sender];
-        // Behind its end, a cookie that comes a second time begins it again.
-        let gone = end.heard_fin && end.end_acknowledged();
-        if end.initials.is_empty() || gone || flow.confused {
+        if end.initials.is_empty() || flow.confused {
+            return Ok(Some(note));
+        }
+        if end.gone || (end.heard_fin && end.end_acknowledged()) {
+            // Behind its end, a cookie that comes a second time begins it again: what is wrong with
+            // that is not noted.
+            let _ = flow.check_acknowledgement(sender, &segment, &mut note);
             return Ok(Some(note));
         }
         let checked = flow
@@ -200,20 +219,16 @@ impl Flow {
                 || (ours.sack_permitted && !theirs.sack_permitted);
             keep!(!more, "a SYN-ACK with an option that was not offered");
         }
-        if segment.has(ACK) && end.acknowledged > Some(1) {
+        let other = end.initial().is_some_and(|initial| initial != segment.sequence);
+        if (segment.has(ACK) && end.acknowledged > Some(1)) || (taken && other) {
             // A SYN that came late has been answered, after the connection had gone.
             self.confused = true;
             return Ok(());
         }
-        if end.initials.contains(&segment.sequence) {
-            return Ok(());
-        }
-        if end.initials.is_empty() || !taken {
+        if !end.initials.contains(&segment.sequence) {
             end.initials.push(segment.sequence);
             end.syn = Some(segment.clone());
             end.sent = end.sent.max(1);
-        } else {
-            self.confused = true;
         }
         Ok(())
     }
@@ -252,9 +267,11 @@ impl Flow {
         };
         let edge = acknowledged + (i64::from(segment.window) << scale);
         // RFC 7323, section 2.4: less than a unit of the shift may be rounded away.
-        let kept = edge + (1 << scale) > end.edge;
+        // Each cookie goes out without memory of the one before.
+        let kept = edge + (1 << scale) > end.edge || segment.has(SYN);
         keep!(kept, "the right edge goes back from {} to {edge}", end.edge);
-        (end.acknowledged, end.edge) = (Some(acknowledged), edge.max(end.edge));
+        end.acknowledged = Some(acknowledged);
+        end.edge = if segment.has(SYN) { edge } else { edge.max(end.edge) };
         (note.acknowledgement, note.edge) = (Some(acknowledged), Some(edge));
         Ok(())
     }

@@ -32,7 +32,8 @@ enum Command {
         #[arg(long)]
         connections: bool,
         /// Repeats; from the second time on, counters are those of the time in between.
-        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        #[arg(long, value_name = "SECONDS")]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
         watch: Option<u64>,
         /// The socket of a process: a path, or an abstract name with @ before it. Without one, all
         /// processes of this network namespace.
@@ -105,11 +106,8 @@ fn show(json: bool, connections: bool, watch: Option<u64>, socket: Option<&str>)
                 Some((_, before)) => stat::difference(before, report),
                 None => report.clone(),
             };
-            let text = if json {
-                serde_json::to_string(&shown)? + "\n"
-            } else {
-                stat::table(&shown)
-            };
+            let text =
+                if json { serde_json::to_string(&shown)? + "\n" } else { stat::table(&shown) };
             // Whoever reads may have seen enough.
             if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
                 return Ok(());

@@ -200,7 +200,8 @@ impl Checker<'_> {
         let ownership = file.address.ownership.as_ref();
         self.choice("address.ownership", ownership, &choices, &mut config.ownership)?;
         if config.ownership == Ownership::Shared && config.device.kind != DeviceKind::Xdp {
-            let range = "\"own\" unless device.kind is \"xdp\": other devices leave the kernel its copy";
+            let range =
+                "\"own\" unless device.kind is \"xdp\": other devices leave the kernel its copy";
             return self.fail("address.ownership", "\"shared\"", range);
         }
         for &[first, last] in &file.address.ports {

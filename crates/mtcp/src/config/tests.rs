@@ -24,7 +24,9 @@ fn the_sample_file_is_read_and_its_comments_are_the_defaults() {
     let all: String = SAMPLE
         .lines()
         .filter(|line| !skipped.iter().any(|name| line.starts_with(name)))
-        .map(|line| if is_setting(line) { format!("{}\n", &line[1..]) } else { format!("{line}\n") })
+        .map(
+            |line| if is_setting(line) { format!("{}\n", &line[1..]) } else { format!("{line}\n") },
+        )
         .collect();
     assert_eq!(parse(&all).expect("all settings"), plain);
 }

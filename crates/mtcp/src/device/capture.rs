@@ -1,5 +1,5 @@
-//! A device that writes what passes through it into a file, for tcpdump and its like: the pcap format
-//! (draft-ietf-opsawg-pcap), with nanoseconds.
+//! A device that writes what passes through it into a file, for tcpdump and its like: the pcap
+//! format (draft-ietf-opsawg-pcap), with nanoseconds.
 //!
 //! Frames that the device is to cut, or whose checksum it is to complete, are written as the stack
 //! made them.

@@ -1,8 +1,8 @@
 //! A ring of frames between two threads: one writes, one reads, neither locks or allocates.
 //!
 //! The ring is one stretch of cache lines through which frames wander, each behind a short header
-//! and as long as it is: small frames stay within a few kilobytes of warm memory, and long ones need
-//! no slots of their length. Positions count bytes since the beginning and never wrap; a frame
+//! and as long as it is: small frames stay within a few kilobytes of warm memory, and long ones
+//! need no slots of their length. Positions count bytes since the beginning and never wrap; a frame
 //! that does not fit before the end of the memory starts over at its beginning, and a header that
 //! says so is left behind.
 
@@ -72,8 +72,8 @@ const fn footprint(bytes: usize) -> usize {
     (HEADER_BYTES + bytes).next_multiple_of(LINE_BYTES)
 }
 
-/// A ring with at least so many bytes, in which frames of `longest` bytes always find room once it is
-/// empty.
+/// A ring with at least so many bytes, in which frames of `longest` bytes always find room once it
+/// is empty.
 pub(super) fn ring(bytes: usize, longest: usize) -> (Writer, Reader) {
     let least = 2 * footprint(longest);
     let capacity = bytes.min(RING_BYTES_MAX).max(least).next_power_of_two();
@@ -200,8 +200,8 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Reads at most `limit` frames where they lie; gives their number, and whether the writer waits
-    /// for the room that they leave.
+    /// Reads at most `limit` frames where they lie; gives their number, and whether the writer
+    /// waits for the room that they leave.
     pub(super) fn read(&mut self, limit: usize, take: &mut dyn FnMut(&[u8], u32)) -> (usize, bool) {
         if self.head == self.tail {
             self.tail = self.ring.tail.0.load(Ordering::Acquire);

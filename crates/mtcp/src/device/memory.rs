@@ -30,8 +30,8 @@ pub struct MemoryOptions {
     pub ring_bytes: usize,
     /// Whether partial checksums are passed on. The other end takes them as verified.
     pub transmit_checksum: bool,
-    /// The longest IP packet that is passed on in one piece though it is longer than the MTU; zero for
-    /// none.
+    /// The longest IP packet that is passed on in one piece though it is longer than the MTU; zero
+    /// for none.
     pub segmentation_bytes: u32,
 }
 

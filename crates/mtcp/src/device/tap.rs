@@ -2,9 +2,9 @@
 //! network interface of the kernel.
 //!
 //! The device makes the interface, and the interface vanishes with it. Checksums and the cutting of
-//! long frames are left to the kernel in both directions (`IFF_VNET_HDR`, `TUNSETOFFLOAD`), so a bulk
-//! transfer crosses in frames of 64 KiB. The kernel takes one frame for each call, so a frame is
-//! written when it is committed, out of one buffer that stays in the cache.
+//! long frames are left to the kernel in both directions (`IFF_VNET_HDR`, `TUNSETOFFLOAD`), so a
+//! bulk transfer crosses in frames of 64 KiB. The kernel takes one frame for each call, so a frame
+//! is written when it is committed, out of one buffer that stays in the cache.
 //!
 //! Needs `/dev/net/tun` and CAP_NET_ADMIN.
 
@@ -73,8 +73,8 @@ pub enum TapError {
     Open(#[source] io::Error),
     /// The interface cannot be made.
     #[error(
-        "make the interface {name}: {source}; it needs CAP_NET_ADMIN, and no other process may hold \
-         an interface of that name"
+        "make the interface {name}: {source}; it needs CAP_NET_ADMIN, and no other process may \
+         hold an interface of that name"
     )]
     Create {
         /// The name that was asked for.
@@ -113,8 +113,8 @@ pub struct TapDevice {
 }
 
 impl TapDevice {
-    /// Makes the interface, with one device for each queue. It is down until [`bring_up`] or somebody
-    /// else sets it up.
+    /// Makes the interface, with one device for each queue. It is down until [`bring_up`] or
+    /// somebody else sets it up.
     ///
     /// # Errors
     /// [`TapError`] names cause and remedy.

@@ -17,10 +17,7 @@ impl Alarm {
     /// # Errors
     /// As eventfd(2).
     pub(crate) fn new() -> io::Result<Alarm> {
-        Ok(Alarm {
-            bell: Doorbell::new(EventDescriptor::new()?),
-            called: AtomicBool::new(false),
-        })
+        Ok(Alarm { bell: Doorbell::new(EventDescriptor::new()?), called: AtomicBool::new(false) })
     }
 
     /// Tells of a message that was published in a ring.

@@ -102,11 +102,7 @@ impl Mailboxes {
     }
 
     /// Takes at most so many packets from each other core.
-    pub(super) fn take(
-        &mut self,
-        limit: usize,
-        mut input: impl FnMut(&[u8], Checksum),
-    ) -> usize {
+    pub(super) fn take(&mut self, limit: usize, mut input: impl FnMut(&[u8], Checksum)) -> usize {
         let mut count = 0;
         for consumer in &mut self.from {
             for _ in 0..limit {
@@ -145,7 +141,8 @@ mod tests {
     fn packets_reach_their_owner_and_a_full_mailbox_loses_them() {
         let mut all = mailboxes(3).expect("mailboxes");
         for index in 0..SLOTS + 10 {
-            let checksum = if index % 2 == 0 { Checksum::Verified } else { Checksum::Unverified };
+            let checksum =
+                if index.is_multiple_of(2) { Checksum::Verified } else { Checksum::Unverified };
             all[0].hand_over(2, &(index as u32).to_ne_bytes(), checksum);
         }
         all[1].hand_over(2, b"one", Checksum::Verified);
@@ -161,7 +158,7 @@ mod tests {
                 return;
             }
             assert_eq!(packet, expected.to_ne_bytes());
-            assert_eq!(checksum == Checksum::Verified, expected % 2 == 0);
+            assert_eq!(checksum == Checksum::Verified, expected.is_multiple_of(2));
             expected += 1;
         }) > 0
         {}

@@ -76,19 +76,7 @@ impl Engine {
         let alarm = Arc::clone(mailboxes.alarm());
         let counters = EngineCounters::default();
         let (now, blocked, lying) = (clock(), false, false);
-        Engine {
-            stack,
-            link,
-            mailboxes,
-            alarm,
-            board,
-            counters,
-            core,
-            batch,
-            now,
-            blocked,
-            lying,
-        }
+        Engine { stack, link, mailboxes, alarm, board, counters, core, batch, now, blocked, lying }
     }
 
     /// The stack, for all calls but `input` and `output`; [`Engine::now`] is the time to give it.
@@ -135,11 +123,12 @@ impl Engine {
         let Engine { stack, link, mailboxes, now, core, .. } = self;
         let (now, core) = (*now, *core);
         let steers = mailboxes.cores() > 1;
-        let received = link.receive(now, self.batch, &mut |packet, checksum| {
-            match steers.then(|| stack.owner(packet)).flatten() {
-                Some(owner) if owner != core => mailboxes.hand_over(owner, packet, checksum),
-                _ => stack.input(now, packet, checksum),
-            }
+        let received = link.receive(now, self.batch, &mut |packet, checksum| match steers
+            .then(|| stack.owner(packet))
+            .flatten()
+        {
+            Some(owner) if owner != core => mailboxes.hand_over(owner, packet, checksum),
+            _ => stack.input(now, packet, checksum),
         })?;
         let mut came = received > 0;
         if steers {

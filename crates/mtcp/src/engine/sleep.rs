@@ -43,9 +43,8 @@ impl Wanted {
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let count = self.length as libc::nfds_t;
         // SAFETY: `length` entries are valid, and the time is null or lives until after the call.
-        let woken = unsafe {
-            libc::ppoll(self.entries.as_mut_ptr(), count, time, std::ptr::null())
-        };
+        let woken =
+            unsafe { libc::ppoll(self.entries.as_mut_ptr(), count, time, std::ptr::null()) };
         if woken >= 0 {
             return Ok(());
         }

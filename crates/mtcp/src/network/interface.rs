@@ -1,5 +1,5 @@
-//! A device with what is needed to send IP packets through it: routes, neighbours, and a place where
-//! packets wait for a neighbour to answer.
+//! A device with what is needed to send IP packets through it: routes, neighbours, and a place
+//! where packets wait for a neighbour to answer.
 
 use super::resolver::{Knowledge, Resolver, Sorted, Way};
 use super::routes::{Route, Routes};
@@ -44,7 +44,8 @@ pub struct InterfaceCounters {
 
 /// A device that takes IP packets and gives them to a stack; it belongs to one thread.
 ///
-/// In each turn: [`Interface::receive`], the stack's output into this [`Sink`], [`Interface::flush`].
+/// In each turn: [`Interface::receive`], the stack's output into this [`Sink`],
+/// [`Interface::flush`].
 pub struct Interface<D> {
     device: D,
     capabilities: Capabilities,
@@ -141,8 +142,8 @@ impl<D: Device> Interface<D> {
         self.device.flush()
     }
 
-    /// When [`Interface::receive`] and [`Interface::flush`] must be called even if nothing comes; in
-    /// the past if something is due.
+    /// When [`Interface::receive`] and [`Interface::flush`] must be called even if nothing comes;
+    /// in the past if something is due.
     pub fn deadline(&self) -> Option<Instant> {
         let resolver = self.resolver.as_deref()?;
         [resolver.questions_due(), resolver.patience_ends()].into_iter().flatten().min()
@@ -312,4 +313,122 @@ fn transmit(packet: &Packet, link_bytes: usize, frame: &[u8]) -> Transmit {
             Segmentation { segment_bytes, header_bytes, ipv6 }
         });
     Transmit { bytes: link_bytes + packet.bytes, partial_checksum, segmentation }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Link;
+    use crate::device::memory::{MemoryDevice, MemoryOptions};
+    use mtcp_proto::PartialChecksum;
+    use std::time::Duration;
+
+    fn own(address: &str) -> OwnNetwork {
+        OwnNetwork { addresses: vec![(address.parse().unwrap(), 64)], routes: Vec::new() }
+    }
+
+    fn send(interface: &mut Interface<MemoryDevice>, value: u8, destination: &str) {
+        interface.room(60).unwrap().fill(value);
+        let partial_checksum = Some(PartialChecksum { start: 40, offset: 16 });
+        let destination = destination.parse().unwrap();
+        interface.commit(Packet { bytes: 60, destination, partial_checksum, segment_bytes: None });
+        interface.flush().unwrap();
+    }
+
+    fn receive(interface: &mut Interface<MemoryDevice>, now: Instant) -> Vec<(u8, Checksum)> {
+        let mut came = Vec::new();
+        interface.receive(now, 64, &mut |packet, sum| came.push((packet[0], sum))).unwrap();
+        interface.flush().unwrap();
+        came
+    }
+
+    #[test]
+    fn two_stacks_find_each_other_and_lose_nothing_by_it() {
+        let options = MemoryOptions { link: Link::Ethernet, ..MemoryOptions::default() };
+        let (left, right) = MemoryDevice::pair(options).unwrap();
+        let mut left = Interface::own(left, &own("fd09::1"));
+        let mut right = Interface::own(right, &own("fd09::2"));
+        for value in 0..5 {
+            send(&mut left, value, "fd09::2");
+        }
+        assert_eq!(left.counters().waited, 5);
+        assert!(left.deadline().is_some());
+        let now = Instant::from_nanos(1000);
+        assert_eq!(receive(&mut right, now), [], "a question only");
+        assert_eq!(receive(&mut left, now), [], "the answer, and what waited goes out");
+        let came: Vec<u8> = receive(&mut right, now)
+            .into_iter()
+            .map(|(value, sum)| {
+                assert_eq!(sum, Checksum::Verified);
+                value
+            })
+            .collect();
+        assert_eq!(came, [0, 1, 2, 3, 4], "in order");
+        send(&mut left, 9, "fd09::2");
+        assert_eq!(receive(&mut right, now).len(), 1, "at once");
+        assert_eq!(left.counters().waited, 5);
+        send(&mut left, 9, "fd10::2");
+        assert_eq!(left.counters().unroutable, 1);
+        assert_eq!(left.counters().packets_sent, 6);
+    }
+
+    #[test]
+    fn frames_for_other_stations_and_groups_are_left_out() {
+        let options = MemoryOptions { link: Link::Ethernet, ..MemoryOptions::default() };
+        let (mut far, near) = MemoryDevice::pair(options).unwrap();
+        let mut near = Interface::own(near, &own("10.0.0.1"));
+        let mut frame = [0; 60];
+        frame[14] = 0x45;
+        let ours = near.device().hardware_address().unwrap();
+        for (destination, kind) in [
+            ([2, 0, 0, 0, 0, 99], [0x08, 0x00]),
+            ([0xff; 6], [0x08, 0x00]),
+            (ours, [0x88, 0xb5]),
+            (ours, [0x00, 0x20]),
+            (ours, [0x08, 0x06]),
+            (ours, [0x08, 0x00]),
+        ] {
+            frame[..6].copy_from_slice(&destination);
+            frame[12..14].copy_from_slice(&kind);
+            far.room(60).unwrap().copy_from_slice(&frame);
+            far.commit(Transmit { bytes: 60, ..Transmit::default() });
+        }
+        far.flush().unwrap();
+        assert_eq!(receive(&mut near, Instant::ZERO), [(0x45, Checksum::Unverified)]);
+        let counters = near.counters();
+        let drops = (counters.not_ours, counters.other_protocols, counters.neighbour_packets);
+        assert_eq!(drops, (2, 2, 1));
+    }
+
+    #[test]
+    fn packets_that_wait_in_vain_are_given_up() {
+        let options = MemoryOptions { link: Link::Ethernet, ..MemoryOptions::default() };
+        let (left, _right) = MemoryDevice::pair(options).unwrap();
+        let mut left = Interface::own(left, &own("fd09::1"));
+        send(&mut left, 1, "fd09::2");
+        let late = Instant::ZERO + Duration::from_secs(60);
+        receive(&mut left, late);
+        assert_eq!(left.counters().unresolved, 1);
+    }
+
+    #[test]
+    fn the_device_learns_where_to_cut_and_to_sum() {
+        let mut frame = [0; 200];
+        // A TCP header of eight words behind Ethernet and IPv6.
+        frame[14 + 40 + 12] = 0x80;
+        let packet = Packet {
+            bytes: 186,
+            destination: "fd09::2".parse().unwrap(),
+            partial_checksum: Some(PartialChecksum { start: 40, offset: 16 }),
+            segment_bytes: Some(50),
+        };
+        let segmentation =
+            Segmentation { segment_bytes: 50, header_bytes: 14 + 40 + 32, ipv6: true };
+        let expected = Transmit {
+            bytes: 200,
+            partial_checksum: Some((54, 16)),
+            segmentation: Some(segmentation),
+        };
+        assert_eq!(transmit(&packet, 14, &frame), expected);
+    }
 }

@@ -53,8 +53,8 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Adds a route, in place of one with the same prefix and metric. False, and nothing is done, if
-    /// the length is beyond the address's or there are 4,096 already.
+    /// Adds a route, in place of one with the same prefix and metric. False, and nothing is done,
+    /// if the length is beyond the address's or there are 4,096 already.
     pub fn add(&mut self, route: Route) -> bool {
         if u32::from(route.length) > width(route.prefix) {
             return false;

@@ -78,8 +78,8 @@ pub enum NeighbourChange {
 }
 
 impl Watch {
-    /// Begins to follow an interface of the calling thread's namespace. All that the kernel knows is
-    /// there when this returns.
+    /// Begins to follow an interface of the calling thread's namespace. All that the kernel knows
+    /// is there when this returns.
     ///
     /// # Errors
     /// [`NetworkError`] names cause and remedy.

@@ -103,9 +103,11 @@ impl Context {
             return Err(from(libc::EINVAL));
         }
         let (family, nonblocking) = (socket.family, socket.nonblocking);
-        let extras = socket.extras.as_ref().filter(|extras| extras.concern_calls()).map(|extras| {
-            Box::new(Extras { local: None, ..(**extras).clone() })
-        });
+        let extras = socket
+            .extras
+            .as_ref()
+            .filter(|extras| extras.concern_calls())
+            .map(|extras| Box::new(Extras { local: None, ..(**extras).clone() }));
         let timeout = extras.as_ref().and_then(|extras| extras.receive_timeout);
         let accepted = self.install(Object::Socket(Socket {
             phase: Phase::Connected,
@@ -142,12 +144,12 @@ impl Context {
                 self.spend(FRUITLESS_CALLS)?;
                 Err(from(libc::EAGAIN))
             }
-            Err(Error::WouldBlock) => self.block(timeout, |context| {
-                match context.port.accept(listener) {
+            Err(Error::WouldBlock) => {
+                self.block(timeout, |context| match context.port.accept(listener) {
                     Err(Error::WouldBlock) => Ok(None),
                     other => other.map(Some).map_err(failure),
-                }
-            }),
+                })
+            }
             other => {
                 self.spend(1)?;
                 other.map_err(failure)

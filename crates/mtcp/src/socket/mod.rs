@@ -1,4 +1,5 @@
-//! Sockets: the calls of mTCP's Table 1 and of its public header, with the meaning of the man pages.
+//! Sockets: the calls of mTCP's Table 1 and of its public header, with the meaning of the man
+//! pages.
 //!
 //! One layer serves both ways of driving a stack; what differs is behind `Port`. All names are
 //! those of POSIX, so that who knows the one knows the other; errors are [`std::io::Error`]s that
@@ -227,9 +228,14 @@ impl Context {
         let data = Readiness(readiness.0 & Readiness::READABLE.0);
         let news = readiness.without(socket.seen).with(data);
         socket.seen = readiness;
-        if entry.first_watch != NONE {
-            self.notify(descriptor, events::of_readiness(news));
+        if entry.first_watch == NONE {
+            return;
         }
+        // A change of state is told to all who wait, as the kernel does, whatever they wait for.
+        let state = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
+        let news =
+            if news.intersects(state) { Events(u32::MAX) } else { events::of_readiness(news) };
+        self.notify(descriptor, news);
     }
 
     /// What a descriptor is ready for now.
@@ -328,4 +334,3 @@ impl std::fmt::Debug for Context {
         out.debug_struct("Context").field("core", &self.core).finish_non_exhaustive()
     }
 }
-

@@ -94,9 +94,8 @@ impl Context {
             return Err(from(libc::EINVAL));
         }
         let own = self.port.addresses();
-        let all = (0..count).all(|index| {
-            nth_address(first, index).is_some_and(|address| own.contains(&address))
-        });
+        let all = (0..count)
+            .all(|index| nth_address(first, index).is_some_and(|address| own.contains(&address)));
         if !all {
             return Err(from(libc::EADDRNOTAVAIL));
         }

@@ -35,7 +35,7 @@ pub enum SocketOption {
     ReceiveLowWater(u32),
     /// `SO_RCVTIMEO`: how long reading and accepting block; then they fail with `EAGAIN`.
     ReceiveTimeout(Option<Duration>),
-    /// `SO_SNDTIMEO`: the same for writing, and for connecting, which then fails with `EINPROGRESS`.
+    /// `SO_SNDTIMEO`: the same for writing, and for connecting, which fails with `EINPROGRESS`.
     SendTimeout(Option<Duration>),
     /// `TCP_NODELAY`: small segments are sent at once.
     NoDelay(bool),
@@ -140,11 +140,7 @@ impl Context {
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`; `ENOTCONN` for [`OptionName::Info`].
-    pub fn option(
-        &mut self,
-        descriptor: Descriptor,
-        name: OptionName,
-    ) -> io::Result<SocketOption> {
+    pub fn option(&mut self, descriptor: Descriptor, name: OptionName) -> io::Result<SocketOption> {
         match name {
             OptionName::Error => return self.pending_error(descriptor).map(SocketOption::Error),
             OptionName::Info => return self.tcp_info(descriptor),

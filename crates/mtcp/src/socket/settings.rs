@@ -6,11 +6,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What tcp(7) gives as defaults.
-pub(super) const KEEPALIVE: Keepalive = Keepalive {
-    idle: Duration::from_secs(7200),
-    interval: Duration::from_secs(75),
-    probes: 9,
-};
+pub(super) const KEEPALIVE: Keepalive =
+    Keepalive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 };
 
 #[derive(Clone, Debug)]
 pub(super) struct Extras {

@@ -122,12 +122,7 @@ impl Context {
     }
 
     /// `None`: nothing is there yet.
-    fn take(
-        &mut self,
-        id: SocketId,
-        room: &mut [u8],
-        flags: Flags,
-    ) -> io::Result<Option<usize>> {
+    fn take(&mut self, id: SocketId, room: &mut [u8], flags: Flags) -> io::Result<Option<usize>> {
         let taken = if flags.has(Flags::PEEK) {
             self.port.peek(id, room)
         } else {
@@ -153,12 +148,7 @@ impl Context {
     ///
     /// # Errors
     /// Also `EOPNOTSUPP`: a flag that is not understood.
-    pub fn send(
-        &mut self,
-        descriptor: Descriptor,
-        data: &[u8],
-        flags: Flags,
-    ) -> io::Result<usize> {
+    pub fn send(&mut self, descriptor: Descriptor, data: &[u8], flags: Flags) -> io::Result<usize> {
         if flags.0 & !(Flags::DONT_WAIT.0 | HARMLESS) != 0 {
             return Err(from(libc::EOPNOTSUPP));
         }

@@ -68,13 +68,7 @@ impl Board {
     }
 
     /// The engine answers. If the asker holds the lock just now, the next turn does.
-    pub(crate) fn publish(
-        &self,
-        core: u16,
-        stack: &Stack,
-        link: &Link,
-        engine: EngineCounters,
-    ) {
+    pub(crate) fn publish(&self, core: u16, stack: &Stack, link: &Link, engine: EngineCounters) {
         let Ok(mut answer) = self.answer.try_lock() else { return };
         let wish = self.wish.swap(NOTHING, Ordering::Acquire);
         let mut report = CoreReport { core, engine, ..CoreReport::default() };

@@ -1,3 +1,3 @@
 //! What the tests of this crate share.
 
-pub mod namespace;
+pub(crate) mod namespace;

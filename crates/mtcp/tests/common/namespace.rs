@@ -4,13 +4,14 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// A network namespace in which the loopback device is up.
-pub struct Namespace(OwnedFd);
+pub(crate) struct Namespace(OwnedFd);
 
 impl Namespace {
     /// Makes one.
-    pub fn new() -> Namespace {
+    pub(crate) fn new() -> Namespace {
         let make = || {
             // SAFETY: a plain number; only the calling thread moves.
             let moved = unsafe { libc::unshare(libc::CLONE_NEWNET) };
@@ -24,9 +25,9 @@ impl Namespace {
         namespace
     }
 
-    /// Runs something on a thread in the namespace, and gives what it gives. The sockets and devices
-    /// that it opens stay in the namespace wherever they are used.
-    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    /// Runs something on a thread in the namespace, and gives what it gives. The sockets and
+    /// devices that it opens stay in the namespace wherever they are used.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let enter = || {
             // SAFETY: an open descriptor and a plain number; only the calling thread moves.
             let moved = unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) };
@@ -39,25 +40,38 @@ impl Namespace {
         })
     }
 
-    /// Runs ip(8) in the namespace, with these words.
-    pub fn ip(&self, words: &str) {
+    /// Runs ip(8) in the namespace, with these words; gives what it prints.
+    pub(crate) fn ip(&self, words: &str) -> String {
         let output = self.run(|| Command::new("ip").args(words.split_whitespace()).output());
         let output = output.expect("ip(8) of iproute2 is installed: cargo xtask setup");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "ip {words}: {errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Waits until an interface that is up sends what it is given: the kernel gives it its queue a
+    /// moment later, and drops frames before without a word.
+    pub(crate) fn await_queue(&self, name: &str) {
+        let begin = Instant::now();
+        while self.ip(&format!("link show {name}")).contains("qdisc noop ") {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{name} gets no queue");
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Sets a kernel parameter of the namespace, by its path below /proc/sys/net.
-    pub fn set(&self, parameter: &str, value: &str) {
+    pub(crate) fn set(&self, parameter: &str, value: &str) {
         let path = format!("/proc/sys/net/{parameter}");
         self.run(|| std::fs::write(&path, value)).unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 
     /// Joins this namespace with another one, or itself, by two ends of a cable, which are up.
-    pub fn join(&self, name: &str, other: &Namespace, other_name: &str) {
+    pub(crate) fn join(&self, name: &str, other: &Namespace, other_name: &str) {
         let path = format!("/proc/{}/fd/{}", std::process::id(), other.0.as_raw_fd());
         self.ip(&format!("link add {name} type veth peer name {other_name} netns {path}"));
         self.ip(&format!("link set {name} up"));
         other.ip(&format!("link set {other_name} up"));
+        self.await_queue(name);
+        other.await_queue(other_name);
     }
 }

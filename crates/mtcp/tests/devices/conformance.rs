@@ -81,7 +81,7 @@ fn receive_some(device: &mut dyn Device, limit: usize, frames: &mut Vec<Vec<u8>>
     came
 }
 
-pub fn frames_arrive_whole_and_in_order(mut pair: Pair) {
+pub(crate) fn frames_arrive_whole_and_in_order(mut pair: Pair) {
     let longest = longest(&*pair.left);
     let shortest = ETHERNET_HEADER_BYTES + 4;
     let mut number = 0;
@@ -109,7 +109,7 @@ pub fn frames_arrive_whole_and_in_order(mut pair: Pair) {
     assert_eq!(drops, [0, 0]);
 }
 
-pub fn only_what_is_committed_is_sent(mut pair: Pair) {
+pub(crate) fn only_what_is_committed_is_sent(mut pair: Pair) {
     let (left, right) = (&mut *pair.left, &mut *pair.right);
     let forgotten = frame(left, 1, 100);
     let sent = frame(left, 2, 60);
@@ -133,7 +133,7 @@ pub fn only_what_is_committed_is_sent(mut pair: Pair) {
 }
 
 /// Far more than any device holds is sent to one that does not receive.
-pub fn a_full_device_recovers(mut pair: Pair) {
+pub(crate) fn a_full_device_recovers(mut pair: Pair) {
     const FRAMES: u32 = 30_000;
     let lossy = pair.lossy;
     let (left, right) = (&mut *pair.left, &mut *pair.right);
@@ -175,7 +175,7 @@ pub fn a_full_device_recovers(mut pair: Pair) {
 }
 
 /// One frame is thrown to and fro; each side sleeps until it comes.
-pub fn nobody_sleeps_beside_a_frame(pair: Pair) {
+pub(crate) fn nobody_sleeps_beside_a_frame(pair: Pair) {
     const ROUNDS: u32 = 2_000;
     let Pair { mut left, mut right, vanish: _vanish, .. } = pair;
     let play = move |device: &mut dyn Device, serve: bool| {
@@ -199,7 +199,7 @@ pub fn nobody_sleeps_beside_a_frame(pair: Pair) {
     });
 }
 
-pub fn a_device_that_is_gone_says_so(pair: Pair) {
+pub(crate) fn a_device_that_is_gone_says_so(pair: Pair) {
     let Pair { mut left, right, vanish, .. } = pair;
     drop(right);
     vanish();
@@ -217,4 +217,43 @@ pub fn a_device_that_is_gone_says_so(pair: Pair) {
     let frame = frame(&*left, 1, 64);
     queue(&mut *left, &frame);
     assert!(left.flush().is_err());
+}
+
+/// One thread sends as fast as it can and sleeps when there is no room, another one receives and
+/// sleeps when there is nothing.
+pub(crate) fn two_threads(pair: Pair) {
+    const FRAMES: u32 = 100_000;
+    let Pair { mut left, mut right, .. } = pair;
+    let send = |device: &mut dyn Device| {
+        for number in 0..FRAMES {
+            let frame = frame(device, number, 18 + number as usize * 31 % 1400);
+            while !queue(device, &frame) {
+                device.flush().unwrap();
+                assert!(sleep(device, libc::POLLOUT), "nobody tells of room");
+            }
+            if number % 11 == 0 {
+                device.flush().unwrap();
+            }
+        }
+        device.flush().unwrap();
+    };
+    let take = |device: &mut dyn Device| {
+        let mut expected = 0;
+        while expected < FRAMES {
+            let mut numbers = Vec::new();
+            let take = &mut |frame: &[u8], _| numbers.push(frame.to_vec());
+            device.receive(1 + expected as usize % 40, take).unwrap();
+            for frame in &numbers {
+                assert_eq!(number_of(device, frame), Some(expected));
+                expected += 1;
+            }
+            if expected < FRAMES && numbers.is_empty() {
+                assert!(sleep(device, libc::POLLIN), "nobody tells of frames");
+            }
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| send(&mut *left));
+        scope.spawn(|| take(&mut *right));
+    });
 }

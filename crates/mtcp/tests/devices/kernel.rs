@@ -307,3 +307,20 @@ fn what_is_missing_is_named() {
     let options = TapOptions { name: "a_name_that_is_too_long".to_owned(), ..Default::default() };
     assert!(mtcp::device::tap::TapDevice::open(&options).is_err());
 }
+
+#[test]
+fn missing_privileges_are_named() {
+    const NOBODY: libc::c_long = 65_534;
+    let errors = Namespace::new().run(|| {
+        // SAFETY: plain numbers; the system call, unlike libc's function, changes this thread only.
+        let left = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+        assert_eq!(left, 0, "the thread cannot give up its privileges: run as root");
+        let options = PacketOptions { interface: "lo".to_owned(), ..PacketOptions::default() };
+        let packet = mtcp::device::packet::PacketDevice::open(&options).err();
+        let tap = mtcp::device::tap::TapDevice::open(&TapOptions::default()).err();
+        (packet.map(|error| error.to_string()), tap.map(|error| error.to_string()))
+    });
+    let (packet, tap) = (errors.0.unwrap(), errors.1.unwrap());
+    assert!(packet.contains("CAP_NET_RAW"), "{packet}");
+    assert!(tap.contains("/dev/net/tun") || tap.contains("CAP_NET_ADMIN"), "{tap}");
+}

@@ -53,3 +53,9 @@ conformance!(
     captured,
     impaired,
 );
+
+#[test]
+fn a_ring_between_two_threads_loses_nothing_and_nobody_sleeps_for_ever() {
+    conformance::two_threads(pairs::memory_ip());
+    conformance::two_threads(pairs::memory_ethernet());
+}

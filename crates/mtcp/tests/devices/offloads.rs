@@ -55,8 +55,8 @@ fn send(device: &mut dyn Device, frame: &[u8], transmit: Transmit) {
     while device.flush().unwrap() {}
 }
 
-/// The TCP packets that come until so many bytes of data have come: data, whether the device vouches
-/// for the checksum, and whether it is right.
+/// The TCP packets that come until so many bytes of data have come: data, whether the device
+/// vouches for the checksum, and whether it is right.
 fn receive(device: &mut dyn Device, bytes: usize) -> Vec<(Vec<u8>, bool, bool)> {
     let mut packets: Vec<(Vec<u8>, bool, bool)> = Vec::new();
     let begin = Instant::now();

@@ -13,13 +13,13 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Two devices that reach each other.
-pub struct Pair {
-    pub left: Box<dyn Device>,
-    pub right: Box<dyn Device>,
+pub(crate) struct Pair {
+    pub(crate) left: Box<dyn Device>,
+    pub(crate) right: Box<dyn Device>,
     /// Frames may get lost when the receiver is slow, as in a network.
-    pub lossy: bool,
+    pub(crate) lossy: bool,
     /// Takes the left device's interface away, after the right one was dropped.
-    pub vanish: Box<dyn FnOnce()>,
+    pub(crate) vanish: Box<dyn FnOnce()>,
 }
 
 fn memory(link: Link) -> Pair {
@@ -28,16 +28,16 @@ fn memory(link: Link) -> Pair {
     Pair { left: Box::new(left), right: Box::new(right), lossy: false, vanish: Box::new(|| ()) }
 }
 
-pub fn memory_ip() -> Pair {
+pub(crate) fn memory_ip() -> Pair {
     memory(Link::Ip)
 }
 
-pub fn memory_ethernet() -> Pair {
+pub(crate) fn memory_ethernet() -> Pair {
     memory(Link::Ethernet)
 }
 
 /// A capture changes nothing.
-pub fn captured() -> Pair {
+pub(crate) fn captured() -> Pair {
     let options = MemoryOptions { ring_bytes: 16 * 1024, ..MemoryOptions::default() };
     let (left, right) = MemoryDevice::pair(options).unwrap();
     let (left, control) = CaptureDevice::new(left);
@@ -49,9 +49,9 @@ pub fn captured() -> Pair {
     Pair { left: Box::new(left), right: Box::new(right), lossy: false, vanish }
 }
 
-/// Nor does a network through which frames only come later. On their way out they would need a sender
-/// who calls again.
-pub fn impaired() -> Pair {
+/// Nor does a network through which frames only come later. On their way out they would need a
+/// sender who calls again.
+pub(crate) fn impaired() -> Pair {
     let (left, right) = MemoryDevice::pair(MemoryOptions::default()).unwrap();
     let law = Impairment {
         delay: Duration::from_micros(50),
@@ -62,7 +62,7 @@ pub fn impaired() -> Pair {
     Pair { left: Box::new(left), right: Box::new(right), lossy: true, vanish: Box::new(|| ()) }
 }
 
-pub fn open_packet(namespace: &Namespace, options: &PacketOptions) -> PacketDevice {
+pub(crate) fn open_packet(namespace: &Namespace, options: &PacketOptions) -> PacketDevice {
     let mut devices = namespace.run(|| PacketDevice::open(options)).unwrap();
     assert_eq!(devices.len(), 1);
     devices.remove(0)
@@ -84,23 +84,24 @@ fn packet_pair(bypass_qdisc: bool) -> Pair {
         Box::new(open_packet(&namespace, &options))
     };
     let (left, right) = (open("left0"), open("right0"));
-    let vanish = Box::new(move || namespace.ip("link delete left0"));
+    let vanish = Box::new(move || drop(namespace.ip("link delete left0")));
     Pair { left, right, lossy: true, vanish }
 }
 
-pub fn packet() -> Pair {
+pub(crate) fn packet() -> Pair {
     packet_pair(false)
 }
 
-pub fn packet_fast() -> Pair {
+pub(crate) fn packet_fast() -> Pair {
     packet_pair(true)
 }
 
-pub fn open_tap(namespace: &Namespace, options: &TapOptions) -> TapDevice {
+pub(crate) fn open_tap(namespace: &Namespace, options: &TapOptions) -> TapDevice {
     let mut devices = namespace.run(|| TapDevice::open(options)).unwrap();
     assert_eq!(devices.len(), 1);
     let device = devices.remove(0);
     namespace.run(|| bring_up(device.name())).unwrap();
+    namespace.await_queue(device.name());
     device
 }
 
@@ -114,14 +115,14 @@ fn tap_and_packet() -> (Namespace, TapDevice, PacketDevice) {
     (namespace, tap, packet)
 }
 
-pub fn tap() -> Pair {
+pub(crate) fn tap() -> Pair {
     let (namespace, tap, packet) = tap_and_packet();
     let name = tap.name().to_owned();
-    let vanish = Box::new(move || namespace.ip(&format!("link delete {name}")));
+    let vanish = Box::new(move || drop(namespace.ip(&format!("link delete {name}"))));
     Pair { left: Box::new(tap), right: Box::new(packet), lossy: true, vanish }
 }
 
-pub fn packet_on_tap() -> Pair {
+pub(crate) fn packet_on_tap() -> Pair {
     let (namespace, tap, packet) = tap_and_packet();
     // The interface goes with the TAP device.
     let vanish = Box::new(move || drop(namespace));
@@ -146,10 +147,10 @@ fn xdp_pair(attach: AttachMode) -> Pair {
     Pair { left, right, lossy: true, vanish }
 }
 
-pub fn xdp_native() -> Pair {
+pub(crate) fn xdp_native() -> Pair {
     xdp_pair(AttachMode::Native)
 }
 
-pub fn xdp_generic() -> Pair {
+pub(crate) fn xdp_generic() -> Pair {
     xdp_pair(AttachMode::Generic)
 }

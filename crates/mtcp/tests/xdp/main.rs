@@ -296,8 +296,7 @@ fn settings_that_make_no_sense_are_refused() {
     let port = open(&cable, &XdpOptions { max_claims: 4, ..good });
     let claim = |claim: Claim| port.ownership.claim(&claim);
     assert!(matches!(claim(Claim::Ports(OURS[0], 0..=9)), Err(XdpError::Option(_))));
-    #[allow(clippy::reversed_empty_ranges)]
-    let empty = 9..=1;
+    let empty = std::ops::RangeInclusive::new(9, 1);
     assert!(matches!(claim(Claim::Ports(OURS[0], empty)), Err(XdpError::Option(_))));
     let error = claim(Claim::Ports(OURS[0], 1..=5)).expect_err("there is room for four");
     assert!(matches!(error, XdpError::TooManyClaims { .. }), "{error}");

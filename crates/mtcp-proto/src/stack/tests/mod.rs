@@ -9,3 +9,9 @@ mod network;
 mod opening;
 mod steering;
 mod time_wait;
+
+#[test]
+fn a_stack_can_be_moved_to_the_thread_that_drives_it() {
+    fn is_send<T: Send>() {}
+    is_send::<crate::stack::Stack>();
+}

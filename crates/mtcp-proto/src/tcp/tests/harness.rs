@@ -239,6 +239,8 @@ fn cut(seen: Seen) -> Vec<Seen> {
         .collect()
 }
 
+type Loses = dyn FnMut(usize, bool, &Seen) -> bool;
+
 /// Two connections and a line between them.
 pub(super) struct Pair {
     pub(super) client: End,
@@ -248,7 +250,7 @@ pub(super) struct Pair {
     /// The time that a packet takes.
     pub(super) delay: Duration,
     /// Says whether a packet is lost: by its number from 0 on, its direction and itself.
-    pub(super) loses: Box<dyn FnMut(usize, bool, &Seen) -> bool>,
+    pub(super) loses: Box<Loses>,
     line: Vec<(Instant, bool, Seen)>,
 }
 

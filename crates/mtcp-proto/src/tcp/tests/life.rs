@@ -13,7 +13,7 @@ fn shut(end: &mut End) {
 #[test]
 fn a_record_is_small() {
     let bytes = std::mem::size_of::<crate::tcp::connection::Connection>();
-    assert!(bytes <= 960, "{bytes}");
+    assert!(bytes <= 912, "{bytes}");
 }
 
 #[test]
@@ -136,4 +136,45 @@ fn a_refused_connection_says_so_once() {
     assert_eq!(sent, Err(Error::Refused));
     assert_eq!(client.connection.take_error(), None);
     assert!(client.put().is_empty() && client.connection.deadline().is_none());
+}
+
+#[test]
+fn a_repeated_syn_is_answered_but_not_forever() {
+    let mut client = End::client(Config::default());
+    let syn = client.put().remove(0);
+    let mut server = End::server(Config::default(), &syn, client.now);
+    let mut answers = server.put().len();
+    for _ in 0..100 {
+        server.take(&syn);
+        let answer = server.put();
+        assert!(answer.iter().all(|seen| seen.has(Flags::SYN.with(Flags::ACK))));
+        answers += answer.len();
+    }
+    assert_eq!(answers, 7);
+    server.wait();
+    assert_eq!(server.state(), State::Closed);
+}
+
+#[test]
+fn congestion_notification_is_offered_once_and_agreed_on_by_both() {
+    let with = Config { ecn: true, ..Config::default() };
+    let both = Flags::ECE.with(Flags::CWR);
+    let mut client = End::client(with.clone());
+    let offer = client.put().remove(0);
+    assert!(offer.has(both));
+    client.wait();
+    let again = client.put().remove(0);
+    assert!(!again.header.flags.intersects(both), "some routers drop such SYNs");
+    for (config, agreed) in [(with.clone(), true), (Config::default(), false)] {
+        let mut client = End::client(with.clone());
+        client.put();
+        let mut server = End::server(config, &offer, client.now);
+        let answer = server.put().remove(0);
+        assert_eq!(answer.has(Flags::ECE), agreed);
+        assert!(!answer.has(Flags::CWR));
+        client.take(&answer);
+        client.put();
+        client.send(&pattern(10));
+        assert_eq!(client.put()[0].ecn == crate::wire::ip::Ecn::Capable0, agreed);
+    }
 }

@@ -51,7 +51,8 @@ fn friendly(random: &mut Random, peer: &ByHand) -> Seen {
 fn compare(seed: u64) -> (u32, u32) {
     let (mut short, mut steps) = (0, 0);
     let mut random = Random::new(seed);
-    let config = Config { sack: seed % 2 == 0, timestamps: seed % 3 > 0, ..Config::default() };
+    let (sack, timestamps) = (random.below(2) == 0, random.below(3) > 0);
+    let config = Config { sack, timestamps, ..Config::default() };
     let (mut one, mut other) = (ByHand::new(config.clone()), ByHand::new(config));
     for _ in 0..100 {
         let bytes = random.below(3000) as usize;

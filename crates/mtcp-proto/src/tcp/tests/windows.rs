@@ -213,3 +213,60 @@ fn a_user_time_out_ends_a_connection_whose_data_stay_unanswered() {
     assert_eq!(peer.end.now.since(began), timeout);
     assert!(peer.end.is(Readiness::ERROR));
 }
+
+#[test]
+fn what_overlaps_the_edges_of_the_window_is_cut() {
+    let options = Options { receive_buffer_bytes: 4096, ..Options::default() };
+    let mut peer = ByHand::new(with(options));
+    peer.data(&[1; 100]);
+    // Half of it is old.
+    peer.odd(|seen| {
+        seen.header.sequence = seen.header.sequence - 50;
+        seen.data = vec![2; 100];
+    });
+    assert_eq!(peer.end.receive_all(), [vec![1; 100], vec![2; 50]].concat());
+    peer.next += 50;
+    // It reaches beyond the right edge, and so does its FIN.
+    let edge = peer.end.connection.receive.edge;
+    let answers = peer.odd(|seen| {
+        seen.data = vec![3; 5000];
+        seen.header.flags = Flags::ACK.with(Flags::FIN);
+    });
+    assert_eq!((answers[0].header.acknowledgement, answers[0].header.window), (edge, 0));
+    assert_eq!(peer.end.state(), State::Established);
+    // In a closed window an acknowledgement still counts, and data do not.
+    peer.next = edge;
+    peer.expect(&[4; 10]);
+    let answers = peer.odd(|seen| seen.data = vec![5; 10]);
+    assert_eq!(answers[0].header.acknowledgement, edge);
+    assert_eq!(peer.end.connection.send.outstanding(), 0);
+    assert!(peer.end.receive_all().iter().all(|&byte| byte == 3));
+    // Room is told of by itself.
+    assert_eq!(peer.end.put()[0].header.window, 4096);
+}
+
+#[test]
+fn options_that_change_hold_for_what_is_under_way() {
+    let mut peer = ByHand::new(Config::default());
+    peer.expect(&[1; 10]);
+    assert!(peer.expect(&[2; 10]).is_empty());
+    let mut options = Options { no_delay: true, ..Options::default() };
+    let set = |peer: &mut ByHand, options: &Options| {
+        peer.end.with(|connection, context| connection.set_options(options, context));
+    };
+    set(&mut peer, &options);
+    assert_eq!(peer.end.put()[0].data, [2; 10]);
+    let began = peer.end.now;
+    while peer.end.counters.timeouts < 8 {
+        peer.end.wait();
+        peer.end.put();
+    }
+    let timeout = peer.end.now.since(began) + Duration::from_millis(1);
+    options.user_timeout = Some(timeout);
+    options.maximum_segment = Some(300);
+    set(&mut peer, &options);
+    assert_eq!(peer.end.connection.send.segment, 300);
+    peer.end.wait();
+    assert_eq!(peer.end.now.since(began), timeout);
+    assert_eq!(peer.end.state(), State::Closed);
+}

@@ -44,11 +44,11 @@ pub struct ImpairedDevice<D> {
 }
 
 impl<D: Device> ImpairedDevice<D> {
-    /// Puts a bad network in front of a device. With another clock than [`monotonic`], the descriptor
-    /// wakes after as much real time as the clock has to go.
+    /// Puts a bad network in front of a device. With another clock than [`monotonic`], the
+    /// descriptor wakes after as much real time as the clock has to go.
     ///
-    /// Where sent frames are corrupted, checksums and segmentation are not left to the device, which
-    /// would hide it. A corrupted frame that comes is never said to be verified.
+    /// Where sent frames are corrupted, checksums and segmentation are not left to the device,
+    /// which would hide it. A corrupted frame that comes is never said to be verified.
     ///
     /// # Errors
     /// Of timerfd_create(2) and epoll_create(2): too many open files.

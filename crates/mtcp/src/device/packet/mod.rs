@@ -1,10 +1,10 @@
 //! Packet sockets (packet(7)): frames of an interface that the kernel drives.
 //!
-//! For an address that the kernel does not have: it sees every frame as well, and answers what is sent
-//! to an address of its own. Frames are read and written by recvmmsg(2) and sendmmsg(2) and not
-//! through a shared ring, because the slots of such a ring are of one length: frames of 64 KiB,
-//! which segmentation offload brings, would make it long and cold. The third version of the ring has
-//! no slots, and delays frames by a millisecond instead.
+//! For an address that the kernel does not have: it sees every frame as well, and answers what is
+//! sent to an address of its own. Frames are read and written by recvmmsg(2) and sendmmsg(2) and
+//! not through a shared ring, because the slots of such a ring are of one length: frames of 64 KiB,
+//! which segmentation offload brings, would make it long and cold. The third version of the ring
+//! has no slots, and delays frames by a millisecond instead.
 //!
 //! Needs CAP_NET_RAW. Linux 4.20 for `PACKET_IGNORE_OUTGOING`.
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Bytes in front of a frame in which the kernel is told what to do with it (`struct
 /// xsk_tx_metadata`); the transmit part of every frame begins behind them.
 pub(super) const METADATA_BYTES: u32 = 24;
-/// The socket option that lifts the bound of 32 frames per system call (Linux 6.18).
+/// The socket option by which recent kernels take more than 32 frames in one system call.
 const MAX_TX_SKB_BUDGET: libc::c_int = 9;
 /// How long a queue may stay busy: the kernel takes a closed socket down in the background.
 const BUSY_LIMIT: Duration = Duration::from_secs(5);

@@ -47,9 +47,8 @@ impl Place {
     }
 
     fn ready(&self) -> Readiness {
-        let mut ready = Readiness(
-            self.readiness.0 & (Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0),
-        );
+        let mut ready =
+            Readiness(self.readiness.0 & (Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0));
         let enough = self.data_bytes >= self.low_water.max(1);
         if enough || self.ended || self.error.is_some() || !self.connections.is_empty() {
             ready = ready.with(Readiness::READABLE);
@@ -80,6 +79,8 @@ pub(crate) struct Application {
     places: Vec<Place>,
     /// Sockets with news.
     news: VecDeque<SocketId>,
+    /// The answer to the last opening.
+    opened: Option<Result<SocketId, Error>>,
     lying: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -102,6 +103,7 @@ impl Application {
             chunks: Chunks::default(),
             places: Vec::new(),
             news: VecDeque::new(),
+            opened: None,
             lying: false,
             thread: Some(thread),
         }
@@ -118,13 +120,28 @@ impl Application {
             // Nobody waits any more only if the application's thread has ended.
             let _ = answer.send(call(engine));
         })));
+        self.wait_for(|_| answers.try_recv().ok())
+    }
+
+    /// Makes a socket in the engine's thread.
+    fn make(
+        &mut self,
+        opening: impl FnOnce(&mut Engine) -> Result<SocketId, Error> + Send + 'static,
+    ) -> Result<SocketId, Error> {
+        self.commands.send(Command::Open(Box::new(opening)));
+        self.wait_for(|port| port.opened.take()).unwrap_or(Err(Error::Aborted))
+    }
+
+    /// Takes events until something is there; `None` if the engine has ended.
+    fn wait_for<R>(&mut self, mut look: impl FnMut(&mut Application) -> Option<R>) -> Option<R> {
         loop {
             self.commands.publish();
+            let failed = self.fate.failed.load(Ordering::Acquire) != 0;
             self.take_events();
-            if let Ok(answer) = answers.try_recv() {
-                return Some(answer);
+            if let Some(found) = look(self) {
+                return Some(found);
             }
-            if self.fate.failed.load(Ordering::Acquire) != 0 {
+            if failed {
                 return None;
             }
             // A signal only shortens the sleep.
@@ -178,6 +195,14 @@ impl Application {
     fn take_event(&mut self, event: Event) {
         let socket = match event {
             Event::Called => return,
+            Event::Opened(outcome) => {
+                // What is told of the socket from now on finds its place.
+                if let Ok(socket) = outcome {
+                    self.open(socket);
+                }
+                self.opened = Some(outcome);
+                return;
+            }
             Event::Accepted { listener, socket } => {
                 self.open(socket).connected = true;
                 let low_water = self.place(listener).map(|place| {
@@ -253,6 +278,11 @@ impl Application {
     }
 }
 
+/// What the stack is told: the mark is kept on this side, because data below it can be read, too.
+fn without_low_water(options: &Options) -> Options {
+    Options { receive_low_water_bytes: 1, ..*options }
+}
+
 impl Port for Application {
     fn turn(&mut self) -> io::Result<bool> {
         if std::mem::take(&mut self.lying) {
@@ -306,10 +336,9 @@ impl Port for Application {
     }
 
     fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> Result<SocketId, Error> {
-        let options = *options;
-        let listener = self
-            .call(move |engine| engine.stack().listen(local, &options))
-            .unwrap_or(Err(Error::Aborted))?;
+        let mut passed = *options;
+        passed.connection = without_low_water(&options.connection);
+        let listener = self.make(move |engine| engine.stack().listen(local, &passed))?;
         self.open(listener).low_water = options.connection.receive_low_water_bytes as usize;
         Ok(listener)
     }
@@ -328,14 +357,11 @@ impl Port for Application {
         remote: SocketAddr,
         options: &Options,
     ) -> Result<SocketId, Error> {
-        let options = *options;
-        let socket = self
-            .call(move |engine| {
-                let now = engine.now();
-                engine.stack().connect(now, local, remote, &options)
-            })
-            .unwrap_or(Err(Error::Aborted))?;
-        self.open(socket);
+        let passed = without_low_water(options);
+        let socket = self.make(move |engine| {
+            let now = engine.now();
+            engine.stack().connect(now, local, remote, &passed)
+        })?;
         self.set_low_water(socket, options.receive_low_water_bytes as usize);
         Ok(socket)
     }
@@ -456,14 +482,19 @@ impl Port for Application {
     }
 
     fn options(&mut self, socket: SocketId) -> Result<Options, Error> {
-        self.call(move |engine| engine.stack().options(socket)).unwrap_or(Err(Error::Aborted))
+        let call = self.call(move |engine| engine.stack().options(socket));
+        let mut options = call.unwrap_or(Err(Error::Aborted))?;
+        if let Some(place) = self.place(socket) {
+            options.receive_low_water_bytes = place.low_water as u32;
+        }
+        Ok(options)
     }
 
     fn set_options(&mut self, socket: SocketId, options: &Options) -> Result<(), Error> {
-        let options = *options;
+        let passed = without_low_water(options);
         self.call(move |engine| {
             let now = engine.now();
-            engine.stack().set_options(now, socket, &options)
+            engine.stack().set_options(now, socket, &passed)
         })
         .unwrap_or(Err(Error::Aborted))?;
         self.set_low_water(socket, options.receive_low_water_bytes as usize);

@@ -24,8 +24,8 @@ impl Chunk {
         self.end - self.start
     }
 
-    /// What a chunk counts for on its way: its bytes, and something for each chunk, so that many small
-    /// ones do not take memory without end.
+    /// What a chunk counts for on its way: its bytes, and something for each chunk, so that many
+    /// small ones do not take memory without end.
     pub(super) fn charge(&self) -> usize {
         self.end + CHARGE_BYTES
     }

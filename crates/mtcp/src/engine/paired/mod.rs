@@ -27,39 +27,79 @@ const ACCEPT_WINDOW: u32 = 1024;
 
 /// A call that is made in the engine's thread and waited for: what is rare.
 type Call = Box<dyn FnOnce(&mut Engine) + Send>;
+/// A call that makes a socket.
+type Opening = Box<dyn FnOnce(&mut Engine) -> Result<SocketId, Error> + Send>;
 
 /// What the application asks for.
 enum Command {
     /// Data to be sent.
-    Send { socket: SocketId, chunk: Chunk },
+    Send {
+        socket: SocketId,
+        chunk: Chunk,
+    },
     /// Data was read: the chunk goes back, and as much may follow.
-    Taken { socket: SocketId, chunk: Chunk },
+    Taken {
+        socket: SocketId,
+        chunk: Chunk,
+    },
     /// A connection was accepted: another may follow.
-    Accepted { listener: SocketId },
-    Shutdown { socket: SocketId, how: Shutdown },
+    Accepted {
+        listener: SocketId,
+    },
+    Shutdown {
+        socket: SocketId,
+        how: Shutdown,
+    },
     /// Gives the socket up, after the data that was sent before.
-    Close { socket: SocketId },
-    Abort { socket: SocketId },
+    Close {
+        socket: SocketId,
+    },
+    Abort {
+        socket: SocketId,
+    },
     /// How much may be on its way to the application: it waits for so much before it reads.
-    Window { socket: SocketId, bytes: usize },
+    Window {
+        socket: SocketId,
+        bytes: usize,
+    },
     Call(Call),
+    Open(Opening),
 }
 
 /// What the application is told.
 enum Event {
     /// A connection came in.
-    Accepted { listener: SocketId, socket: SocketId },
-    Data { socket: SocketId, chunk: Chunk },
+    Accepted {
+        listener: SocketId,
+        socket: SocketId,
+    },
+    Data {
+        socket: SocketId,
+        chunk: Chunk,
+    },
     /// Data was taken by the stack: the chunk comes back.
-    Sent { socket: SocketId, chunk: Chunk },
+    Sent {
+        socket: SocketId,
+        chunk: Chunk,
+    },
     /// No more data will come.
-    Ended { socket: SocketId },
+    Ended {
+        socket: SocketId,
+    },
     /// The connection has failed, after all data that was told of.
-    Failed { socket: SocketId, error: Error },
+    Failed {
+        socket: SocketId,
+        error: Error,
+    },
     /// The readiness is this now, but for data, errors and room, which the application knows.
-    Ready { socket: SocketId, readiness: Readiness },
+    Ready {
+        socket: SocketId,
+        readiness: Readiness,
+    },
     /// The call was made.
     Called,
+    /// A socket was made (or not), before anything is told of it.
+    Opened(Result<SocketId, Error>),
 }
 
 /// What both threads look at besides the rings.

@@ -73,10 +73,8 @@ pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Applicatio
     };
     let name = format!("mtcp-{}", server.engine.core());
     let thread = thread::Builder::new().name(name).spawn(move || {
-        if let Some(cpu) = cpu {
-            if let Err(error) = crate::start::pin(cpu) {
-                tracing::warn!(cpu, %error, "the engine runs wherever the system puts it");
-            }
+        if let Some(Err(error)) = cpu.map(crate::start::pin) {
+            tracing::warn!(cpu, %error, "the engine runs wherever the system puts it");
         }
         server.run();
     })?;
@@ -96,12 +94,10 @@ impl Server {
         }
         self.events.publish();
         // An application that sleeps must see what has become of the engine.
-        self.fate.failed.compare_exchange(
-            0,
-            libc::ENETDOWN,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        ).ok();
+        self.fate
+            .failed
+            .compare_exchange(0, libc::ENETDOWN, Ordering::AcqRel, Ordering::Acquire)
+            .ok();
         self.events.alarm().force();
     }
 
@@ -157,6 +153,10 @@ impl Server {
                 Command::Call(call) => {
                     call(&mut self.engine);
                     self.events.send(Event::Called);
+                }
+                Command::Open(opening) => {
+                    let outcome = opening(&mut self.engine);
+                    self.events.send(Event::Opened(outcome));
                 }
             }
         }

@@ -19,6 +19,7 @@ const OURS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0x12, 0x3456);
 /// to go to.
 struct Fixture {
     claims: Map<ClaimKey>,
+    sockets: Map<[u8; 4]>,
     program: OwnedFd,
     _socket: Socket,
 }
@@ -57,7 +58,7 @@ fn with_program(test: impl FnOnce(&Fixture) + Send) {
         sockets.set(&0_u32.to_ne_bytes(), descriptor).expect("an entry");
         let code = assemble(claims.descriptor(), sockets.descriptor()).expect("a program");
         let program = bpf::load_program(&code).expect("the verifier agrees");
-        test(&Fixture { claims, program, _socket: socket });
+        test(&Fixture { claims, sockets, program, _socket: socket });
     };
     std::thread::scope(|scope| scope.spawn(furnish).join()).expect("the test succeeds");
 }
@@ -173,6 +174,21 @@ fn what_has_no_port_in_its_place_is_not_taken_for_tcp() {
             assert_eq!(with(&|frame| frame.truncate(end)), PASS, "cut to {end} bytes");
         }
         assert_eq!(with(&|frame| frame.truncate(14 + 20 + 4)), REDIRECT);
+    });
+}
+
+#[test]
+fn every_frame_can_be_taken() {
+    with_program(|program| {
+        let code = assemble_unfiltered(program.sockets.descriptor()).expect("no jumps");
+        let unfiltered = bpf::load_program(&code).expect("the verifier agrees");
+        let verdict = |frame: &[u8]| bpf::test_run(&unfiltered, frame).expect("it runs");
+        assert_eq!(verdict(&ipv4(OURS_V4, 17, &[0; 8])), REDIRECT);
+        assert_eq!(verdict(&ethernet(0x88b5, &[])), REDIRECT);
+        program.sockets.remove(&0_u32.to_ne_bytes()).expect("there is a socket");
+        assert_eq!(verdict(&ethernet(0x88b5, &[])), PASS, "no socket, so the kernel's");
+        program.claim(OURS_V4, 80, CLAIM_TCP);
+        assert_eq!(program.verdict(&ipv4(OURS_V4, 6, &tcp(80))), PASS);
     });
 }
 

@@ -9,39 +9,38 @@ use std::time::{Duration, Instant};
 /// A test that takes so long hangs.
 const GUARD: Duration = Duration::from_secs(30);
 
-pub struct Pair {
-    pub server: Context,
-    pub client: Context,
+pub(crate) struct Pair {
+    pub(crate) server: Context,
+    pub(crate) client: Context,
 }
 
-pub fn config(address: &str, mode: Mode) -> Config {
+pub(crate) fn config(address: &str, mode: Mode) -> Config {
     let mut config = Config {
         addresses: vec![(address.parse().expect("an address"), 24)],
-        grace: Duration::from_millis(200),
+        grace: Duration::from_millis(50),
         ..Config::default()
     };
     config.engine.mode = mode;
     config
 }
 
-pub fn address(port: u16) -> SocketAddr {
+pub(crate) fn address(port: u16) -> SocketAddr {
     SocketAddr::new("10.0.0.1".parse().expect("an address"), port)
 }
 
 impl Pair {
-    pub fn new(mode: Mode) -> Pair {
+    pub(crate) fn new(mode: Mode) -> Pair {
         Pair::with(config("10.0.0.1", mode), config("10.0.0.2", mode))
     }
 
-    pub fn with(server: Config, client: Config) -> Pair {
-        let (server, client) =
-            Mtcp::pair(server, client, Default::default()).expect("two stacks");
+    pub(crate) fn with(server: Config, client: Config) -> Pair {
+        let (server, client) = Mtcp::pair(server, client, Default::default()).expect("two stacks");
         let context = |mtcp: Mtcp| mtcp.context(0).expect("a context");
         Pair { server: context(server), client: context(client) }
     }
 
     /// Moves both ends until something is there.
-    pub fn until<T>(&mut self, mut look: impl FnMut(&mut Pair) -> Option<T>) -> T {
+    pub(crate) fn until<T>(&mut self, mut look: impl FnMut(&mut Pair) -> Option<T>) -> T {
         let end = Instant::now() + GUARD;
         loop {
             self.server.turn().expect("the server's device");
@@ -55,14 +54,17 @@ impl Pair {
     }
 
     /// Repeats a call until it no longer says EAGAIN.
-    pub fn retry<T>(&mut self, mut call: impl FnMut(&mut Pair) -> io::Result<T>) -> io::Result<T> {
+    pub(crate) fn retry<T>(
+        &mut self,
+        mut call: impl FnMut(&mut Pair) -> io::Result<T>,
+    ) -> io::Result<T> {
         self.until(|pair| match call(pair) {
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => None,
             other => Some(other),
         })
     }
 
-    pub fn listen(&mut self, port: u16) -> Descriptor {
+    pub(crate) fn listen(&mut self, port: u16) -> Descriptor {
         let listener = self.server.socket(Family::V4).expect("a socket");
         self.server.set_nonblocking(listener, true).expect("a socket");
         self.server.bind(listener, address(port)).expect("a free port");
@@ -71,7 +73,7 @@ impl Pair {
     }
 
     /// A connected pair of sockets, server's and client's, both non-blocking.
-    pub fn connect(&mut self, listener: Descriptor, port: u16) -> (Descriptor, Descriptor) {
+    pub(crate) fn connect(&mut self, listener: Descriptor, port: u16) -> (Descriptor, Descriptor) {
         let far = self.client.socket(Family::V4).expect("a socket");
         self.client.set_nonblocking(far, true).expect("a socket");
         let error = self.client.connect(far, address(port)).expect_err("not at once");

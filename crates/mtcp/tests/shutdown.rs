@@ -1,0 +1,46 @@
+//! What is left of stacks when everything has ended. A test program of its own, because it counts
+//! what the process has.
+
+use mtcp::config::Mode;
+use mtcp::{Config, Family, Mtcp};
+use std::time::Duration;
+
+fn count(directory: &str) -> usize {
+    std::fs::read_dir(directory).expect("/proc").count()
+}
+
+fn config(address: &str, mode: Mode) -> Config {
+    let mut config = Config {
+        addresses: vec![(address.parse().expect("an address"), 24)],
+        grace: Duration::from_millis(20),
+        ..Config::default()
+    };
+    config.engine.mode = mode;
+    config.engine.cores = 2;
+    config
+}
+
+#[test]
+fn no_thread_and_no_descriptor_stays() {
+    let before = (count("/proc/self/task"), count("/proc/self/fd"));
+    for mode in [Mode::Complete, Mode::Paired] {
+        let (left, right) =
+            Mtcp::pair(config("10.0.0.1", mode), config("10.0.0.2", mode), Default::default())
+                .expect("stacks");
+        let mut server = left.context(0).expect("a context");
+        let mut client = right.context(0).expect("a context");
+        let listener = server.socket(Family::V4).expect("a socket");
+        server.bind(listener, "10.0.0.1:80".parse().expect("an address")).expect("free");
+        server.listen(listener, 16).expect("to listen");
+        let socket = client.socket(Family::V4).expect("a socket");
+        client.set_nonblocking(socket, true).expect("a socket");
+        // Whoever owns it and whatever becomes of it: it is in the middle of something.
+        client.connect(socket, "10.0.0.1:80".parse().expect("an address")).expect_err("later");
+        client.turn().expect("a device");
+        assert!(count("/proc/self/fd") > before.1);
+        drop((left, right));
+        drop(client);
+        drop(server);
+    }
+    assert_eq!((count("/proc/self/task"), count("/proc/self/fd")), before);
+}

@@ -1,0 +1,6 @@
+//! The sockets of a context: over two stacks in this process that are joined by memory.
+
+mod cores;
+mod epoll;
+mod pair;
+mod streams;
