@@ -343,3 +343,65 @@ impl Flow {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::packet::Draft;
+    use super::super::random::Random;
+    use super::*;
+
+    /// A handshake has passed, with windows of 1,000 bytes; the first end begins at 100, the second
+    /// at 500.
+    fn connected() -> (Watch, [SocketAddr; 2], Content) {
+        let ends = ["10.0.0.1:5", "10.0.0.2:80"].map(|end| end.parse().unwrap());
+        let content = Content::new(&mut Random::new(1));
+        let mut watch = Watch::default();
+        watch.open(0, ends, [content; 2]);
+        for (from, sequence, acknowledgement, flags) in
+            [(0, 100, 0, SYN), (1, 500, 101, SYN | ACK), (0, 101, 501, ACK)]
+        {
+            let options: &[u8] = if flags & SYN != 0 { &[2, 4, 5, 180] } else { &[] };
+            let bytes = draft(ends, from, sequence, acknowledgement, flags, options, &[]);
+            let note = watch.sent(&bytes).expect("the handshake is right").expect("a flow");
+            watch.delivered(note);
+        }
+        (watch, ends, content)
+    }
+
+    fn draft(
+        ends: [SocketAddr; 2],
+        from: usize,
+        sequence: u32,
+        acknowledgement: u32,
+        flags: u8,
+        options: &[u8],
+        data: &[u8],
+    ) -> Vec<u8> {
+        let (source, destination) = (ends[from], ends[1 - from]);
+        let window = 1000;
+        Draft { source, destination, sequence, acknowledgement, flags, window, options, data }
+            .build()
+    }
+
+    #[test]
+    fn what_is_right_passes_and_what_is_wrong_does_not() {
+        let (mut watch, ends, content) = connected();
+        let data = content.slice(0, 1000);
+        let mut sent = |sequence, acknowledgement, flags, data: &[u8]| {
+            watch.sent(&draft(ends, 0, sequence, acknowledgement, flags, &[], data)).map(|_| ())
+        };
+        assert_eq!(sent(101, 501, ACK, data), Ok(()));
+        let wrong = [
+            (sent(101, 501, ACK, &data[1..]), "of the stream is wrong"),
+            (sent(1101, 501, ACK, content.slice(1000, 2)), "the window ends"),
+            (sent(101, 502, ACK, &[]), "it acknowledges"),
+            (sent(101, 501, 0, &[]), "neither SYN nor ACK"),
+            (sent(601, 501, ACK | FIN, &[]), "the end lies before"),
+        ];
+        for (result, why) in wrong {
+            assert!(result.as_ref().is_err_and(|what| what.contains(why)), "{result:?}: {why}");
+        }
+        // One byte beyond the window is a probe of it.
+        assert_eq!(sent(1101, 501, ACK, content.slice(1000, 1)), Ok(()));
+    }
+}
