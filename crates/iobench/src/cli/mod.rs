@@ -1,6 +1,7 @@
 //! The command line.
 
 pub(crate) mod apps;
+pub(crate) mod ceiling;
 pub(crate) mod hosts;
 pub(crate) mod ipc;
 pub(crate) mod open;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::cli::apps::AppsArgs;
+use crate::cli::ceiling::CeilingArgs;
 use crate::cli::hosts::HostsArgs;
 use crate::cli::ipc::{IpcArgs, IpcEndArgs};
 use crate::cli::open::OpenArgs;
@@ -95,6 +97,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Compare servers under a closed loop of small transactions, interleaved, with intervals.
     Compare(CompareArgs),
+    /// Tell what TCP in user space costs by itself: both ends in this process, joined by memory.
+    Ceiling(CeilingArgs),
     /// Compare real programs with their versions on the channel, under their own protocols.
     Apps(AppsArgs),
     /// Compare ways between two processes of this machine: latency, throughput, CPU.

@@ -142,7 +142,7 @@ pub(crate) struct Connections<S: Sockets> {
 impl<S: Sockets> Connections<S> {
     /// Connections that are not open yet; `thread` makes the messages of one thread differ from
     /// those of others.
-    pub(super) fn new(sockets: S, workload: Workload, count: usize, thread: usize) -> Self {
+    pub(crate) fn new(sockets: S, workload: Workload, count: usize, thread: usize) -> Self {
         Connections {
             sockets,
             connections: (0..count).map(|_| Connection::UNCONNECTED).collect(),
@@ -386,7 +386,6 @@ impl<S: Sockets> ClosedLoops for Connections<S> {
         for index in 0..self.connections.len() {
             self.close(index);
         }
-        self.sockets.settle();
     }
 
     fn begin_measuring(&mut self, start_ns: u64) {
@@ -422,6 +421,10 @@ impl<S: Sockets> ClosedLoops for Connections<S> {
 
     fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    fn settle(&mut self) {
+        self.sockets.settle();
     }
 }
 

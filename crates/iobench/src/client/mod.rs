@@ -81,6 +81,9 @@ pub(crate) trait ClosedLoops {
     /// Handles the events of the last wait.
     fn handle(&mut self, count: usize, now_ns: u64);
     fn tally(&self) -> &Tally;
+    /// Lets the ends of all that was closed reach the server, after the tally was taken; for who
+    /// moves the packets himself.
+    fn settle(&mut self) {}
 }
 
 struct ClientThread {
@@ -172,6 +175,7 @@ impl ClientGroup {
                     if outgoing.send(connections.tally().clone()).is_err() {
                         return;
                     }
+                    connections.settle();
                 }
             })
             .context("start a client thread", "raise `ulimit -u`")?;

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use mtcp::{Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags};
 
 use crate::client::connection::{Event, Sockets};
@@ -12,15 +13,17 @@ use crate::error::Result;
 use crate::stack::failed;
 
 const EVENTS_PER_WAIT: usize = 256;
-/// Turns in which the ends of all connections leave, however full the device is.
-const MOST_SETTLING_TURNS: usize = 1_000;
+/// After so long without a packet the server has nothing to say about connections that have ended.
+const QUIET: Duration = Duration::from_millis(20);
+/// So many times at most this is waited for.
+const MOST_WAITS: usize = 50;
 
 /// How a connection ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Closing {
-    /// By RST, as the client with the kernel's sockets does it, so that no port waits in TIME_WAIT.
+    /// By RST, as the client with the kernel's sockets does it, so that no port waits in TIME_WAIT
     Reset,
-    /// By FIN from both sides.
+    /// By FIN from both sides
     Orderly,
 }
 
@@ -48,12 +51,12 @@ impl StackSockets {
         })
     }
 
-    fn turn(&mut self) -> bool {
-        match self.sockets.turn() {
-            Ok(()) => true,
+    fn wait_within(&mut self, timeout: Option<Duration>) -> usize {
+        match self.sockets.epoll_wait(self.epoll, &mut self.events, timeout) {
+            Ok(count) => count,
             Err(error) => {
                 self.failure = Some(errno(error));
-                false
+                0
             }
         }
     }
@@ -128,13 +131,16 @@ impl Sockets for StackSockets {
         };
     }
 
+    /// A reset that is not where the server expects it is asked about first (RFC 5961, section 3),
+    /// and only who moves the stack can answer.
     fn settle(&mut self) {
-        for _ in 0..MOST_SETTLING_TURNS {
-            if !self.turn() || self.sockets.prepare_to_sleep(None) != Some(Duration::ZERO) {
+        for _ in 0..MOST_WAITS {
+            let before = self.sockets.counters().packets_received;
+            self.wait_within(Some(QUIET));
+            if self.failure.is_some() || self.sockets.counters().packets_received == before {
                 break;
             }
         }
-        let _ = self.turn();
     }
 
     fn wait(&mut self, timeout_ms: i32) -> usize {
@@ -143,13 +149,7 @@ impl Sockets for StackSockets {
             std::thread::sleep(timeout.unwrap_or_default());
             return 0;
         }
-        match self.sockets.epoll_wait(self.epoll, &mut self.events, timeout) {
-            Ok(count) => count,
-            Err(error) => {
-                self.failure = Some(errno(error));
-                0
-            }
-        }
+        self.wait_within(timeout)
     }
 
     fn event(&self, position: usize) -> Event {

@@ -1,5 +1,7 @@
 //! What lies between clients and servers, and how a server is put at its far end.
 
+use std::net::IpAddr;
+
 use crate::client::ClientKind;
 use crate::compare::report::Row;
 use crate::error::{Error, Result};
@@ -58,6 +60,16 @@ impl Path {
         match self {
             Path::Relay(network) => Some(network),
             Path::Loopback | Path::Veth(_) => None,
+        }
+    }
+
+    /// Addresses that clients of the kernel can bind to, where they are not those of the loopback
+    /// device, for a server at `server`.
+    pub(crate) fn sources(&self, server: IpAddr) -> Option<Vec<IpAddr>> {
+        match self {
+            Path::Loopback => None,
+            Path::Relay(network) => Some(network.client_addresses().to_vec()),
+            Path::Veth(veth) => Some(veth.sources(server)),
         }
     }
 

@@ -46,7 +46,7 @@ impl<'a> ClosedCampaign<'a> {
         if self.assignment.experiment.network.is_some() {
             return Err(Error::setup(
                 "closed loops of an experiment run over the plain loopback only",
-                "remove the table `network`, or use `iobench compare --network`",
+                "remove `network`, or use `iobench compare` with --network or --path",
             ));
         }
         if wake_promptly().is_none() {

@@ -99,15 +99,16 @@ impl Veth {
         &self.shared
     }
 
-    /// Lays another cable, with so many queues in each direction at both ends.
+    /// Lays another cable, with so many queues in each direction at both ends, and as many addresses
+    /// for clients of the kernel as the shared one has.
     pub(crate) fn add_cable(&mut self, queues: usize, server: End, client: End) -> Result<Cable> {
-        self.lay_cable(queues, server, client, 1)
+        self.lay_cable(queues, server, client, self.shared.client_addresses.len())
     }
 
     /// Numbers a network whose device some process will make on the clients' side, such as a TAP
     /// device. Both ends have their addresses from `Cable`.
     pub(crate) fn reserve(&mut self) -> Result<Cable> {
-        self.number_cable(1)
+        self.number_cable(self.shared.client_addresses.len())
     }
 
     /// Gives the client's address to a device that a process has made on the clients' side.
@@ -147,9 +148,9 @@ impl Veth {
         }
         self.cables += 1;
         let number = self.cables;
-        let address = |host: u8| Ipv4Addr::new(10, 78, number, host);
-        let client_addresses = (0..client_addresses as u8).map(|host| address(host + 2)).collect();
-        Ok(Cable { number, server_address: address(1), client_addresses })
+        let server_address = Ipv4Addr::new(10, 78, number, 1);
+        let client_addresses = clients_of(server_address, client_addresses);
+        Ok(Cable { number, server_address, client_addresses })
     }
 
     fn lay_cable(
@@ -185,10 +186,17 @@ impl Veth {
          together says what a transaction costs"
     }
 
-    /// The shared cable's addresses on the clients' side.
-    pub(crate) fn client_addresses(&self) -> Vec<IpAddr> {
-        self.shared.client_addresses.iter().copied().map(IpAddr::from).collect()
+    /// The addresses of the kernel's clients on the cable to a server.
+    pub(crate) fn sources(&self, server: IpAddr) -> Vec<IpAddr> {
+        let IpAddr::V4(server) = server else { return Vec::new() };
+        let clients = clients_of(server, self.shared.client_addresses.len());
+        clients.into_iter().map(IpAddr::from).collect()
     }
+}
+
+/// The addresses after the server's.
+fn clients_of(server: Ipv4Addr, count: usize) -> Vec<Ipv4Addr> {
+    (1..=count as u32).map(|host| Ipv4Addr::from_bits(server.to_bits() + host)).collect()
 }
 
 /// Makes a pair whose near end is in the calling thread's namespace.

@@ -103,27 +103,8 @@ impl Server for StackServer {
         let sockets = stack::context(stacks, context.index)?;
         let mut stack = EchoLoop::new(sockets, context.address)?;
         context.ready();
-        run(&mut stack, context)
-    }
-}
-
-/// Serves until the end is announced.
-fn run(stack: &mut EchoLoop, context: &mut ThreadContext<'_>) -> Result<()> {
-    let descriptors = stack.sockets.system_descriptors();
-    let mut waiting = Waiting::new(context.stop(), &descriptors);
-    let mut turns = 0;
-    loop {
-        let count = stack.turn(context.responder, &mut context.counters)?;
-        context.publish();
-        turns += 1;
-        if count > 0 && turns < TURNS_PER_LOOK {
-            continue;
-        }
-        turns = 0;
-        let limit = if count > 0 { NO_TIME } else { stack.sockets.prepare_to_sleep(None) };
-        if waiting.is_over_within(limit) {
-            return Ok(());
-        }
+        let (stop, responder, block) = (context.stop(), context.responder, context.block);
+        stack.run(stop, responder, &mut context.counters, |counters| block.publish(counters))
     }
 }
 
@@ -188,6 +169,31 @@ impl EchoLoop {
             buffer: vec![0; READ_BUFFER_BYTES],
             events: vec![EpollEvent::default(); EVENTS_PER_WAIT],
         })
+    }
+
+    /// Serves until `stop` becomes readable; tells the counters after every turn.
+    pub(crate) fn run(
+        &mut self,
+        stop: RawFd,
+        responder: &Responder,
+        counters: &mut Counters,
+        mut publish: impl FnMut(&Counters),
+    ) -> Result<()> {
+        let mut waiting = Waiting::new(stop, &self.sockets.system_descriptors());
+        let mut turns = 0;
+        loop {
+            let count = self.turn(responder, counters)?;
+            publish(counters);
+            turns += 1;
+            if count > 0 && turns < TURNS_PER_LOOK {
+                continue;
+            }
+            turns = 0;
+            let limit = if count > 0 { NO_TIME } else { self.sockets.prepare_to_sleep(None) };
+            if waiting.is_over_within(limit) {
+                return Ok(());
+            }
+        }
     }
 
     /// Moves the stack once and serves what has come of it, without waiting; how many events there
