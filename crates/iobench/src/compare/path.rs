@@ -84,6 +84,14 @@ impl Path {
         matches!(self, Path::Veth(_)).then(|| format!("path: {}", Veth::describe()))
     }
 
+    /// Takes away what servers had for themselves that have ended; all must have.
+    pub(crate) fn clear(&mut self) -> Result<()> {
+        match self {
+            Path::Loopback | Path::Relay(_) => Ok(()),
+            Path::Veth(veth) => veth.remove_cables(),
+        }
+    }
+
     /// Starts a server at the far end, for clients of that kind; with the place of the clients'
     /// stack, if they bring one.
     pub(crate) fn start(

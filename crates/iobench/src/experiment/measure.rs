@@ -122,6 +122,7 @@ impl Bench for Local<'_> {
             network.lossless_from(0);
         }
         let server_threads = launch.cpus.len();
+        self.path.clear()?;
         let mut terminal = Terminal::new(task.label.to_owned(), plan.tolerance);
         let client = ClientKind::Kernel;
         let (mut process, _) = self.path.start(task.server, client, launch, self.signals)?;

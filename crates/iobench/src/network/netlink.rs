@@ -10,7 +10,7 @@ const HEADER_BYTES: usize = 16;
 const ATTRIBUTE_HEADER_BYTES: usize = 4;
 /// Where the answer's error number is: behind its header.
 const ERROR_AT: usize = HEADER_BYTES;
-/// Requests are one message; the kernel knows it by this number.
+/// The index of no device.
 const NO_DEVICE: u32 = 0;
 
 /// A request that is being written.
@@ -37,8 +37,8 @@ impl Request {
         self.bytes.extend([[0; 4], index.to_ne_bytes(), [0; 4], [0; 4]].concat());
     }
 
-    /// Appends the same for a device that is to be made.
-    pub(super) fn new_interface(&mut self) {
+    /// Appends the same for a device that an attribute names.
+    pub(super) fn named_interface(&mut self) {
         self.interface(NO_DEVICE);
     }
 

@@ -58,8 +58,12 @@ impl Cable {
 
     /// The device on the clients' side.
     pub(crate) fn client_device(&self) -> String {
-        format!("client{}", self.number)
+        client_device(self.number)
     }
+}
+
+fn client_device(number: u8) -> String {
+    format!("client{number}")
 }
 
 /// Two namespaces and the cables between them.
@@ -67,8 +71,12 @@ pub(crate) struct Veth {
     client: Arc<OwnedFd>,
     server: Arc<OwnedFd>,
     shared: Cable,
+    /// The number of the last cable.
     cables: u8,
 }
+
+/// The shared cable's number.
+const SHARED: u8 = 1;
 
 impl Veth {
     /// Creates the namespaces, and the cable that the kernel's servers share with `queues` queues,
@@ -116,6 +124,20 @@ impl Veth {
         let _entered = self.enter_client()?;
         set_addresses(device, &cable.client_addresses, NETMASK)?;
         switch_on(device)
+    }
+
+    /// Takes all cables away but the shared one, whose servers must have ended.
+    pub(crate) fn remove_cables(&mut self) -> Result<()> {
+        let _entered = self.enter_client()?;
+        while self.cables > SHARED {
+            match remove(&client_device(self.cables)) {
+                // What a process has made goes with it.
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+                removed => removed.context("remove a veth pair", SUPPORT)?,
+            }
+            self.cables -= 1;
+        }
+        Ok(())
     }
 
     /// Where servers belong.
@@ -199,11 +221,19 @@ fn clients_of(server: Ipv4Addr, count: usize) -> Vec<Ipv4Addr> {
     (1..=count as u32).map(|host| Ipv4Addr::from_bits(server.to_bits() + host)).collect()
 }
 
+/// Removes a device of the calling thread's namespace, and what it is joined with.
+fn remove(device: &str) -> std::io::Result<()> {
+    let mut request = Request::new(libc::RTM_DELLINK, 0);
+    request.named_interface();
+    request.text(libc::IFLA_IFNAME, device);
+    request.send()
+}
+
 /// Makes a pair whose near end is in the calling thread's namespace.
 fn create_pair(near: &str, far: &str, namespace: &OwnedFd, queues: u32) -> std::io::Result<()> {
     let queues = queues.to_ne_bytes();
     let mut request = Request::new(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
-    request.new_interface();
+    request.named_interface();
     request.text(libc::IFLA_IFNAME, near);
     request.attribute(libc::IFLA_NUM_TX_QUEUES, &queues);
     request.attribute(libc::IFLA_NUM_RX_QUEUES, &queues);
@@ -211,7 +241,7 @@ fn create_pair(near: &str, far: &str, namespace: &OwnedFd, queues: u32) -> std::
     request.text(libc::IFLA_INFO_KIND, "veth");
     let data = request.begin(libc::IFLA_INFO_DATA);
     let peer = request.begin(VETH_INFO_PEER);
-    request.new_interface();
+    request.named_interface();
     request.text(libc::IFLA_IFNAME, far);
     request.attribute(libc::IFLA_NET_NS_FD, &namespace.as_raw_fd().to_ne_bytes());
     request.attribute(libc::IFLA_NUM_TX_QUEUES, &queues);
