@@ -251,3 +251,7 @@ fn create_pair(near: &str, far: &str, namespace: &OwnedFd, queues: u32) -> std::
     }
     request.send()
 }
+
+#[cfg(test)]
+#[path = "veth_tests.rs"]
+mod tests;
