@@ -100,7 +100,7 @@ impl<L: ClosedLoops> ClosedLoops for BothEnds<L> {
         self.near.tally()
     }
 
-    fn settle(&mut self) {
+    fn settle(&mut self) -> bool {
         let end_ns = now_ns() + SETTLING_NS;
         while self.failure.is_none() && now_ns() < end_ns {
             self.serve();
@@ -109,6 +109,7 @@ impl<L: ClosedLoops> ClosedLoops for BothEnds<L> {
         }
         self.counters.errors += u64::from(self.failure.is_some());
         self.page.block(0).publish(&self.counters);
+        false
     }
 }
 

@@ -65,8 +65,8 @@ pub(crate) trait Sockets {
     fn skip(&mut self, socket: Self::Socket, most: usize, room: &mut [u8]) -> Result<usize, i32>;
     /// Ends a connection for good.
     fn close(&mut self, socket: Self::Socket);
-    /// Lets the ends of all that was closed reach the server.
-    fn settle(&mut self);
+    /// Goes on for a moment with what was closed; true if it is to be called again.
+    fn settle(&mut self) -> bool;
     /// Waits for events; returns how many there are.
     fn wait(&mut self, timeout_ms: i32) -> usize;
     /// An event of the last wait.
@@ -423,8 +423,8 @@ impl<S: Sockets> ClosedLoops for Connections<S> {
         &self.tally
     }
 
-    fn settle(&mut self) {
-        self.sockets.settle();
+    fn settle(&mut self) -> bool {
+        self.sockets.settle()
     }
 }
 

@@ -113,7 +113,9 @@ impl Sockets for KernelSockets {
         unsafe { libc::close(fd) };
     }
 
-    fn settle(&mut self) {}
+    fn settle(&mut self) -> bool {
+        false
+    }
 
     fn wait(&mut self, timeout_ms: i32) -> usize {
         self.epoll.wait(&mut self.events, timeout_ms)

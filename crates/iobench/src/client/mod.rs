@@ -13,7 +13,7 @@ pub(crate) mod sockets;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -81,9 +81,11 @@ pub(crate) trait ClosedLoops {
     /// Handles the events of the last wait.
     fn handle(&mut self, count: usize, now_ns: u64);
     fn tally(&self) -> &Tally;
-    /// Lets the ends of all that was closed reach the server, after the tally was taken; for who
-    /// moves the packets himself.
-    fn settle(&mut self) {}
+    /// Goes on for a moment with what was closed, after the tally was taken, so that the server
+    /// hears of it; for who moves the packets himself. True if it is to be called again.
+    fn settle(&mut self) -> bool {
+        false
+    }
 }
 
 struct ClientThread {
@@ -168,14 +170,15 @@ impl ClientGroup {
                     Err(error) => return drop(started.send(Err(error))),
                 };
                 let _ = started.send(Ok(affinity::thread_id()));
-                while let Ok(address) = incoming.recv() {
+                let mut next = None;
+                while let Some(address) = next.take().or_else(|| incoming.recv().ok()) {
                     connections.reset(address);
                     run_slot(&mut connections, &control, &thread_warm);
                     // The copy is made after the measurement; the next slot starts afresh anyway.
                     if outgoing.send(connections.tally().clone()).is_err() {
                         return;
                     }
-                    connections.settle();
+                    next = settle(&mut connections, &incoming);
                 }
             })
             .context("start a client thread", "raise `ulimit -u`")?;
@@ -237,6 +240,18 @@ impl Drop for ClientGroup {
         }
         for handle in self.threads.iter_mut().filter_map(|thread| thread.handle.take()) {
             let _ = handle.join();
+        }
+    }
+}
+
+/// Lets the loops finish what was closed until there is another order, which it gives, or no group
+/// any more.
+fn settle(connections: &mut impl ClosedLoops, orders: &Receiver<SocketAddr>) -> Option<SocketAddr> {
+    loop {
+        match orders.try_recv() {
+            Ok(address) => return Some(address),
+            Err(TryRecvError::Empty) if connections.settle() => {}
+            Err(_) => return None,
         }
     }
 }

@@ -13,15 +13,15 @@ use crate::error::Result;
 use crate::stack::failed;
 
 const EVENTS_PER_WAIT: usize = 256;
-/// After so long without a packet the server has nothing to say about connections that have ended.
-const QUIET: Duration = Duration::from_millis(20);
-/// So many times at most this is waited for.
-const MOST_WAITS: usize = 50;
+/// How long a call of `settle` takes.
+const MOMENT: Duration = Duration::from_millis(20);
+/// After so many without a packet, which is a second, nobody has anything to repeat.
+const QUIET_MOMENTS: u32 = 50;
 
 /// How a connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Closing {
-    /// By RST, as the client with the kernel's sockets does it, so that no port waits in TIME_WAIT
+    /// By RST, as with the kernel's sockets, so that no port waits in TIME_WAIT
     Reset,
     /// By FIN from both sides
     Orderly,
@@ -34,6 +34,8 @@ pub(crate) struct StackSockets {
     server: SocketAddr,
     closing: Closing,
     events: Vec<EpollEvent>,
+    /// Calls of `settle` since a packet came.
+    quiet_moments: u32,
     /// The device has gone: nothing more will happen.
     failure: Option<i32>,
 }
@@ -47,6 +49,7 @@ impl StackSockets {
             server: ([0, 0, 0, 0], 0).into(),
             closing,
             events: vec![EpollEvent::default(); EVENTS_PER_WAIT],
+            quiet_moments: 0,
             failure: None,
         })
     }
@@ -90,7 +93,11 @@ impl Sockets for StackSockets {
     }
 
     fn renew(&mut self, socket: Descriptor) -> Result<(Descriptor, bool), i32> {
-        self.close(socket);
+        match self.closing {
+            // As below.
+            Closing::Reset => drop(self.sockets.abort(socket)),
+            Closing::Orderly => self.close(socket),
+        }
         self.open().map(|socket| (socket, false))
     }
 
@@ -122,25 +129,22 @@ impl Sockets for StackSockets {
         self.receive(socket, &mut room[..most])
     }
 
+    /// By FIN, which is repeated until the server has it, while a reset goes with whatever the
+    /// device could not take in the middle of a transfer.
     fn close(&mut self, socket: Descriptor) {
         // The descriptor is ours, so this cannot fail but for the device, which the next turn tells
         // of.
-        let _ = match self.closing {
-            Closing::Reset => self.sockets.abort(socket),
-            Closing::Orderly => self.sockets.close(socket),
-        };
+        let _ = self.sockets.close(socket);
+        self.quiet_moments = 0;
     }
 
-    /// A reset that is not where the server expects it is asked about first (RFC 5961, section 3),
-    /// and only who moves the stack can answer.
-    fn settle(&mut self) {
-        for _ in 0..MOST_WAITS {
-            let before = self.sockets.counters().packets_received;
-            self.wait_within(Some(QUIET));
-            if self.failure.is_some() || self.sockets.counters().packets_received == before {
-                break;
-            }
-        }
+    /// Only who moves the stack can repeat what was lost, and answer what the server asks.
+    fn settle(&mut self) -> bool {
+        let before = self.sockets.counters().packets_received;
+        self.wait_within(Some(MOMENT));
+        let heard = self.sockets.counters().packets_received != before;
+        self.quiet_moments = if heard { 0 } else { self.quiet_moments + 1 };
+        self.failure.is_none() && self.quiet_moments < QUIET_MOMENTS
     }
 
     fn wait(&mut self, timeout_ms: i32) -> usize {
