@@ -53,7 +53,9 @@ impl Connection {
     /// Whether a time-out is the last one. A peer that keeps its window closed may do so as long
     /// as it answers, unless nobody but us waits for it.
     pub(super) fn gives_up(&mut self, context: &mut Context<'_>) -> bool {
-        let closed_window = self.send.window == 0 && !self.orphan;
+        // A window that has just opened, but not far enough for a segment, is no silence either.
+        let waits_for_window = self.send.window == 0 || self.send.outstanding() == 0;
+        let closed_window = waits_for_window && !self.orphan;
         let since = if closed_window { self.alive.heard_at } else { self.alive.progress_at };
         if context.now.since(since) < self.patience(context) {
             return false;
