@@ -15,25 +15,37 @@
 //!
 //! # Which connections are the stack's
 //!
-//! - **A listening TCP socket** that is bound to an address of the stack's, or to all addresses, listens
-//!   in the stack as well as in the kernel: connections come from both, in one accept. (A socket of
-//!   the kernel's is bound to an address that only the stack has by way of `IP_FREEBIND`.)
+//! - **A listening TCP socket** that is bound to an address of the stack's, or to all addresses,
+//!   listens in the stack as well as in the kernel: connections come from both, in one accept. (A
+//!   socket of the kernel's is bound to an address that only the stack has by way of
+//!   `IP_FREEBIND`.)
 //! - **A TCP socket that connects** to a destination behind the stack's interface connects in the
 //!   stack; the kernel's socket is closed when that has succeeded.
-//! - **Everything else**, from files to signals, goes to the kernel's driver, in which the channel also
-//!   sleeps.
+//! - **Everything else**, from files to signals, goes to the kernel's driver, in which the channel
+//!   also sleeps.
 //!
 //! # What is different
 //!
-//! | | over the stack |
-//! | --- | --- |
-//! | descriptors | A connection has none: `descriptor` fails with `EOPNOTSUPP`, `unregister` gives `None` and closes it, an accept of descriptors brings connections without one. |
-//! | lightweight sockets | All accepted connections are [lightweight](megapipe::Socket::is_lightweight); registering one with another channel fails with `EXDEV` and closes it. |
-//! | a listener that is unregistered | The descriptor goes on with the kernel's connections; the stack's that wait come back with it, further ones are refused. |
-//! | partitioned listeners | Connections of the stack belong to the core that a hash of their addresses names, and so to its channel, whatever its CPUs. Every core of the stack needs a channel that listens. Nothing is stolen or inherited among channels. |
-//! | channels | A channel takes an engine, and gives it back when it ends; one more than there are engines cannot be made. |
-//! | progress | In the mode `complete` the stack moves only in the channel's `dispatch` and `flush`. In the mode `paired` it moves by itself. |
-//! | the end of a channel | In the mode `complete` data that is still to be sent has [`Config::grace`](crate::Config::grace) for it. |
+//! - **Descriptors.** A connection of the stack's has none: `descriptor` fails with `EOPNOTSUPP`,
+//!   `unregister` gives `None` and closes it with the next `flush` or `dispatch`, and an accept of
+//!   descriptors brings connections without one all the same.
+//! - **Lightweight sockets.** All accepted connections are
+//!   [lightweight](megapipe::Socket::is_lightweight). Registering one with another channel fails
+//!   with `EXDEV` and closes it.
+//! - **A listener before it is registered** does not listen in the stack, which refuses connections
+//!   until then. **After it is unregistered** its descriptor goes on with the kernel's connections;
+//!   those of the stack's that wait come back with it, further ones are refused.
+//! - **Partitioned listeners.** Connections of the stack's belong to the core that a hash of their
+//!   addresses names, and so to its channel, whatever the channel's CPUs are. Every core of the stack
+//!   needs a channel that listens. Nothing is stolen from other channels or inherited.
+//! - **Channels.** A channel takes an engine and gives it back when it ends; one more than there are
+//!   engines cannot be made.
+//! - **Progress.** In the mode `complete` the stack moves only in the channel's `dispatch` and
+//!   `flush`; a thread that blocks elsewhere stops it. In the mode `paired` it moves by itself.
+//! - **The end of a channel.** In the mode `complete` data that is still to be sent has
+//!   [`Config::grace`](crate::Config::grace) for it, and goes on when another channel takes the
+//!   engine.
+//! - **The end of the device.** Once it has gone, every `dispatch` fails with its error.
 //!
 //! Nothing is sent to the device for a request: each `dispatch` and `flush` ends with one batch.
 
@@ -66,8 +78,8 @@ pub fn install(mtcp: Mtcp) -> Result<(), InstallError> {
     Ok(())
 }
 
-/// Starts the stacks that the file in the environment variable `MTCP_CONFIG` describes, and installs
-/// them.
+/// Starts the stacks that the file in the environment variable `MTCP_CONFIG` describes, and
+/// installs them.
 ///
 /// # Errors
 /// [`InstallError`] names the setting, or what the system lacks.

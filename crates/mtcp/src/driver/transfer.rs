@@ -98,7 +98,8 @@ impl<P: Port> Road<P> {
             if total > 0 && self.port.receivable(socket) == 0 {
                 break;
             }
-            // SAFETY: the memory of an operation is valid, and the driver's, until its last outcome.
+            // SAFETY: the memory of an operation is valid, and the driver's, until its last
+            // outcome.
             let room = unsafe { room(piece.iov_base.cast(), piece.iov_len) };
             match self.port.receive(socket, room) {
                 Ok(bytes) => {

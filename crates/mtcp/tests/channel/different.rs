@@ -1,5 +1,5 @@
-//! What does not hold over the stack as it does over the kernel. `mtcp::driver` documents it; here are
-//! the tests of the suite that cannot be run, and what holds in their place.
+//! What does not hold over the stack as it does over the kernel. `mtcp::driver` documents it; here
+//! are the tests of the suite that cannot be run, and what holds in their place.
 
 use crate::common::{
     PATIENCE, Rig, accepted, client, expect_end, listener, outcome, received, written,

@@ -1,5 +1,5 @@
-//! Where the suite's connections run: a stack on a TAP device in a namespace of the test's own, with
-//! the kernel of that namespace as the peer.
+//! Where the suite's connections run: a stack on a TAP device in a namespace of the test's own,
+//! with the kernel of that namespace as the peer.
 
 use crate::common::{ROAD, Road};
 use crate::namespace::Namespace;
