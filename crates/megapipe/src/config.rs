@@ -8,8 +8,8 @@ use std::time::Duration;
 /// Which driver a channel uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DriverChoice {
-    /// What the environment variable `MEGAPIPE_DRIVER` says (`auto`, `uring`, `epoll` or the name of
-    /// an installed driver); else io_uring if the kernel gives a ring, else epoll.
+    /// What the environment variable `MEGAPIPE_DRIVER` says (`auto`, `uring`, `epoll` or the name
+    /// of an installed driver); else io_uring if the kernel gives a ring, else epoll.
     #[default]
     Auto,
     /// io_uring or an error.

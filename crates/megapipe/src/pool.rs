@@ -74,8 +74,8 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A buffer that belongs to the channel, in the hands of a driver that fills it. Dropping it returns
-/// the buffer.
+/// A buffer that belongs to the channel, in the hands of a driver that fills it. Dropping it
+/// returns the buffer.
 #[derive(Debug)]
 pub struct Room {
     pool: Rc<Pool>,

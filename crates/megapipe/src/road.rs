@@ -1,12 +1,12 @@
 //! Drivers of other crates below a channel.
 //!
-//! **Unstable between versions**: this is the inside of the channel, made public for the drivers that
-//! live in crates of their own.
+//! **Unstable between versions**: this is the inside of the channel, made public for the drivers
+//! that live in crates of their own.
 //!
 //! An installed [`Driver`] stands *over* the kernel's: it gets the io_uring or epoll driver of the
 //! channel, hands on whatever is not its own, and lets the channel sleep there. What wakes it, a
-//! descriptor and a deadline, it hands down as well: the descriptor as a [`Operation::Poll`] with a tag
-//! from [`INSTALLED_TAG`] on, whose outcome it keeps to itself, the deadline as the time-out
+//! descriptor and a deadline, it hands down as well: the descriptor as a [`Operation::Poll`] with a
+//! tag from [`INSTALLED_TAG`] on, whose outcome it keeps to itself, the deadline as the time-out
 //! of [`Driver::collect`]. [`install`] gives it a name, by which [`Config::driver`] or the
 //! environment variable `MEGAPIPE_DRIVER` asks for it.
 //!

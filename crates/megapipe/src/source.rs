@@ -112,8 +112,8 @@ pub struct InstalledSocket {
     armed: bool,
 }
 
-/// The numbers that nobody wants any more. Its clones are one list, by which a driver also knows its
-/// own sockets.
+/// The numbers that nobody wants any more. Its clones are one list, by which a driver also knows
+/// its own sockets.
 #[derive(Clone, Debug, Default)]
 pub struct Discarded(Rc<RefCell<Vec<u32>>>);
 

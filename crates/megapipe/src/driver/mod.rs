@@ -23,8 +23,8 @@ pub(crate) mod uring;
 /// A driver's own name for an endpoint that it has taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object(
-    /// The number: the kernel drivers' are below [`Object::INSTALLED`], an installed driver's own are
-    /// not.
+    /// The number: the kernel drivers' are below [`Object::INSTALLED`], an installed driver's own
+    /// are not.
     pub u32,
 );
 
@@ -204,8 +204,8 @@ impl Pools {
         Ok(Pools { small: class(config.small_buffers)?, large: class(config.large_buffers)? })
     }
 
-    /// A free buffer of the class of large or small ones, for a [`Operation::Receive`]; `None` while
-    /// the application holds leases of all.
+    /// A free buffer of the class of large or small ones, for a [`Operation::Receive`]; `None`
+    /// while the application holds leases of all.
     pub fn take(&self, large: bool) -> Option<Room> {
         Room::take(self.class(large))
     }
@@ -257,8 +257,8 @@ pub trait Driver {
     /// Like `detach`, but closes the endpoint and tells how that went as an outcome of `tag`.
     fn close(&mut self, tag: u64, object: Object, busy: bool) -> Result<(), Full>;
 
-    /// Connections that wait in a listener's queue out of reach of any other program, which would be
-    /// reset if it ended now. Asked before a listener is let go of.
+    /// Connections that wait in a listener's queue out of reach of any other program, which would
+    /// be reset if it ended now. Asked before a listener is let go of.
     fn take_waiting(&mut self, _listener: Object) -> Vec<Socket> {
         Vec::new()
     }
@@ -309,8 +309,8 @@ pub trait Driver {
     fn shut_down(&mut self, deadline: Duration) -> bool;
 }
 
-/// The sixteen tags from here on are for what an installed driver submits to the kernel's on its own
-/// behalf: plain operations such as [`Operation::Poll`], one at a time for each tag.
+/// The sixteen tags from here on are for what an installed driver submits to the kernel's on its
+/// own behalf: plain operations such as [`Operation::Poll`], one at a time for each tag.
 pub const INSTALLED_TAG: u64 = INTERNAL_TAG - 16;
 
 /// Tags from here on are the kernel drivers' own.

@@ -379,8 +379,8 @@ pub(crate) fn an_accept_that_was_served_is_cancelled(driver: DriverChoice) {
         rig.watch(waking, Repeat::Once).unwrap();
         let accept = Accept::lightweight();
         rig.accept(listening, count.map_or(accept, |count| accept.count(count))).unwrap();
-        // Both complete at once; the connection is there when the accept is cancelled, and delivered
-        // or not.
+        // Both complete at once; the connection is there when the accept is cancelled, and
+        // delivered or not.
         let (mut sockets, mut over) = (Vec::new(), false);
         loop {
             let done = rig.next();

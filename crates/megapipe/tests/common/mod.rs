@@ -101,8 +101,8 @@ impl Rig {
         Rig::new(if is_installed(driver) { DriverChoice::Uring } else { driver })
     }
 
-    /// A connection on the road of the suite: the test's side, which gives up after a while, and the
-    /// channel's.
+    /// A connection on the road of the suite: the test's side, which gives up after a while, and
+    /// the channel's.
     pub fn tcp_pair(&mut self) -> (TcpStream, Handle) {
         if ROAD.get().is_none() {
             let (ours, theirs) = tcp_pair();

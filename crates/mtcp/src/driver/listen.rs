@@ -1,10 +1,10 @@
 //! Listeners, which take connections from both roads.
 //!
 //! An operation on a listener is handed to the kernel's driver with its own tag, and the stack
-//! serves it as well. One that repeats gets the outcomes of both. One that does not must have a single
-//! outcome: when the stack has something for it, the kernel's half is cancelled first, and only if
-//! that ends without a result the stack's comes into its place; so no connection of either road is
-//! accepted that nobody wants.
+//! serves it as well. One that repeats gets the outcomes of both. One that does not must have a
+//! single outcome: when the stack has something for it, the kernel's half is cancelled first, and
+//! only if that ends without a result the stack's comes into its place; so no connection of either
+//! road is accepted that nobody wants.
 
 use super::address;
 use super::entry::{Entry, Phase};

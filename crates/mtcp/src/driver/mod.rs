@@ -36,10 +36,10 @@
 //!   until then. **After it is unregistered** its descriptor goes on with the kernel's connections;
 //!   those of the stack's that wait come back with it, further ones are refused.
 //! - **Partitioned listeners.** Connections of the stack's belong to the core that a hash of their
-//!   addresses names, and so to its channel, whatever the channel's CPUs are. Every core of the stack
-//!   needs a channel that listens. Nothing is stolen from other channels or inherited.
-//! - **Channels.** A channel takes an engine and gives it back when it ends; one more than there are
-//!   engines cannot be made.
+//!   addresses names, and so to its channel, whatever the channel's CPUs are. Every core of the
+//!   stack needs a channel that listens. Nothing is stolen from other channels or inherited.
+//! - **Channels.** A channel takes an engine and gives it back when it ends; one more than there
+//!   are engines cannot be made.
 //! - **Progress.** In the mode `complete` the stack moves only in the channel's `dispatch` and
 //!   `flush`; a thread that blocks elsewhere stops it. In the mode `paired` it moves by itself.
 //! - **The end of a channel.** In the mode `complete` data that is still to be sent has
