@@ -145,10 +145,10 @@ impl<P: Port> Road<P> {
             return false;
         }
         entry.phase = Phase::Connected(socket);
-        let unused = entry.kernel.take();
+        let (unused, lent) = (entry.kernel.take(), std::mem::take(&mut entry.lent));
         self.end(task.tag, 0);
         if let Some(kernel) = unused {
-            drop(self.kernel.detach(kernel, false));
+            drop(self.kernel.detach(kernel, lent));
         }
         true
     }

@@ -57,6 +57,8 @@ pub(super) struct Entry {
     pub(super) poll: Option<Poll>,
     /// Settings that differ from the stack's defaults, and where it was bound.
     pub(super) extras: Option<Box<Extras>>,
+    /// The kernel's driver may have an operation on the socket from before it connected.
+    pub(super) lent: bool,
     /// Waits for its turn to go on receiving.
     pub(super) queued: bool,
     /// Waits for a buffer.
@@ -72,6 +74,7 @@ impl Entry {
             outbound: None,
             poll: None,
             extras: None,
+            lent: false,
             queued: false,
             hungry: false,
         }

@@ -291,7 +291,8 @@ impl<P: Port> Road<P> {
         }
         self.shared.retain(|shared| shared.number != number || shared.cancelled);
         let kernel = entry.kernel?;
-        Some((kernel, busy && matches!(entry.phase, Phase::Kernel | Phase::Listening(_))))
+        let kernels = matches!(entry.phase, Phase::Kernel | Phase::Listening(_)) || entry.lent;
+        Some((kernel, busy && kernels))
     }
 
     /// How long a close of this connection waits, if it does.
@@ -316,7 +317,10 @@ impl<P: Port> Road<P> {
                 Operation::Connect { address, bytes } => {
                     self.begin_connect(number, kernel, tag, (address, bytes))
                 }
-                _ => self.hand_down(tag, kernel, operation),
+                _ => {
+                    entry.lent = true;
+                    self.hand_down(tag, kernel, operation)
+                }
             },
             (Phase::Kernel, Some(kernel)) => self.hand_down(tag, kernel, operation),
             (Phase::Listening(_), Some(kernel)) => {
@@ -441,7 +445,12 @@ impl<P: Port> Driver for Road<P> {
         match own(object) {
             Some(number) => match self.delegated(number) {
                 Some(kernel) => self.kernel.cancel(tag, kernel),
-                None => self.cancel_where(number, |other| other == tag),
+                None => {
+                    if let Some(kernel) = self.lent(number) {
+                        self.kernel.cancel(tag, kernel);
+                    }
+                    self.cancel_where(number, |other| other == tag);
+                }
             },
             None => self.kernel.cancel(tag, object),
         }
@@ -452,7 +461,12 @@ impl<P: Port> Driver for Road<P> {
         match own(object) {
             Some(number) => match self.delegated(number) {
                 Some(kernel) => self.kernel.cancel_all(kernel),
-                None => self.cancel_where(number, |_| true),
+                None => {
+                    if let Some(kernel) = self.lent(number) {
+                        self.kernel.cancel_all(kernel);
+                    }
+                    self.cancel_where(number, |_| true);
+                }
             },
             None => self.kernel.cancel_all(object),
         }
@@ -530,6 +544,12 @@ impl<P: Port> Road<P> {
     fn delegated(&mut self, number: u32) -> Option<Object> {
         let entry = self.entries.get_mut(number)?;
         if matches!(entry.phase, Phase::Fresh | Phase::Kernel) { entry.kernel } else { None }
+    }
+
+    /// The kernel's socket of an endpoint that is about to leave it, if it may be busy there.
+    fn lent(&mut self, number: u32) -> Option<Object> {
+        let entry = self.entries.get_mut(number)?;
+        entry.kernel.filter(|_| entry.lent)
     }
 
     /// The kernel's socket of an object, if it has one; a connection of the stack's has none.

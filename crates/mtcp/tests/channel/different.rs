@@ -261,6 +261,34 @@ fn options_go_with_a_socket_that_connects() {
     });
 }
 
+/// A poll that was filed before the connect ends with the kernel's socket, which it watches.
+#[test]
+fn a_poll_from_before_the_connect_ends() {
+    within(|driver| {
+        let mut rig = Rig::new(driver);
+        let (peer, address) = crate::common::peer_listener();
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let handle = rig.join(std::os::fd::OwnedFd::from(socket.unwrap()));
+        rig.poll(handle, libc::POLLPRI as u32, Repeat::UntilCancelled).unwrap();
+        rig.flush().unwrap();
+        rig.connect(handle, address).unwrap();
+        let mut connected = false;
+        while !connected {
+            match rig.next().event {
+                Event::Connect(result) => {
+                    result.unwrap();
+                    connected = true;
+                }
+                event => assert!(matches!(event, Event::Poll(_)), "{event:?}"),
+            }
+        }
+        let _theirs = peer.accept().unwrap();
+        rig.close(handle).unwrap();
+        let closed = rig.settle();
+        assert!(closed.iter().any(|done| matches!(done.event, Event::Close(Ok(())))));
+    });
+}
+
 #[test]
 fn a_close_lingers_for_data() {
     within(|driver| {
