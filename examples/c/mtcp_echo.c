@@ -1,7 +1,7 @@
 /*
  * Answers every byte with itself, over TCP in user space: one thread and one stack for each core.
  *
- *   mtcp_echo CONFIG [PORT]      docs/mtcp.toml shows what CONFIG can say; SIGINT or SIGTERM ends it
+ *   mtcp_echo CONFIG [PORT]      SIGINT or SIGTERM ends it; CONFIG: see docs/mtcp.toml
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
