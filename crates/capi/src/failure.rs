@@ -122,6 +122,11 @@ impl From<io::Error> for Failure {
 fn errno_of(error: &Error) -> c_int {
     match error {
         Error::Setup { source, .. } | Error::System { source, .. } => errno_in(source),
+        Error::Installed { source, .. } => match source.kind() {
+            io::ErrorKind::ResourceBusy => libc::EBUSY,
+            io::ErrorKind::InvalidInput => libc::EINVAL,
+            _ => errno_in(source),
+        },
         Error::UnknownHandle => libc::EBADF,
         Error::WrongKind { .. } => libc::EOPNOTSUPP,
         Error::TooManyRequests { .. } | Error::QueueFull => libc::EAGAIN,

@@ -12,6 +12,7 @@
 #![expect(unreachable_pub, reason = "C reaches by their symbols what Rust does not see")]
 
 mod address;
+mod config;
 mod dispatch;
 mod failure;
 mod guard;
