@@ -1,7 +1,7 @@
 /*
  * Answers every byte with itself, over TCP in user space: one thread and one stack for each core.
  *
- *   mtcp_echo CONFIG [PORT]      docs/mtcp.toml shows what CONFIG can say; SIGINT or SIGTERM ends it
+ *   mtcp_echo CONFIG [PORT]      SIGINT or SIGTERM ends it; CONFIG: see docs/mtcp.toml
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -16,6 +16,8 @@ enum { CORES_MAX = 256, EVENTS_MAX = 64, BACKLOG = 1024, ROOM_BYTES = 16384 };
 
 struct connection {
     int sockid;
+    /* The others of the same core, and what leads here. */
+    struct connection *next, **here;
     /* What was read and not yet written. */
     size_t begin, end;
     char data[ROOM_BYTES];
@@ -40,6 +42,9 @@ static void fail(const char *what)
 static void give_up(mctx_t mctx, struct connection *connection)
 {
     mtcp_close(mctx, connection->sockid);
+    *connection->here = connection->next;
+    if (connection->next)
+        connection->next->here = connection->here;
     free(connection);
 }
 
@@ -51,7 +56,7 @@ static void watch(mctx_t mctx, int epoll, int op, struct connection *connection,
         fail("mtcp_epoll_ctl");
 }
 
-static void accept_all(mctx_t mctx, int epoll, int listener)
+static void accept_all(mctx_t mctx, int epoll, int listener, struct connection **first)
 {
     int sockid;
 
@@ -63,6 +68,11 @@ static void accept_all(mctx_t mctx, int epoll, int listener)
             continue;
         }
         connection->sockid = sockid;
+        connection->here = first;
+        connection->next = *first;
+        if (*first)
+            (*first)->here = &connection->next;
+        *first = connection;
         mtcp_setsock_nonblock(mctx, sockid);
         watch(mctx, epoll, MTCP_EPOLL_CTL_ADD, connection, MTCP_EPOLLIN);
     }
@@ -113,6 +123,7 @@ static void *run(void *core)
 {
     mctx_t mctx = mtcp_create_context((int)(intptr_t)core);
     struct mtcp_epoll_event events[EVENTS_MAX], incoming = { .events = MTCP_EPOLLIN };
+    struct connection *first = NULL;
     int listener, epoll, count;
 
     if (!mctx)
@@ -131,11 +142,13 @@ static void *run(void *core)
             struct connection *connection = events[at].data.ptr;
 
             if (!connection)
-                accept_all(mctx, epoll, listener);
+                accept_all(mctx, epoll, listener, &first);
             else if (serve(mctx, epoll, connection) != 0)
                 give_up(mctx, connection);
         }
     }
+    while (first)
+        give_up(mctx, first);
     mtcp_destroy_context(mctx);
     return NULL;
 }

@@ -33,6 +33,8 @@
  * says in words what went wrong and what would help. Besides what each call names:
  *   EINVAL           the context is unknown: NULL, none at all, or destroyed
  *   EPERM            the context is another thread's, or was created before a fork
+ *   EBADF            the number of a socket, an epoll or an end of a pipe is not open
+ *   ENOTSOCK         it is of an epoll or a pipe, and the call is for sockets
  *   EFAULT           a pointer is NULL that must not be
  *   EDEADLK          called by a signal handler that interrupted a call of the same thread
  *   ENOTRECOVERABLE  a defect of the library; the thread's contexts cannot be used any more
@@ -194,8 +196,7 @@ int mtcp_init(const char *config_file);
 void mtcp_destroy(void);
 
 /*
- * Tells settings: those of the file after mtcp_init(), the defaults before, and in both cases
- * with what mtcp_setconf() has changed.
+ * Tells settings: the file's after mtcp_init(), else the defaults, with mtcp_setconf()'s changes.
  */
 int mtcp_getconf(struct mtcp_conf *conf);
 
@@ -243,8 +244,7 @@ mctx_t mtcp_create_context(int cpu);
 
 /*
  * Destroys a context of the calling thread: all of its sockets are closed. What was written is
- * still sent, for at most the time that socket.grace_ms says; connections that need longer are
- * reset.
+ * still sent, for at most socket.grace_ms; connections that need longer are reset.
  */
 int mtcp_destroy_context(mctx_t mctx);
 
@@ -285,8 +285,6 @@ int mtcp_socket(mctx_t mctx, int domain, int type, int protocol);
  * Gives a socket its local address, as bind(2) does (paper, Table 1). Port 0 takes a free one.
  *
  * Errors:
- *   EBADF          sockid is not open
- *   ENOTSOCK       it is no socket
  *   EINVAL         it is bound or connected already, or addrlen does not suit the family
  *   EAFNOSUPPORT   the family of the address is not that of the socket
  *   EADDRNOTAVAIL  the address is none of the stack's
@@ -302,7 +300,6 @@ int mtcp_bind(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t ad
  * backlog: how many connections may wait for mtcp_accept(); below 0 as many as can be.
  *
  * Errors:
- *   EBADF, ENOTSOCK  as mtcp_bind()
  *   EINVAL           it is connected
  *   EADDRINUSE       another socket listens there
  *   EADDRNOTAVAIL    the address is the stack's no more
@@ -320,7 +317,6 @@ int mtcp_listen(mctx_t mctx, int sockid, int backlog);
  * Returns the number of the new socket, or -1 and errno.
  *
  * Errors:
- *   EBADF, ENOTSOCK  as mtcp_bind()
  *   EINVAL           it does not listen
  *   EAGAIN           there is none, and the listener does not block, or SO_RCVTIMEO is over
  *   EMFILE           socket.max_descriptors are open; the connection waits on
@@ -333,7 +329,6 @@ int mtcp_accept(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrl
  * SO_ERROR.
  *
  * Errors:
- *   EBADF, ENOTSOCK  as mtcp_bind()
  *   EINPROGRESS      it does not block and has begun, or SO_SNDTIMEO is over
  *   EALREADY         it does not block and has not ended
  *   EISCONN          it is connected
@@ -369,25 +364,17 @@ int mtcp_init_rss(mctx_t mctx,
  * SO_LINGER it waits as long as that says.
  *
  * Errors:
- *   EBADF   sockid is not open
  *   EAGAIN  SO_LINGER was not long enough; sockid is closed nevertheless
  */
 int mtcp_close(mctx_t mctx, int sockid);
 
-/*
- * Gives a socket up with a reset; what was written and not sent is lost.
- *
- * Errors:
- *   EBADF     sockid is not open
- *   ENOTSOCK  it is no socket
- */
+/* Gives a socket up with a reset; what was written and not sent is lost. */
 int mtcp_abort(mctx_t mctx, int sockid);
 
 /*
  * Ends one or both directions of a connection, as shutdown(2) does: SHUT_RD, SHUT_WR, SHUT_RDWR.
  *
  * Errors:
- *   EBADF, ENOTSOCK  as mtcp_bind()
  *   ENOTCONN         it is not connected
  *   EINVAL           how is none of the three
  */
@@ -397,9 +384,6 @@ int mtcp_shutdown(mctx_t mctx, int sockid, int how);
  * The local address of a socket, as getsockname(2) gives it; unspecified if there is none yet.
  * *addrlen: before the call the room at addr, after it the size of the address, of which no more
  * than the room was filled.
- *
- * Errors:
- *   EBADF, ENOTSOCK  as mtcp_bind()
  */
 int mtcp_getsockname(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
 
@@ -408,7 +392,6 @@ int mtcp_getsockname(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *
  * mtcp_getsockname().
  *
  * Errors:
- *   EBADF, ENOTSOCK  as mtcp_bind()
  *   ENOTCONN         it is not connected
  */
 int mtcp_getpeername(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
@@ -421,7 +404,7 @@ int mtcp_getpeername(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *
  * errno.
  *
  * Errors:
- *   EBADF       sockid is not open, or the writing end of a pipe
+ *   EBADF       it is the writing end of a pipe
  *   EAGAIN      nothing is there, and the socket does not block, or SO_RCVTIMEO is over
  *   ENOTCONN    it is not connected
  *   ECONNRESET, ETIMEDOUT, EHOSTUNREACH  the connection has failed; told once
@@ -437,7 +420,7 @@ ssize_t mtcp_read(mctx_t mctx, int sockid, void *buf, size_t len);
  *
  * Errors:
  *   EOPNOTSUPP  another flag
- *   EBADF, EAGAIN, ENOTCONN, ...  as mtcp_read()
+ *   EAGAIN, ENOTCONN, ...  as mtcp_read()
  */
 ssize_t mtcp_recv(mctx_t mctx, int sockid, void *buf, size_t len, int flags);
 
@@ -449,7 +432,7 @@ ssize_t mtcp_recv(mctx_t mctx, int sockid, void *buf, size_t len, int flags);
  *
  * Errors:
  *   EINVAL  num_iov is out of range, or the lengths are above SSIZE_MAX together
- *   EBADF, EAGAIN, ENOTCONN, ...  as mtcp_read()
+ *   EAGAIN, ENOTCONN, ...  as mtcp_read()
  */
 ssize_t mtcp_readv(mctx_t mctx, int sockid, const struct iovec *iov, int num_iov);
 
@@ -463,7 +446,7 @@ ssize_t mtcp_readv(mctx_t mctx, int sockid, const struct iovec *iov, int num_iov
  * Returns how many bytes were taken, or -1 and errno.
  *
  * Errors:
- *   EBADF     sockid is not open, or the reading end of a pipe
+ *   EBADF     it is the reading end of a pipe
  *   EAGAIN    there is no room, and the socket does not block, or SO_SNDTIMEO is over
  *   ENOTCONN  it is not connected
  *   EPIPE     this side has ended its direction, or the connection has failed and that was told;
@@ -480,7 +463,7 @@ ssize_t mtcp_write(mctx_t mctx, int sockid, const void *buf, size_t len);
  *
  * Errors:
  *   EINVAL  num_iov is out of range, or the lengths are above SSIZE_MAX together
- *   EBADF, EAGAIN, ENOTCONN, ...  as mtcp_write()
+ *   EAGAIN, ENOTCONN, ...  as mtcp_write()
  */
 ssize_t mtcp_writev(mctx_t mctx, int sockid, const struct iovec *iov, int num_iov);
 
@@ -504,7 +487,6 @@ int mtcp_pipe(mctx_t mctx, int *pipeid);
  * TCP_CONGESTION, TCP_DEFER_ACCEPT and TCP_INFO.
  *
  * Errors:
- *   EBADF, ENOTSOCK  as mtcp_bind()
  *   ENOPROTOOPT      there is no such option
  *   EINVAL           *optlen is negative
  *   ENOTCONN         TCP_INFO of a socket without a connection
@@ -521,7 +503,6 @@ int mtcp_getsockopt(mctx_t mctx,
  * SO_RCVBUF are not doubled, and TCP_QUICKACK stays set.
  *
  * Errors:
- *   EBADF, ENOTSOCK  as mtcp_bind()
  *   ENOPROTOOPT      there is no such option, or it can only be told
  *   EINVAL           optlen is too short, or the value is out of range
  */
@@ -537,7 +518,6 @@ int mtcp_setsockopt(mctx_t mctx,
  * with FIONBIO can undo it. Ends of pipes never block.
  *
  * Errors:
- *   EBADF   sockid is not open
  *   EINVAL  it is an epoll
  */
 int mtcp_setsock_nonblock(mctx_t mctx, int sockid);
@@ -548,7 +528,6 @@ int mtcp_setsock_nonblock(mctx_t mctx, int sockid);
  * shall return instead of blocking.
  *
  * Errors:
- *   EBADF, ENOTSOCK  as mtcp_bind()
  *   ENOTTY           another request
  *   EINVAL           the socket listens
  */
@@ -584,7 +563,6 @@ int mtcp_epoll_create1(mctx_t mctx, int flags);
  * watched no longer.
  *
  * Errors:
- *   EBADF   epid or sockid is not open
  *   EINVAL  epid is no epoll, or sockid the same; op is unknown
  *   EEXIST  it is watched already
  *   ENOENT  it is not watched
@@ -603,7 +581,6 @@ int mtcp_epoll_ctl(mctx_t mctx, int epid, int op, int sockid, struct mtcp_epoll_
  * Returns how many events there are, 0 if the time is up, or -1 and errno.
  *
  * Errors:
- *   EBADF   epid is not open
  *   EINVAL  epid is no epoll, or maxevents is not above 0
  *   EINTR   a signal handler ran while it waited, or one that mtcp_register_signal() has set since
  *           the last wait

@@ -76,7 +76,6 @@ pub extern "C" fn mtcp_epoll_create1(mctx: mctx_t, flags: c_int) -> c_int {
 /// watched no longer.
 ///
 /// Errors:
-///   EBADF   epid or sockid is not open
 ///   EINVAL  epid is no epoll, or sockid the same; op is unknown
 ///   EEXIST  it is watched already
 ///   ENOENT  it is not watched
@@ -132,7 +131,6 @@ unsafe fn wanted(event: *const mtcp_epoll_event) -> Result<EpollEvent, Failure> 
 /// Returns how many events there are, 0 if the time is up, or -1 and errno.
 ///
 /// Errors:
-///   EBADF   epid is not open
 ///   EINVAL  epid is no epoll, or maxevents is not above 0
 ///   EINTR   a signal handler ran while it waited, or one that mtcp_register_signal() has set since
 ///           the last wait

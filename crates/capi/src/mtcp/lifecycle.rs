@@ -85,8 +85,7 @@ pub extern "C" fn mtcp_destroy() {
     });
 }
 
-/// Tells settings: those of the file after mtcp_init(), the defaults before, and in both cases
-/// with what mtcp_setconf() has changed.
+/// Tells settings: the file's after mtcp_init(), else the defaults, with mtcp_setconf()'s changes.
 ///
 /// # Safety
 ///
@@ -226,8 +225,7 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
 }
 
 /// Destroys a context of the calling thread: all of its sockets are closed. What was written is
-/// still sent, for at most the time that socket.grace_ms says; connections that need longer are
-/// reset.
+/// still sent, for at most socket.grace_ms; connections that need longer are reset.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_destroy_context(mctx: mctx_t) -> c_int {
     status(

@@ -26,7 +26,6 @@ fn option_bytes(bytes: socklen_t) -> Result<usize, Failure> {
 /// TCP_CONGESTION, TCP_DEFER_ACCEPT and TCP_INFO.
 ///
 /// Errors:
-///   EBADF, ENOTSOCK  as mtcp_bind()
 ///   ENOPROTOOPT      there is no such option
 ///   EINVAL           *optlen is negative
 ///   ENOTCONN         TCP_INFO of a socket without a connection
@@ -62,7 +61,6 @@ pub unsafe extern "C" fn mtcp_getsockopt(
 /// SO_RCVBUF are not doubled, and TCP_QUICKACK stays set.
 ///
 /// Errors:
-///   EBADF, ENOTSOCK  as mtcp_bind()
 ///   ENOPROTOOPT      there is no such option, or it can only be told
 ///   EINVAL           optlen is too short, or the value is out of range
 ///
@@ -93,7 +91,6 @@ pub unsafe extern "C" fn mtcp_setsockopt(
 /// with FIONBIO can undo it. Ends of pipes never block.
 ///
 /// Errors:
-///   EBADF   sockid is not open
 ///   EINVAL  it is an epoll
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_setsock_nonblock(mctx: mctx_t, sockid: c_int) -> c_int {
@@ -105,7 +102,6 @@ pub extern "C" fn mtcp_setsock_nonblock(mctx: mctx_t, sockid: c_int) -> c_int {
 /// shall return instead of blocking.
 ///
 /// Errors:
-///   EBADF, ENOTSOCK  as mtcp_bind()
 ///   ENOTTY           another request
 ///   EINVAL           the socket listens
 ///

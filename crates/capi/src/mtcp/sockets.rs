@@ -80,8 +80,6 @@ unsafe fn address_of(addr: *const sockaddr, addrlen: socklen_t) -> Result<Socket
 /// Gives a socket its local address, as bind(2) does (paper, Table 1). Port 0 takes a free one.
 ///
 /// Errors:
-///   EBADF          sockid is not open
-///   ENOTSOCK       it is no socket
 ///   EINVAL         it is bound or connected already, or addrlen does not suit the family
 ///   EAFNOSUPPORT   the family of the address is not that of the socket
 ///   EADDRNOTAVAIL  the address is none of the stack's
@@ -111,7 +109,6 @@ pub unsafe extern "C" fn mtcp_bind(
 /// backlog: how many connections may wait for mtcp_accept(); below 0 as many as can be.
 ///
 /// Errors:
-///   EBADF, ENOTSOCK  as mtcp_bind()
 ///   EINVAL           it is connected
 ///   EADDRINUSE       another socket listens there
 ///   EADDRNOTAVAIL    the address is the stack's no more
@@ -132,7 +129,6 @@ pub extern "C" fn mtcp_listen(mctx: mctx_t, sockid: c_int, backlog: c_int) -> c_
 /// Returns the number of the new socket, or -1 and errno.
 ///
 /// Errors:
-///   EBADF, ENOTSOCK  as mtcp_bind()
 ///   EINVAL           it does not listen
 ///   EAGAIN           there is none, and the listener does not block, or SO_RCVTIMEO is over
 ///   EMFILE           socket.max_descriptors are open; the connection waits on
@@ -171,7 +167,6 @@ pub unsafe extern "C" fn mtcp_accept(
 /// SO_ERROR.
 ///
 /// Errors:
-///   EBADF, ENOTSOCK  as mtcp_bind()
 ///   EINPROGRESS      it does not block and has begun, or SO_SNDTIMEO is over
 ///   EALREADY         it does not block and has not ended
 ///   EISCONN          it is connected
@@ -238,7 +233,6 @@ pub extern "C" fn mtcp_init_rss(
 /// SO_LINGER it waits as long as that says.
 ///
 /// Errors:
-///   EBADF   sockid is not open
 ///   EAGAIN  SO_LINGER was not long enough; sockid is closed nevertheless
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_close(mctx: mctx_t, sockid: c_int) -> c_int {
@@ -260,10 +254,6 @@ impl Held {
 }
 
 /// Gives a socket up with a reset; what was written and not sent is lost.
-///
-/// Errors:
-///   EBADF     sockid is not open
-///   ENOTSOCK  it is no socket
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_abort(mctx: mctx_t, sockid: c_int) -> c_int {
     status(on_socket(mctx, sockid, |context, socket| Ok(context.abort(socket)?)))
@@ -272,7 +262,6 @@ pub extern "C" fn mtcp_abort(mctx: mctx_t, sockid: c_int) -> c_int {
 /// Ends one or both directions of a connection, as shutdown(2) does: SHUT_RD, SHUT_WR, SHUT_RDWR.
 ///
 /// Errors:
-///   EBADF, ENOTSOCK  as mtcp_bind()
 ///   ENOTCONN         it is not connected
 ///   EINVAL           how is none of the three
 #[unsafe(no_mangle)]
@@ -311,9 +300,6 @@ unsafe fn name(
 /// *addrlen: before the call the room at addr, after it the size of the address, of which no more
 /// than the room was filled.
 ///
-/// Errors:
-///   EBADF, ENOTSOCK  as mtcp_bind()
-///
 /// # Safety
 ///
 /// addrlen must point to the number of writable bytes at addr.
@@ -332,7 +318,6 @@ pub unsafe extern "C" fn mtcp_getsockname(
 /// mtcp_getsockname().
 ///
 /// Errors:
-///   EBADF, ENOTSOCK  as mtcp_bind()
 ///   ENOTCONN         it is not connected
 ///
 /// # Safety

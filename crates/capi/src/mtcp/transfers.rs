@@ -51,7 +51,7 @@ fn count(done: Result<usize, Failure>) -> ssize_t {
 /// errno.
 ///
 /// Errors:
-///   EBADF       sockid is not open, or the writing end of a pipe
+///   EBADF       it is the writing end of a pipe
 ///   EAGAIN      nothing is there, and the socket does not block, or SO_RCVTIMEO is over
 ///   ENOTCONN    it is not connected
 ///   ECONNRESET, ETIMEDOUT, EHOSTUNREACH  the connection has failed; told once
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn mtcp_read(
 ///
 /// Errors:
 ///   EOPNOTSUPP  another flag
-///   EBADF, EAGAIN, ENOTCONN, ...  as mtcp_read()
+///   EAGAIN, ENOTCONN, ...  as mtcp_read()
 ///
 /// # Safety
 ///
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn mtcp_recv(
 ///
 /// Errors:
 ///   EINVAL  num_iov is out of range, or the lengths are above SSIZE_MAX together
-///   EBADF, EAGAIN, ENOTCONN, ...  as mtcp_read()
+///   EAGAIN, ENOTCONN, ...  as mtcp_read()
 ///
 /// # Safety
 ///
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn mtcp_readv(
 /// Returns how many bytes were taken, or -1 and errno.
 ///
 /// Errors:
-///   EBADF     sockid is not open, or the reading end of a pipe
+///   EBADF     it is the reading end of a pipe
 ///   EAGAIN    there is no room, and the socket does not block, or SO_SNDTIMEO is over
 ///   ENOTCONN  it is not connected
 ///   EPIPE     this side has ended its direction, or the connection has failed and that was told;
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn mtcp_write(
 ///
 /// Errors:
 ///   EINVAL  num_iov is out of range, or the lengths are above SSIZE_MAX together
-///   EBADF, EAGAIN, ENOTCONN, ...  as mtcp_write()
+///   EAGAIN, ENOTCONN, ...  as mtcp_write()
 ///
 /// # Safety
 ///

@@ -169,6 +169,23 @@ fn every_call_of_contexts_does_what_the_header_says() {
 }
 
 #[test]
+fn random_calls_of_contexts_do_no_harm() {
+    let program = test_program("mtcp_fuzz", Compiler::Gcc, SANITIZED);
+    let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    for round in 0..2 {
+        for mode in MODES {
+            let seed = seed.wrapping_add(round).to_string();
+            let (namespace, settings) = (Namespace::new(), Settings::tap(mode, 1));
+            let mut command = program.command();
+            command.args([&seed, path_of(&settings), "10000"]);
+            let name = format!("mtcp_fuzz {seed} ({mode}) 10000");
+            let said = namespace.run(|| run(&mut command, &name));
+            assert!(said.contains("all is well"), "{said}");
+        }
+    }
+}
+
+#[test]
 fn the_header_of_contexts_is_cpp17() {
     let source = build::directory().join("tests/c/mtcp_usage.cpp");
     let flags = [&["-std=c++17"], STRICT].concat();
