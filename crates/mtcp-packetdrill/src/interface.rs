@@ -8,8 +8,8 @@ use libc::{
 
 /// The functions; each returns -1 and sets errno if it fails, as the system call of its name.
 ///
-/// `fcntl` and `ioctl` are variadic for the caller. In the calling conventions of x86-64 and AArch64
-/// Linux an integer or pointer is then passed like a named one.
+/// `fcntl` and `ioctl` are variadic for the caller. In the calling conventions of x86-64 and
+/// AArch64 Linux an integer or pointer is then passed like a named one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Interface {

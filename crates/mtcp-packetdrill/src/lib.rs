@@ -1,10 +1,10 @@
 //! `mtcp-proto` as packetdrill tests a stack: a shared object, loaded by
 //! `packetdrill --so_filename=libmtcp_packetdrill.so --so_flags=local=192.168.0.1 SCRIPT`.
 //!
-//! packetdrill gives IP packets to [`interface::Interface::netdev_send`], takes those that the stack
-//! sends from `netdev_receive`, and makes the script's system calls through the other functions.
-//! Time is the script's: `usleep` moves it, past every timer on the way, and a packet that is waited
-//! for is found where the next timers send it. So scripts of minutes take no time.
+//! packetdrill gives IP packets to [`interface::Interface::netdev_send`], takes those that the
+//! stack sends from `netdev_receive`, and makes the script's system calls through the other
+//! functions. Time is the script's: `usleep` moves it, past every timer on the way, and a packet
+//! that is waited for is found where the next timers send it. So scripts of minutes take no time.
 //!
 //! `so_flags` are words separated by commas: `local=ADDRESS` names an address of the stack, and may
 //! be repeated. Without one, the addresses are those that scripts bind to and send to.
@@ -22,8 +22,8 @@ use self::interface::Interface;
 use self::world::{Shared, World};
 use std::ffi::{CStr, c_char};
 
-/// Fills the interface; packetdrill calls it once, and `free` at the end. If the flags make no sense,
-/// they are told on the standard error stream, and every call fails with `EFAULT`.
+/// Fills the interface; packetdrill calls it once, and `free` at the end. If the flags make no
+/// sense, they are told on the standard error stream, and every call fails with `EFAULT`.
 ///
 /// # Safety
 /// `flags` is null or a string that ends in zero; `interface` is valid for writing.

@@ -51,8 +51,8 @@ impl Drop for Script {
     }
 }
 
-/// A packet of the stack's, with sequence numbers from the beginning of each direction, and the time
-/// at which it was sent, in microseconds.
+/// A packet of the stack's, with sequence numbers from the beginning of each direction, and the
+/// time at which it was sent, in microseconds.
 #[derive(Debug)]
 struct Sent {
     header: TcpHeader,

@@ -180,7 +180,7 @@ pub(super) unsafe extern "C" fn recvmsg(
     // SAFETY: null or valid.
     let Some(message) = (unsafe { message.as_mut() }) else { return length(Err(libc::EFAULT)) };
     (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);
-    let (list, count) = (message.msg_iov, message.msg_iovlen as usize);
+    let (list, count) = (message.msg_iov, message.msg_iovlen);
     // SAFETY: the message's pieces are valid.
     length(unsafe { receive_pieces(userdata, descriptor, list, count, flags) })
 }
@@ -243,7 +243,7 @@ pub(super) unsafe extern "C" fn sendmsg(
 ) -> isize {
     // SAFETY: null or valid.
     let Some(message) = (unsafe { message.as_ref() }) else { return length(Err(libc::EFAULT)) };
-    let (list, count) = (message.msg_iov, message.msg_iovlen as usize);
+    let (list, count) = (message.msg_iov, message.msg_iovlen);
     // SAFETY: the message's pieces are valid.
     length(unsafe { transmit_pieces(userdata, descriptor, list, count, flags) })
 }

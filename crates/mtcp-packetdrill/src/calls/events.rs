@@ -1,5 +1,5 @@
-//! Waiting for several descriptors. Time-outs are the script's time, of which a call that waits sees
-//! nothing: it waits for what the script does, and one of zero does not wait.
+//! Waiting for several descriptors. Time-outs are the script's time, of which a call that waits
+//! sees nothing: it waits for what the script does, and one of zero does not wait.
 
 use super::{number, shared};
 use crate::world::{Object, Outcome, World};
