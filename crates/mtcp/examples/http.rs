@@ -1,7 +1,7 @@
 //! A small HTTP/1.1 server over user-level TCP, one thread a core.
 //!
-//! `MTCP_CONFIG=docs/mtcp.toml cargo run -p mtcp --release --example http -- 10.0.0.2:80` serves, at
-//! `/N`, a document of N bytes. It shows what an application does: wait, read until there is no
+//! `MTCP_CONFIG=docs/mtcp.toml cargo run -p mtcp --release --example http -- 10.0.0.2:80` serves,
+//! at `/N`, a document of N bytes. It shows what an application does: wait, read until there is no
 //! more, write until no more fits, and ask for writability only then.
 
 use mtcp::{Config, Context, Descriptor, EpollControl, EpollEvent, Events, Family, Mtcp};

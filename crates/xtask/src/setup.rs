@@ -42,6 +42,11 @@ const PACKAGES: &[Package] = &[
         probe: Probe::Program("ip"),
     },
     Package {
+        name: "nftables",
+        why: "tests lose packets of user-level TCP with it",
+        probe: Probe::Program("nft"),
+    },
+    Package {
         name: "openmpi-bin",
         why: "iobench runs over several hosts under mpirun",
         probe: Probe::Program("mpirun"),

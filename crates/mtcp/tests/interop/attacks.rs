@@ -206,15 +206,19 @@ fn tiny_and_closed_windows_are_obeyed() {
     let mtcp = site.start(with_strangers(site.config()));
     let plan = Plan { up_bytes: 10, down_bytes: 3000, seed: 4 };
     let (outcome, counters) = site.while_we_serve(&mtcp, |watch| {
-        // A few bytes at a time.
-        let mut peer = Peer::connect(&site, 1, 7);
+        // A few bytes at a time, until a window is used up: nothing is under way then.
+        const WINDOW: u16 = 7;
+        let mut peer = Peer::connect(&site, 1, WINDOW);
         let all = stream(&plan);
         peer.send(0, &all);
-        let begin = Instant::now();
-        while peer.received.len() < 100 {
+        let (begin, mut edge) = (Instant::now(), usize::from(WINDOW));
+        while peer.received.len() < 100 || peer.received.len() < edge {
             assert!(begin.elapsed() < PATIENCE, "stuck after {}", peer.received.len());
-            let _ = peer.receive(MOMENT);
-            peer.acknowledge(all.len());
+            let is_silent = peer.receive(MOMENT).is_none();
+            if is_silent || peer.received.len() < 100 {
+                edge = peer.received.len() + usize::from(WINDOW);
+                peer.acknowledge(all.len());
+            }
         }
         // Closed: it is probed, with no more than a byte.
         peer.window = 0;

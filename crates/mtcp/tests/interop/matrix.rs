@@ -33,7 +33,7 @@ fn switch_kernel(site: &Site, combination: usize) -> String {
 /// The kernel's congestion control for a combination: each is used with each switch.
 fn kernel_sockets(combination: usize) -> KernelSockets {
     let mut sockets = KernelSockets::new();
-    sockets.congestion = if combination.count_ones() % 2 == 0 { "cubic" } else { "reno" };
+    sockets.congestion = if combination.count_ones().is_multiple_of(2) { "cubic" } else { "reno" };
     sockets
 }
 

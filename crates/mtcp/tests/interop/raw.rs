@@ -130,6 +130,8 @@ pub(crate) struct Peer {
     pub(crate) received: Vec<u8>,
     their_first: Sequence,
     pub(crate) window: u16,
+    /// What was sent when the window was wider may still be under way.
+    widest: u16,
     pub(crate) has_ended: bool,
 }
 
@@ -147,6 +149,7 @@ impl Peer {
             received: Vec::new(),
             their_first: Sequence(0),
             window,
+            widest: window,
             has_ended: false,
         };
         let options = Options { maximum_segment: Some(1460), ..Options::default() };
@@ -202,12 +205,9 @@ impl Peer {
     pub(crate) fn receive(&mut self, within: Duration) -> Option<TcpHeader> {
         let (header, data) = self.sniffer.next(self.port, within)?;
         assert!(!header.flags.intersects(Flags::RST), "a reset: {header:?}");
-        assert!(
-            data.len() <= usize::from(self.window).max(1),
-            "{} bytes into a window of {}",
-            data.len(),
-            self.window
-        );
+        self.widest = self.widest.max(self.window);
+        let most = usize::from(self.widest);
+        assert!(data.len() <= most, "{} bytes into a window of {most}", data.len());
         let ahead = self.their_next().distance(header.sequence);
         let is_next = ahead >= 0 && ahead as usize <= data.len() && !self.has_ended;
         if is_next && (self.window > 0 || data.is_empty()) {

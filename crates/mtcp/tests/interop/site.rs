@@ -68,8 +68,10 @@ impl Site {
         let (ours, theirs) = (Namespace::new(), Namespace::new());
         // The only one that a namespace may always choose; sockets choose others.
         theirs.set("ipv4/tcp_congestion_control", "reno");
-        // Addresses that come by themselves come when they like.
-        ours.set("ipv6/conf/default/addr_gen_mode", "1");
+        // Nobody else is there to have the same addresses.
+        for side in [&ours, &theirs] {
+            side.set("ipv6/conf/default/accept_dad", "0");
+        }
         let site = Site { kind, mtu, ours, theirs };
         if !site.is_tap() {
             site.ours.join(OUR_INTERFACE, &site.theirs, THEIR_INTERFACE);
@@ -254,10 +256,11 @@ fn address(namespace: &Namespace, interface: &str, addresses: [IpAddr; 2], mtu: 
     namespace.ip(&format!("address add {}/24 dev {interface}", addresses[0]));
     if mtu >= 1280 {
         namespace.ip(&format!("address add {}/64 dev {interface} nodad", addresses[1]));
-        // The kernel answers for it a moment later.
+        // The kernel answers for it, and asks from its link-local one, a moment later.
         let begin = Instant::now();
-        let route = format!("local {} ", addresses[1]);
-        while !namespace.ip("-6 route show table local").contains(&route) {
+        let routes = [format!("local {} ", addresses[1]), "local fe80::".to_owned()];
+        let has = |route: &String| namespace.ip("-6 route show table local").contains(route);
+        while !routes.iter().all(has) {
             assert!(begin.elapsed() < PATIENCE, "{interface} gets no IPv6");
             thread::sleep(Duration::from_millis(2));
         }
