@@ -1,6 +1,6 @@
 //! sendmsg(2), recvmsg(2) and their kin.
 
-use super::transfers::{parts, rooms};
+use super::transfers::{parts, refused, rooms};
 use crate::outcome::{failure, long, number};
 use crate::table::{self, Kind};
 use crate::{real, report, stream};
@@ -60,6 +60,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     match table::kind(fd) {
+        Kind::Inherited => refused(fd),
         // SAFETY: as above.
         Kind::Socket(descriptor) => unsafe { transmit(descriptor, message, flags) },
         // SAFETY: as above.

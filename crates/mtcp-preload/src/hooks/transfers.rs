@@ -51,6 +51,13 @@ unsafe fn send_one(
     long(stream::transmit(descriptor, &[IoSlice::new(data)], flags))
 }
 
+/// A child sends on a connection of its parent: the kernel's socket behind the number would answer
+/// with a signal.
+pub(super) fn refused(fd: c_int) -> ssize_t {
+    report::note(format_args!("descriptor {fd} is a connection of the parent's: ENOTCONN"));
+    long(failure(libc::ENOTCONN))
+}
+
 /// The application's buffers; `None` if there are too many, or none.
 ///
 /// # Safety
@@ -111,6 +118,7 @@ unsafe extern "C" fn __read_chk(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
     match table::kind(fd) {
+        Kind::Inherited => refused(fd),
         // SAFETY: as above.
         Kind::Socket(descriptor) => unsafe { send_one(descriptor, from, length, 0) },
         // SAFETY: as above.
@@ -133,6 +141,9 @@ unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    if table::kind(fd) == Kind::Inherited {
+        return refused(fd);
+    }
     let Kind::Socket(descriptor) = table::kind(fd) else {
         // SAFETY: as above.
         return unsafe { real::writev(fd, list, count) };
@@ -207,6 +218,7 @@ unsafe extern "C" fn __recvfrom_chk(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
     match table::kind(fd) {
+        Kind::Inherited => refused(fd),
         // SAFETY: as above.
         Kind::Socket(descriptor) => unsafe { send_one(descriptor, from, length, flags) },
         // SAFETY: as above.
@@ -224,6 +236,7 @@ unsafe extern "C" fn sendto(
     size: socklen_t,
 ) -> ssize_t {
     match table::kind(fd) {
+        Kind::Inherited => refused(fd),
         // SAFETY: as above. A stream has one receiver, whatever the call says.
         Kind::Socket(descriptor) => unsafe { send_one(descriptor, from, length, flags) },
         // SAFETY: as above.
@@ -240,6 +253,7 @@ unsafe extern "C" fn sendfile(
 ) -> ssize_t {
     match (table::kind(to), table::kind(from)) {
         (_, Kind::Socket(_)) => long(failure(libc::EINVAL)),
+        (Kind::Inherited, _) => refused(to),
         // SAFETY: as above; the offset is null or valid.
         (Kind::Socket(descriptor), _) => {
             long(stream::send_file(descriptor, from, unsafe { offset.as_mut() }, count))

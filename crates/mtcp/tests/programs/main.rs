@@ -1,0 +1,9 @@
+//! Unmodified programs under `mtcp run`, over a virtual cable between two namespaces: with each
+//! other, and with programs that use the kernel's TCP.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod calls;
+mod support;
+mod web;

@@ -1,0 +1,156 @@
+//! lighttpd and ab (ApacheBench), as Debian has them, and curl.
+
+use crate::support::{Guard, KERNEL, SERVER, Site, succeed};
+use std::process::{Command, ExitStatus};
+
+const SIZES: [usize; 6] = [0, 1, 1448, 65_536, 1_000_003, 64 << 20];
+const CHUNKED: &str = "chunked.sh";
+
+/// Bytes without a period that a lost or repeated block could hide in.
+fn content(bytes: usize) -> Vec<u8> {
+    let mut state = bytes as u64 + 1;
+    let mut all = Vec::with_capacity(bytes + 8);
+    while all.len() < bytes {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        all.extend_from_slice(&(state >> 16).to_le_bytes()[..6]);
+    }
+    all.truncate(bytes);
+    all
+}
+
+/// Writes lighttpd's settings and what it serves.
+fn furnish(site: &Site, address: &str) {
+    let root = site.path("www");
+    std::fs::create_dir_all(&root).expect("a directory");
+    for bytes in SIZES {
+        std::fs::write(root.join(bytes.to_string()), content(bytes)).expect("it is written");
+    }
+    let script = "printf 'Content-Type: text/plain\\r\\n\\r\\n'; i=0\n\
+                  while [ $i -lt 200 ]; do echo line $i of a long answer; i=$((i+1)); done\n";
+    std::fs::write(root.join(CHUNKED), script).expect("it is written");
+    let settings = format!(
+        "server.document-root = \"{}\"\nserver.bind = \"{address}\"\nserver.port = 80\n\
+         server.errorlog = \"{}\"\nserver.modules = (\"mod_cgi\")\n\
+         cgi.assign = (\".sh\" => \"/bin/sh\")\nserver.stream-response-body = 1\n\
+         server.max-keep-alive-idle = 60\nserver.max-keep-alive-requests = 100000\n",
+        root.display(),
+        site.path("error.log").display()
+    );
+    std::fs::write(site.path("lighttpd.conf"), settings).expect("it is written");
+}
+
+fn lighttpd(site: &Site, options: &[&str]) -> Guard {
+    furnish(site, SERVER);
+    let mut command = site.under_stack("server", options, "lighttpd");
+    command.args(["-D", "-f"]).arg(site.path("lighttpd.conf"));
+    let mut running = Guard::spawn(&site.server, command);
+    site.await_port(80, &mut running);
+    running
+}
+
+fn curl(mut command: Command, site: &Site, arguments: &[&str], path: &str) -> Vec<u8> {
+    command.args(["--silent", "--show-error", "--fail", "--max-time", "60"]).args(arguments);
+    command.arg(format!("http://{SERVER}/{path}"));
+    succeed(&site.client, command).stdout
+}
+
+/// Runs ab and says what it says of itself.
+fn ab(mut command: Command, site: &Site, arguments: &[&str], path: &str) -> String {
+    command.args(["-q", "-s", "60"]).args(arguments).arg(format!("http://{SERVER}/{path}"));
+    let output = succeed(&site.client, command).stdout;
+    String::from_utf8(output).expect("it is text")
+}
+
+fn figure<'a>(report: &'a str, name: &str) -> &'a str {
+    let line = report.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap_or_else(|| panic!("no {name} in\n{report}")).trim()
+}
+
+fn assert_all_succeeded(report: &str, requests: &str) {
+    assert_eq!(figure(report, "Complete requests:"), requests, "{report}");
+    assert_eq!(figure(report, "Failed requests:"), "0", "{report}");
+    assert!(!report.contains("Non-2xx"), "{report}");
+}
+
+fn assert_ended_well(site: &Site, status: ExitStatus) {
+    let log = std::fs::read_to_string(site.path("error.log")).unwrap_or_default();
+    assert_eq!(status.code(), Some(0), "lighttpd ended with {status}:\n{log}");
+}
+
+#[test]
+fn lighttpd_serves_the_kernels_curl_byte_for_byte() {
+    for (device, options) in [("xdp", &[][..]), ("packet", &["--complete"]), ("packet", &[])] {
+        let site = Site::new(device);
+        let before = site.interface();
+        let mut server = lighttpd(&site, options);
+        for bytes in SIZES {
+            let got = curl(Command::new("curl"), &site, &[], &bytes.to_string());
+            assert!(got == content(bytes), "{device}: {bytes} bytes differ; {} came", got.len());
+        }
+        let part = curl(Command::new("curl"), &site, &["--range", "1000-70999"], "1000003");
+        assert!(part == content(1_000_003)[1000..71_000], "a range differs");
+        // Several requests on one connection.
+        let got = curl(Command::new("curl"), &site, &[], "[1-1]?first=[1-20]");
+        assert_eq!(got.len(), 20);
+        let lines = curl(Command::new("curl"), &site, &["--http1.1"], CHUNKED);
+        let lines = String::from_utf8(lines).expect("it is text");
+        assert_eq!(lines.lines().count(), 200);
+        assert_eq!(lines.lines().last(), Some("line 199 of a long answer"));
+        assert_ended_well(&site, server.end(libc::SIGTERM));
+        assert_eq!(site.interface(), before, "the interface is as it was found");
+    }
+}
+
+#[test]
+fn ab_of_the_kernel_and_on_the_stack_finds_no_failure() {
+    let site = Site::new("xdp");
+    let before = site.interface();
+    let mut server = lighttpd(&site, &[]);
+    for path in ["1", "1448"] {
+        for arguments in [&["-n", "1000", "-c", "200"][..], &["-k", "-n", "2000", "-c", "200"]] {
+            let report = ab(Command::new("ab"), &site, arguments, path);
+            assert_all_succeeded(&report, arguments[arguments.len() - 3]);
+            let command = site.under_stack("client", &[], "ab");
+            let report = ab(command, &site, arguments, path);
+            assert_all_succeeded(&report, arguments[arguments.len() - 3]);
+        }
+    }
+    let command = site.under_stack("client", &["--complete"], "ab");
+    let report = ab(command, &site, &["-k", "-n", "200", "-c", "20"], "65536");
+    assert_all_succeeded(&report, "200");
+    let got = curl(site.under_stack("client", &[], "curl"), &site, &[], "1000003");
+    assert!(got == content(1_000_003), "curl on the stack got something else");
+    assert_ended_well(&site, server.end(libc::SIGINT));
+    assert_eq!(site.interface(), before, "the interface is as it was found");
+}
+
+#[test]
+fn a_client_on_the_stack_reaches_a_server_of_the_kernel() {
+    let site = Site::new("packet");
+    furnish(&site, KERNEL);
+    let mut command = Command::new("lighttpd");
+    command.args(["-D", "-f"]).arg(site.path("lighttpd.conf"));
+    let _server = Guard::spawn(&site.client, command);
+    let mut command = site.under_stack("server", &[], "curl");
+    command.args(["--silent", "--show-error", "--retry-connrefused", "--retry", "20"]);
+    command.arg(format!("http://{KERNEL}/1000003"));
+    let got = succeed(&site.server, command).stdout;
+    assert!(got == content(1_000_003), "curl on the stack got something else");
+}
+
+#[test]
+fn a_killed_server_leaves_the_interface_as_it_was_found() {
+    let site = Site::new("xdp");
+    let before = site.interface();
+    for _ in 0..2 {
+        let mut server = lighttpd(&site, &[]);
+        assert_ne!(site.interface(), before, "the XDP program is there");
+        server.end(libc::SIGKILL);
+        let begin = std::time::Instant::now();
+        // The kernel takes a device apart a moment after its process has ended.
+        while site.interface() != before {
+            assert!(begin.elapsed() < crate::support::PATIENCE, "{}", site.interface());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
