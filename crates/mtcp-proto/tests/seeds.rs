@@ -19,7 +19,7 @@ const SEEDS: u64 = 10_000;
 const FORCED_SEEDS: u64 = 200;
 
 /// What these networks do not provoke.
-const NEVER: &[&str] = &["keepalive_probes", "drop_not_ours", "drop_other_core", "drop_table_full"];
+const NEVER: &[&str] = &["drop_not_ours", "drop_other_core", "drop_table_full"];
 
 fn chosen() -> (u64, u64) {
     let Ok(words) = std::env::var("MTCP_SEEDS") else { return (0, SEEDS) };

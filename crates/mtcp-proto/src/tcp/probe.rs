@@ -8,6 +8,11 @@ use crate::stack::Error;
 use crate::time::Instant;
 use std::time::Duration;
 
+/// How long a window too small for a segment may grow before it is used (RFC 9293, section
+/// 3.8.6.2.1).
+const OVERRIDE_MIN: Duration = Duration::from_millis(100);
+const OVERRIDE_MAX: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(super) struct Alive {
     /// When the peer was last heard.
@@ -95,21 +100,29 @@ impl Connection {
             }
             return;
         }
+        if self.fresh().is_some() || self.due.window_probe {
+            return;
+        }
         let waits = self.timers.loss != NEVER && self.timers.waiting == Waiting::Window;
-        if self.fresh().is_none() && !self.due.window_probe && !waits {
-            if self.alive.window_probes == 0 {
-                self.alive.progress_at = context.now;
-            }
-            self.arm_window_timer(context);
+        if !waits && self.alive.window_probes == 0 {
+            self.alive.progress_at = context.now;
+        }
+        let at = context.now + self.window_wait(context);
+        if !waits || (self.send.window > 0 && at < self.timers.loss) {
+            self.timers.arm(at, Waiting::Window);
         }
     }
 
-    /// Probes follow each other like retransmissions (RFC 9293, section 3.8.6.1).
-    fn arm_window_timer(&mut self, context: &Context<'_>) {
+    /// Probes of a closed window follow each other like retransmissions (RFC 9293, section
+    /// 3.8.6.1). A window that is open, but too small for a segment, is used as it is after the
+    /// override time-out (section 3.8.6.2.1).
+    fn window_wait(&self, context: &Context<'_>) -> Duration {
+        let timeout = self.send.rtt.timeout();
+        if self.send.window > 0 {
+            return timeout.clamp(OVERRIDE_MIN, OVERRIDE_MAX);
+        }
         let rounds = u32::from(self.alive.window_probes).min(16);
-        let wait = self.send.rtt.timeout() * (1 << rounds);
-        let wait = wait.min(context.config.maximum_rto);
-        self.timers.arm(context.now + wait, Waiting::Window);
+        (timeout * (1 << rounds)).min(context.config.maximum_rto)
     }
 
     pub(super) fn on_window_timeout(&mut self, context: &mut Context<'_>) {
@@ -127,7 +140,8 @@ impl Connection {
         context.counters.window_probes += 1;
         self.alive.window_probes = self.alive.window_probes.saturating_add(1);
         if self.send.outstanding() == 0 {
-            self.arm_window_timer(context);
+            let wait = self.window_wait(context);
+            self.timers.arm(context.now + wait, Waiting::Window);
         }
     }
 

@@ -62,8 +62,9 @@ pub(crate) struct Flow {
     pub(crate) fruitless_max: u32,
     fruitless: u32,
     lost_ns: u64,
-    /// A SYN was answered again after the first answer was taken: a half-open connection.
-    confused: bool,
+    /// A SYN was answered again after the first answer was taken: a half-open connection, or a
+    /// second cookie. From then on numbers tell nothing for certain.
+    pub(crate) confused: bool,
 }
 
 /// What a packet on its way will tell the receiver.

@@ -51,8 +51,8 @@ pub(crate) struct Acknowledged {
     pub(crate) delivered: u32,
     /// A round-trip time, if nothing of it was sent twice (Karn's algorithm).
     pub(crate) round_trip: Option<Duration>,
-    /// Something of it was sent again.
-    pub(crate) resent: bool,
+    /// If something of it was sent again: how long ago at most.
+    pub(crate) resent_for: Option<Duration>,
     /// Something of it was sent only once, and was not known to have arrived: the sign by which
     /// F-RTO (RFC 5682) knows a needless time-out.
     pub(crate) original: bool,
@@ -189,12 +189,14 @@ impl Scoreboard {
                 self.lost -= part.bytes();
             }
             told.delivered += part.bytes();
-            told.resent |= part.resent;
             told.original |= !part.resent;
             told.round_trip = Some(now.since(part.sent_at));
+            if part.resent {
+                told.resent_for = told.resent_for.max(told.round_trip);
+            }
             self.rack.deliver(Delivery::of(&part), now, minimum);
         }
-        if told.resent {
+        if told.resent_for.is_some() {
             told.round_trip = None;
         }
         self.unacknowledged = acknowledged;
