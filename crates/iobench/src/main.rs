@@ -3,8 +3,8 @@
 //!
 //! `cli` is the command line; `compare`, `ceiling`, `apps`, `programs`, `ipc`, `serve`, `load`,
 //! `doctor` and `hosts` are the commands. `server` holds the servers behind one trait and the
-//! process around them, `client` the load, `stack` the TCP that either may bring along, `hosts` what
-//! several machines need to work together, `sys` the raw calls.
+//! process around them, `client` the load, `stack` the TCP that either may bring along, `hosts`
+//! what several machines need to work together, `sys` the raw calls.
 
 mod apps;
 mod ceiling;

@@ -1,5 +1,5 @@
-//! `iobench compare --path veth` as users run it, with servers and clients that bring their own TCP.
-//! Figures are not judged; what must hold anywhere is that every byte arrived, that the books
+//! `iobench compare --path veth` as users run it, with servers and clients that bring their own
+//! TCP. Figures are not judged; what must hold anywhere is that every byte arrived, that the books
 //! balance, and that nothing is left behind.
 
 mod common;

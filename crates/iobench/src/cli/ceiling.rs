@@ -17,8 +17,9 @@ Examples:
   iobench ceiling --transactions 0 --message-bytes 64,1024,16384
   iobench report ceiling.json
 
-Nothing of the kernel takes part but the clock, and waking a thread that sleeps. With one thread, both
-ends take turns in it; with two, each has a CPU, and the rates are still for each second of CPU.";
+Nothing of the kernel takes part but the clock, and waking a thread that sleeps. With one thread,
+both ends take turns in it; with two, each has a CPU, and conn/CPU s is still for each second of
+CPU.";
 
 /// Options of `ceiling`.
 #[derive(Debug, Args)]

@@ -292,8 +292,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "WORK", default_value = "none")]
     pub(crate) work: Work,
 
-    /// The device of a server with a TCP of its own, whose address --bind then names; with mtcp-tap,
-    /// the device that it makes [default: what the file says that MTCP_CONFIG names]
+    /// The device of a server with a TCP of its own, whose address --bind then names; the device
+    /// that it makes with mtcp-tap [default: what the file says that MTCP_CONFIG names]
     #[arg(long, value_name = "NAME")]
     pub(crate) interface: Option<String>,
 

@@ -113,8 +113,8 @@ impl ClientGroup {
         })
     }
 
-    /// The same over stacks at `site`, one for each thread. Their device is in the network namespace
-    /// of the calling thread.
+    /// The same over stacks at `site`, one for each thread. Their device is in the network
+    /// namespace of the calling thread.
     pub(crate) fn start_on_stacks(
         cpus: &[usize],
         connections: usize,

@@ -112,14 +112,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         .map(|&baseline| Ok(Versus::new(&contenders.labels[baseline], &run.rows(baseline, seed)?)));
     let versus: Vec<Versus> = further.collect::<Result<_>>()?;
     let network = network.map(PathReport::of).transpose()?;
-    output::print(&format!("{}\n", environment.describe()));
-    if let Some(path) = path.describe() {
-        output::print(&format!("{path}\n"));
-    }
-    if let Some(network) = &network {
-        output::print(&format!("{}\n", network.describe()));
-    }
-    output::print("\n");
+    print_surroundings(&environment, &path, network.as_ref());
     output::print(&table::render(&rows, contenders.baseline_label(), table::stdout_width()));
     versus.iter().for_each(|versus| output::print(&versus.render()));
     let self_test = arguments.self_test.then(|| SelfTest::of(&rows, contenders.baseline_label()));
@@ -145,6 +138,14 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     }
     let trustworthy = self_test.is_none_or(|self_test| self_test.trustworthy);
     Ok(trustworthy && rows.iter().all(|row| row.valid))
+}
+
+/// What all rows have in common, and an empty line.
+fn print_surroundings(environment: &Environment, path: &Path, network: Option<&PathReport<'_>>) {
+    let network = network.map(PathReport::describe);
+    let lines = [Some(environment.describe()), path.describe(), network];
+    lines.into_iter().flatten().for_each(|line| output::print(&format!("{line}\n")));
+    output::print("\n");
 }
 
 impl<'a> PathReport<'a> {

@@ -107,8 +107,8 @@ impl Veth {
         &self.shared
     }
 
-    /// Lays another cable, with so many queues in each direction at both ends, and as many addresses
-    /// for clients of the kernel as the shared one has.
+    /// Lays another cable, with so many queues in each direction at both ends, and as many
+    /// addresses for clients of the kernel as the shared one has.
     pub(crate) fn add_cable(&mut self, queues: usize, server: End, client: End) -> Result<Cable> {
         self.lay_cable(queues, server, client, self.shared.client_addresses.len())
     }

@@ -289,9 +289,7 @@ pub(crate) fn run(
         if ready.iter().count() == cpus.len() {
             started(listeners.port);
         }
-        let mut watched: Vec<RawFd> = ends.iter().map(AsRawFd::as_raw_fd).collect();
-        watched.push(finished.raw());
-        wait_for_any(&watched);
+        wait_for_end(ends, &finished);
         end();
         threads.into_iter().try_for_each(|thread| {
             thread.join().unwrap_or_else(|_| {
@@ -299,6 +297,13 @@ pub(crate) fn run(
             })
         })
     })
+}
+
+/// Waits until one of `ends` becomes readable or hangs up, or a thread has finished.
+fn wait_for_end(ends: &[OwnedFd], finished: &Event) {
+    let mut watched: Vec<RawFd> = ends.iter().map(AsRawFd::as_raw_fd).collect();
+    watched.push(finished.raw());
+    wait_for_any(&watched);
 }
 
 #[cfg(test)]
