@@ -11,7 +11,7 @@ use super::receiver::{Receiver, scale_for};
 use super::recovery::Recovery;
 use super::sender::Sender;
 use super::timers::{Timers, Waiting};
-use super::timestamps::Stamping;
+use super::timestamps::{CLOCK_TICK, Stamping};
 use crate::stack::Error;
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Options, TcpHeader, Timestamps};
@@ -24,7 +24,7 @@ const PEER_SEGMENT_MIN: u16 = 64;
 pub(super) struct Handshake {
     /// How often the SYN or SYN-ACK was sent.
     tries: u8,
-    /// When it was sent first.
+    /// When it was last sent.
     sent_at: Instant,
 }
 
@@ -44,7 +44,7 @@ impl Connection {
             send: Sender::new(birth, context.config),
             receive,
             stamps: Stamping::new(birth.timestamp_offset),
-            recovery: Recovery::new(),
+            recovery: Recovery::new(birth.initial),
             alive: Alive::new(context.now),
             path: Path::new(birth.path_mtu.min(context.config.mtu)),
             handshake: Handshake { tries: 0, sent_at: context.now },
@@ -152,9 +152,8 @@ impl Connection {
     pub(super) fn sent_syn(&mut self, context: &mut Context<'_>) {
         self.due.syn = false;
         self.send.next = self.send.initial + 1;
-        if self.handshake.tries == 0 {
-            self.handshake.sent_at = context.now;
-        } else {
+        self.handshake.sent_at = context.now;
+        if self.handshake.tries > 0 {
             context.counters.retransmissions += 1;
             self.recovery.retransmissions = self.recovery.retransmissions.saturating_add(1);
         }
@@ -242,11 +241,15 @@ impl Connection {
     }
 
     /// The first measurement of the round trip: without doubt if the SYN was sent once (RFC 6298,
-    /// section 3), otherwise by the timestamps.
+    /// section 3), or if the echo is that of its last copy. A peer may go on to echo the first,
+    /// however often its answers are lost: that would measure how long we have tried.
     fn time_handshake(&mut self, header: &TcpHeader, context: &mut Context<'_>) {
+        let waited = context.now.since(self.handshake.sent_at);
         if self.handshake.tries == 1 {
-            self.send.rtt.sample(context.now, context.now.since(self.handshake.sent_at));
-        } else if let Some(age) = self.stamped_round_trip(header, context) {
+            self.send.rtt.sample(context.now, waited);
+        } else if let Some(age) = self.stamped_round_trip(header, context)
+            && age <= waited + CLOCK_TICK
+        {
             self.send.rtt.sample(context.now, age);
         }
         if self.handshake.tries > 1 {

@@ -46,12 +46,13 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    pub(super) fn new() -> Recovery {
+    /// Nothing lost; numbers begin with `initial`.
+    pub(super) fn new(initial: Sequence) -> Recovery {
         Recovery {
             phase: Phase::Open,
             judging: false,
             stamp: None,
-            point: Sequence(0),
+            point: initial,
             base: Instant::ZERO,
             probe: TailLossProbe::default(),
             retransmissions: 0,

@@ -150,13 +150,16 @@ impl Scenario {
         }
         for connection in &mut self.connections {
             let stalls = connection.plans.iter().any(|plan| plan.stall.is_some());
+            let dawdles = connection.plans.iter().any(|plan| plan.read_pause.0 > 0.0);
             for plan in &mut connection.plans {
                 // Five probes, because as many losses excuse; the interval is longer than queues.
-                plan.options.keepalive = random.chance(0.1).then(|| Keepalive {
+                let keepalive = random.chance(0.1).then(|| Keepalive {
                     idle: Duration::from_nanos(random.spread(SECOND, 300 * SECOND)),
                     interval: Duration::from_secs(random.between(20, 75)),
                     probes: random.between(5, 9) as u8,
                 });
+                // One who reads late would be told that the peer, which has closed, is gone.
+                plan.options.keepalive = keepalive.filter(|_| !stalls && !dawdles);
                 // An orphan behind a closed window is not kept for longer than this.
                 plan.options.user_timeout = (!stalls && random.chance(0.1))
                     .then(|| Duration::from_nanos(random.spread(100 * SECOND, 900 * SECOND)));

@@ -99,8 +99,12 @@ fn is_excused(world: &World<'_>, connection: usize) -> bool {
         .any(|plan| plan.options.user_timeout.is_some());
     // A connection that waits in a full queue for too long is reset.
     let was_not_taken = world.runs[connection].applications[1].is_none();
+    // A flood of SYNs fills the table; then connections go whose application has closed.
+    let was_displaced = !world.scenario.attacks.is_empty()
+        && (0..2)
+            .any(|side| world.outcome(connection, side) == Some(Outcome::Failed(Error::Reset)));
     losses >= EXCUSING_LOSSES
         || (in_vain && is_impatient && losses >= EXCUSING_LOSSES_OF_THE_IMPATIENT)
         || (in_vain && is_half_open)
-        || (world.scenario.is_crowded() && (in_vain || was_not_taken))
+        || (world.scenario.is_crowded() && (in_vain || was_not_taken || was_displaced))
 }
