@@ -2,8 +2,8 @@
 //! neighbours.
 
 use crate::device::Device;
-use crate::network::Interface;
-use mtcp_proto::{Checksum, Instant, Packet, Sink, SinkCapabilities};
+use crate::network::{Arrival, Interface};
+use mtcp_proto::{Instant, Packet, Sink, SinkCapabilities};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
@@ -41,9 +41,14 @@ impl Link {
         &mut self,
         now: Instant,
         limit: usize,
-        take: &mut dyn FnMut(&[u8], Checksum),
+        take: &mut dyn FnMut(Arrival<'_>),
     ) -> io::Result<usize> {
         self.interface.receive(now, limit, take)
+    }
+
+    /// Takes what another core's queue has heard of neighbours.
+    pub(super) fn overhear(&mut self, now: Instant, frame: &[u8]) {
+        self.interface.overhear(now, frame);
     }
 
     /// Takes what the kernel says of neighbours, routes and addresses; the addresses if they have

@@ -7,6 +7,7 @@
 
 use super::EngineCounters;
 use super::alarm::Alarm;
+use crate::network::Arrival;
 use crate::spsc::{Consumer, Producer, ring};
 use mtcp_proto::Checksum;
 use std::io;
@@ -18,8 +19,9 @@ const SLOTS: usize = 256;
 /// A packet on its way; the memory stays with the slot.
 #[derive(Debug, Default)]
 struct Parcel {
-    packet: Vec<u8>,
-    verified: bool,
+    bytes: Vec<u8>,
+    /// Whether the checksum was verified; `None` of a frame that tells of neighbours.
+    verified: Option<bool>,
 }
 
 /// The mailboxes of one core, to and from all others.
@@ -80,15 +82,18 @@ impl Mailboxes {
             self.dropped += 1;
             return;
         };
-        let left = producer.write(|parcel| {
-            parcel.packet.clear();
-            parcel.packet.extend_from_slice(packet);
-            parcel.verified = checksum == Checksum::Verified;
-        });
-        if left {
+        if leave(producer, packet, Some(checksum == Checksum::Verified)) {
             self.handed_over += 1;
         } else {
             self.dropped += 1;
+        }
+    }
+
+    /// Leaves a frame that tells of neighbours for all others: an answer comes to one queue of a
+    /// device, whichever core has asked. One that finds no room comes again, as questions do.
+    pub(super) fn spread(&mut self, frame: &[u8]) {
+        for (producer, _) in self.to.iter_mut().flatten() {
+            leave(producer, frame, None);
         }
     }
 
@@ -102,14 +107,16 @@ impl Mailboxes {
     }
 
     /// Takes at most so many packets from each other core.
-    pub(super) fn take(&mut self, limit: usize, mut input: impl FnMut(&[u8], Checksum)) -> usize {
+    pub(super) fn take(&mut self, limit: usize, mut input: impl FnMut(Arrival<'_>)) -> usize {
         let mut count = 0;
         for consumer in &mut self.from {
             for _ in 0..limit {
                 let taken = consumer.read(|parcel| {
-                    let checksum =
-                        if parcel.verified { Checksum::Verified } else { Checksum::Unverified };
-                    input(&parcel.packet, checksum);
+                    input(match parcel.verified {
+                        Some(true) => Arrival::Packet(&parcel.bytes, Checksum::Verified),
+                        Some(false) => Arrival::Packet(&parcel.bytes, Checksum::Unverified),
+                        None => Arrival::Neighbour(&parcel.bytes),
+                    });
                 });
                 if taken.is_none() {
                     break;
@@ -133,6 +140,14 @@ impl Mailboxes {
     }
 }
 
+fn leave(producer: &mut Producer<Parcel>, bytes: &[u8], verified: Option<bool>) -> bool {
+    producer.write(|parcel| {
+        parcel.bytes.clear();
+        parcel.bytes.extend_from_slice(bytes);
+        parcel.verified = verified;
+    })
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -152,7 +167,8 @@ mod tests {
         assert!(!all[2].is_empty());
         let mut expected = 0u32;
         let mut others = 0;
-        while all[2].take(BATCH_OF_TEST, |packet, checksum| {
+        while all[2].take(BATCH_OF_TEST, |arrival| {
+            let Arrival::Packet(packet, checksum) = arrival else { panic!("{arrival:?}") };
             if packet == b"one" {
                 others += 1;
                 return;
@@ -169,6 +185,19 @@ mod tests {
         all[2].count(&mut counters);
         assert_eq!(counters.taken_over, SLOTS as u64 + 1);
         assert!(all[1].is_empty());
+    }
+
+    #[test]
+    fn what_neighbours_say_reaches_every_other_core() {
+        let mut all = mailboxes(3).expect("mailboxes");
+        all[1].spread(b"who has");
+        all[1].publish();
+        for (core, expected) in [(0, 1), (1, 0), (2, 1)] {
+            let count = all[core].take(BATCH_OF_TEST, |arrival| {
+                assert!(matches!(arrival, Arrival::Neighbour(b"who has")), "{arrival:?}");
+            });
+            assert_eq!(count, expected, "core {core}");
+        }
     }
 
     const BATCH_OF_TEST: usize = 50;

@@ -19,6 +19,7 @@ pub(crate) use self::mailbox::{Mailboxes, mailboxes};
 pub(crate) use self::paired::{Application, start as start_paired};
 pub(crate) use self::port::Port;
 
+use crate::network::Arrival;
 use crate::stat::Board;
 use mtcp_proto::{Instant, Stack};
 use std::io;
@@ -123,18 +124,21 @@ impl Engine {
         let Engine { stack, link, mailboxes, now, core, .. } = self;
         let (now, core) = (*now, *core);
         let steers = mailboxes.cores() > 1;
-        let received = link.receive(now, self.batch, &mut |packet, checksum| match steers
-            .then(|| stack.owner(packet))
-            .flatten()
-        {
-            Some(owner) if owner != core => mailboxes.hand_over(owner, packet, checksum),
-            _ => stack.input(now, packet, checksum),
+        let received = link.receive(now, self.batch, &mut |arrival| match arrival {
+            Arrival::Packet(packet, checksum) => {
+                match steers.then(|| stack.owner(packet)).flatten() {
+                    Some(owner) if owner != core => mailboxes.hand_over(owner, packet, checksum),
+                    _ => stack.input(now, packet, checksum),
+                }
+            }
+            Arrival::Neighbour(frame) => mailboxes.spread(frame),
         })?;
         let mut came = received > 0;
         if steers {
             mailboxes.publish();
-            came |= mailboxes.take(self.batch, |packet, checksum| {
-                stack.input(now, packet, checksum);
+            came |= mailboxes.take(self.batch, |arrival| match arrival {
+                Arrival::Packet(packet, checksum) => stack.input(now, packet, checksum),
+                Arrival::Neighbour(frame) => link.overhear(now, frame),
             }) > 0;
             mailboxes.count(&mut self.counters);
         }

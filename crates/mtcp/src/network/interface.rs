@@ -21,6 +21,16 @@ pub struct OwnNetwork {
     pub routes: Vec<Route>,
 }
 
+/// What an interface hands on of the frames that came.
+#[derive(Debug)]
+pub enum Arrival<'a> {
+    /// A packet of IP.
+    Packet(&'a [u8], Checksum),
+    /// A frame of ARP or neighbour discovery, which this interface has taken note of; for those of
+    /// the device's other queues to [overhear](Interface::overhear).
+    Neighbour(&'a [u8]),
+}
+
 /// What an interface counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceCounters {
@@ -102,22 +112,25 @@ impl<D: Device> Interface<D> {
         &mut self,
         now: Instant,
         limit: usize,
-        take: &mut dyn FnMut(&[u8], Checksum),
+        take: &mut dyn FnMut(Arrival<'_>),
     ) -> io::Result<usize> {
         self.now = now;
         let counters = &mut self.counters;
         let Some(resolver) = &mut self.resolver else {
             return self.device.receive(limit, &mut |packet, received| {
                 counters.packets_received += 1;
-                take(packet, checksum(received));
+                take(Arrival::Packet(packet, checksum(received)));
             });
         };
         let mut heard = false;
         let frames = self.device.receive(limit, &mut |frame, received| match resolver
             .sort(now, frame, counters)
         {
-            Sorted::Ip(packet) => take(packet, checksum(received)),
-            Sorted::Neighbour => heard = true,
+            Sorted::Ip(packet) => take(Arrival::Packet(packet, checksum(received))),
+            Sorted::Neighbour => {
+                heard = true;
+                take(Arrival::Neighbour(frame));
+            }
             Sorted::Other => {}
         });
         if heard {
@@ -125,6 +138,17 @@ impl<D: Device> Interface<D> {
             self.release();
         }
         frames
+    }
+
+    /// Takes what another queue of the same device has heard of neighbours: an answer comes to one
+    /// queue, whichever asked. A question may thus be answered by each, which does no harm.
+    pub fn overhear(&mut self, now: Instant, frame: &[u8]) {
+        self.now = now;
+        let Some(resolver) = &mut self.resolver else { return };
+        if let Sorted::Neighbour = resolver.sort(now, frame, &mut self.counters) {
+            resolver.forget_recent();
+            self.release();
+        }
     }
 
     /// Sends what neighbours are to be asked or answered, and hands all frames to the system. True
@@ -337,7 +361,11 @@ mod tests {
 
     fn receive(interface: &mut Interface<MemoryDevice>, now: Instant) -> Vec<(u8, Checksum)> {
         let mut came = Vec::new();
-        interface.receive(now, 64, &mut |packet, sum| came.push((packet[0], sum))).unwrap();
+        let mut take = |arrival: Arrival<'_>| match arrival {
+            Arrival::Packet(packet, sum) => came.push((packet[0], sum)),
+            Arrival::Neighbour(_) => panic!("no Ethernet, no neighbours"),
+        };
+        interface.receive(now, 64, &mut take).unwrap();
         interface.flush().unwrap();
         came
     }

@@ -8,7 +8,7 @@ mod resolver;
 mod routes;
 mod watch;
 
-pub use self::interface::{Interface, InterfaceCounters, OwnNetwork};
+pub use self::interface::{Arrival, Interface, InterfaceCounters, OwnNetwork};
 pub use self::messages::LinkState;
 pub use self::routes::{Route, Routes};
 pub use self::watch::{NeighbourChange, NetworkError, Watch};

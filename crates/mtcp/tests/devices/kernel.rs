@@ -5,7 +5,7 @@ use crate::pairs::{open_packet, open_tap};
 use mtcp::device::packet::PacketOptions;
 use mtcp::device::tap::TapOptions;
 use mtcp::device::{Device, Link};
-use mtcp::network::{Interface, OwnNetwork, Route, Watch};
+use mtcp::network::{Arrival, Interface, OwnNetwork, Route, Watch};
 use mtcp_proto::wire::icmp::{Echo, IcmpMessage};
 use mtcp_proto::wire::ip::{Ecn, IpHeader};
 use mtcp_proto::{Instant, Packet, Sink};
@@ -49,7 +49,12 @@ impl<D: Device> Host<D> {
         while begin.elapsed() < WHILE {
             let now = self.now();
             let mut found = false;
-            self.interface.receive(now, 64, &mut |packet, _| found |= answer(packet)).unwrap();
+            let mut take = |arrival: Arrival<'_>| {
+                if let Arrival::Packet(packet, _) = arrival {
+                    found |= answer(packet);
+                }
+            };
+            self.interface.receive(now, 64, &mut take).unwrap();
             self.interface.follow(now).unwrap();
             self.interface.flush().unwrap();
             if found {
@@ -185,7 +190,7 @@ fn packets_for_a_silent_neighbour_are_dropped_after_a_while() {
     while let Some(deadline) = interface.deadline() {
         now = deadline.max(now + Duration::from_millis(1));
         assert!(now < Instant::ZERO + Duration::from_secs(60), "its deadline never passes");
-        interface.receive(now, 64, &mut |_, _| ()).unwrap();
+        interface.receive(now, 64, &mut |_| ()).unwrap();
         interface.flush().unwrap();
     }
     assert_eq!(interface.counters().unresolved, 100);
