@@ -53,7 +53,7 @@ impl Connection {
         self.send.segment = fits.min(self.send.peer_segment);
         let stamps = if self.stamps.on { 12 } else { 0 };
         self.send.full = self.send.segment - stamps;
-        self.send.congestion.set_maximum_segment(u32::from(self.send.full));
+        self.send.congestion.set_maximum_segment(self.send.full);
     }
 
     /// A router wants smaller packets. It must quote a segment that is under way (RFC 5927,

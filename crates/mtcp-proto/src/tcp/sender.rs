@@ -102,7 +102,8 @@ impl Sender {
     pub(super) fn start(&mut self, kind: Congestion, segments: u32) {
         let full = u32::from(self.full);
         let segments = segments.min((INITIAL_WINDOW_BYTES / full).max(2));
-        self.congestion = CongestionControl::new(kind, full, segments);
+        let segments = u16::try_from(segments).unwrap_or(u16::MAX);
+        self.congestion = CongestionControl::new(kind, self.full, segments);
     }
 
     /// Sequence numbers that are sent and not acknowledged.
