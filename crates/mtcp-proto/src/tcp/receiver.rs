@@ -1,9 +1,9 @@
 //! What comes: the window that we offer, and the data that lie in it (RFC 9293, sections 3.8.6
 //! and 3.10.7.4). Urgent data are data like others (RFC 6093).
 
-use super::State;
 use super::connection::{Connection, Context};
 use super::reassembly::Reassembly;
+use super::{Failure, State};
 use crate::memory::Ring;
 use crate::sequence::Sequence;
 use crate::stack::Error;
@@ -176,7 +176,7 @@ impl Connection {
         }
         if self.orphan {
             // Nobody will ever take it (RFC 2525, section 2.17).
-            self.fail(Error::Aborted, true, context);
+            self.fail(Failure::Aborted, true, context);
         } else if ahead > 0 {
             self.take_out_of_order(sequence, fresh, context);
         } else if receive.reassembly.is_empty() {
@@ -266,14 +266,14 @@ impl Connection {
             return Ok(self.receive.ring.copy_out(offset, room));
         }
         match self.error {
-            Some(error) if offset == 0 && !room.is_empty() => Err(error),
+            Some(error) if offset == 0 && !room.is_empty() => Err(error.into()),
             _ => self.end_or_wait(room.is_empty()),
         }
     }
 
     fn nothing_to_give(&mut self, no_room: bool) -> Result<usize, Error> {
         match self.error.take() {
-            Some(error) if !no_room => Err(error),
+            Some(error) if !no_room => Err(error.into()),
             error => {
                 self.error = error;
                 self.end_or_wait(no_room)

@@ -121,6 +121,14 @@ impl Sender {
         self.unacknowledged + self.ring.len() as u32
     }
 
+    /// Whether data, or a FIN, were never sent.
+    #[inline]
+    pub(super) fn has_unsent(&self) -> bool {
+        let ahead = self.data_end().distance(self.next);
+        // Behind a FIN that was sent, the next number lies beyond the data.
+        ahead > 0 || (ahead == 0 && self.fin && !self.fin_acknowledged)
+    }
+
     /// Whether a FIN is among what was sent.
     pub(super) fn fin_sent(&self) -> bool {
         self.fin && (self.fin_acknowledged || self.next > self.data_end())
@@ -154,8 +162,7 @@ impl Sender {
 impl Connection {
     /// Whether data, or a FIN, were never sent.
     pub(super) fn has_unsent(&self) -> bool {
-        let send = &self.send;
-        send.next < send.data_end() || (send.fin && !send.fin_sent())
+        self.send.has_unsent()
     }
 
     /// What may be sent for the first time: within the peer's window and the congestion window, and
@@ -163,10 +170,10 @@ impl Connection {
     /// and the avoidance of silly windows (section 3.8.6.2.1).
     pub(super) fn fresh(&self) -> Option<Fresh> {
         let send = &self.send;
-        let unsent = send.data_end().distance(send.next).max(0) as u32;
-        if unsent == 0 && (!send.fin || send.fin_sent()) {
+        if !send.has_unsent() {
             return None;
         }
+        let unsent = send.data_end().distance(send.next).max(0) as u32;
         if matches!(self.state, State::SynSent | State::SynReceived | State::Closed) {
             return None;
         }
@@ -218,7 +225,7 @@ impl Connection {
         let limit = self.options.send_buffer_bytes;
         let free = limit.saturating_sub(self.send.ring.len() as u32);
         let starved = self.timers.memory != NEVER;
-        !starved && free >= self.options.send_low_water_bytes.clamp(1, limit.max(1))
+        !starved && free >= self.options.send_low_water_bytes().clamp(1, limit.max(1))
     }
 
     /// Takes data of the application. Before the connection is established they wait, and go out
@@ -229,7 +236,7 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> Result<usize, Error> {
         if self.state == State::Closed {
-            return Err(self.error.take().unwrap_or(Error::Shutdown));
+            return Err(self.error.take().map_or(Error::Shutdown, Error::from));
         }
         if self.send.fin {
             return Err(Error::Shutdown);
