@@ -67,6 +67,9 @@ impl TimerWheel {
             self.entries.resize(index as usize + 1, UNLINKED);
         }
         let entry = &mut self.entries[index as usize];
+        if entry.deadline == deadline {
+            return;
+        }
         entry.deadline = deadline;
         let (tick, slot) = (deadline >> TICK_SHIFT, entry.slot);
         if slot == NOWHERE {

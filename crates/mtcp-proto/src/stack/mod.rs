@@ -364,13 +364,13 @@ impl Stack {
         let more = entry.connection.output(TURN_SEGMENTS, sink, &mut self.shared.context());
         let stuck = more && self.shared.counters.packets_sent == sent;
         let full = stuck || more && sink.room(usize::from(self.shared.config.mtu)).is_none();
+        if !more {
+            self.settle_after_turn(index);
+            return true;
+        }
         self.settle(index);
         if !full && let Some(entry) = self.table.connection_mut(index) {
-            if more {
-                self.transmit.rotate(index, entry.listed);
-            } else {
-                self.transmit.set(index, &mut entry.listed, None);
-            }
+            self.transmit.rotate(index, entry.listed);
         }
         !full
     }

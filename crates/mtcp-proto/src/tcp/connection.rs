@@ -151,6 +151,9 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> bool {
         for _ in 0..limit {
+            if self.is_quiet() && !self.acknowledges() {
+                return false;
+            }
             let Some(plan) = self.plan() else { return false };
             if !self.transmit(plan, sink, context) {
                 return true;
@@ -170,7 +173,11 @@ impl Connection {
     }
 
     /// What `output` would write: the most urgent of it.
+    #[inline]
     pub(crate) fn wants_output(&self) -> Option<Urgency> {
+        if self.is_quiet() {
+            return self.acknowledges().then_some(Urgency::Acknowledgement);
+        }
         self.plan().map(Plan::urgency)
     }
 
@@ -183,7 +190,7 @@ impl Connection {
     }
 
     /// Counts up whenever further data comes, so that the stack can tell of it again.
-    pub(crate) fn arrivals(&self) -> u32 {
+    pub(crate) fn arrivals(&self) -> u16 {
         self.receive.arrivals
     }
 

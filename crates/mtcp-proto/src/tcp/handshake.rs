@@ -194,7 +194,7 @@ impl Connection {
         }
         if acknowledges && !fits {
             context.counters.drop_bad_ack += 1;
-            self.due.stray_reset = Some(header.acknowledgement);
+            self.due.reset_stray(header.acknowledgement);
             return;
         }
         if !header.flags.contains(Flags::SYN) {
@@ -226,7 +226,7 @@ impl Connection {
         let sent = self.send.next != self.send.initial;
         if !sent || header.acknowledgement != self.send.next {
             context.counters.drop_bad_ack += 1;
-            self.due.stray_reset = Some(header.acknowledgement);
+            self.due.reset_stray(header.acknowledgement);
             return false;
         }
         self.send.unacknowledged = header.acknowledgement;

@@ -24,15 +24,21 @@ pub(super) struct Due {
     pub(super) window_probe: bool,
     pub(super) keepalive: bool,
     /// A reset with this number, for a segment of another connection between these addresses.
-    pub(super) stray_reset: Option<Sequence>,
+    pub(super) stray_reset: bool,
+    pub(super) stray: Sequence,
 }
 
 impl Due {
+    /// Answers a segment of another connection, which acknowledges this number.
+    pub(super) fn reset_stray(&mut self, sequence: Sequence) {
+        (self.stray_reset, self.stray) = (true, sequence);
+    }
+
     /// Without a branch, since it is asked after every change of a connection.
     #[inline]
     fn is_nothing(&self) -> bool {
         let any = self.syn | self.reset | self.tail_probe | self.window_probe | self.keepalive;
-        !(any | self.stray_reset.is_some())
+        !(any | self.stray_reset)
     }
 }
 
@@ -76,19 +82,26 @@ struct Segment {
 }
 
 impl Connection {
+    /// Whether at most an acknowledgement is to go out; nearly always so.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.due.is_nothing() && !self.has_unsent() && self.send.scoreboard.lost_bytes() == 0
+    }
+
+    /// Whether an acknowledgement is to go out.
+    #[inline]
+    pub(super) fn acknowledges(&self) -> bool {
+        self.acks.due && self.state != State::Closed
+    }
+
     /// What goes out next, if anything.
     pub(super) fn plan(&self) -> Option<Plan> {
         let due = &self.due;
-        if due.is_nothing() && !self.has_unsent() && self.send.scoreboard.lost_bytes() == 0 {
-            // Nearly always.
-            let acknowledges = self.acks.due && self.state != State::Closed;
-            return acknowledges.then_some(Plan::Acknowledgement);
-        }
         if due.reset {
             return Some(Plan::Reset);
         }
-        if let Some(sequence) = due.stray_reset {
-            return Some(Plan::StrayReset(sequence));
+        if due.stray_reset {
+            return Some(Plan::StrayReset(due.stray));
         }
         if due.syn {
             return Some(Plan::Syn);
@@ -180,7 +193,7 @@ impl Connection {
         let header = TcpHeader { sequence, flags: Flags::RST, ..TcpHeader::default() };
         let sent = self.write_bare(&header, sink);
         if sent {
-            self.due.stray_reset = None;
+            self.due.stray_reset = false;
             context.counters.resets_sent += 1;
             context.counters.packets_sent += 1;
         }

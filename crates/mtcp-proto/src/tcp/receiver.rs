@@ -27,10 +27,11 @@ pub(super) struct Receiver {
     pub(super) shut: bool,
     /// The peer's FIN has come, and everything before it.
     pub(super) ended: bool,
-    /// A FIN that came before data that are still missing.
-    end: Option<Sequence>,
+    /// A FIN has come, perhaps before data that are still missing, and where it stands.
+    ends: bool,
+    end: Sequence,
     /// Counts arrivals.
-    pub(super) arrivals: u32,
+    pub(super) arrivals: u16,
     pub(super) ring: Ring,
     pub(super) reassembly: Reassembly,
     /// Data bytes that came in order.
@@ -47,7 +48,8 @@ impl Receiver {
             scale: 0,
             shut: false,
             ended: false,
-            end: None,
+            ends: false,
+            end: Sequence(0),
             arrivals: 0,
             ring: Ring::new(),
             reassembly: Reassembly::new(),
@@ -142,7 +144,7 @@ impl Connection {
     ) {
         let end = sequence + data.len() as u32;
         if fin && end >= self.receive.next && end <= self.receive.edge {
-            self.receive.end = Some(end);
+            (self.receive.ends, self.receive.end) = (true, end);
         }
         if !data.is_empty() {
             context.counters.data_segments_received += 1;
@@ -150,7 +152,8 @@ impl Connection {
         } else if fin {
             self.acks.due = true;
         }
-        if self.receive.end == Some(self.receive.next) && !self.receive.ended {
+        let receive = &self.receive;
+        if receive.ends && receive.end == receive.next && !receive.ended {
             self.take_fin(context);
         }
     }

@@ -223,7 +223,6 @@ impl Connection {
         self.send.scoreboard.sent(start, end, context.now);
         self.send.congestion.on_sent(end.since(start));
         self.send.next = end;
-        self.send.sent_at = context.now;
         self.due.window_probe = false;
         if first {
             self.recovery.base = context.now;

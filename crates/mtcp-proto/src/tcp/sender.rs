@@ -56,8 +56,6 @@ pub(super) struct Sender {
     pub(super) scoreboard: Scoreboard,
     pub(super) congestion: CongestionControl,
     pub(super) rtt: RoundTrip,
-    /// When data was last sent.
-    pub(super) sent_at: Instant,
     /// Data bytes that the peer has acknowledged.
     pub(super) bytes_acknowledged: u64,
 }
@@ -93,7 +91,6 @@ impl Sender {
             scoreboard: Scoreboard::new(),
             congestion: CongestionControl::new(Congestion::default(), 536, 1),
             rtt: RoundTrip::new(config),
-            sent_at: Instant::ZERO,
             bytes_acknowledged: 0,
         }
     }
@@ -245,9 +242,10 @@ impl Connection {
             return Ok(0);
         }
         if self.send.outstanding() == 0 && self.send.ring.is_empty() {
-            let idle = context.now.since(self.send.sent_at);
+            let sent_at = self.send.scoreboard.sent_at();
+            let idle = context.now.since(sent_at);
             let timeout = self.send.rtt.timeout();
-            if self.send.sent_at != Instant::ZERO && idle > timeout {
+            if sent_at != Instant::ZERO && idle > timeout {
                 self.send.congestion.on_idle(context.now, idle, timeout);
             }
             self.alive.progress(context.now);

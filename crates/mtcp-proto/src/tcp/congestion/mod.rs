@@ -27,8 +27,6 @@ pub(crate) struct CongestionControl {
     threshold: u32,
     maximum_segment: u16,
     initial_segments: u16,
-    /// The newest measurement, in microseconds, for the look ahead of CUBIC.
-    round_trip_us: u32,
     kind: Congestion,
     /// A time-out has expired, and nothing was acknowledged since.
     timed_out: bool,
@@ -41,6 +39,8 @@ pub(crate) struct CongestionControl {
 #[derive(Debug)]
 struct Past {
     law: Law,
+    /// The newest measurement, for the look ahead of CUBIC.
+    round_trip: Duration,
     recovery: Option<RateReduction>,
     saved: Option<Saved>,
 }
@@ -65,7 +65,7 @@ impl Past {
             Congestion::NewReno => Law::NewReno(NewReno::default()),
             Congestion::Cubic => Law::Cubic(Cubic::new()),
         };
-        Past { law, recovery: None, saved: None }
+        Past { law, round_trip: Duration::ZERO, recovery: None, saved: None }
     }
 
     fn cubic(&mut self) -> Option<&mut Cubic> {
@@ -92,7 +92,6 @@ impl CongestionControl {
             threshold: u32::MAX,
             maximum_segment,
             initial_segments,
-            round_trip_us: 0,
             kind,
             timed_out: false,
             slow_start: SlowStart::new(),
@@ -144,8 +143,8 @@ impl CongestionControl {
         outstanding: u32,
         application_limited: bool,
     ) {
-        if let Some(round_trip) = round_trip {
-            self.round_trip_us = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX);
+        if let (Some(past), Some(round_trip)) = (&mut self.past, round_trip) {
+            past.round_trip = round_trip;
         }
         if acknowledged == 0 {
             return;
@@ -164,8 +163,9 @@ impl CongestionControl {
             self.grow_fast(acknowledged, round_trip, outstanding)
         } else {
             let (window, segment) = (self.window, self.segment());
-            let round_trip = Duration::from_micros(u64::from(self.round_trip_us));
-            match &mut self.past().law {
+            let past = self.past();
+            let round_trip = past.round_trip;
+            match &mut past.law {
                 Law::NewReno(law) => law.avoid(window, acknowledged, segment),
                 Law::Cubic(law) => law.avoid(now, window, acknowledged, segment, round_trip),
             }

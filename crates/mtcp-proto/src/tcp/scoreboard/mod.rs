@@ -23,11 +23,11 @@ use std::time::Duration;
 /// [`Scoreboard::duplicate_ack`], then (with SACK only) [`Scoreboard::detect_losses`].
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
-    /// What is outstanding, without details, and when it was sent.
+    /// What is outstanding, unless there are details.
     unacknowledged: Sequence,
     next: Sequence,
+    /// When something was sent for the first time last.
     sent_at: Instant,
-    /// If there are any, they alone count.
     detail: Option<Box<Detail>>,
 }
 
@@ -89,6 +89,11 @@ impl Scoreboard {
         }
     }
 
+    /// When something was sent for the first time last; zero if nothing was.
+    pub(crate) fn sent_at(&self) -> Instant {
+        self.sent_at
+    }
+
     /// Bytes that are estimated to be on the way (RFC 6675, section 4: the pipe).
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
@@ -120,10 +125,11 @@ impl Scoreboard {
             if empty {
                 self.unacknowledged = start;
             }
-            (self.next, self.sent_at) = (end, now);
+            self.next = end;
         } else {
             self.detail().sent(start, end, now);
         }
+        self.sent_at = now;
     }
 
     /// `start..end`, or what of it is outstanding, was sent again.
