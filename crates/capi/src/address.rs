@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use channel::Address;
-use libc::{c_void, sockaddr_in, sockaddr_in6, sockaddr_storage, sockaddr_un};
+use libc::{c_void, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, sockaddr_un, socklen_t};
 use std::ffi::OsStr;
 use std::mem::{offset_of, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -71,6 +71,30 @@ pub(crate) fn parse(raw: &[u8]) -> Result<Address, Failure> {
             "the family of the address is unknown: use AF_INET, AF_INET6 or AF_UNIX",
         )),
     }
+}
+
+/// Gives C an address: `*size` is the room there, and afterwards the size of the address, of which
+/// no more than the room was filled.
+///
+/// # Safety
+///
+/// `size` must be null or point to the number of writable bytes at `to`.
+pub(crate) unsafe fn put(
+    address: &Address,
+    to: *mut sockaddr,
+    size: *mut socklen_t,
+) -> Result<(), Failure> {
+    if to.is_null() || size.is_null() {
+        return Err(Failure::NULL);
+    }
+    let (raw, bytes) = form(address);
+    // SAFETY: the caller vouches for `*size` writable bytes, and no more of them are filled.
+    unsafe {
+        let room = (*size as usize).min(bytes);
+        raw.as_ptr().copy_to_nonoverlapping(to.cast(), room);
+        *size = bytes as socklen_t;
+    }
+    Ok(())
 }
 
 /// The address in C's form, and its size.

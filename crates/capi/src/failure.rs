@@ -12,7 +12,14 @@ pub(crate) enum Failure {
     Channel(Error),
     Flow(fable::Error),
     Transport(fable::UnknownKind),
-    Own { errno: c_int, text: &'static str },
+    Settings(stack::ConfigError),
+    Start(stack::StartError),
+    /// A call of a context's, by the errno of the man page.
+    Socket(io::Error),
+    Own {
+        errno: c_int,
+        text: &'static str,
+    },
 }
 
 impl Failure {
@@ -61,6 +68,9 @@ impl Failure {
             Failure::Channel(error) => errno_of(error),
             Failure::Flow(error) => errno_of_flow(error),
             Failure::Transport(_) => libc::EINVAL,
+            Failure::Settings(error) => errno_of_settings(error),
+            Failure::Start(error) => errno_of_start(error),
+            Failure::Socket(error) => errno_in(error),
             Failure::Own { errno, .. } => *errno,
         }
     }
@@ -70,6 +80,9 @@ impl Failure {
             Failure::Channel(error) => error.to_string(),
             Failure::Flow(error) => error.to_string(),
             Failure::Transport(error) => error.to_string(),
+            Failure::Settings(error) => error.to_string(),
+            Failure::Start(error) => error.to_string(),
+            Failure::Socket(error) => error.to_string(),
             Failure::Own { text, .. } => (*text).to_owned(),
         }
     }
@@ -87,10 +100,33 @@ impl From<fable::Error> for Failure {
     }
 }
 
+impl From<stack::ConfigError> for Failure {
+    fn from(error: stack::ConfigError) -> Failure {
+        Failure::Settings(error)
+    }
+}
+
+impl From<stack::StartError> for Failure {
+    fn from(error: stack::StartError) -> Failure {
+        Failure::Start(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Socket(error)
+    }
+}
+
 /// The table in the header says the same.
 fn errno_of(error: &Error) -> c_int {
     match error {
         Error::Setup { source, .. } | Error::System { source, .. } => errno_in(source),
+        Error::Installed { source, .. } => match source.kind() {
+            io::ErrorKind::ResourceBusy => libc::EBUSY,
+            io::ErrorKind::InvalidInput => libc::EINVAL,
+            _ => errno_in(source),
+        },
         Error::UnknownHandle => libc::EBADF,
         Error::WrongKind { .. } => libc::EOPNOTSUPP,
         Error::TooManyRequests { .. } | Error::QueueFull => libc::EAGAIN,
@@ -128,6 +164,26 @@ fn errno_of_flow(error: &fable::Error) -> c_int {
         fable::Error::Transport(_) => libc::EIO,
         _ => libc::EINVAL,
     }
+}
+
+fn errno_of_settings(error: &stack::ConfigError) -> c_int {
+    match error {
+        stack::ConfigError::NoFile => libc::ENOENT,
+        _ => cause_in(error).unwrap_or(libc::EINVAL),
+    }
+}
+
+fn errno_of_start(error: &stack::StartError) -> c_int {
+    match error {
+        stack::StartError::Taken(_) => libc::EBUSY,
+        _ => cause_in(error).unwrap_or(libc::EINVAL),
+    }
+}
+
+/// The number of the system call to which an error goes back, if it does.
+fn cause_in(error: &(dyn std::error::Error + 'static)) -> Option<c_int> {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())
 }
 
 /// The number of the kernel; what has none comes from the standard library, which refuses only

@@ -3,6 +3,7 @@
 
 use crate::failure::Failure;
 use std::cell::{Cell, UnsafeCell};
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs what keeps its own state whole, so that a panic stays inside.
@@ -78,5 +79,32 @@ impl<T> Guarded<T> {
             return None;
         }
         Some(self.state.into_inner())
+    }
+}
+
+/// What a thread has, which goes with it.
+pub(crate) struct OfThread<T>(ManuallyDrop<Guarded<T>>);
+
+impl<T> OfThread<T> {
+    pub(crate) const fn new(state: T) -> OfThread<T> {
+        OfThread(ManuallyDrop::new(Guarded::new(state)))
+    }
+
+    /// Runs a call.
+    #[inline]
+    pub(crate) fn enter<R>(
+        &self,
+        body: impl FnOnce(&mut T) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        self.0.enter(body)
+    }
+}
+
+impl<T> Drop for OfThread<T> {
+    fn drop(&mut self) {
+        // SAFETY: taken once, in the drop of what it is taken from.
+        let guarded = unsafe { ManuallyDrop::take(&mut self.0) };
+        // A panic must not leave a thread's end; what it left undone is leaked.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(guarded.into_whole())));
     }
 }

@@ -1,12 +1,13 @@
 //! Channels from their creation to their end.
 
+use crate::config::driver_of;
 use crate::failure::{Failure, status, value};
 use crate::guard::contain;
 use crate::place::{HANDLES_MAX, destroy, occupy, on_channel};
 use crate::state::State;
 use crate::text::copy_sized;
-use crate::types::{MP_NEVER, mp_channel, mp_counters, mp_driver_choice, mp_options};
-use channel::{BufferClass, Channel, Config, DriverChoice, DriverKind};
+use crate::types::{MP_NEVER, mp_channel, mp_counters, mp_options};
+use channel::{BufferClass, Channel, Config, DriverKind};
 use libc::{c_char, c_int};
 use std::ptr;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use std::time::Duration;
 ///
 /// Errors:
 ///   EINVAL  an option is out of range, or MEGAPIPE_DRIVER names no driver
+///   EBUSY   every engine of the stack has its channel: raise engine.cores
 ///   EMFILE  2048 channels exist in the process, or there is no descriptor left
 ///   ENOMEM, EPERM, ENOSYS, ...  the kernel refuses the channel: mp_error() names the remedy
 ///
@@ -38,7 +40,10 @@ pub unsafe extern "C" fn mp_create(options: *const mp_options) -> *mut mp_channe
         false => Some(unsafe { &*options }),
     };
     let created = contain(|| {
-        let config = options.map_or_else(|| Ok(Config::default()), config_of)?;
+        let config = match options {
+            Some(options) => config_of(options)?,
+            None => Config { driver: driver_of(0)?, ..Config::default() },
+        };
         let max_members = config.max_handles;
         let channel = Channel::with_config(config)?;
         occupy(|numbering| State::new(channel, max_members, numbering))
@@ -51,15 +56,7 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
         return Err(Failure::invalid("mp_options.reserved must be zero: start from { 0 }"));
     }
     let or = |value: u32, default: u32| if value == 0 { default } else { value };
-    const AUTO: u32 = mp_driver_choice::MP_DRIVER_AUTO as u32;
-    const URING: u32 = mp_driver_choice::MP_DRIVER_URING as u32;
-    const EPOLL: u32 = mp_driver_choice::MP_DRIVER_EPOLL as u32;
-    let driver = match options.driver {
-        AUTO => DriverChoice::Auto,
-        URING => DriverChoice::Uring,
-        EPOLL => DriverChoice::Epoll,
-        _ => return Err(Failure::invalid("mp_options.driver must be one of MP_DRIVER_...")),
-    };
+    let driver = driver_of(options.driver)?;
     let defaults = Config { max_handles: HANDLES_MAX, ..Config::default() };
     let class = |count: u32, bytes: u32, default: BufferClass| {
         let count = u16::try_from(or(count, default.count.into())).map_err(|_| {
@@ -114,13 +111,14 @@ pub extern "C" fn mp_destroy(channel: *mut mp_channel) -> c_int {
     status(destroy(channel))
 }
 
-/// The driver of a channel: "uring" or "epoll"; NULL and errno if there is no such channel.
+/// The driver of a channel: "uring", "epoll" or "mtcp"; NULL and errno if there is no such channel.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_driver(channel: *mut mp_channel) -> *const c_char {
     let name = on_channel(channel, |state| {
         Ok(match state.channel.driver().kind {
             DriverKind::Uring => c"uring".as_ptr(),
             DriverKind::Epoll => c"epoll".as_ptr(),
+            DriverKind::Installed(_) => c"mtcp".as_ptr(),
         })
     });
     value(name, ptr::null())

@@ -71,7 +71,7 @@ fn transfer(handle: mp_handle, transfer: Transfer<'_>) -> c_int {
 }
 
 /// Refuses memory that cannot be what the caller means.
-fn check_memory(address: *const c_void, bytes: usize) -> Result<(), Failure> {
+pub(crate) fn check_memory(address: *const c_void, bytes: usize) -> Result<(), Failure> {
     if address.is_null() && bytes > 0 {
         return Err(Failure::NULL);
     }
@@ -160,7 +160,10 @@ pub unsafe extern "C" fn mp_pwrite(
 /// # Safety
 ///
 /// `vector` must be null or point to that many entries.
-unsafe fn vectors<'a>(vector: *const iovec, count: c_int) -> Result<&'a [iovec], Failure> {
+pub(crate) unsafe fn vectors<'a>(
+    vector: *const iovec,
+    count: c_int,
+) -> Result<&'a [iovec], Failure> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     if count > 1024 {
         return Err(Failure::invalid("count must be 0 to 1024 (IOV_MAX)"));

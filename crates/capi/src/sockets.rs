@@ -112,17 +112,9 @@ pub unsafe extern "C" fn mp_peer_address(
     size: *mut socklen_t,
 ) -> c_int {
     status(on_handle(handle, |state, handle| {
-        if address.is_null() || size.is_null() {
-            return Err(Failure::NULL);
-        }
-        let (raw, bytes) = address::form(&state.channel.peer_address(handle)?);
-        // SAFETY: the caller vouches for `*size` writable bytes, and no more of them are filled.
-        unsafe {
-            let room = (*size as usize).min(bytes);
-            raw.as_ptr().copy_to_nonoverlapping(address.cast(), room);
-            *size = bytes as socklen_t;
-        }
-        Ok(())
+        let peer = state.channel.peer_address(handle)?;
+        // SAFETY: the caller vouches for the pointers.
+        unsafe { address::put(&peer, address, size) }
     }))
 }
 

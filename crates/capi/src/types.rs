@@ -37,12 +37,15 @@ pub const MP_NEVER: u32 = u32::MAX;
 #[repr(C)]
 pub enum mp_driver_choice {
     /// io_uring (Linux 6.1 or later), else epoll; or what the environment variable
-    /// MEGAPIPE_DRIVER says (auto, uring or epoll).
+    /// MEGAPIPE_DRIVER says (auto, uring, epoll or mtcp).
     MP_DRIVER_AUTO = 0,
     /// io_uring, or no channel.
     MP_DRIVER_URING = 1,
     /// epoll(7) and non-blocking calls (Linux 4.14 or later).
     MP_DRIVER_EPOLL = 2,
+    /// TCP in user space where its interface leads, else as with MP_DRIVER_AUTO. The first channel
+    /// starts the stack that the file in the environment variable MTCP_CONFIG describes.
+    MP_DRIVER_MTCP = 3,
 }
 
 /// What was asked for, in mp_event.cmd.

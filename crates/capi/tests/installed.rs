@@ -27,13 +27,16 @@ fn the_installed_library_is_found_by_pkg_config() {
     let library = format!("lib/libmegapipe.so.{VERSION}");
     for file in [
         "include/megapipe.h",
+        "include/mtcp.h",
         "include/xio.h",
         "lib/libmegapipe.a",
         &library,
         "lib/pkgconfig/megapipe.pc",
         "share/man/man3/mp_create.3",
+        "share/man/man3/mtcp_init.3",
         "share/man/man3/xpoll.3",
         "share/man/man7/megapipe.7",
+        "share/man/man7/mtcp.7",
         "share/man/man7/xio.7",
     ] {
         assert!(prefix.path().join(file).is_file(), "{file} is missing");

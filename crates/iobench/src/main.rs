@@ -1,12 +1,13 @@
 //! The referee for network I/O architectures: it runs servers and clients of its own, compares
 //! them in interleaved slots, and says how sure it is.
 //!
-//! `cli` is the command line; `compare`, `apps`, `programs`, `ipc`, `serve`, `load`, `doctor` and
-//! `hosts` are the commands. `server` holds the servers behind one trait and the process around
-//! them, `client` the load, `hosts` what several machines need to work together, `sys` the raw
-//! calls.
+//! `cli` is the command line; `compare`, `ceiling`, `apps`, `programs`, `ipc`, `serve`, `load`,
+//! `doctor` and `hosts` are the commands. `server` holds the servers behind one trait and the
+//! process around them, `client` the load, `stack` the TCP that either may bring along, `hosts` what
+//! several machines need to work together, `sys` the raw calls.
 
 mod apps;
+mod ceiling;
 mod cli;
 mod client;
 mod compare;
@@ -28,6 +29,7 @@ mod report;
 mod results;
 mod serve;
 mod server;
+mod stack;
 mod sys;
 
 use std::process::ExitCode;
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
     };
     let outcome = match &cli.command {
         Command::Compare(arguments) => compare::run(arguments),
+        Command::Ceiling(arguments) => ceiling::run(arguments),
         Command::Apps(arguments) => apps::run(arguments),
         Command::Ipc(arguments) => ipc::run(arguments),
         Command::IpcEnd(arguments) => ipc::end::run(arguments).map(|()| true),

@@ -83,6 +83,9 @@ pub(crate) struct Row {
     pub(crate) achieved_rate: Option<f64>,
     /// Server CPU, user and system, per request.
     pub(crate) server_cpu_us: Option<f64>,
+    /// CPU per request on both sides together, with what lies between (closed).
+    #[serde(default)]
+    pub(crate) cpu_both_us: Option<f64>,
     /// The server's calls into the kernel per request, where it counts them.
     pub(crate) system_calls: Option<f64>,
     /// Busy parts of the sides' CPUs, 0 to 1.
@@ -95,6 +98,8 @@ pub(crate) struct Row {
     /// Against the baseline at the same point, each with its interval.
     pub(crate) throughput_ratio: Option<Interval>,
     pub(crate) cpu_ratio: Option<Interval>,
+    #[serde(default)]
+    pub(crate) cpu_both_ratio: Option<Interval>,
     pub(crate) p50_ratio: Option<Interval>,
     pub(crate) p99_ratio: Option<Interval>,
     pub(crate) valid: bool,

@@ -6,7 +6,7 @@ use crate::cli::ServeArgs;
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Service};
 use crate::output;
-use crate::server::{self, shared::Page};
+use crate::server::{self, Place, shared::Page};
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::cpuclock;
 use crate::sys::limits::Limits;
@@ -32,20 +32,13 @@ pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
     if let Some(port) = arguments.port {
         address.set_port(port);
     }
+    let place = Place { address, interface: arguments.interface.clone() };
     if let (Some(page), Some(lifeline)) = (arguments.page_fd, arguments.lifeline_fd) {
         let page = Page::open(inherited(page)?, cpus.len())?;
-        return server::run(
-            server,
-            &cpus,
-            service,
-            address,
-            &page,
-            &[inherited(lifeline)?],
-            |_| {},
-        );
+        return server::run(server, &cpus, service, &place, &page, &[inherited(lifeline)?], |_| {});
     }
     let page = Page::create(cpus.len())?;
-    server::run(server, &cpus, service, address, &page, &[signals.descriptor()?], |port| {
+    server::run(server, &cpus, service, &place, &page, &[signals.descriptor()?], |port| {
         address.set_port(port);
         let verb = if exchange.is_some() { "answers" } else { "echoes" };
         output::print(&format!(

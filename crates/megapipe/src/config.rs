@@ -1,5 +1,6 @@
 //! How a channel is set up.
 
+use crate::road;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,14 +8,17 @@ use std::time::Duration;
 /// Which driver a channel uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DriverChoice {
-    /// What the environment variable `MEGAPIPE_DRIVER` says (`auto`, `uring` or `epoll`); else
-    /// io_uring if the kernel gives a ring, else epoll.
+    /// What the environment variable `MEGAPIPE_DRIVER` says (`auto`, `uring`, `epoll` or the name of
+    /// an installed driver); else io_uring if the kernel gives a ring, else epoll.
     #[default]
     Auto,
     /// io_uring or an error.
     Uring,
     /// epoll(7) and non-blocking calls.
     Epoll,
+    /// The driver that was [installed](crate::road::install) with this name, over the one that
+    /// `Auto` gives without the environment.
+    Installed(&'static str),
 }
 
 impl FromStr for DriverChoice {
@@ -25,15 +29,29 @@ impl FromStr for DriverChoice {
             "auto" => Ok(DriverChoice::Auto),
             "uring" => Ok(DriverChoice::Uring),
             "epoll" => Ok(DriverChoice::Epoll),
-            _ => Err(UnknownDriver(name.chars().take(64).collect())),
+            _ => match road::installed().into_iter().find(|known| *known == name) {
+                Some(known) => Ok(DriverChoice::Installed(known)),
+                None => Err(UnknownDriver(name.chars().take(64).collect())),
+            },
         }
     }
 }
 
-/// A driver name that is none of `auto`, `uring` and `epoll`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown driver {0:?}: MEGAPIPE_DRIVER takes auto, uring or epoll")]
-pub struct UnknownDriver(String);
+/// A driver name that is none of `auto`, `uring` and `epoll`, nor that of an installed driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDriver(pub(crate) String);
+
+impl fmt::Display for UnknownDriver {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "unknown driver {:?}: there are auto, uring, epoll", self.0)?;
+        match &road::installed()[..] {
+            [] => out.write_str(", and no driver is installed in this program"),
+            names => write!(out, ", and installed: {}", names.join(", ")),
+        }
+    }
+}
+
+impl std::error::Error for UnknownDriver {}
 
 /// The driver a channel has ended up with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +60,8 @@ pub enum DriverKind {
     Uring,
     /// epoll(7) and non-blocking calls.
     Epoll,
+    /// An installed driver, over one of the others.
+    Installed(&'static str),
 }
 
 impl fmt::Display for DriverKind {
@@ -49,6 +69,7 @@ impl fmt::Display for DriverKind {
         out.write_str(match self {
             DriverKind::Uring => "uring",
             DriverKind::Epoll => "epoll",
+            DriverKind::Installed(name) => name,
         })
     }
 }

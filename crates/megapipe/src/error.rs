@@ -29,6 +29,14 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
+    /// An installed driver cannot be started.
+    #[error("cannot start the driver {name}: {source}")]
+    Installed {
+        /// Its name.
+        name: &'static str,
+        /// What it says.
+        source: io::Error,
+    },
     /// The handle is not, or no longer, registered with this channel.
     #[error("the handle is not registered with this channel (any more)")]
     UnknownHandle,
@@ -91,7 +99,9 @@ impl Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match &error {
-            Error::Setup { source, .. } | Error::System { source, .. } => source.kind(),
+            Error::Setup { source, .. }
+            | Error::Installed { source, .. }
+            | Error::System { source, .. } => source.kind(),
             Error::TooManyRequests { .. } | Error::QueueFull => io::ErrorKind::WouldBlock,
             Error::UnknownHandle => io::ErrorKind::NotFound,
             Error::Config(_)

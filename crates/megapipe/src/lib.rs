@@ -43,7 +43,9 @@
 //!
 //! The channel works over io_uring or over epoll, with the same meaning; [`Channel::driver`] tells
 //! which and why, and [`probe`] what the kernel offers. Where a driver does something in its own
-//! way, the documentation of the method says so.
+//! way, the documentation of the method says so. Drivers of other crates, such as TCP in user space,
+//! can be [installed](road::install) over them; then the configuration or the environment variable
+//! `MEGAPIPE_DRIVER` chooses among them by name, and the application stays as it is.
 //!
 //! The ideas and names are those of Sangjin Han's report *A Programming Interface for Scalable
 //! Network Socket I/O* (UCB/EECS-2016-125), chapters 3 and 4.
@@ -63,6 +65,7 @@ mod partition;
 mod pool;
 pub mod probe;
 mod raw;
+pub mod road;
 mod slab;
 mod source;
 mod sys;

@@ -68,6 +68,62 @@ impl Pool {
     }
 }
 
+impl fmt::Debug for Pool {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Pool({} bytes each, {} free)", self.buffer_bytes, self.free_count())
+    }
+}
+
+/// A buffer that belongs to the channel, in the hands of a driver that fills it. Dropping it returns
+/// the buffer.
+#[derive(Debug)]
+pub struct Room {
+    pool: Rc<Pool>,
+    index: u16,
+}
+
+impl Room {
+    pub(crate) fn take(pool: &Rc<Pool>) -> Option<Room> {
+        let index = pool.take()?;
+        Some(Room { pool: Rc::clone(pool), index })
+    }
+
+    /// Leases its first `bytes` bytes to the application (all of them if there are fewer).
+    pub fn lease(self, bytes: usize) -> Lease {
+        let room = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the room is not used after this, so that the reference moves out of it.
+        let pool = unsafe { std::ptr::read(&room.pool) };
+        let bytes = bytes.min(pool.buffer_bytes());
+        pool.lease(room.index, bytes)
+    }
+}
+
+impl Deref for Room {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the buffer is this room's alone until it is dropped, and fresh memory is zeroed.
+        unsafe {
+            std::slice::from_raw_parts(self.pool.address(self.index), self.pool.buffer_bytes())
+        }
+    }
+}
+
+impl DerefMut for Room {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`; the exclusive borrow of the room makes the slice exclusive.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.pool.address(self.index), self.pool.buffer_bytes())
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.pool.give_back(self.index);
+    }
+}
+
 /// Bytes in a buffer that belongs to the channel, leased to the application.
 ///
 /// Reads as a `[u8]`. Dropping the lease returns the buffer; writing it
@@ -164,6 +220,19 @@ mod tests {
         drop(lease);
         assert_eq!((pool.free_count(), pool.leased_count()), (3, 0));
         assert_eq!(pool.take(), Some(second));
+    }
+
+    #[test]
+    fn a_room_is_leased_or_returned() {
+        let pool = Rc::new(Pool::new(2, 64).unwrap());
+        let mut room = Room::take(&pool).unwrap();
+        assert_eq!(room.len(), 64);
+        room[..3].copy_from_slice(b"abc");
+        drop(Room::take(&pool).unwrap());
+        let lease = room.lease(3);
+        assert_eq!((&*lease, pool.leased_count(), Rc::strong_count(&pool)), (&b"abc"[..], 1, 2));
+        drop(lease);
+        assert_eq!((pool.free_count(), Rc::strong_count(&pool)), (2, 1));
     }
 
     #[test]

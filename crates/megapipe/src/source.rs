@@ -2,11 +2,13 @@
 
 use crate::driver::DirectSocket;
 use crate::sys::check;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,9 +93,64 @@ pub struct Source {
 
 /// Where the bytes of a handle come from, as a driver takes it over.
 #[derive(Debug)]
-pub(crate) enum Endpoint {
+#[non_exhaustive]
+pub enum Endpoint {
+    /// A descriptor.
     Descriptor(OwnedFd),
+    /// A lightweight socket of io_uring.
     Direct(DirectSocket),
+    /// A connection of an installed driver.
+    Installed(InstalledSocket),
+}
+
+/// A connection that an installed driver has accepted and that is not registered yet: a number of
+/// the driver's. Dropping it leaves the number where the driver finds what nobody wants any more.
+#[derive(Debug)]
+pub struct InstalledSocket {
+    number: u32,
+    discarded: Discarded,
+    armed: bool,
+}
+
+/// The numbers that nobody wants any more. Its clones are one list, by which a driver also knows its
+/// own sockets.
+#[derive(Clone, Debug, Default)]
+pub struct Discarded(Rc<RefCell<Vec<u32>>>);
+
+impl Discarded {
+    /// Takes one of them.
+    pub fn pop(&self) -> Option<u32> {
+        self.0.borrow_mut().pop()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+}
+
+impl InstalledSocket {
+    /// A connection with this number, below 2²⁹.
+    pub fn new(number: u32, discarded: &Discarded) -> InstalledSocket {
+        InstalledSocket { number, discarded: discarded.clone(), armed: true }
+    }
+
+    /// Takes the number back; fails with `EXDEV` if the socket is another driver's, which drops it.
+    pub fn take(mut self, discarded: &Discarded) -> io::Result<u32> {
+        if !Rc::ptr_eq(&self.discarded.0, &discarded.0) {
+            return Err(io::Error::from_raw_os_error(libc::EXDEV));
+        }
+        self.armed = false;
+        Ok(self.number)
+    }
+}
+
+impl Drop for InstalledSocket {
+    fn drop(&mut self) {
+        if self.armed {
+            self.discarded.0.borrow_mut().push(self.number);
+        }
+    }
 }
 
 impl Source {
@@ -106,7 +163,7 @@ impl Source {
         match (&self.endpoint, self.kind) {
             (_, Some(kind)) => Ok(kind),
             (Endpoint::Descriptor(descriptor), None) => Kind::of(descriptor.as_fd()),
-            (Endpoint::Direct(_), None) => Ok(Kind::Stream),
+            (Endpoint::Direct(_) | Endpoint::Installed(_), None) => Ok(Kind::Stream),
         }
     }
 }
@@ -154,14 +211,28 @@ impl From<Socket> for Source {
 /// Lightweight sockets are numbered from here on.
 pub(crate) const FIRST_LIGHTWEIGHT: u32 = 1 << 30;
 
+/// And those of an installed driver from here on.
+const FIRST_INSTALLED: u32 = FIRST_LIGHTWEIGHT + (1 << 29);
+
 /// A connection that an accept brought and that is not registered yet. Dropping it closes it.
 #[derive(Debug)]
 pub struct Socket(pub(crate) Endpoint);
 
 impl Socket {
-    /// Whether it is a lightweight socket, which only its channel can register.
+    /// Whether it is a lightweight socket, which only its channel can register. So are all
+    /// connections of an installed driver.
     pub fn is_lightweight(&self) -> bool {
-        matches!(self.0, Endpoint::Direct(_))
+        matches!(self.0, Endpoint::Direct(_) | Endpoint::Installed(_))
+    }
+
+    /// A connection as a driver gives it out.
+    pub fn from_endpoint(endpoint: Endpoint) -> Socket {
+        Socket(endpoint)
+    }
+
+    /// The connection as a driver takes it.
+    pub fn into_endpoint(self) -> Endpoint {
+        self.0
     }
 
     /// The number of a lightweight socket within its channel, from 2³⁰ on so that it is never taken
@@ -169,6 +240,7 @@ impl Socket {
     pub fn lightweight_number(&self) -> Option<u32> {
         match &self.0 {
             Endpoint::Direct(direct) => Some(FIRST_LIGHTWEIGHT + direct.index),
+            Endpoint::Installed(installed) => Some(FIRST_INSTALLED + installed.number),
             Endpoint::Descriptor(_) => None,
         }
     }
@@ -177,7 +249,7 @@ impl Socket {
     pub fn into_descriptor(self) -> Result<OwnedFd, Socket> {
         match self.0 {
             Endpoint::Descriptor(descriptor) => Ok(descriptor),
-            direct => Err(Socket(direct)),
+            other => Err(Socket(other)),
         }
     }
 }

@@ -30,6 +30,7 @@ fn example(driver: DriverChoice, name: &str) -> Command {
         DriverChoice::Uring => "uring",
         DriverChoice::Epoll => "epoll",
         DriverChoice::Auto => "auto",
+        DriverChoice::Installed(name) => name,
     };
     let mut command = Command::new(program);
     command.env("MEGAPIPE_DRIVER", driver);

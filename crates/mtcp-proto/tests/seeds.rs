@@ -1,12 +1,25 @@
 //! Two stacks on a bad network, thousands of times: each seed is another network, other settings,
-//! other applications. `MTCP_SEEDS=FIRST..LAST` (or one number) chooses the seeds.
+//! other applications. `MTCP_SEEDS=FIRST..LAST` (or one number) chooses the seeds of `seeds_run`.
+//!
+//! The other tests force what is rare otherwise, or what has once gone wrong.
 
 mod simulator;
 
+use mtcp_proto::SynCookies;
+use simulator::application::{Finish, Round};
+use simulator::attack::{Attack, KINDS};
+use simulator::link::{Law, Narrow};
 use simulator::report;
+use simulator::scenario::{ConnectionPlan, Opening, SECOND, Scenario};
 
 /// How many seeds run unless told otherwise.
 const SEEDS: u64 = 10_000;
+
+/// How many seeds run with something forced upon them.
+const FORCED_SEEDS: u64 = 200;
+
+/// What these networks do not provoke.
+const NEVER: &[&str] = &["drop_not_ours", "drop_other_core", "drop_table_full"];
 
 fn chosen() -> (u64, u64) {
     let Ok(words) = std::env::var("MTCP_SEEDS") else { return (0, SEEDS) };
@@ -22,7 +35,7 @@ fn chosen() -> (u64, u64) {
 #[test]
 fn seeds_run() {
     let (first, last) = chosen();
-    let counters = report::run_all(first, last, |_| ());
+    let counters = report::run_all("seeds_run", first..last, |_| ());
     for (name, count) in counters.entries() {
         println!("{name}: {count}");
     }
@@ -35,5 +48,143 @@ fn seeds_run() {
     }
 }
 
-/// What these networks do not provoke.
-const NEVER: &[&str] = &["keepalive_probes", "drop_not_ours", "drop_other_core", "drop_table_full"];
+/// Runs seeds of which each is changed; with `MTCP_SEEDS`, those.
+fn force(test: &str, change: fn(&mut Scenario)) -> mtcp_proto::Counters {
+    let seeds = match std::env::var_os("MTCP_SEEDS") {
+        Some(_) => chosen().0..chosen().1,
+        None => 0..FORCED_SEEDS,
+    };
+    report::run_all(test, seeds, change)
+}
+
+/// Removes what may take a connection down, so that it must succeed.
+fn calm(scenario: &mut Scenario) {
+    let law = Law { delay_ns: 100_000, ..Law::default() };
+    scenario.links = [law.clone(), law];
+    scenario.attacks.clear();
+    scenario.backlog = 128;
+    scenario.accept_pause_ns = 0;
+}
+
+/// Lets the first end send so many bytes and the second receive them.
+fn send_only(connection: &mut ConnectionPlan, bytes: u64) {
+    connection.opening = Opening::Ordinary;
+    connection.client_port = 0;
+    for plan in &mut connection.plans {
+        plan.finish = Finish::AfterEnd;
+        plan.rounds.clear();
+        plan.stall = None;
+    }
+    connection.plans[0].rounds.push(Round { after_received: 0, pause_ns: 0, bytes });
+    connection.plans[0].half_close = true;
+    connection.plans[1].half_close = false;
+}
+
+#[test]
+fn a_reader_that_stops_for_an_hour_is_probed_and_then_served() {
+    let counters = force("a_reader_that_stops_for_an_hour", |scenario| {
+        calm(scenario);
+        scenario.connections.truncate(2);
+        for connection in &mut scenario.connections {
+            send_only(connection, 20_000);
+            connection.plans[1].stall = Some((0, 3600 * SECOND));
+            connection.plans[1].options.receive_buffer_bytes = 4096;
+        }
+    });
+    assert!(counters.window_probes > FORCED_SEEDS, "{counters:?}");
+}
+
+#[test]
+fn both_ends_open_at_once() {
+    force("both_ends_open_at_once", |scenario| {
+        for connection in &mut scenario.connections {
+            connection.client_port = 0;
+            connection.opening = Opening::Simultaneous;
+        }
+    });
+}
+
+#[test]
+fn numbers_wrap() {
+    force("numbers_wrap", |scenario| {
+        scenario.before_wrap = Some(1 + (scenario.seed * 37 % 3000) as u32);
+    });
+}
+
+#[test]
+fn every_connection_is_attacked() {
+    let counters = force("every_connection_is_attacked", |scenario| {
+        calm(scenario);
+        let attack = |number: u64| Attack {
+            at_ns: number * number * 20_000,
+            kind: KINDS[number as usize % KINDS.len()],
+            victim: number as usize % 2,
+        };
+        scenario.attacks = (0..200).map(attack).collect();
+    });
+    assert!(counters.challenge_acks_sent > FORCED_SEEDS, "{counters:?}");
+}
+
+#[test]
+fn a_silent_narrow_hop_is_found_out_even_by_a_short_segment() {
+    force("a_silent_narrow_hop", |scenario| {
+        calm(scenario);
+        let mtu = if scenario.ipv6 { 1280 } else { 600 };
+        for law in &mut scenario.links {
+            law.narrow = Some(Narrow { mtu, tells: false });
+        }
+        for connection in &mut scenario.connections {
+            send_only(connection, 675);
+        }
+    });
+}
+
+#[test]
+fn memory_is_short_on_both_sides() {
+    let counters = force("memory_is_short", |scenario| {
+        for host in &mut scenario.hosts {
+            host.config.max_buffer_bytes = 64 << 10;
+        }
+        for plan in scenario.connections.iter_mut().flat_map(|one| &mut one.plans) {
+            plan.stall = None;
+            plan.rounds.iter_mut().for_each(|round| round.bytes += 20_000);
+            if let Finish::AfterBytes(_) = plan.finish {
+                plan.finish = Finish::AfterEnd;
+            }
+            plan.half_close = true;
+        }
+    });
+    assert!(counters.drop_no_memory > 0, "{counters:?}");
+}
+
+#[test]
+fn cookies_come_back_late_twice_or_behind_data() {
+    let counters = force("cookies_come_back", |scenario| {
+        for host in &mut scenario.hosts {
+            host.config.syn_cookies = SynCookies::Always;
+        }
+        for law in &mut scenario.links {
+            law.reorder = 0.3;
+            law.duplicate = 0.1;
+            law.reorder_ns = 3 * law.delay_ns;
+        }
+        for connection in &mut scenario.connections {
+            connection.plans[0].options.maximum_segment = Some(169);
+        }
+    });
+    assert!(counters.cookies_accepted > FORCED_SEEDS / 2, "{counters:?}");
+}
+
+#[test]
+fn small_windows_meet_reordering() {
+    force("small_windows_meet_reordering", |scenario| {
+        for law in &mut scenario.links {
+            law.reorder = 0.2;
+            law.reorder_ns = law.delay_ns + 1_000_000;
+            law.loss = 0.02;
+        }
+        for plan in scenario.connections.iter_mut().flat_map(|one| &mut one.plans) {
+            plan.options.receive_buffer_bytes = 8192;
+        }
+    });
+}

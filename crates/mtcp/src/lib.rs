@@ -67,6 +67,7 @@
 
 pub mod config;
 pub mod device;
+pub mod driver;
 pub mod network;
 pub mod stat;
 

@@ -209,6 +209,10 @@ impl Mtcp {
         Ok(Context::new(core as u16, port, defaults, Some(keep)))
     }
 
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// The engine of one core, for who drives its stack himself.
     ///
     /// # Errors

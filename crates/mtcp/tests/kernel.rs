@@ -1,4 +1,4 @@
-//! Stacks made from a configuration, with the kernel as their peer: over a TAP device.
+//! Stacks made from a configuration, with the kernel as their peer.
 
 mod common;
 
@@ -13,9 +13,9 @@ use std::time::Duration;
 
 const BYTES: usize = 3 << 20;
 
-fn configuration(mode: &str, capture: &Path) -> Config {
+fn configuration(kind: &str, mode: &str, capture: &Path) -> Config {
     let text = format!(
-        "[device]\nkind = \"tap\"\ninterface = \"mtcp0\"\n\
+        "[device]\nkind = \"{kind}\"\ninterface = \"mtcp0\"\n\
          [address]\nlist = [\"10.10.0.2/24\"]\n\
          [engine]\nmode = \"{mode}\"\n[socket]\ngrace_ms = 100\n\
          [capture]\nfile = \"{}\"\nbytes = 128\n",
@@ -76,29 +76,48 @@ fn exchange() {
     });
 }
 
+/// Echoes between the kernel in one namespace and stacks that are started in another, which may be
+/// the same.
+fn echo(kernel: &Namespace, interface: &str, ours: &Namespace, config: Config) {
+    let mtcp = ours.run(|| Mtcp::start(config)).expect("stacks");
+    kernel.ip(&format!("addr add 10.10.0.1/24 dev {interface}"));
+    kernel.await_queue(interface);
+    // What the machine's default is, paces.
+    kernel.set("ipv4/tcp_congestion_control", "reno");
+    let (ready, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let server = scope.spawn(|| serve(&mtcp, &ready, &stop));
+        while !ready.load(Ordering::Acquire) && !server.is_finished() {
+            thread::yield_now();
+        }
+        let outcome = scope.spawn(|| kernel.run(|| (0..3).for_each(|_| exchange()))).join();
+        stop.store(true, Ordering::Release);
+        server.join().expect("the server");
+        outcome.expect("the kernel's side");
+    });
+}
+
 #[test]
-fn the_kernel_is_echoed_by_a_stack_of_either_kind() {
+fn the_kernel_behind_a_tap_device_is_echoed_in_either_mode() {
     let directory = tempfile::tempdir().expect("a directory");
     for mode in ["complete", "paired"] {
         let namespace = Namespace::new();
         let capture = directory.path().join(mode).with_extension("pcap");
-        let config = configuration(mode, &capture);
-        let mtcp = namespace.run(|| Mtcp::start(config)).expect("stacks over a TAP device");
-        namespace.ip("addr add 10.10.0.1/24 dev mtcp0");
-        let (ready, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-        thread::scope(|scope| {
-            let server = scope.spawn(|| serve(&mtcp, &ready, &stop));
-            while !ready.load(Ordering::Acquire) && !server.is_finished() {
-                thread::yield_now();
-            }
-            let outcome = scope.spawn(|| namespace.run(|| (0..3).for_each(|_| exchange()))).join();
-            stop.store(true, Ordering::Release);
-            server.join().expect("the server");
-            outcome.expect("the kernel's side");
-        });
-        drop(mtcp);
+        echo(&namespace, "mtcp0", &namespace, configuration("tap", mode, &capture));
         let written = std::fs::metadata(&capture).expect("a capture").len();
         assert!(written > 10_000, "{written} bytes captured");
         assert!(!namespace.ip("-brief link").contains("mtcp0"), "the interface is gone");
+    }
+}
+
+#[test]
+fn the_kernel_across_a_cable_is_echoed_over_packet_sockets_and_xdp() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for kind in ["packet", "xdp"] {
+        let (kernel, ours) = (Namespace::new(), Namespace::new());
+        kernel.join("far0", &ours, "mtcp0");
+        let capture = directory.path().join(kind).with_extension("pcap");
+        echo(&kernel, "far0", &ours, configuration(kind, "complete", &capture));
+        assert!(!ours.ip("link show mtcp0").contains("xdp"), "the program is gone");
     }
 }

@@ -9,6 +9,7 @@ mod fuzz;
 mod lanes;
 mod runner;
 mod setup;
+mod soak;
 mod steps;
 mod tally;
 mod tidy;
@@ -33,6 +34,8 @@ commands:
   loom      the loom_ tests of megapipe and mtcp, over every interleaving
   fuzz      every fuzz target for a minute, or so many SECONDS; needs the nightly toolchain and
             cargo-fuzz, which it names if they are missing
+  soak      user-level TCP against the kernel for so many MINUTES (default: 5), in release: what
+            is left of memory and descriptors, 1 GiB each way, 10,000 connections at once
   nginx     builds the event module for the installed nginx and serves a page with it;
             options: --build (only build), --port PORT, --config FILE
   memcached builds the distribution's memcached twice, as it is and on the channel;
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         ["setup"] => verdict(setup::run(&root)),
         ["tidy"] => verdict(tidy::run(&root)),
         ["fuzz", words @ ..] => verdict(fuzz::run(&root, words)),
+        ["soak", words @ ..] => verdict(soak::run(&root, words)),
         ["nginx", words @ ..] => verdict(apps::nginx::run(&root, words)),
         ["memcached", words @ ..] => verdict(apps::memcached::run(&root, words)),
         ["source", words @ ..] => verdict(apps::source::run(&root, words)),

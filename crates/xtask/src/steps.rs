@@ -31,7 +31,7 @@ pub(crate) struct Cargo {
 }
 
 /// How many loom tests must have run for the leg to mean anything.
-const LOOM_TESTS_MIN: u64 = 1;
+const LOOM_TESTS_MIN: u64 = 5;
 
 /// How many tests of several hosts there are at least.
 const MPI_TESTS_MIN: u64 = 5;
@@ -132,7 +132,7 @@ const UNSANITIZED: [&str; 7] = [
 
 fn sanitize(host: &str) -> Step {
     let mut tests = sanitized(
-        "test --package megapipe --package iobench --package fable --locked --tests",
+        "test --package megapipe --package iobench --package fable --package mtcp --locked --tests",
         host,
     )
     .and("--");

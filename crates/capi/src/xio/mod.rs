@@ -14,11 +14,9 @@ pub(crate) mod types;
 pub(crate) mod waiting;
 
 use crate::failure::Failure;
-use crate::guard::Guarded;
+use crate::guard::OfThread;
 use crate::slots::Slots;
 use fable::Flow;
-use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::xio_handle;
 
@@ -28,23 +26,9 @@ pub(crate) struct Table {
     flows: Slots<Flow>,
 }
 
-/// A thread's table, which goes with its thread.
-struct Own(ManuallyDrop<Guarded<Table>>);
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        // SAFETY: taken once, in the drop of what it is taken from.
-        let guarded = unsafe { ManuallyDrop::take(&mut self.0) };
-        // A panic must not leave a thread's end; what it left undone is leaked.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(guarded.into_whole())));
-    }
-}
-
 thread_local! {
-    static TABLE: Own = const {
-        let table = Table { buffers: Slots::new(), flows: Slots::new() };
-        Own(ManuallyDrop::new(Guarded::new(table)))
-    };
+    static TABLE: OfThread<Table> =
+        const { OfThread::new(Table { buffers: Slots::new(), flows: Slots::new() }) };
 }
 
 /// The last serial number of an end-point, listener or flow in the process.
@@ -63,7 +47,7 @@ const FULL: Failure = Failure::own(
 /// Runs a call on this thread's table. While the thread ends there is none.
 #[inline]
 fn on_table<T>(body: impl FnOnce(&mut Table) -> Result<T, Failure>) -> Result<T, Failure> {
-    TABLE.try_with(|own| own.0.enter(body)).unwrap_or(Err(NO_HANDLE))
+    TABLE.try_with(|own| own.enter(body)).unwrap_or(Err(NO_HANDLE))
 }
 
 /// Runs a call on a flow, with the buffers of the thread.

@@ -1,4 +1,5 @@
 /* Sizes and places that programs compiled against an older header rely on. */
+#include <mtcp.h>
 #include <xio.h>
 #include <assert.h>
 #include <stdio.h>
@@ -61,6 +62,16 @@ static_assert(sizeof(struct xio_counters) == 64, "xio_counters may grow at its e
 AT(xio_counters, pause_total_ns, 56);
 static_assert(XIO_NONE == -1 && XIO_ANY == UINT32_MAX && XIO_TRUSTED == 1, "numbers");
 static_assert(XIO_MOVED == 1 && XIO_MOVE_FAILED == 2, "events");
+
+static_assert(sizeof(mctx_t) == sizeof(void *), "mctx_t");
+static_assert(sizeof(struct mtcp_conf) == 28, "mtcp_conf");
+AT(mtcp_conf, max_concurrency, 4);
+AT(mtcp_conf, max_num_buffers, 8);
+AT(mtcp_conf, tcp_timeout, 24);
+static_assert(sizeof(struct mtcp_epoll_event) == 16, "mtcp_epoll_event");
+AT(mtcp_epoll_event, data, 8);
+static_assert(MTCP_EPOLL_CTL_ADD == 1 && MTCP_EPOLL_CTL_DEL == 2, "controls");
+static_assert(MTCP_EPOLLIN == 1 && MTCP_EPOLLOUT == 4 && MTCP_EPOLLET == 1u << 31, "events");
 
 int main(void)
 {

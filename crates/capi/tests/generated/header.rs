@@ -21,7 +21,7 @@ pub(crate) struct Source {
     files: &'static [&'static str],
 }
 
-pub(crate) const HEADERS: [Source; 2] = [
+pub(crate) const HEADERS: [Source; 3] = [
     Source {
         name: "megapipe",
         about: "channels for scalable network I/O",
@@ -37,6 +37,31 @@ pub(crate) const HEADERS: [Source; 2] = [
         related: ".BR megapipe (7),\n.BR poll (2)",
         includes: &["megapipe.h", "poll.h", "stddef.h", "stdint.h"],
         files: &["xio/types", "xio/names", "xio/buffers", "xio/flows", "xio/waiting"],
+    },
+    Source {
+        name: "mtcp",
+        about: "TCP in user space",
+        calls: &["mtcp_"],
+        related: ".BR megapipe (7),\n.BR socket (7),\n.BR tcp (7),\n.BR epoll (7)",
+        includes: &[
+            "megapipe.h",
+            "netinet/in.h",
+            "signal.h",
+            "stddef.h",
+            "stdint.h",
+            "sys/socket.h",
+            "sys/types.h",
+            "sys/uio.h",
+        ],
+        files: &[
+            "mtcp/types",
+            "mtcp/lifecycle",
+            "mtcp/signals",
+            "mtcp/sockets",
+            "mtcp/transfers",
+            "mtcp/options",
+            "mtcp/epoll",
+        ],
     },
 ];
 
@@ -108,6 +133,7 @@ fn tidy(text: &str) -> String {
 }
 
 fn beside(constant: &str, note: &str) -> bool {
-    let is_constant = constant.starts_with("    MP_") || constant.starts_with("    XIO_");
+    let is_constant =
+        ["    MP_", "    MTCP_", "    XIO_"].iter().any(|start| constant.starts_with(start));
     is_constant && constant.len() + note.len() + 7 <= COLUMNS_MAX
 }

@@ -1,5 +1,5 @@
 //! The manual: a page in section 3 for each call of a header, and its overview in section 7:
-//! megapipe(7), xio(7).
+//! megapipe(7), xio(7), mtcp(7).
 
 use super::header::{HEADERS, Source};
 use std::fmt::Write;

@@ -6,6 +6,7 @@ mod clients;
 mod examples;
 mod flows;
 mod run;
+mod stacks;
 
 use build::{Compiler, Linking, Program};
 use run::{DRIVERS, run};
@@ -80,9 +81,13 @@ fn only_the_calls_are_exported_and_each_has_its_version() {
         .expect("nm: install the package binutils");
     let listed = String::from_utf8(output.stdout).unwrap();
     let mut names: Vec<&str> = listed.lines().filter_map(|line| line.rsplit(' ').next()).collect();
-    names.retain(|name| !["MEGAPIPE_0.1", "XIO_0.1"].contains(name));
+    names.retain(|name| !["MEGAPIPE_0.1", "MTCP_0.1", "XIO_0.1"].contains(name));
     assert!(names.len() > 50, "{listed}");
-    let headers = [("mp_", "megapipe.h", "@@MEGAPIPE_0.1"), ("x", "xio.h", "@@XIO_0.1")];
+    let headers = [
+        ("mp_", "megapipe.h", "@@MEGAPIPE_0.1"),
+        ("mtcp_", "mtcp.h", "@@MTCP_0.1"),
+        ("x", "xio.h", "@@XIO_0.1"),
+    ];
     let headers = headers.map(|(start, file, version)| {
         let path = build::directory().join("include").join(file);
         (start, std::fs::read_to_string(path).unwrap(), version)

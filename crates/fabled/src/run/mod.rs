@@ -4,16 +4,16 @@
 //! program (LD_PRELOAD, ld.so(8)). A program that the library cannot help is run as it is, and
 //! standard error says why.
 
-mod library;
-mod program;
-
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-pub use library::LibraryError;
-pub use program::{Obstacle, obstacle};
+use launch::Library;
+pub use launch::{LibraryError, Obstacle, obstacle};
+
+const LIBRARY: Library =
+    Library { file: "libfable_preload.so", variable: "FABLE_PRELOAD", package: "fable-preload" };
 
 /// What `fable run` takes from its command line.
 #[derive(Debug, clap::Args)]
@@ -89,7 +89,7 @@ pub fn run(options: &Options) -> Result<std::convert::Infallible, RunError> {
     let program = name.to_string_lossy().into_owned();
     let mut command = Command::new(name);
     command.args(arguments);
-    match program::find(name).as_deref().and_then(obstacle) {
+    match launch::find(name).as_deref().and_then(obstacle) {
         Some(obstacle) => eprintln!("fable: {program}: {obstacle}; it runs without shared memory"),
         None => prepare(options, &mut command)?,
     }
@@ -98,18 +98,11 @@ pub fn run(options: &Options) -> Result<std::convert::Infallible, RunError> {
 
 /// Tells the loader and the library what to do.
 fn prepare(options: &Options, command: &mut Command) -> Result<(), LibraryError> {
-    let library = library::find()?;
+    let library = LIBRARY.find()?;
     if options.verbose {
         eprintln!("fable: {} goes under the program", library.display());
     }
-    let mut preload = library.into_os_string();
-    if let Some(others) = std::env::var_os("LD_PRELOAD")
-        && !others.is_empty()
-    {
-        preload.push(":");
-        preload.push(others);
-    }
-    command.env("LD_PRELOAD", preload);
+    launch::preload(command, library);
     command.env("FABLE_RING_BYTES", options.ring_bytes.to_string());
     command.env("FABLE_SPIN_NS", options.spin_ns.to_string());
     command.env("FABLE_CONNECTIONS", options.connections.to_string());

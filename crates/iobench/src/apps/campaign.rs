@@ -251,6 +251,7 @@ impl<'a> Campaign<'a> {
             slicing,
             baseline: self.baseline,
             network: None,
+            stacks: &[],
         };
         measure_round_with(&clients, cell, &shape, round, subjects, self.signals, before_slot)
     }

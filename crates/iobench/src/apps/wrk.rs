@@ -112,6 +112,7 @@ fn judge(
     let figures = Figures {
         throughput: printed.rate,
         server_cpu_us: *server_ns as f64 / 1e3 / printed.requests as f64,
+        cpu_both_us: None,
         system_calls: None,
         server_busy: busy(*server_ns, placement.server_cpus.len()),
         client_busy: busy(client_ns, placement.client_cpus.len()),

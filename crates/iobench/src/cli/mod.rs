@@ -1,6 +1,7 @@
 //! The command line.
 
 pub(crate) mod apps;
+pub(crate) mod ceiling;
 pub(crate) mod hosts;
 pub(crate) mod ipc;
 pub(crate) mod open;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::cli::apps::AppsArgs;
+use crate::cli::ceiling::CeilingArgs;
 use crate::cli::hosts::HostsArgs;
 use crate::cli::ipc::{IpcArgs, IpcEndArgs};
 use crate::cli::open::OpenArgs;
@@ -26,8 +28,9 @@ use crate::cli::values::{
     TransactionList, parse_bind, parse_connections, parse_measured, parse_message_bytes,
     parse_transactions,
 };
+use crate::client::ClientKind;
 use crate::exchange::Work;
-use crate::network::conditions::Conditions;
+use crate::network::{PathKind, conditions::Conditions};
 use crate::server::peer::Peer;
 
 const EXAMPLES: &str = "\
@@ -54,6 +57,9 @@ Examples:
   iobench compare --network delay=10ms,jitter=2ms,loss=0.01,rate=100Mbit --duration 2s
   iobench compare --transactions 10 --request-bytes 64 --response-bytes 64,1024,16384,65536
   iobench compare --peer 'tokio=iobench-peers tokio --bind 127.0.0.1:{port} --cpus {cpus}'
+  iobench compare --path veth --servers epoll,megapipe,mtcp,mtcp/mtcp --baseline epoll,megapipe
+  iobench compare --path veth --servers epoll,mtcp,mtcp-tap,mtcp/mtcp --transactions 0 \
+    --connections 4 --request-bytes 64 --response-bytes 1048576
   iobench compare --self-test --quick    what no difference looks like; status 2 if it is too much
 
 A row is marked INVALID when connections failed, bytes were lost, or the machine was too busy for
@@ -91,6 +97,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Compare servers under a closed loop of small transactions, interleaved, with intervals.
     Compare(CompareArgs),
+    /// Tell what TCP in user space costs by itself: both ends in this process, joined by memory.
+    Ceiling(CeilingArgs),
     /// Compare real programs with their versions on the channel, under their own protocols.
     Apps(AppsArgs),
     /// Compare ways between two processes of this machine: latency, throughput, CPU.
@@ -146,7 +154,7 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Args)]
 #[command(after_help = COMPARE_EXAMPLES)]
 pub(crate) struct CompareArgs {
-    /// Servers to compare, separated by commas
+    /// Servers to compare, separated by commas; SERVER/mtcp: with clients that bring their own TCP
     /// [default: epoll,epoll-partitioned,megapipe,megapipe-epoll; all: iobench serve --list]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) servers: Vec<String>,
@@ -205,9 +213,10 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// The server that ratios are against [default: epoll if compared, else the first]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) baseline: Option<String>,
+    /// The server that ratios are against [default: epoll if compared, else the first]; further
+    /// ones, by commas, get a table of ratios of their own
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) baseline: Vec<String>,
 
     /// Seed of the bootstrap [default: from the clock, printed]
     #[arg(long, value_name = "N")]
@@ -221,9 +230,17 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) client_cpus: Option<Vec<usize>>,
 
+    /// What lies between clients and servers; servers and clients with a TCP of their own need veth
+    #[arg(long, value_name = "PATH", value_enum, default_value_t)]
+    pub(crate) path: PathKind,
+
+    /// The TCP of clients whose server is named without one
+    #[arg(long, value_name = "CLIENT", value_enum, default_value_t)]
+    pub(crate) client: ClientKind,
+
     /// Put a path between clients and servers: delay=TIME and jitter=TIME (each way: half of the
     /// round trip), loss=PROBABILITY, rate=RATE, queue=BYTES, reorder, mtu=BYTES, by commas
-    #[arg(long, value_name = "CONDITIONS")]
+    #[arg(long, value_name = "CONDITIONS", conflicts_with = "path")]
     pub(crate) network: Option<Conditions>,
 
     /// The CPU for the thread that makes the path [default: any]
@@ -274,6 +291,11 @@ pub(crate) struct ServeArgs {
     /// as burn:50us
     #[arg(long, value_name = "WORK", default_value = "none")]
     pub(crate) work: Work,
+
+    /// The device of a server with a TCP of its own, whose address --bind then names; with mtcp-tap,
+    /// the device that it makes [default: what the file says that MTCP_CONFIG names]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) interface: Option<String>,
 
     /// The counters page inherited from `compare`
     #[arg(long, hide = true, requires = "lifeline_fd")]

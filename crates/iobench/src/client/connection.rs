@@ -1,32 +1,79 @@
-//! One client thread's connections: a closed loop on each, driven by edge-triggered epoll.
+//! One client thread's connections: a closed loop on each, driven by edge-triggered events.
 //!
-//! The client is the limit in many cells, so every call counts. A place keeps its socket from one
-//! connection to the next, which then costs two calls of connect, one to end the old connection;
-//! a transaction costs one send and one receive, and a share of a wait. Sending is tried right
-//! after connect, because on loopback the handshake is over by then. Answers of which only the
-//! size is known are never copied out of the kernel. Nothing here allocates after `new`.
+//! The client is the limit in many cells, so every call counts. A transaction costs one send and
+//! one receive, and a share of a wait; what it costs to end a connection and to begin the next one
+//! is the business of the sockets, which belong to the kernel (`kernel`) or to a stack of this
+//! process (`sockets`). Nothing here allocates after `new`.
 
-use std::os::fd::{IntoRawFd, RawFd};
+use std::net::SocketAddr;
 
 use crate::client::ClosedLoops;
 use crate::client::message::Message;
 use crate::client::slices::{Fault, Slicing, Tally};
-use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::sys::clock::now_ns;
-use crate::sys::epoll::{Epoll, event_buffer};
-use crate::sys::socket::{self, CongestionControl, RawAddress};
+use crate::sys::socket::CongestionControl;
 
-const EVENTS_PER_WAIT: usize = 256;
 const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
 /// A message that fits one segment on any path is never held back by Nagle's algorithm here,
 /// because nothing is in flight when it is sent; only longer ones pay for TCP_NODELAY.
-const SINGLE_SEGMENT_BYTES: usize = 512;
+pub(super) const SINGLE_SEGMENT_BYTES: usize = 512;
 /// A failed connection tries again this much later, so that a dead server is not hammered.
 const RETRY_NS: u64 = 10_000_000;
 
-/// Marks of an event after which no further one may come.
-const ENDED: libc::c_int = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
+/// An event of one socket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Event {
+    /// What `Sockets::watch` was told.
+    pub(crate) token: u64,
+    /// There may be something to receive.
+    pub(crate) readable: bool,
+    /// No further event may come.
+    pub(crate) ended: bool,
+}
+
+/// Sockets of whoever has them. Errors are errnos, `EAGAIN` where nothing can be done for now.
+pub(crate) trait Sockets {
+    type Socket: Copy;
+    /// Whether sending is worth a try right after `connect`, because the handshake may be over.
+    const SENDS_AFTER_CONNECT: bool;
+    /// Whether `skip` takes more than there is room for.
+    const SKIPS_WITHOUT_ROOM: bool;
+
+    /// Where connections go from now on.
+    fn direct(&mut self, server: SocketAddr);
+    /// A new socket with all its settings.
+    fn open(&mut self) -> Result<Self::Socket, i32>;
+    /// Begins to connect.
+    fn connect(&mut self, socket: Self::Socket) -> Result<(), i32>;
+    /// Ends a connection and gives a socket for the next one, and whether that is watched already.
+    /// The old socket is gone even after an error.
+    fn renew(&mut self, socket: Self::Socket) -> Result<(Self::Socket, bool), i32>;
+    /// Watches a socket for input, and for room for output if `output`, edge-triggered; `again` if
+    /// it is watched already.
+    fn watch(
+        &mut self,
+        socket: Self::Socket,
+        token: u64,
+        output: bool,
+        again: bool,
+    ) -> Result<(), i32>;
+    fn send(&mut self, socket: Self::Socket, bytes: &[u8]) -> Result<usize, i32>;
+    /// Bytes received, 0 at the end of the stream.
+    fn receive(&mut self, socket: Self::Socket, room: &mut [u8]) -> Result<usize, i32>;
+    /// The same for up to `most` bytes that nobody looks at; `room` may be used for them.
+    fn skip(&mut self, socket: Self::Socket, most: usize, room: &mut [u8]) -> Result<usize, i32>;
+    /// Ends a connection for good.
+    fn close(&mut self, socket: Self::Socket);
+    /// Goes on for a moment with what was closed; true if it is to be called again.
+    fn settle(&mut self) -> bool;
+    /// Waits for events; returns how many there are.
+    fn wait(&mut self, timeout_ms: i32) -> usize;
+    /// An event of the last wait.
+    fn event(&self, position: usize) -> Event;
+    /// Why none of the sockets will ever work again.
+    fn failure(&self) -> Option<String>;
+}
 
 /// What every connection does.
 #[derive(Debug, Clone)]
@@ -40,9 +87,8 @@ pub(crate) struct Workload {
 
 /// A closed loop over one connection after the other.
 #[derive(Debug, Clone)]
-struct Connection {
-    /// -1 while there is no socket.
-    fd: RawFd,
+struct Connection<S> {
+    socket: Option<S>,
     sent: usize,
     received: usize,
     /// Transactions completed on this socket.
@@ -59,69 +105,67 @@ struct Connection {
     heard_from: bool,
 }
 
-const UNCONNECTED: Connection = Connection {
-    fd: -1,
-    sent: 0,
-    received: 0,
-    completed: 0,
-    sequence: 0,
-    started_ns: 0,
-    watches_output: false,
-    registered: false,
-    warm: false,
-    heard_from: false,
-};
+impl<S> Connection<S> {
+    const UNCONNECTED: Connection<S> = Connection {
+        socket: None,
+        sent: 0,
+        received: 0,
+        completed: 0,
+        sequence: 0,
+        started_ns: 0,
+        watches_output: false,
+        registered: false,
+        warm: false,
+        heard_from: false,
+    };
+}
 
 /// A fault and the errno behind it (0 if none).
 type Failure = (Fault, i32);
 
 /// All connections of one thread.
-pub(crate) struct Connections {
+pub(crate) struct Connections<S: Sockets> {
     workload: Workload,
-    address: RawAddress,
-    epoll: Epoll,
-    connections: Vec<Connection>,
+    sockets: S,
+    connections: Vec<Connection<S::Socket>>,
     /// Connections without a socket, to be tried again.
     failed: Vec<usize>,
     retry_at_ns: u64,
     message: Message,
     buffer: Vec<u8>,
-    events: Vec<libc::epoll_event>,
     /// Tells this thread's messages from those of others.
     salt: u64,
     warm: usize,
     tally: Tally,
 }
 
-impl Connections {
-    pub(crate) fn new(
-        workload: Workload,
-        count: usize,
-        salt: u64,
-        address: RawAddress,
-    ) -> Result<Self> {
-        Ok(Connections {
-            address,
-            epoll: Epoll::new()?,
-            connections: vec![UNCONNECTED; count],
+impl<S: Sockets> Connections<S> {
+    /// Connections that are not open yet; `thread` makes the messages of one thread differ from
+    /// those of others.
+    pub(crate) fn new(sockets: S, workload: Workload, count: usize, thread: usize) -> Self {
+        Connections {
+            sockets,
+            connections: (0..count).map(|_| Connection::UNCONNECTED).collect(),
             failed: Vec::with_capacity(count),
             retry_at_ns: 0,
             message: Message::new(workload.exchange),
             buffer: vec![0; RECEIVE_BUFFER_BYTES],
-            events: event_buffer(EVENTS_PER_WAIT),
-            salt,
+            salt: (thread as u64 + 1) << 56,
             warm: 0,
             tally: Tally::new(workload.slicing),
             workload,
-        })
+        }
     }
 
     /// Does whatever a connection's socket allows, until its next wait.
-    fn advance(&mut self, index: usize, ended: bool) {
-        if self.connections[index].fd < 0 {
+    fn advance(&mut self, index: usize, event: Event) {
+        if self.connections[index].socket.is_none() {
             return;
         }
-        let complete = self.push(index).and_then(|()| self.pull(index, ended));
+        let complete = self.push(index).and_then(|()| {
+            let worth_a_try = event.readable || event.ended;
+            if worth_a_try { self.pull(index, event.ended) } else { Ok(false) }
+        });
         match complete {
             Ok(true) => self.complete(index),
             Ok(false) => {}
@@ -160,77 +204,68 @@ impl Connections {
     /// Opens a connection and sends its first message as far as possible. The first transaction of
     /// a connection begins here: its latency includes the connection's establishment.
     fn open(&mut self, index: usize, now_ns: u64) {
-        let opened = self.connect(index, now_ns).and_then(|()| self.push(index));
-        let opened = opened.and_then(|()| self.register(index));
+        let opened = self.sockets.open().map_err(|errno| (Fault::Connect, errno));
+        let opened = opened.and_then(|socket| self.establish(index, (socket, false), now_ns));
         if let Err(failure) = opened {
             self.fail(index, failure);
         }
     }
 
-    fn connect(&mut self, index: usize, now_ns: u64) -> std::result::Result<(), Failure> {
-        let failed = |error: std::io::Error| (Fault::Connect, error.raw_os_error().unwrap_or(0));
-        let fd = socket::new_tcp(self.address.family()).map_err(failed)?.into_raw_fd();
-        let connection = &mut self.connections[index];
-        connection.fd = fd;
-        connection.registered = false;
-        socket::set_close_by_reset(fd).map_err(failed)?;
-        socket::set_congestion_control(fd, &self.workload.congestion).map_err(failed)?;
-        if self.workload.exchange.request_bytes > SINGLE_SEGMENT_BYTES {
-            socket::set_no_delay(fd).map_err(failed)?;
-        }
-        self.establish(index, now_ns)
-    }
-
-    /// Ends the connection by RST and opens the next one with the same socket, which keeps its
-    /// options and its registration: half the calls of a new socket.
+    /// Ends the connection and opens the next one.
     fn reopen(&mut self, index: usize, now_ns: u64) {
-        let reopened = socket::disconnect(self.connections[index].fd)
-            .map_err(|error| (Fault::Connect, error.raw_os_error().unwrap_or(0)))
-            .and_then(|()| self.establish(index, now_ns))
-            .and_then(|()| self.push(index));
+        let Some(socket) = self.connections[index].socket.take() else { return };
+        let renewed = self.sockets.renew(socket).map_err(|errno| (Fault::Connect, errno));
+        let reopened = renewed.and_then(|renewed| self.establish(index, renewed, now_ns));
         if let Err(failure) = reopened {
             self.fail(index, failure);
         }
     }
 
-    /// Connects a socket; the connection's first transaction begins with it.
-    fn establish(&mut self, index: usize, now_ns: u64) -> std::result::Result<(), Failure> {
+    /// Connects a socket, which may be watched already; the connection's first transaction begins
+    /// with it.
+    fn establish(
+        &mut self,
+        index: usize,
+        (socket, registered): (S::Socket, bool),
+        now_ns: u64,
+    ) -> std::result::Result<(), Failure> {
         self.begin(index, now_ns);
         let connection = &mut self.connections[index];
+        connection.socket = Some(socket);
+        connection.registered = registered;
         connection.completed = 0;
         self.tally.connections += 1;
-        match self.address.connect(connection.fd) {
-            Ok(()) => Ok(()),
-            Err(error) => match error.raw_os_error().unwrap_or(0) {
-                libc::EINPROGRESS => Ok(()),
-                libc::EADDRNOTAVAIL => Err((Fault::Ports, libc::EADDRNOTAVAIL)),
-                errno => Err((Fault::Connect, errno)),
-            },
+        self.sockets.connect(socket).map_err(|errno| match errno {
+            libc::EADDRNOTAVAIL => (Fault::Ports, errno),
+            errno => (Fault::Connect, errno),
+        })?;
+        if S::SENDS_AFTER_CONNECT {
+            self.push(index)?;
         }
+        if registered { Ok(()) } else { self.register(index, socket) }
     }
 
     /// Registers a new socket for answers, and for output only if its message is not out yet.
-    fn register(&mut self, index: usize) -> std::result::Result<(), Failure> {
+    fn register(&mut self, index: usize, socket: S::Socket) -> std::result::Result<(), Failure> {
         let connection = &mut self.connections[index];
         connection.watches_output = connection.sent < self.workload.exchange.request_bytes;
         connection.registered = true;
-        let interest = interest(connection.watches_output);
-        let (fd, token) = (connection.fd, index as u64);
-        self.epoll
-            .add(fd, token, interest)
-            .map_err(|error| (Fault::Other, error.raw_os_error().unwrap_or(0)))
+        let output = connection.watches_output;
+        let watched = self.sockets.watch(socket, index as u64, output, false);
+        watched.map_err(|errno| (Fault::Other, errno))
     }
 
     /// Sends what is left of the request until the socket is full.
     fn push(&mut self, index: usize) -> std::result::Result<(), Failure> {
         let length = self.workload.exchange.request_bytes;
+        let Some(socket) = self.connections[index].socket else { return Ok(()) };
         if self.connections[index].sent == length {
             return Ok(());
         }
         self.stamp(index);
         let connection = &mut self.connections[index];
         while connection.sent < length {
-            match socket::send(connection.fd, &self.message.request()[connection.sent..]) {
+            match self.sockets.send(socket, &self.message.request()[connection.sent..]) {
                 Ok(count) => {
                     connection.sent += count;
                     self.tally.bytes_sent += count as u64;
@@ -243,16 +278,15 @@ impl Connections {
         }
         if connection.registered && !connection.watches_output && connection.sent < length {
             connection.watches_output = true;
-            return self
-                .epoll
-                .modify(connection.fd, index as u64, interest(true))
-                .map_err(|error| (Fault::Other, error.raw_os_error().unwrap_or(0)));
+            let watched = self.sockets.watch(socket, index as u64, true, true);
+            return watched.map_err(|errno| (Fault::Other, errno));
         }
         Ok(())
     }
 
     /// Receives until the answer is complete (true) or nothing is left (false).
     fn pull(&mut self, index: usize, ended: bool) -> std::result::Result<bool, Failure> {
+        let Some(socket) = self.connections[index].socket else { return Ok(false) };
         loop {
             let connection = &self.connections[index];
             let (from, length) = (connection.received, self.message.response_bytes());
@@ -260,9 +294,10 @@ impl Connections {
             let room = length - from + 1;
             let (room, answer) = if self.message.is_echo() {
                 let room = room.min(self.buffer.len());
-                (room, socket::receive(connection.fd, &mut self.buffer[..room]))
+                (room, self.sockets.receive(socket, &mut self.buffer[..room]))
             } else {
-                (room, socket::receive_unseen(connection.fd, room))
+                let room = if S::SKIPS_WITHOUT_ROOM { room } else { room.min(self.buffer.len()) };
+                (room, self.sockets.skip(socket, room, &mut self.buffer))
             };
             let count = match answer {
                 Ok(0) => return Err((Fault::Reset, 0)),
@@ -319,19 +354,16 @@ impl Connections {
     }
 
     fn close(&mut self, index: usize) {
-        let connection = &mut self.connections[index];
-        if connection.fd >= 0 {
-            // SAFETY: the descriptor is this connection's own and is forgotten right here.
-            unsafe { libc::close(connection.fd) };
-            connection.fd = -1;
+        if let Some(socket) = self.connections[index].socket.take() {
+            self.sockets.close(socket);
         }
     }
 }
 
-impl ClosedLoops for Connections {
-    fn reset(&mut self, address: RawAddress) {
+impl<S: Sockets> ClosedLoops for Connections<S> {
+    fn reset(&mut self, address: SocketAddr) {
         self.close_all();
-        self.address = address;
+        self.sockets.direct(address);
         self.warm = 0;
         self.failed.clear();
         self.tally = Tally::new(self.workload.slicing);
@@ -350,7 +382,6 @@ impl ClosedLoops for Connections {
         }
     }
 
-    /// Closes every connection by RST.
     fn close_all(&mut self) {
         for index in 0..self.connections.len() {
             self.close(index);
@@ -365,19 +396,19 @@ impl ClosedLoops for Connections {
     }
 
     fn count_stalled(&mut self) {
-        let silent = |c: &&Connection| c.fd >= 0 && !c.heard_from;
+        let silent = |c: &&Connection<S::Socket>| c.socket.is_some() && !c.heard_from;
         self.tally.stalled = self.connections.iter().filter(silent).count() as u64;
+        self.tally.complaint = self.sockets.failure();
     }
 
     fn wait(&mut self, timeout_ms: i32) -> usize {
-        self.epoll.wait(&mut self.events, timeout_ms)
+        self.sockets.wait(timeout_ms)
     }
 
     fn handle(&mut self, count: usize, now_ns: u64) {
         for position in 0..count {
-            let event = self.events[position];
-            let ended = event.events & ENDED as u32 != 0;
-            self.advance(event.u64 as usize, ended);
+            let event = self.sockets.event(position);
+            self.advance(event.token as usize, event);
         }
         if !self.failed.is_empty() && now_ns >= self.retry_at_ns {
             for _ in 0..self.failed.len() {
@@ -391,17 +422,16 @@ impl ClosedLoops for Connections {
     fn tally(&self) -> &Tally {
         &self.tally
     }
-}
 
-impl Drop for Connections {
-    fn drop(&mut self) {
-        self.close_all();
+    fn settle(&mut self) -> bool {
+        self.sockets.settle()
     }
 }
 
-fn interest(output: bool) -> libc::c_int {
-    let output = if output { libc::EPOLLOUT } else { 0 };
-    libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET | output
+impl<S: Sockets> Drop for Connections<S> {
+    fn drop(&mut self) {
+        self.close_all();
+    }
 }
 
 fn failure(errno: i32) -> Failure {

@@ -5,21 +5,47 @@
 //! own count of warm connections.
 
 pub(crate) mod connection;
+mod kernel;
 pub(crate) mod message;
 pub(crate) mod slices;
+pub(crate) mod sockets;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use crate::client::connection::{Connections, Workload};
+use crate::client::kernel::KernelSockets;
 use crate::client::slices::Tally;
+use crate::client::sockets::{Closing, StackSockets};
 use crate::error::{Context, Error, Result};
+use crate::stack::{self, Kind, Site};
 use crate::sys::affinity;
 use crate::sys::clock::now_ns;
-use crate::sys::socket::RawAddress;
+
+/// Whose TCP a client's connections use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum ClientKind {
+    /// The kernel's sockets
+    #[default]
+    Kernel,
+    /// A stack of mTCP over AF_XDP, with as many threads as the server
+    Mtcp,
+}
+
+impl ClientKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ClientKind::Kernel => "kernel",
+            ClientKind::Mtcp => "mtcp",
+        }
+    }
+}
 
 /// A waiting thread looks at the stop flag and the clock at least this often.
 const WAIT_MS: i32 = 10;
@@ -41,7 +67,7 @@ struct Warm(AtomicUsize);
 /// What a client thread drives: connections in closed loops, and the books about them.
 pub(crate) trait ClosedLoops {
     /// Prepares a new slot against a server.
-    fn reset(&mut self, address: RawAddress);
+    fn reset(&mut self, address: SocketAddr);
     fn open_all(&mut self);
     fn close_all(&mut self);
     /// Connections that have completed a transaction in this slot.
@@ -55,10 +81,15 @@ pub(crate) trait ClosedLoops {
     /// Handles the events of the last wait.
     fn handle(&mut self, count: usize, now_ns: u64);
     fn tally(&self) -> &Tally;
+    /// Goes on for a moment with what was closed, after the tally was taken, so that the server
+    /// hears of it; for who moves the packets himself. True if it is to be called again.
+    fn settle(&mut self) -> bool {
+        false
+    }
 }
 
 struct ClientThread {
-    orders: Option<Sender<RawAddress>>,
+    orders: Option<Sender<SocketAddr>>,
     tallies: Receiver<Tally>,
     thread_id: i32,
     warm: Arc<Warm>,
@@ -77,9 +108,25 @@ impl ClientGroup {
     pub(crate) fn start(cpus: &[usize], connections: usize, workload: &Workload) -> Result<Self> {
         let workload = workload.clone();
         Self::start_with(cpus, connections, move |index, share| {
-            let nowhere = RawAddress::new(([127, 0, 0, 1], 0).into());
-            let salt = (index as u64 + 1) << 56;
-            Connections::new(workload.clone(), share, salt, nowhere)
+            let sockets = KernelSockets::new(&workload)?;
+            Ok(Connections::new(sockets, workload.clone(), share, index))
+        })
+    }
+
+    /// The same over stacks at `site`, one for each thread. Their device is in the network namespace
+    /// of the calling thread.
+    pub(crate) fn start_on_stacks(
+        cpus: &[usize],
+        connections: usize,
+        workload: &Workload,
+        site: &Site,
+    ) -> Result<Self> {
+        let workload = workload.clone();
+        let stacks = Arc::new(stack::start(Kind::USUAL, site, cpus)?);
+        Self::start_with(cpus, connections, move |index, share| {
+            let sockets = stack::context(&stacks, index)?;
+            let sockets = StackSockets::new(sockets, Closing::Reset)?;
+            Ok(Connections::new(sockets, workload.clone(), share, index))
         })
     }
 
@@ -123,13 +170,15 @@ impl ClientGroup {
                     Err(error) => return drop(started.send(Err(error))),
                 };
                 let _ = started.send(Ok(affinity::thread_id()));
-                while let Ok(address) = incoming.recv() {
+                let mut next = None;
+                while let Some(address) = next.take().or_else(|| incoming.recv().ok()) {
                     connections.reset(address);
                     run_slot(&mut connections, &control, &thread_warm);
                     // The copy is made after the measurement; the next slot starts afresh anyway.
                     if outgoing.send(connections.tally().clone()).is_err() {
                         return;
                     }
+                    next = settle(&mut connections, &incoming);
                 }
             })
             .context("start a client thread", "raise `ulimit -u`")?;
@@ -147,7 +196,7 @@ impl ClientGroup {
     }
 
     /// Lets all connections open towards a server and run; nothing is measured yet.
-    pub(crate) fn begin_slot(&self, address: RawAddress) {
+    pub(crate) fn begin_slot(&self, address: SocketAddr) {
         self.control.measure_from_ns.store(UNDECIDED, Ordering::Release);
         for thread in &self.threads {
             thread.warm.0.store(0, Ordering::Relaxed);
@@ -191,6 +240,18 @@ impl Drop for ClientGroup {
         }
         for handle in self.threads.iter_mut().filter_map(|thread| thread.handle.take()) {
             let _ = handle.join();
+        }
+    }
+}
+
+/// Lets the loops finish what was closed until there is another order, which it gives, or no group
+/// any more.
+fn settle(connections: &mut impl ClosedLoops, orders: &Receiver<SocketAddr>) -> Option<SocketAddr> {
+    loop {
+        match orders.try_recv() {
+            Ok(address) => return Some(address),
+            Err(TryRecvError::Empty) if connections.settle() => {}
+            Err(_) => return None,
         }
     }
 }

@@ -1,24 +1,42 @@
 //! Who is compared with whom.
 
+use clap::ValueEnum;
+
 use crate::cli::CompareArgs;
+use crate::client::ClientKind;
 use crate::error::{Error, Result};
+use crate::network::PathKind;
 use crate::server::{self, peer::Peer, running::Subject};
+use crate::stack::Kind;
 
 /// The servers of a comparison, by what they are called in it.
 #[derive(Debug)]
 pub(crate) struct Contenders {
     pub(crate) subjects: Vec<Subject>,
+    /// Whose TCP the clients of each use.
+    pub(crate) clients: Vec<ClientKind>,
     pub(crate) labels: Vec<String>,
     /// The one that ratios are against.
     pub(crate) baseline: usize,
+    /// Others that further ratios are against.
+    pub(crate) further_baselines: Vec<usize>,
 }
 
 impl Contenders {
     pub(crate) fn choose(arguments: &CompareArgs) -> Result<Contenders> {
-        let subjects = subjects(&arguments.servers, &arguments.peers)?;
-        let labels: Vec<String> = subjects.iter().map(|s| s.name().to_owned()).collect();
-        let baseline = baseline_of(&labels, arguments.baseline.as_deref())?;
-        let all = Contenders { subjects, labels, baseline };
+        let pairs = pairs(&arguments.servers, &arguments.peers, arguments.client)?;
+        let (subjects, clients): (Vec<Subject>, Vec<ClientKind>) = pairs.into_iter().unzip();
+        let labels: Vec<String> = subjects.iter().zip(&clients).map(label).collect();
+        let mut baselines = Vec::new();
+        for asked in &arguments.baseline {
+            baselines.push(baseline_of(&labels, Some(asked))?);
+        }
+        if baselines.is_empty() {
+            baselines.push(baseline_of(&labels, None)?);
+        }
+        let baseline = baselines.remove(0);
+        let all = Contenders { subjects, clients, labels, baseline, further_baselines: baselines };
+        all.check_path(arguments.path)?;
         Ok(if arguments.self_test { all.baseline_twice() } else { all })
     }
 
@@ -26,11 +44,38 @@ impl Contenders {
     fn baseline_twice(mut self) -> Contenders {
         let subject = self.subjects.swap_remove(self.baseline);
         let label = self.labels.swap_remove(self.baseline);
+        let client = self.clients.swap_remove(self.baseline);
         Contenders {
             subjects: vec![subject.clone(), subject],
+            clients: vec![client; 2],
             labels: vec![label.clone(), format!("{label} (again)")],
             baseline: 0,
+            further_baselines: Vec::new(),
         }
+    }
+
+    /// Refuses stacks where there is no device for their packets.
+    fn check_path(&self, path: PathKind) -> Result<()> {
+        for ((subject, &client), label) in self.subjects.iter().zip(&self.clients).zip(&self.labels)
+        {
+            let stack = subject.stack();
+            if stack.is_none() && client == ClientKind::Kernel {
+                continue;
+            }
+            if path != PathKind::Veth {
+                return Err(Error::setup(
+                    format!("`{label}` has a TCP of its own, for which there is no device"),
+                    "add --path veth",
+                ));
+            }
+            if stack.is_some_and(Kind::makes_its_device) && client != ClientKind::Kernel {
+                return Err(Error::setup(
+                    format!("`{label}`: the other end of a TAP device is the kernel"),
+                    format!("choose `{}/kernel`", subject.name()),
+                ));
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn baseline_label(&self) -> &str {
@@ -49,27 +94,53 @@ impl Contenders {
 
 /// The known names among those asked for, each once, or the usual servers if none is; then the
 /// external ones.
-fn subjects(asked: &[String], peers: &[Peer]) -> Result<Vec<Subject>> {
-    let mut subjects: Vec<Subject> = Vec::new();
+fn pairs(
+    asked: &[String],
+    peers: &[Peer],
+    client: ClientKind,
+) -> Result<Vec<(Subject, ClientKind)>> {
+    let mut subjects: Vec<(Subject, ClientKind)> = Vec::new();
     if asked.is_empty() {
-        subjects.extend(server::usual().iter().map(|server| Subject::Own(server.name())));
+        let usual = server::usual().iter();
+        subjects.extend(usual.map(|server| (Subject::Own(server.name()), client)));
     }
-    for name in asked {
-        let subject = Subject::parse(name)?;
-        if !subjects.contains(&subject) {
-            subjects.push(subject);
+    for text in asked {
+        let pair = parse(text, client)?;
+        if !subjects.contains(&pair) {
+            subjects.push(pair);
         }
     }
     for peer in peers {
-        if subjects.iter().any(|other| other.name() == peer.name()) {
+        if subjects.iter().any(|(other, _)| other.name() == peer.name()) {
             return Err(Error::setup(
                 format!("two servers are called `{}`", peer.name()),
                 "give every --peer a name of its own",
             ));
         }
-        subjects.push(Subject::External(peer.clone()));
+        subjects.push((Subject::External(peer.clone()), client));
     }
     Ok(subjects)
+}
+
+/// `SERVER`, or `SERVER/CLIENT`.
+fn parse(text: &str, client: ClientKind) -> Result<(Subject, ClientKind)> {
+    let Some((server, client)) = text.split_once('/').filter(|_| !text.contains('=')) else {
+        return Ok((Subject::parse(text)?, client));
+    };
+    let client = ClientKind::from_str(client, false).map_err(|_| {
+        Error::setup(
+            format!("no client is called `{client}`"),
+            format!("write `{server}/kernel` or `{server}/mtcp`"),
+        )
+    })?;
+    Ok((Subject::parse(server)?, client))
+}
+
+fn label((subject, client): (&Subject, &ClientKind)) -> String {
+    match client {
+        ClientKind::Kernel => subject.name().to_owned(),
+        ClientKind::Mtcp => format!("{}/{}", subject.name(), client.name()),
+    }
 }
 
 /// `--baseline`, else the server called epoll, else the first one.
@@ -127,6 +198,30 @@ mod tests {
         assert_eq!(baseline(&["--servers", "megapipe"]).unwrap(), "megapipe");
         assert_eq!(baseline(&["--peer", "a=x {port}", "--baseline", "a"]).unwrap(), "a");
         assert!(baseline(&["--servers", "epoll", "--baseline", "megapipe"]).is_err());
+    }
+
+    #[test]
+    fn clients_may_bring_a_stack() {
+        let veth = |words: &[&str]| choose(&[&["--path", "veth", "--servers"], words].concat());
+        let asked = ["mtcp/kernel,mtcp,mtcp/mtcp,epoll", "--client", "kernel"];
+        assert_eq!(veth(&asked).unwrap().labels, ["mtcp", "mtcp/mtcp", "epoll"]);
+        let asked = ["mtcp,epoll/kernel", "--client", "mtcp", "--baseline", "epoll,mtcp/mtcp"];
+        let contenders = veth(&asked).unwrap();
+        assert_eq!(contenders.labels, ["mtcp/mtcp", "epoll"]);
+        assert_eq!((contenders.baseline, &contenders.further_baselines[..]), (1, &[0][..]));
+    }
+
+    #[test]
+    fn stacks_need_devices() {
+        for (words, expected) in [
+            (&["--servers", "mtcp"][..], "--path veth"),
+            (&["--servers", "epoll/mtcp"], "--path veth"),
+            (&["--servers", "mtcp-tap/mtcp", "--path", "veth"], "mtcp-tap/kernel"),
+            (&["--servers", "epoll/ghost", "--path", "veth"], "epoll/mtcp"),
+        ] {
+            let message = choose(words).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 pub(crate) mod contenders;
 pub(crate) mod environment;
 pub(crate) mod outcome;
+pub(crate) mod path;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod report;
@@ -15,6 +16,7 @@ pub(crate) mod self_test;
 pub(crate) mod slots;
 pub(crate) mod stats;
 pub(crate) mod table;
+pub(crate) mod versus;
 
 use std::net::IpAddr;
 
@@ -23,16 +25,19 @@ use serde::Serialize;
 use crate::cli::CompareArgs;
 use crate::compare::contenders::Contenders;
 use crate::compare::environment::Environment;
+use crate::compare::path::{Path, name_path};
 use crate::compare::plan::{Cell, CpuChoice, Plan, Request};
 use crate::compare::progress::Progress;
 use crate::compare::report::{JsonFile, Rounds, Row};
 use crate::compare::rounds::{RoundShape, measure_round, service_for};
 use crate::compare::self_test::SelfTest;
+use crate::compare::versus::Versus;
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::network::{Network, NetworkCounters, Options, conditions::Conditions};
 use crate::output;
 use crate::server::{process::Launch, running::Running};
+use crate::stack::Site;
 use crate::sys::affinity::{allowed_cpus, wake_promptly};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
@@ -43,6 +48,7 @@ use crate::sys::signals::Signals;
 struct Document<'a> {
     environment: &'a Environment,
     network: Option<PathReport<'a>>,
+    path: Option<&'static str>,
     baseline: &'a str,
     rounds: u32,
     slots_per_round: usize,
@@ -51,6 +57,9 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     self_test: Option<&'a SelfTest>,
     results: &'a [Row],
+    /// The same rows against the further baselines.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    versus: Vec<Versus>,
 }
 
 /// The path between clients and servers.
@@ -68,10 +77,11 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let begun_ns = now_ns();
     let signals = Signals::block();
     let seed = arguments.seed.unwrap_or(begun_ns % 1_000_000);
-    let network = network(arguments, seed)?;
-    // From here on everything is made on the clients' side, but for the servers.
-    let _entered = network.as_ref().map(Network::enter_client).transpose()?;
     let contenders = Contenders::choose(arguments)?;
+    let options = Options { relay_cpu: arguments.relay_cpu, seed, ..Options::default() };
+    let mut path = Path::create(arguments.path, arguments.network.as_ref(), &options)?;
+    // From here on everything is made on the clients' side, but for the servers.
+    let _entered = path.enter_client()?;
     let labels: Vec<&str> = contenders.labels.iter().map(String::as_str).collect();
     let limits = Limits::raise()?;
     limits.check_connections(arguments.connections)?;
@@ -87,21 +97,31 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         plan.estimate_ns().div_ceil(1_000_000_000)
     ));
     let connections = arguments.connections;
-    let mut run = Run::start(plan, &contenders, connections, &signals, network.as_ref())?;
+    let processes = start(&plan, &contenders, connections, &signals, &mut path)?;
+    let network = path.network();
+    let outcomes = vec![vec![Rounds::new(); contenders.labels.len()]; plan.cells.len()];
+    let contenders = &contenders;
+    let mut run =
+        Run { plan, contenders, connections, signals: &signals, network, processes, outcomes };
     let rounds = run.measure(begun_ns)?;
-    let baseline = contenders.baseline;
-    let mut rows: Vec<Row> = Vec::new();
-    for (cell, outcomes) in run.plan.cells.iter().zip(&run.outcomes) {
-        rows.extend(report::rows(cell, connections, &labels, baseline, outcomes, seed)?);
-    }
-    rows.iter_mut().for_each(report::note_sharing);
-    let network = network.as_ref().map(PathReport::of).transpose()?;
+    let mut rows = run.rows(contenders.baseline, seed)?;
+    name_path(&mut rows, &path);
+    let further = contenders
+        .further_baselines
+        .iter()
+        .map(|&baseline| Ok(Versus::new(&contenders.labels[baseline], &run.rows(baseline, seed)?)));
+    let versus: Vec<Versus> = further.collect::<Result<_>>()?;
+    let network = network.map(PathReport::of).transpose()?;
     output::print(&format!("{}\n", environment.describe()));
+    if let Some(path) = path.describe() {
+        output::print(&format!("{path}\n"));
+    }
     if let Some(network) = &network {
         output::print(&format!("{}\n", network.describe()));
     }
     output::print("\n");
     output::print(&table::render(&rows, contenders.baseline_label(), table::stdout_width()));
+    versus.iter().for_each(|versus| output::print(&versus.render()));
     let self_test = arguments.self_test.then(|| SelfTest::of(&rows, contenders.baseline_label()));
     match &self_test {
         Some(self_test) => output::print(&self_test.describe()),
@@ -113,23 +133,18 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         json.write(&Document {
             environment: &environment,
             network,
+            path: path.label(),
             baseline: contenders.baseline_label(),
             rounds,
             slots_per_round: run.plan.passes,
             slice_ms: run.plan.slicing.length_ns as f64 / 1e6,
             self_test: self_test.as_ref(),
             results: &rows,
+            versus,
         })?;
     }
     let trustworthy = self_test.is_none_or(|self_test| self_test.trustworthy);
     Ok(trustworthy && rows.iter().all(|row| row.valid))
-}
-
-/// The path that was asked for. Before any thread is started.
-fn network(arguments: &CompareArgs, seed: u64) -> Result<Option<Network>> {
-    let Some(conditions) = &arguments.network else { return Ok(None) };
-    let options = Options { relay_cpu: arguments.relay_cpu, seed, ..Options::default() };
-    Network::create(conditions, &options).map(Some)
 }
 
 impl<'a> PathReport<'a> {
@@ -200,6 +215,34 @@ fn process_key(cell: &Cell, server: usize) -> ProcessKey {
     (cell.cores, service_for(cell.exchange).exchange, server)
 }
 
+/// A server that runs, and the place of its clients' stack if they bring one.
+type Process = (ProcessKey, Running, Option<Site>);
+
+/// Starts all servers.
+fn start(
+    plan: &Plan,
+    contenders: &Contenders,
+    connections: usize,
+    signals: &Signals,
+    path: &mut Path,
+) -> Result<Vec<Process>> {
+    let mut processes: Vec<Process> = Vec::new();
+    contenders.check_connections(connections)?;
+    for cell in &plan.cells {
+        for (server, subject) in contenders.subjects.iter().enumerate() {
+            let key = process_key(cell, server);
+            if processes.iter().all(|(other, ..)| *other != key) {
+                let echo = Launch::echo(subject.name(), &cell.placement.server_cpus);
+                let launch = Launch { service: service_for(cell.exchange), ..echo };
+                let client = contenders.clients[server];
+                let (running, site) = path.start(subject, client, launch, signals)?;
+                processes.push((key, running, site));
+            }
+        }
+    }
+    Ok(processes)
+}
+
 /// The running comparison.
 struct Run<'a> {
     plan: Plan,
@@ -207,38 +250,22 @@ struct Run<'a> {
     connections: usize,
     signals: &'a Signals,
     network: Option<&'a Network>,
-    processes: Vec<(ProcessKey, Running)>,
+    processes: Vec<Process>,
     /// By cell, then by server.
     outcomes: Vec<Vec<Rounds>>,
 }
 
 impl<'a> Run<'a> {
-    /// Starts all servers.
-    fn start(
-        plan: Plan,
-        contenders: &'a Contenders,
-        connections: usize,
-        signals: &'a Signals,
-        network: Option<&'a Network>,
-    ) -> Result<Self> {
-        let mut processes: Vec<(ProcessKey, Running)> = Vec::new();
-        contenders.check_connections(connections)?;
-        for cell in &plan.cells {
-            for (server, subject) in contenders.subjects.iter().enumerate() {
-                let key = process_key(cell, server);
-                if processes.iter().all(|(other, _)| *other != key) {
-                    let echo = Launch::echo(subject.name(), &cell.placement.server_cpus);
-                    let mut launch = Launch { service: service_for(cell.exchange), ..echo };
-                    if let Some(network) = network {
-                        launch.address = network.server_address();
-                        launch.namespace = Some(network.server_namespace());
-                    }
-                    processes.push((key, Running::start(subject, &launch, signals)?));
-                }
-            }
+    /// The rows of all cells.
+    fn rows(&self, baseline: usize, seed: u64) -> Result<Vec<Row>> {
+        let labels: Vec<&str> = self.contenders.labels.iter().map(String::as_str).collect();
+        let mut rows: Vec<Row> = Vec::new();
+        for (cell, outcomes) in self.plan.cells.iter().zip(&self.outcomes) {
+            let connections = self.connections;
+            rows.extend(report::rows(cell, connections, &labels, baseline, outcomes, seed)?);
         }
-        let outcomes = vec![vec![Rounds::new(); contenders.labels.len()]; plan.cells.len()];
-        Ok(Run { plan, contenders, connections, signals, network, processes, outcomes })
+        rows.iter_mut().for_each(report::note_sharing);
+        Ok(rows)
     }
 
     /// Runs the rounds and returns how many there was time for.
@@ -268,21 +295,24 @@ impl<'a> Run<'a> {
     /// One round of one cell.
     fn measure_cell(&mut self, index: usize, round: u32, progress: &mut Progress) -> Result<()> {
         let cell = &self.plan.cells[index];
+        let keys: Vec<_> =
+            (0..self.contenders.labels.len()).map(|server| process_key(cell, server)).collect();
+        // Started in this order: by cell, then by server.
+        let (mut subjects, stacks): (Vec<&mut Running>, Vec<Option<Site>>) = self
+            .processes
+            .iter_mut()
+            .filter_map(|(key, process, site)| {
+                keys.contains(key).then_some((process, site.clone()))
+            })
+            .unzip();
         let shape = RoundShape {
             connections: self.connections,
             passes: self.plan.passes,
             slicing: self.plan.slicing,
             baseline: self.contenders.baseline,
             network: self.network,
+            stacks: &stacks,
         };
-        let keys: Vec<_> =
-            (0..self.contenders.labels.len()).map(|server| process_key(cell, server)).collect();
-        // Started in this order: by cell, then by server.
-        let mut subjects: Vec<&mut Running> = self
-            .processes
-            .iter_mut()
-            .filter_map(|(key, process)| keys.contains(key).then_some(process))
-            .collect();
         let phase = format!("round {} of {}", round + 1, self.plan.rounds);
         let mut first = index == 0;
         let outcomes =

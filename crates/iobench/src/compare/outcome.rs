@@ -163,6 +163,11 @@ pub(crate) struct Figures {
     pub(crate) throughput: f64,
     /// Microseconds of server CPU per transaction.
     pub(crate) server_cpu_us: f64,
+    /// Microseconds of CPU per transaction on both sides together, with what lies between: the
+    /// network's relay and the kernel's threads that finish the network's work. Absent where
+    /// nobody knows the clients'.
+    #[serde(default)]
+    pub(crate) cpu_both_us: Option<f64>,
     /// Calls into the kernel by the server per transaction, if it counts them.
     pub(crate) system_calls: Option<f64>,
     /// Busy parts of the threads' time, 0 to 1.
@@ -256,6 +261,7 @@ mod tests {
         outcome.rough = Some(Figures {
             throughput: 1.0 / 3.0,
             server_cpu_us: 2.5,
+            cpu_both_us: Some(4.5),
             system_calls: Some(4.0),
             server_busy: 0.5,
             client_busy: 1.0,

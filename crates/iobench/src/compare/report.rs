@@ -11,12 +11,16 @@ use crate::compare::outcome::{Accounts, Figures, SliceCounts, SlotOutcome};
 use crate::compare::plan::Cell;
 use crate::compare::stats::{Interval, median, ratio_interval};
 use crate::error::{Context, Result};
+use crate::exchange::Exchange;
 use crate::figures::{self, Percentiles, Times, new_times};
 
 /// A row needs at least this many clean slices.
 pub(crate) const LEAST_CLEAN_SLICES: u32 = 12;
 /// From this utilisation on a side counts as the limit.
 const BUSY: f64 = 0.95;
+/// From this size on a message is a bulk transfer, and a row also tells bytes.
+const LEAST_BULK_BYTES: usize = 64 << 10;
+const GIB: f64 = (1_u64 << 30) as f64;
 /// Notes about single slots repeat; this many different ones are kept.
 const MOST_PROBLEMS: usize = 5;
 
@@ -66,7 +70,10 @@ pub(crate) struct SliceSummary {
 /// One server in one cell.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
+    /// The server, and `/` and the clients' TCP where that is not the kernel's.
     pub(crate) server: String,
+    /// What lies between clients and server, if it is not the plain loopback.
+    pub(crate) path: Option<&'static str>,
     pub(crate) cores: usize,
     pub(crate) server_cpus: Vec<usize>,
     pub(crate) client_cpus: Vec<usize>,
@@ -79,10 +86,17 @@ pub(crate) struct Row {
     pub(crate) connections: usize,
     pub(crate) throughput: Option<f64>,
     pub(crate) server_cpu_us: Option<f64>,
+    /// On both sides together, with what lies between them.
+    pub(crate) cpu_both_us: Option<f64>,
+    /// Of messages from 64 KiB on: bytes of both directions in a second, in units of 10⁹.
+    pub(crate) gigabytes_per_s: Option<f64>,
+    /// The same rows: seconds of CPU on both sides together for each GiB.
+    pub(crate) cpu_s_per_gib: Option<f64>,
     pub(crate) system_calls: Option<f64>,
     pub(crate) latency_us: Option<Percentiles>,
     pub(crate) throughput_ratio: Option<Interval>,
     pub(crate) cpu_ratio: Option<Interval>,
+    pub(crate) cpu_both_ratio: Option<Interval>,
     pub(crate) p50_ratio: Option<Interval>,
     pub(crate) p99_ratio: Option<Interval>,
     pub(crate) bound: Bound,
@@ -117,15 +131,16 @@ pub(crate) fn rows(
         if server == baseline {
             (row.throughput_ratio, row.cpu_ratio) = (Some(Interval::ONE), Some(Interval::ONE));
             (row.p50_ratio, row.p99_ratio) = (Some(Interval::ONE), Some(Interval::ONE));
+            row.cpu_both_ratio = row.cpu_both_us.map(|_| Interval::ONE);
             row.pairs = outcomes[server].iter().flatten().filter(|o| o.figures.is_some()).count();
             continue;
         }
-        let figures = |figure: fn(&Figures) -> f64, rough: bool| {
+        let figures = |figure: fn(&Figures) -> Option<f64>, rough: bool| {
             pair_ratios(&outcomes[server], &outcomes[baseline], |slot| {
-                slot.shown(rough).map(|figures| figure(&figures))
+                slot.shown(rough).and_then(|figures| figure(&figures))
             })
         };
-        row.pairs = figures(|f| f.throughput, false).iter().map(Vec::len).sum();
+        row.pairs = figures(|f| Some(f.throughput), false).iter().map(Vec::len).sum();
         let planned: usize = outcomes[server].iter().map(Vec::len).sum();
         let least = planned.div_ceil(2).max(2);
         let rough = row.pairs < least;
@@ -138,8 +153,9 @@ pub(crate) fn rows(
             ));
             row.valid = false;
         }
-        row.throughput_ratio = ratio_interval(&figures(|f| f.throughput, rough), seed);
-        row.cpu_ratio = ratio_interval(&figures(|f| f.server_cpu_us, rough), seed);
+        row.throughput_ratio = ratio_interval(&figures(|f| Some(f.throughput), rough), seed);
+        row.cpu_ratio = ratio_interval(&figures(|f| Some(f.server_cpu_us), rough), seed);
+        row.cpu_both_ratio = ratio_interval(&figures(|f| f.cpu_both_us, rough), seed);
         let latencies = |quantile: f64| {
             let latency = |slot: &SlotOutcome| slot.latency_us(quantile, rough);
             ratio_interval(&pair_ratios(&outcomes[server], &outcomes[baseline], latency), seed)
@@ -186,22 +202,32 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Result
     };
     let notes = evidence.faulty_because();
     let valid = notes.is_empty();
+    let throughput = middle(|f| f.throughput);
+    let cpu_both_us = median(&figures.iter().filter_map(|f| f.cpu_both_us).collect::<Vec<f64>>());
+    let Exchange { request_bytes, response_bytes } = cell.exchange;
+    let bulk_bytes = (request_bytes.max(response_bytes) >= LEAST_BULK_BYTES)
+        .then_some((request_bytes + response_bytes) as f64);
     Ok(Row {
         server: server.to_owned(),
+        path: None,
         cores: cell.cores,
         server_cpus: cell.placement.server_cpus.clone(),
         client_cpus: cell.placement.client_cpus.clone(),
         transactions: cell.transactions,
         message_bytes: cell.exchange.is_echo().then_some(cell.exchange.request_bytes),
-        request_bytes: cell.exchange.request_bytes,
-        response_bytes: cell.exchange.response_bytes,
+        request_bytes,
+        response_bytes,
         connections,
-        throughput: middle(|f| f.throughput),
+        throughput,
         server_cpu_us: middle(|f| f.server_cpu_us),
+        cpu_both_us,
+        gigabytes_per_s: bulk_bytes.zip(throughput).map(|(bytes, rate)| bytes * rate / 1e9),
+        cpu_s_per_gib: bulk_bytes.zip(cpu_both_us).map(|(bytes, us)| us / 1e6 / bytes * GIB),
         system_calls: median(&figures.iter().filter_map(|f| f.system_calls).collect::<Vec<f64>>()),
         latency_us: Percentiles::of(&latencies(rounds)?),
         throughput_ratio: None,
         cpu_ratio: None,
+        cpu_both_ratio: None,
         p50_ratio: None,
         p99_ratio: None,
         bound,

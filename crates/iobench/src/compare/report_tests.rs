@@ -16,6 +16,7 @@ fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
     let figures = Figures {
         throughput,
         server_cpu_us,
+        cpu_both_us: Some(2.0 * server_cpu_us),
         system_calls: Some(2.5),
         server_busy: 0.97,
         client_busy: 0.6,

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Service};
 use crate::network::Network;
 use crate::server::running::Running;
+use crate::stack::Site;
 use crate::sys::signals::Signals;
 use crate::sys::socket::CongestionControl;
 
@@ -25,6 +26,8 @@ pub(crate) struct RoundShape<'a> {
     pub(crate) baseline: usize,
     /// The path between clients and servers, unless it is the loopback device.
     pub(crate) network: Option<&'a Network>,
+    /// By subject, where its clients bring a stack; the kernel's clients where there is nothing.
+    pub(crate) stacks: &'a [Option<Site>],
 }
 
 /// How a server has to be started for an exchange: echoes are of any size, so one server does for
@@ -50,9 +53,51 @@ pub(crate) fn measure_round(
         congestion: CongestionControl::pick(),
         slicing: shape.slicing,
     };
-    let clients = ClientGroup::start(&cell.placement.client_cpus, shape.connections, &workload)?;
-    let runner = SlotRunner::new(&clients, signals, cell, shape)?;
-    interleave(runner, shape, round, subjects, before_slot)
+    let (groups, of_subject) = start_clients(cell, shape, &workload, subjects.len())?;
+    let runners = groups.iter().map(|clients| SlotRunner::new(clients, signals, cell, shape));
+    interleave(runners.collect::<Result<_>>()?, &of_subject, shape, round, subjects, before_slot)
+}
+
+/// The groups of clients, and which of them loads each subject: all share the kernel's, and those
+/// that bring a stack have one each, because a stack's device leads to one server only.
+fn start_clients(
+    cell: &Cell,
+    shape: &RoundShape<'_>,
+    workload: &Workload,
+    subjects: usize,
+) -> Result<(Vec<ClientGroup>, Vec<usize>)> {
+    let cpus = &cell.placement.client_cpus;
+    let (mut groups, mut of_subject, mut kernel) = (Vec::new(), Vec::new(), None);
+    for subject in 0..subjects {
+        let group = match shape.stacks.get(subject).and_then(Option::as_ref) {
+            Some(site) => {
+                let cpus = stack_cpus(cell)?;
+                groups.push(ClientGroup::start_on_stacks(cpus, shape.connections, workload, site)?);
+                groups.len() - 1
+            }
+            None => match kernel {
+                Some(group) => group,
+                None => {
+                    groups.push(ClientGroup::start(cpus, shape.connections, workload)?);
+                    *kernel.insert(groups.len() - 1)
+                }
+            },
+        };
+        of_subject.push(group);
+    }
+    Ok((groups, of_subject))
+}
+
+/// The CPUs of clients that bring a stack: the queues of a veth pair are as many at both ends, and
+/// every thread has one.
+fn stack_cpus(cell: &Cell) -> Result<&[usize]> {
+    let cpus = &cell.placement.client_cpus;
+    cpus.get(..cell.cores).ok_or_else(|| {
+        Error::setup(
+            format!("clients with a stack need as many CPUs as the server, {}", cell.cores),
+            "ask for fewer --cores, or name more --client-cpus",
+        )
+    })
 }
 
 /// The same with clients that check every answer for themselves, so that the sizes of requests and
@@ -67,11 +112,12 @@ pub(crate) fn measure_round_with(
     before_slot: impl FnMut(usize),
 ) -> Result<Vec<Vec<SlotOutcome>>> {
     let runner = SlotRunner::new(clients, signals, cell, shape)?.without_books();
-    interleave(runner, shape, round, subjects, before_slot)
+    interleave(vec![runner], &vec![0; subjects.len()], shape, round, subjects, before_slot)
 }
 
 fn interleave(
-    mut runner: SlotRunner<'_>,
+    mut runners: Vec<SlotRunner<'_>>,
+    of_subject: &[usize],
     shape: &RoundShape<'_>,
     round: usize,
     subjects: &mut [&mut Running],
@@ -84,7 +130,7 @@ fn interleave(
     for pass in 0..shape.passes {
         for subject in slot_order(subjects.len(), shape.baseline, round, pass) {
             before_slot(subject);
-            outcomes[subject].push(runner.run(subjects[subject])?);
+            outcomes[subject].push(runners[of_subject[subject]].run(subjects[subject])?);
         }
     }
     Ok(outcomes)

@@ -19,7 +19,6 @@ use crate::sys::procstat::{
     CpuReader, CpuTicks, TICK_NS, ThreadReader, ThreadTimes, softirq_threads,
 };
 use crate::sys::signals::Signals;
-use crate::sys::socket::RawAddress;
 
 /// Longest wait during warm-up for one more connection's first transaction.
 const WARM_UP_PATIENCE_NS: u64 = 1_000_000_000;
@@ -65,8 +64,10 @@ struct Border {
     /// CPU time of the whole server, which may have helpers beside the threads that serve.
     server_ns: u64,
     client: Vec<ThreadTimes>,
-    /// CPU time of this very thread and of the network's relay, ours as well.
+    /// CPU time of this very thread, ours as well.
     coordinator_ns: u64,
+    /// CPU time of the network's relay.
+    relay_ns: u64,
     /// CPU time of the kernel's threads that finish the network's work for both sides.
     softirq_ns: u64,
     /// Unless nobody counts them.
@@ -131,7 +132,7 @@ impl<'a> SlotRunner<'a> {
         }
         let threads = server.thread_ids();
         let server_side = threads.map(Side::of_any_process).transpose()?;
-        self.clients.begin_slot(RawAddress::new(server.address()));
+        self.clients.begin_slot(server.address());
         warm_up_within(self.clients, self.signals, patience_ns(network))?;
         let prompt = wake_promptly();
         let start_ns = now_ns() + LEAD_NS;
@@ -177,7 +178,7 @@ impl<'a> SlotRunner<'a> {
 
     fn sample(&mut self, server: &Running, server_side: Option<&Side>) -> Border {
         let mut border = Border { at_ns: now_ns(), ..Border::default() };
-        border.system_calls = server.counters().map(|counters| counters.system_calls);
+        border.system_calls = server.system_calls();
         match server_side {
             Some(side) => {
                 side.read(&mut border.server);
@@ -197,9 +198,9 @@ impl<'a> SlotRunner<'a> {
         };
         self.client_side.read(&mut border.client);
         border.ticks = self.cpus.read();
-        let relay_ns = self.path.as_ref().map_or(0, |(_, relay)| relay.read().run_ns);
+        border.relay_ns = self.path.as_ref().map_or(0, |(_, relay)| relay.read().run_ns);
         border.softirq_ns = self.softirq.iter().map(|thread| thread.read().run_ns).sum();
-        border.coordinator_ns = self.coordinator.read().run_ns + relay_ns;
+        border.coordinator_ns = self.coordinator.read().run_ns;
         border
     }
 
@@ -287,10 +288,8 @@ impl<'a> SlotRunner<'a> {
         let (Some(first), Some(last)) = (borders.first(), borders.last()) else { return false };
         let mut ours = Sums::default();
         ours.add(first, last);
-        let ours_ns = ours.server_ns
-            + ours.client_ns
-            + last.coordinator_ns.saturating_sub(first.coordinator_ns)
-            + last.softirq_ns.saturating_sub(first.softirq_ns);
+        let coordinator_ns = last.coordinator_ns.saturating_sub(first.coordinator_ns);
+        let ours_ns = ours.server_ns + ours.client_ns + ours.between_ns + coordinator_ns;
         let wall_ns = last.at_ns.saturating_sub(first.at_ns);
         is_used_by_others(&first.ticks, &last.ticks, ours_ns, wall_ns, self.placement.cpus().len())
     }
@@ -383,6 +382,8 @@ struct Sums {
     wall_ns: u64,
     server_ns: u64,
     client_ns: u64,
+    /// The relay's and what the kernel's own threads did to finish the network's work.
+    between_ns: u64,
     server_threads: usize,
     client_threads: usize,
     system_calls: Option<u64>,
@@ -396,6 +397,8 @@ impl Sums {
         self.wall_ns += to.at_ns.saturating_sub(from.at_ns);
         self.server_ns += to.server_ns.saturating_sub(from.server_ns);
         self.client_ns += run(&from.client, &to.client);
+        self.between_ns += to.relay_ns.saturating_sub(from.relay_ns)
+            + to.softirq_ns.saturating_sub(from.softirq_ns);
         self.server_threads = to.server.len();
         self.client_threads = to.client.len();
         if let (Some(from), Some(to)) = (from.system_calls, to.system_calls) {
@@ -408,12 +411,14 @@ impl Sums {
             return None;
         }
         let transactions = self.transactions as f64;
+        let both_ns = self.server_ns + self.client_ns + self.between_ns;
         let busy =
             |run_ns: u64, threads: usize| run_ns as f64 / (self.wall_ns * threads as u64) as f64;
         Some(Figures {
             // The clients cut by their own clock, so the slices have exactly their length.
             throughput: transactions * 1e9 / (u64::from(slices) * length_ns) as f64,
             server_cpu_us: self.server_ns as f64 / 1e3 / transactions,
+            cpu_both_us: Some(both_ns as f64 / 1e3 / transactions),
             system_calls: self.system_calls.map(|calls| calls as f64 / transactions),
             server_busy: busy(self.server_ns, self.server_threads),
             client_busy: busy(self.client_ns, self.client_threads),
@@ -456,11 +461,13 @@ mod tests {
 
     #[test]
     fn figures_divide_by_clean_time_and_transactions() {
-        let border = |at_ns, run_ns, system_calls| Border {
+        let border = |at_ns, run_ns, system_calls: u64| Border {
             at_ns,
             server: vec![ThreadTimes { run_ns, delay_ns: 0 }],
             server_ns: run_ns,
-            client: vec![ThreadTimes { run_ns: 0, delay_ns: 0 }; 2],
+            client: vec![ThreadTimes { run_ns: system_calls * 250, delay_ns: 0 }; 2],
+            relay_ns: run_ns / 5,
+            softirq_ns: run_ns / 5,
             system_calls: Some(system_calls),
             ..Border::default()
         };
@@ -469,6 +476,7 @@ mod tests {
         sums.transactions = 100;
         let figures = sums.figures(1, 1_000_000).unwrap();
         assert_eq!((figures.throughput, figures.server_cpu_us), (100_000.0, 5.0));
+        assert_eq!(figures.cpu_both_us, Some(5.0 + 2.0 + 1.0 + 1.0));
         assert_eq!((figures.system_calls, figures.server_busy), (Some(4.0), 0.5));
         assert!(Sums::default().figures(1, 1).is_none());
     }

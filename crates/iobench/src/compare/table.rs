@@ -13,24 +13,37 @@ struct Column {
     value: fn(&Row) -> String,
     left_aligned: bool,
     gives_way: u8,
+    /// Left out where no row has anything in it.
+    optional: bool,
 }
 
-const COLUMNS: [Column; 11] = [
+/// The last to give way.
+const LAST_TO_GIVE_WAY: u8 = 6;
+
+const COLUMNS: [Column; 15] = [
     column("trans", |row| transactions(row.transactions), 0),
     Column { left_aligned: true, ..column("server", |row| row.server.clone(), 0) },
     column("k/s", |row| figure(row.throughput.map(|value| value / 1e3), 1), 0),
+    optional("GB/s", |row| figure(row.gigabytes_per_s, 2), 0),
     column("CPU us", |row| figure(row.server_cpu_us, 2), 0),
+    optional("both us", |row| figure(row.cpu_both_us, 2), 6),
+    optional("s/GiB", |row| figure(row.cpu_s_per_gib, 3), 0),
     column("calls", |row| figure(row.system_calls, 2), 5),
     column("p50 us", |row| figure(row.latency_us.map(|latency| latency.p50), 0), 3),
     column("p99 us", |row| figure(row.latency_us.map(|latency| latency.p99), 0), 4),
     column("throughput ratio", |row| ratio(row.throughput_ratio), 0),
     column("CPU ratio", |row| ratio(row.cpu_ratio), 0),
+    optional("both ratio", |row| ratio(row.cpu_both_ratio), 6),
     column("bound", |row| row.bound.name().to_owned(), 2),
     column("slices", |row| format!("{}/{}", row.slices.clean, row.slices.discarded), 1),
 ];
 
 const fn column(heading: &'static str, value: fn(&Row) -> String, gives_way: u8) -> Column {
-    Column { heading, value, left_aligned: false, gives_way }
+    Column { heading, value, left_aligned: false, gives_way, optional: false }
+}
+
+const fn optional(heading: &'static str, value: fn(&Row) -> String, gives_way: u8) -> Column {
+    Column { optional: true, ..column(heading, value, gives_way) }
 }
 
 /// "1", "128", or a word for 0.
@@ -90,8 +103,9 @@ pub(crate) fn render(rows: &[Row], baseline: &str, width: usize) -> String {
     }
     let _ = writeln!(
         text,
-        "Ratios are against {baseline}: median over rounds [95 % interval]. CPU is the server's. \
-         Slices: clean/discarded."
+        "Ratios are against {baseline}: median over rounds [95 % interval]. CPU is the server's, \
+         both is that of both sides per transaction, s/GiB the same for the bytes of both \
+         directions. Slices: clean/discarded."
     );
     if !dropped.is_empty() {
         let _ = writeln!(text, "Too narrow for: {}; see --json.", dropped.join(", "));
@@ -136,7 +150,9 @@ fn render_block(
             cells.iter().map(String::len).chain([column.heading.len()]).max().unwrap_or(0)
         })
         .collect();
-    let (shown, dropped) = fit(&widths, width.saturating_sub(mark_width));
+    let wanted = (0..COLUMNS.len())
+        .filter(|&index| !COLUMNS[index].optional || cells[index].iter().any(|cell| cell != "-"));
+    let (shown, dropped) = fit(wanted.collect(), &widths, width.saturating_sub(mark_width));
     let mut line = |cell: &dyn Fn(usize) -> String, mark: &str| {
         let mut line = String::new();
         for &index in &shown {
@@ -159,16 +175,16 @@ fn render_block(
 }
 
 /// Chooses the columns that fit: (indices shown, headings dropped).
-fn fit(widths: &[usize], width: usize) -> (Vec<usize>, Vec<&'static str>) {
-    let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
+fn fit(mut shown: Vec<usize>, widths: &[usize], width: usize) -> (Vec<usize>, Vec<&'static str>) {
     let mut dropped = Vec::new();
-    for stage in 1..=u8::MAX {
+    for stage in 1..=LAST_TO_GIVE_WAY {
         let total: usize = shown.iter().map(|&index| widths[index] + 2).sum();
-        if total <= width || stage > 5 {
+        if total <= width {
             break;
         }
-        shown.retain(|&index| COLUMNS[index].gives_way != stage);
-        dropped.extend(COLUMNS.iter().filter(|c| c.gives_way == stage).map(|c| c.heading));
+        let gives_way = |index: &usize| COLUMNS[*index].gives_way == stage;
+        dropped.extend(shown.iter().filter(|i| gives_way(i)).map(|&i| COLUMNS[i].heading));
+        shown.retain(|index| !gives_way(index));
     }
     (shown, dropped)
 }
@@ -265,6 +281,7 @@ pub(crate) mod tests {
         let interval = Some(if baseline { Interval::ONE } else { interval });
         Row {
             server: server.to_owned(),
+            path: None,
             cores: 2,
             server_cpus: vec![0, 1],
             client_cpus: vec![0, 1],
@@ -275,6 +292,9 @@ pub(crate) mod tests {
             connections: 256,
             throughput: Some(123_456.0),
             server_cpu_us: Some(4.321),
+            cpu_both_us: Some(7.654),
+            gigabytes_per_s: None,
+            cpu_s_per_gib: None,
             system_calls: Some(6.0),
             latency_us: Some(Percentiles {
                 p1: 0.5,
@@ -287,6 +307,7 @@ pub(crate) mod tests {
             }),
             throughput_ratio: interval,
             cpu_ratio: interval,
+            cpu_both_ratio: interval,
             p50_ratio: interval,
             p99_ratio: interval,
             bound: Bound::Shared,
@@ -305,7 +326,11 @@ pub(crate) mod tests {
         let text = render(&[row("epoll", 1, 1.0), row("other", 1, 1.5)], "epoll", 200);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("2 cores, 64-byte messages, 256 connections"), "{text}");
-        assert!(COLUMNS.iter().all(|column| lines[1].contains(column.heading)), "{text}");
+        let bulk = ["GB/s", "s/GiB"];
+        for column in &COLUMNS {
+            let shown = lines[1].contains(column.heading);
+            assert_eq!(shown, !bulk.contains(&column.heading), "{text}");
+        }
         assert!(lines[3].contains("123.5") && lines[3].contains("1.50 [1.40, 1.60]"), "{text}");
         assert!(lines[2].ends_with("50/2"), "{text}");
     }
@@ -314,9 +339,11 @@ pub(crate) mod tests {
     fn every_size_has_a_block_of_its_own() {
         let mut large = row("epoll", 1, 1.0);
         (large.message_bytes, large.response_bytes) = (None, 4_096);
+        (large.gigabytes_per_s, large.cpu_s_per_gib) = (Some(1.25), Some(0.5));
         let text = render(&[row("epoll", 1, 1.0), large], "epoll", 200);
         assert!(text.contains("64-byte messages"), "{text}");
         assert!(text.contains("64-byte requests, 4096-byte answers"), "{text}");
+        assert_eq!([text.matches("GB/s").count(), text.matches("1.25").count()], [1, 1], "{text}");
     }
 
     #[test]

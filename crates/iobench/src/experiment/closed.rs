@@ -46,7 +46,7 @@ impl<'a> ClosedCampaign<'a> {
         if self.assignment.experiment.network.is_some() {
             return Err(Error::setup(
                 "closed loops of an experiment run over the plain loopback only",
-                "remove the table `network`, or use `iobench compare --network`",
+                "remove `network`, or use `iobench compare` with --network or --path",
             ));
         }
         if wake_promptly().is_none() {
@@ -106,7 +106,9 @@ impl<'a> ClosedCampaign<'a> {
         let mut subjects: Vec<&mut Running> = running.iter_mut().collect();
         let (passes, slicing) = self.slots();
         let connections = point.connections;
-        let shape = RoundShape { connections, passes, slicing, baseline: *baseline, network: None };
+        let baseline = *baseline;
+        let stacks = &[];
+        let shape = RoundShape { connections, passes, slicing, baseline, network: None, stacks };
         let phase = format!("round {} of {}", key.round + 1, experiment.rounds);
         let mut first = key.point == 0;
         let round = key.round as usize;
@@ -202,12 +204,14 @@ pub(crate) fn convert(
         accept_us: None,
         achieved_rate: row.throughput,
         server_cpu_us: row.server_cpu_us,
+        cpu_both_us: row.cpu_both_us,
         system_calls: row.system_calls,
         server_busy: row.server_busy,
         client_busy: row.client_busy,
         bound: Some(row.bound.name().to_owned()),
         throughput_ratio: row.throughput_ratio,
         cpu_ratio: row.cpu_ratio,
+        cpu_both_ratio: row.cpu_both_ratio,
         p50_ratio: row.p50_ratio,
         p99_ratio: row.p99_ratio,
         valid: row.valid && failures.is_empty(),

@@ -4,6 +4,7 @@
 //! lays one of them over the rest, key by key.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::cli::values::parse_duration;
 use crate::error::{Context, Error, Result};
+use crate::network::PathKind;
 use crate::network::conditions::Conditions;
 use crate::open::arrivals::Arrivals;
 use crate::open::verdict::Tolerance;
@@ -70,12 +72,50 @@ pub(crate) struct Experiment {
     pub(crate) placement: Placement,
     #[serde(default)]
     pub(crate) tolerance: Tolerance,
-    /// Conditions on the way; without them the way is the plain loopback.
+    /// What lies on the way; without it the way is the plain loopback.
     #[serde(default)]
-    pub(crate) network: Option<Conditions>,
+    pub(crate) network: Option<Way>,
     /// External servers: name and command.
     #[serde(default)]
     pub(crate) peers: BTreeMap<String, String>,
+}
+
+/// A way that is not the plain loopback: the word of a path, or a table of conditions.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Way {
+    Veth,
+    Conditions(Conditions),
+}
+
+impl Way {
+    /// What `Path::create` makes of it.
+    pub(crate) fn parts(&self) -> (PathKind, Option<&Conditions>) {
+        match self {
+            Way::Veth => (PathKind::Veth, None),
+            Way::Conditions(conditions) => (PathKind::Loopback, Some(conditions)),
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::Veth => out.write_str("veth"),
+            Way::Conditions(conditions) => conditions.fmt(out),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Way {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Way, D::Error> {
+        match toml::Value::deserialize(input)? {
+            toml::Value::String(word) if word == "veth" => Ok(Way::Veth),
+            toml::Value::String(word) => Err(serde::de::Error::custom(format!(
+                "`{word}` is no network; write \"veth\", or a table of conditions"
+            ))),
+            table => table.try_into().map(Way::Conditions).map_err(serde::de::Error::custom),
+        }
+    }
 }
 
 fn default_rounds() -> u32 {
@@ -355,6 +395,17 @@ mod tests {
     }
 
     #[test]
+    fn a_network_is_a_word_or_a_table() {
+        let network = |text: &str| {
+            let text = PLAIN.replace("kind = \"open\"", &format!("kind = \"open\"\n{text}"));
+            parse(&text).unwrap().network.map(|way| way.to_string())
+        };
+        assert_eq!(network(""), None);
+        assert_eq!(network("network = \"veth\"").unwrap(), "veth");
+        assert!(network("network = { delay = \"1ms\" }").unwrap().contains("1ms"));
+    }
+
+    #[test]
     fn a_scale_is_laid_over_key_by_key() {
         let experiment = Experiment::parse(PLAIN, Scale::Quick).unwrap();
         assert_eq!(experiment.sweep.connections, [10, 20]);
@@ -372,6 +423,8 @@ mod tests {
             ("measure = \"2s\"", "measure = 2", "string"),
             ("measure = \"2s\"", "measure = \"2 parsecs\"", "unit"),
             ("kind = \"open\"", "kind = \"ajar\"", "ajar"),
+            ("kind = \"open\"", "kind = \"open\"\nnetwork = \"tin cans\"", "no network"),
+            ("kind = \"open\"", "kind = \"open\"\nnetwork = { delay = \"9s\" }", "1s"),
             ("request_rate = [125, 2000.5]", "", "request_rate"),
             ("request_rate = [125, 2000.5]", "request_rate = [0]", "between 1"),
             ("cores = \"each\"", "cores = \"some\"", "cores are"),

@@ -1,11 +1,13 @@
 //! One measurement: a fresh server, the load of one point, and what came of it.
 
+use crate::client::ClientKind;
+use crate::compare::path::Path;
 use crate::error::{Error, Result};
 use crate::exchange::Service;
-use crate::experiment::file::Experiment;
+use crate::experiment::file::{Experiment, Way};
 use crate::experiment::points::Point;
 use crate::network::verdict::Observation;
-use crate::network::{Entered, Network, Options};
+use crate::network::{Entered, Options, PathKind};
 use crate::open::connect::{PER_SOURCE, Route};
 use crate::open::gauge::Watched;
 use crate::open::outcome::OpenOutcome;
@@ -72,11 +74,12 @@ pub(crate) fn launch(task: &Task<'_>) -> Launch {
     }
 }
 
-/// This machine, with a path of its own if the experiment has conditions for it.
+/// This machine, with a path of its own if the experiment has one.
 pub(crate) struct Local<'a> {
     signals: &'a Signals,
     /// The stay on the clients' side ends before the path does.
-    path: Option<(Entered, Network)>,
+    _entered: Option<Entered>,
+    path: Path,
 }
 
 impl<'a> Local<'a> {
@@ -87,29 +90,21 @@ impl<'a> Local<'a> {
         seed: u64,
         signals: &'a Signals,
     ) -> Result<Local<'a>> {
-        let Some(conditions) = &experiment.network else {
-            return Ok(Local { signals, path: None });
-        };
+        let (kind, conditions) =
+            experiment.network.as_ref().map_or((PathKind::Loopback, None), Way::parts);
         let options = Options {
             client_addresses: most_connections.div_ceil(PER_SOURCE).max(1),
             relay_cpu: experiment.placement.relay_cpu,
             seed,
         };
-        let network = Network::create(conditions, &options)?;
-        Ok(Local { signals, path: Some((network.enter_client()?, network)) })
-    }
-
-    fn network(&self) -> Option<&Network> {
-        self.path.as_ref().map(|(_, network)| network)
+        let path = Path::create(kind, conditions, &options)?;
+        Ok(Local { signals, _entered: path.enter_client()?, path })
     }
 
     fn route(&self, process: &Running, connections: usize) -> Result<Route> {
-        match self.network() {
+        match self.path.sources(process.address().ip()) {
             None => Route::new(process.address(), connections),
-            Some(network) => Ok(Route {
-                target: process.address(),
-                sources: network.client_addresses().to_vec(),
-            }),
+            Some(sources) => Ok(Route { target: process.address(), sources }),
         }
     }
 }
@@ -121,24 +116,24 @@ impl Bench for Local<'_> {
             find(name)?.check_connections(plan.connections)?;
         }
         let (course, connections) = (plan.course, plan.connections);
-        let mut launch = launch(task);
-        if let Some(network) = self.network() {
-            launch.address = network.server_address();
-            launch.namespace = Some(network.server_namespace());
+        let launch = launch(task);
+        if let Some(network) = self.path.network() {
             // Connections are made without loss, or a lost SYN would cost a second of the start.
             network.lossless_from(0);
         }
+        let server_threads = launch.cpus.len();
+        self.path.clear()?;
         let mut terminal = Terminal::new(task.label.to_owned(), plan.tolerance);
-        let mut process = Running::start(task.server, &launch, self.signals)?;
+        let client = ClientKind::Kernel;
+        let (mut process, _) = self.path.start(task.server, client, launch, self.signals)?;
         let route = self.route(&process, connections)?;
         let prepared = Prepared::connect(plan, &route, self.signals, &mut terminal)?;
-        let gauge = Watched { server: &process, cpus: launch.cpus.len() };
+        let gauge = Watched { server: &process, cpus: server_threads };
         let start_ns = now_ns() + LEAD_NS;
         let end_ns = start_ns + course.end_ns();
-        let observation =
-            self.network().map(|network| Observation::begin(network, end_ns)).transpose()?;
+        let observation = self.path.network().map(|n| Observation::begin(n, end_ns)).transpose()?;
         let mut outcome = prepared.run(start_ns, &gauge, self.signals, &mut terminal)?;
-        if let (Some(observation), Some(network)) = (observation, self.network()) {
+        if let (Some(observation), Some(network)) = (observation, self.path.network()) {
             outcome.reasons.extend(observation.end(network)?);
         }
         if let Some(status) = process.ended() {

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::experiment::campaign::Campaign;
 use crate::experiment::closed::ClosedCampaign;
 use crate::experiment::ensemble::Ensemble;
-use crate::experiment::file::{Experiment, Scale};
+use crate::experiment::file::{Experiment, Scale, Way};
 use crate::experiment::journal::{Identity, Ledger};
 use crate::experiment::measure::Local;
 use crate::experiment::points::Point;
@@ -118,10 +118,11 @@ impl Assignment {
         if arguments.mpi && experiment.network.is_some() {
             return Err(Error::setup(
                 "hosts have a network of their own, so the experiment's cannot be made",
-                "remove the table `network`, or run it without --mpi",
+                "remove `network`, or run it without --mpi",
             ));
         }
         let servers = subjects(&experiment)?;
+        check_devices(&servers, &experiment)?;
         let baseline = baseline_of(&servers, experiment.baseline.as_deref())?;
         let points = points::expand(&experiment, &allowed_cpus()?)?;
         let mpi = arguments.mpi;
@@ -214,6 +215,18 @@ fn subjects(experiment: &Experiment) -> Result<Vec<Subject>> {
         }
     }
     Ok(subjects)
+}
+
+/// Refuses servers with a TCP of their own where there is no device for them.
+fn check_devices(servers: &[Subject], experiment: &Experiment) -> Result<()> {
+    let lonely = servers.iter().find(|server| server.stack().is_some());
+    match lonely.filter(|_| experiment.network != Some(Way::Veth)) {
+        None => Ok(()),
+        Some(server) => Err(Error::setup(
+            format!("`{}` has a TCP of its own, for which there is no device", server.name()),
+            "write network = \"veth\" into the experiment",
+        )),
+    }
 }
 
 fn baseline_of(subjects: &[Subject], asked: Option<&str>) -> Result<usize> {

@@ -25,7 +25,6 @@ use crate::sys::affinity::wake_promptly;
 use crate::sys::clock::now_ns;
 use crate::sys::procstat::{CpuReader, TICK_NS};
 use crate::sys::signals::Signals;
-use crate::sys::socket::RawAddress;
 
 /// Ours and theirs, in the order of [`slot_order`].
 const CLIENTS: usize = 2;
@@ -112,7 +111,7 @@ impl Contest<'_> {
         let clients = ClientGroup::start(&self.client_cpus, connections, &self.workload)?;
         let readers = own_readers(&clients)?;
         let before = self.server.counters();
-        clients.begin_slot(RawAddress::new(self.server.address()));
+        clients.begin_slot(self.server.address());
         warm_up(&clients, self.signals)?;
         let start_ns = now_ns() + LEAD_NS;
         clients.measure_from(start_ns);

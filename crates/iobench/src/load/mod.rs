@@ -27,7 +27,7 @@ use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
 use crate::sys::procstat::ThreadReader;
 use crate::sys::signals::Signals;
-use crate::sys::socket::{CongestionControl, RawAddress};
+use crate::sys::socket::CongestionControl;
 
 /// Slices are only a means here: one histogram each, so long runs take longer slices.
 const MOST_SLICES: u64 = 400;
@@ -137,7 +137,7 @@ fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<O
     let clients = ClientGroup::start(&target.client_cpus, arguments.connections, &workload)?;
     let readers = own_readers(&clients)?;
     let run_ns = || -> u64 { readers.iter().map(|reader| reader.read().run_ns).sum() };
-    clients.begin_slot(RawAddress::new(target.address));
+    clients.begin_slot(target.address);
     warm_up(&clients, signals)?;
     let prompt = wake_promptly();
     let start_ns = now_ns() + LEAD_NS;

@@ -6,14 +6,18 @@
 //! direction (`link`). Everything hangs on descriptors of this process: when it ends, however it
 //! ends, devices and namespaces are gone, and the machine's own network never sees any of it.
 //!
+//! Without conditions there is a second kind of path, over veth pairs (`veth`).
+//!
 //! What TCP does on receipt of a packet runs on the relay's thread, so it appears in the relay's
 //! CPU time and not in the server's.
 
 pub(crate) mod conditions;
 mod link;
 pub(crate) mod namespace;
+mod netlink;
 mod relay;
 pub(crate) mod verdict;
+pub(crate) mod veth;
 
 #[cfg(test)]
 mod link_tests;
@@ -28,6 +32,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::error::{Context, Error, Result};
@@ -42,6 +47,16 @@ use crate::sys::signals::Event;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const MOST_CLIENT_ADDRESSES: usize = 250;
+
+/// What lies between clients and servers, where there are no conditions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum PathKind {
+    /// The loopback device
+    #[default]
+    Loopback,
+    /// Two network namespaces joined by veth pairs, with offloads as the kernel has them by default
+    Veth,
+}
 
 /// What is not a condition of the path.
 #[derive(Debug, Clone)]

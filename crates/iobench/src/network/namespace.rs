@@ -3,14 +3,15 @@
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 use std::thread;
 
 use crate::error::{Context, Error, Result};
+use crate::network::netlink::Request;
 use crate::sys::check;
 use crate::sys::limits::read_trimmed;
 use crate::sys::socket::new_tcp;
@@ -65,10 +66,7 @@ pub(crate) fn isolate() -> Result<bool> {
         other => other.context("make a network namespace", SUPPORT)?,
     };
     settings.write()?;
-    let socket = new_tcp(libc::AF_INET).context("open a socket", "raise `ulimit -n`")?;
-    let mut request = interface("lo");
-    request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
-    call(socket.as_raw_fd(), libc::SIOCSIFFLAGS, request, "switch the loopback device on")?;
+    switch_on("lo")?;
     Ok(true)
 }
 
@@ -88,29 +86,12 @@ impl Endpoint {
         mtu: u32,
         settings: &HostSettings,
     ) -> Result<Endpoint> {
-        let furnish = || {
-            // SAFETY: a plain number; only the calling thread moves.
-            check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).context(
-                "create a network namespace",
-                "allow CAP_SYS_ADMIN (container engines: --privileged) and check \
-                 user.max_net_namespaces",
-            )?;
-            settings.write()?;
+        make(settings, || {
             let device = open_device()?;
             configure(addresses, mtu)?;
             let statistics = File::open("/proc/thread-self/net/dev")
                 .context("open /proc/thread-self/net/dev", "mount /proc")?;
             Ok(Endpoint { namespace: Arc::new(current()?), device, statistics })
-        };
-        // Only a thread of its own can leave its namespace without a way back.
-        thread::scope(|scope| {
-            let builder = thread::Builder::new().name("namespace".to_owned());
-            let helper = builder
-                .spawn_scoped(scope, furnish)
-                .context("start a thread for a namespace", "raise `ulimit -u`")?;
-            helper.join().unwrap_or_else(|_| {
-                Err(Error::setup("a namespace's thread panicked", "report this as a bug"))
-            })
         })
     }
 
@@ -125,6 +106,33 @@ impl Endpoint {
             Error::setup("the namespace's device is not in its statistics", "report this as a bug")
         })
     }
+}
+
+/// Makes a namespace with these settings, and furnishes it from within.
+pub(super) fn make<T: Send>(
+    settings: &HostSettings,
+    furnish: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    let work = || {
+        // SAFETY: a plain number; only the calling thread moves.
+        check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).context(
+            "create a network namespace",
+            "allow CAP_SYS_ADMIN (container engines: --privileged) and check \
+             user.max_net_namespaces",
+        )?;
+        settings.write()?;
+        furnish()
+    };
+    // Only a thread of its own can leave its namespace without a way back.
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().name("namespace".to_owned());
+        let helper = builder
+            .spawn_scoped(scope, work)
+            .context("start a thread for a namespace", "raise `ulimit -u`")?;
+        helper.join().unwrap_or_else(|_| {
+            Err(Error::setup("a namespace's thread panicked", "report this as a bug"))
+        })
+    })
 }
 
 /// The fourth count of the sending half of the device's line.
@@ -207,63 +215,51 @@ fn open_device() -> Result<File> {
 
 /// Addresses, packet size and queue of the device; then it and the loopback device go up.
 fn configure(addresses: &[Ipv4Addr], mtu: u32) -> Result<()> {
+    set_addresses(DEVICE, addresses, NETMASK)?;
+    let socket = new_tcp(libc::AF_INET).context("create a socket in a namespace", SUPPORT)?;
+    let mut request = interface(DEVICE);
+    request.ifr_ifru.ifru_mtu = mtu as libc::c_int;
+    call(socket.as_raw_fd(), libc::SIOCSIFMTU, request, "set the packet size of a TUN device")?;
+    lengthen_queue().context("set the queue of a TUN device", SUPPORT)?;
+    ["lo", DEVICE].into_iter().try_for_each(switch_on)
+}
+
+/// Gives addresses to a device of the calling thread's namespace.
+pub(super) fn set_addresses(device: &str, addresses: &[Ipv4Addr], mask: Ipv4Addr) -> Result<()> {
     let socket = new_tcp(libc::AF_INET).context("create a socket in a namespace", SUPPORT)?;
     let fd = socket.as_raw_fd();
     for (index, &address) in addresses.iter().enumerate() {
         // Further addresses belong to aliases of the device, as ifconfig(8) makes them.
-        let name = if index == 0 { DEVICE.to_owned() } else { format!("{DEVICE}:{index}") };
+        let name = if index == 0 { device.to_owned() } else { format!("{device}:{index}") };
         let mut request = interface(&name);
         request.ifr_ifru.ifru_addr = socket_address(address);
         call(fd, libc::SIOCSIFADDR, request, "set a namespace's address")?;
         if index == 0 {
-            request.ifr_ifru.ifru_netmask = socket_address(NETMASK);
+            request.ifr_ifru.ifru_netmask = socket_address(mask);
             call(fd, libc::SIOCSIFNETMASK, request, "set a namespace's network mask")?;
         }
     }
-    let mut request = interface(DEVICE);
-    request.ifr_ifru.ifru_mtu = mtu as libc::c_int;
-    call(fd, libc::SIOCSIFMTU, request, "set the packet size of a TUN device")?;
-    lengthen_queue().context("set the queue of a TUN device", SUPPORT)?;
-    for name in ["lo", DEVICE] {
-        let mut request = interface(name);
-        request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
-        call(fd, libc::SIOCSIFFLAGS, request, "switch a network device on")?;
-    }
     Ok(())
+}
+
+/// Switches a device of the calling thread's namespace on.
+pub(super) fn switch_on(device: &str) -> Result<()> {
+    let socket = new_tcp(libc::AF_INET).context("create a socket in a namespace", SUPPORT)?;
+    let mut request = interface(device);
+    request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+    call(socket.as_raw_fd(), libc::SIOCSIFFLAGS, request, "switch a network device on")
 }
 
 /// Sets the length of the device's queue by rtnetlink(7): the ioctl for it asks for rights over the
 /// machine, not over the namespace.
 fn lengthen_queue() -> io::Result<()> {
-    const MESSAGE_BYTES: u32 = 40;
-    const ATTRIBUTE_BYTES: u16 = 8;
-    const ERROR_AT: usize = 16;
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: socket takes plain numbers and returns a new descriptor.
-    let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
-    // SAFETY: the descriptor was just created and nobody else owns it.
-    let mut socket = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     let name = CString::new(DEVICE)?;
     // SAFETY: the name ends with a zero byte.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-    let mut message = Vec::new();
-    // A message header, an ifinfomsg of which only the index is given, and an attribute.
-    message.extend(MESSAGE_BYTES.to_ne_bytes());
-    message.extend([libc::RTM_NEWLINK.to_ne_bytes(), flags.to_ne_bytes()].concat());
-    message.extend([0; 8]);
-    message.extend([[0; 4], index.to_ne_bytes(), [0; 4], [0; 4]].concat());
-    message.extend([ATTRIBUTE_BYTES.to_ne_bytes(), libc::IFLA_TXQLEN.to_ne_bytes()].concat());
-    message.extend(DEVICE_QUEUE_PACKETS.to_ne_bytes());
-    socket.write_all(&message)?;
-    let mut answer = [0_u8; 1024];
-    let length = socket.read(&mut answer)?;
-    let code = answer[..length].get(ERROR_AT..ERROR_AT + 4).and_then(|code| code.try_into().ok());
-    match code.map(i32::from_ne_bytes) {
-        Some(0) => Ok(()),
-        Some(code) => Err(io::Error::from_raw_os_error(-code)),
-        None => Err(io::ErrorKind::InvalidData.into()),
-    }
+    let mut request = Request::new(libc::RTM_NEWLINK, 0);
+    request.interface(index);
+    request.attribute(libc::IFLA_TXQLEN, &DEVICE_QUEUE_PACKETS.to_ne_bytes());
+    request.send()
 }
 
 fn call(fd: RawFd, number: libc::c_ulong, mut request: libc::ifreq, action: &str) -> Result<()> {

@@ -17,7 +17,7 @@ const BURST: usize = 40;
 
 /// Without root's rights, runs the calling test in a process of its own that has them in a user
 /// namespace, because this one has too many threads to enter it; true if that was done.
-fn ran_in_user_namespace() -> bool {
+pub(super) fn ran_in_user_namespace() -> bool {
     let test = thread::current().name().unwrap_or_default().to_owned();
     // With a single thread the harness runs tests on its main thread, which can enter by itself.
     if namespace::has_capabilities() || test == "main" {
@@ -323,7 +323,7 @@ fn long_packets_pass_a_wide_path_whole() {
 }
 
 /// Names of the network devices that the calling thread sees.
-fn devices() -> Vec<String> {
+pub(super) fn devices() -> Vec<String> {
     let text = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
 }
@@ -353,12 +353,12 @@ fn nothing_is_seen_outside_and_nothing_is_left() {
 }
 
 /// What the kernel calls the calling thread's namespace.
-fn namespace_name() -> String {
+pub(super) fn namespace_name() -> String {
     fs::read_link("/proc/thread-self/ns/net").unwrap().to_str().unwrap().to_owned()
 }
 
 /// How many descriptors of this process refer to a namespace.
-fn held(namespace: &str) -> usize {
+pub(super) fn held(namespace: &str) -> usize {
     let links = fs::read_dir("/proc/self/fd").unwrap();
     // Other tests open and close descriptors meanwhile.
     let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());

@@ -190,10 +190,12 @@ fn figures(row: &Row) -> Vec<(&'static str, f64)> {
     figure("request_rate", row.request_rate);
     figure("achieved_rate", row.achieved_rate);
     figure("server_cpu_us", row.server_cpu_us);
+    figure("cpu_both_us", row.cpu_both_us);
     figure("system_calls", row.system_calls);
     figure("server_busy", row.server_busy);
     figure("client_busy", row.client_busy);
-    for ratio in [row.throughput_ratio, row.cpu_ratio, row.p50_ratio, row.p99_ratio] {
+    let work = [row.throughput_ratio, row.cpu_ratio, row.cpu_both_ratio];
+    for ratio in work.into_iter().chain([row.p50_ratio, row.p99_ratio]) {
         for value in ratio.iter().flat_map(|ratio| [ratio.low, ratio.median, ratio.high]) {
             figure("a ratio", Some(value));
         }
@@ -232,14 +234,25 @@ struct CompareRow {
     server_cpus: Vec<usize>,
     client_cpus: Vec<usize>,
     transactions: u32,
-    message_bytes: usize,
+    /// Of an echo; files of before other sizes could be asked for have nothing else.
+    message_bytes: Option<usize>,
+    #[serde(default)]
+    request_bytes: usize,
+    #[serde(default)]
+    response_bytes: usize,
+    #[serde(default)]
+    path: Option<String>,
     connections: usize,
     throughput: Option<f64>,
     server_cpu_us: Option<f64>,
+    #[serde(default)]
+    cpu_both_us: Option<f64>,
     system_calls: Option<f64>,
     latency_us: Option<CompareLatency>,
     throughput_ratio: Option<Interval>,
     cpu_ratio: Option<Interval>,
+    #[serde(default)]
+    cpu_both_ratio: Option<Interval>,
     server_busy: Option<f64>,
     client_busy: Option<f64>,
     #[serde(default)]
@@ -290,26 +303,28 @@ impl CompareRow {
             kind: Kind::Closed,
             connections: self.connections,
             request_rate: None,
-            request_bytes: self.message_bytes,
-            response_bytes: self.message_bytes,
+            request_bytes: self.message_bytes.unwrap_or(self.request_bytes),
+            response_bytes: self.message_bytes.unwrap_or(self.response_bytes),
             transactions: self.transactions,
             cores: self.cores,
             server_cpus: self.server_cpus,
             client_cpus: self.client_cpus,
             work: "none".to_owned(),
-            network: None,
+            network: self.path,
             service_us: self.latency_us.map(CompareLatency::into_percentiles),
             send_lag_us: None,
             transmit_us: None,
             accept_us: None,
             achieved_rate: self.throughput,
             server_cpu_us: self.server_cpu_us,
+            cpu_both_us: self.cpu_both_us,
             system_calls: self.system_calls,
             server_busy: self.server_busy,
             client_busy: self.client_busy,
             bound: self.bound,
             throughput_ratio: self.throughput_ratio,
             cpu_ratio: self.cpu_ratio,
+            cpu_both_ratio: self.cpu_both_ratio,
             p50_ratio: None,
             p99_ratio: None,
             valid: self.valid,

@@ -196,12 +196,19 @@ fn rates() -> Vec<Column> {
             number::plain,
         ),
         Column::figure("server CPU per request", "cpu", |row| row.server_cpu_us, number::time),
+        Column::figure(
+            "CPU of both sides per request",
+            "both",
+            |row| row.cpu_both_us,
+            number::time,
+        ),
         Column::ratio("99 % against baseline", "p99-ratio", |row| row.p99_ratio),
         Column::ratio("throughput against baseline", "rate-ratio", |row| {
             // What was asked for in an open loop is no merit.
             row.throughput_ratio.filter(|_| row.kind == Kind::Closed)
         }),
         Column::ratio("CPU against baseline", "cpu-ratio", |row| row.cpu_ratio),
+        Column::ratio("CPU of both against baseline", "both-ratio", |row| row.cpu_both_ratio),
         Column { head: "errors".to_owned(), name: "errors".to_owned(), cell: Box::new(errors) },
         Column::figure("system calls", "calls", |row| row.system_calls, number::plain),
     ]

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::error::{Context, Error, Result};
+use crate::stack::with_port;
 use crate::sys::check;
 use crate::sys::limits::listen_backlog;
 use crate::sys::socket::{self, CongestionControl, RawAddress};
@@ -17,6 +18,8 @@ pub(crate) enum Listening {
     Shared,
     /// One socket per thread, chosen by the CPU that handles the SYN.
     PerCpu,
+    /// None of the kernel's: the server brings its own TCP, whose address has all ports free.
+    Own,
 }
 
 /// The sockets of one server, and the port that they share.
@@ -51,12 +54,15 @@ impl Listeners {
                 steer_by_cpu(&sockets[0], cpus)?;
                 Ok(Listeners { sockets, port })
             }
+            Listening::Own => {
+                Ok(Listeners { sockets: Vec::new(), port: with_port(address).port() })
+            }
         }
     }
 
-    /// The socket on which a thread accepts.
-    pub(crate) fn of_thread(&self, thread: usize) -> &OwnedFd {
-        self.sockets.get(thread).unwrap_or(&self.sockets[0])
+    /// The socket on which a thread accepts, if the kernel has one.
+    pub(crate) fn of_thread(&self, thread: usize) -> Option<&OwnedFd> {
+        self.sockets.get(thread).or(self.sockets.first())
     }
 }
 
@@ -169,7 +175,7 @@ mod tests {
             .join()
             .unwrap();
             for other in 0..cpus.len() {
-                let fd = listeners.of_thread(other).as_raw_fd();
+                let fd = listeners.of_thread(other).unwrap().as_raw_fd();
                 // SAFETY: accept4 without an address needs only a descriptor.
                 let accepted =
                     unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), 0) };

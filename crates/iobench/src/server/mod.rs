@@ -11,6 +11,7 @@ pub(crate) mod framing;
 pub(crate) mod limits;
 pub(crate) mod listener;
 pub(crate) mod megapipe;
+pub(crate) mod mtcp;
 pub(crate) mod output_tail;
 pub(crate) mod peer;
 pub(crate) mod poll;
@@ -28,6 +29,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::Builder;
 
+use ::mtcp::Mtcp;
+
 use crate::error::{Context, Error, Result};
 use crate::exchange::Service;
 use crate::server::children::ChildPlace;
@@ -35,6 +38,7 @@ use crate::server::listener::{Listeners, Listening};
 use crate::server::pool::Queue;
 use crate::server::response::Responder;
 use crate::server::shared::{Counters, Page, ThreadBlock};
+use crate::stack::{self, Kind, Site};
 use crate::sys::affinity;
 use crate::sys::signals::{Event, wait_for_any};
 
@@ -68,6 +72,16 @@ pub(crate) trait Server: Sync {
         true
     }
 
+    /// Whether the thread's count of its calls into the kernel is complete.
+    fn counts_system_calls(&self) -> bool {
+        self.stack().is_none()
+    }
+
+    /// The TCP that the server brings along, if it does not use the kernel's.
+    fn stack(&self) -> Option<Kind> {
+        None
+    }
+
     /// The listening sockets to make before the threads start.
     fn listening(&self) -> Listening;
 
@@ -78,7 +92,7 @@ pub(crate) trait Server: Sync {
 }
 
 /// Every server that can be named. The first is the baseline of the report.
-static SERVERS: [&dyn Server; 13] = [
+static SERVERS: [&dyn Server; 17] = [
     &epoll::SHARED,
     &epoll::PARTITIONED,
     &megapipe::URING,
@@ -92,6 +106,10 @@ static SERVERS: [&dyn Server; 13] = [
     &thread::ThreadServer,
     &forking::ForkingServer,
     &pool::PoolServer,
+    &mtcp::XDP,
+    &mtcp::PAIRED,
+    &mtcp::PACKET,
+    &mtcp::TAP,
 ];
 
 /// How many of them are compared when none is named.
@@ -131,6 +149,31 @@ pub(crate) fn find(name: &str) -> Result<&'static dyn Server> {
     })
 }
 
+/// Where a server is at home.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) address: SocketAddr,
+    /// The device of a server that brings its own TCP, in the thread's network namespace.
+    pub(crate) interface: Option<String>,
+}
+
+impl Place {
+    /// The stacks of a server that brings them along.
+    fn start_stacks(&self, kind: Kind, cpus: &[usize]) -> Result<Mtcp> {
+        if let Some(interface) = &self.interface {
+            let site = Site { interface: interface.clone(), address: self.address.ip() };
+            return stack::start(kind, &site, cpus);
+        }
+        stack::start_from_environment(cpus.len())?.ok_or_else(|| {
+            Error::setup(
+                "a server with a TCP of its own needs a device and an address of its own",
+                "use `iobench compare --path veth`; or name --interface and, with --bind, an \
+                 address that nobody else has; or name a file with MTCP_CONFIG",
+            )
+        })
+    }
+}
+
 /// What a server's thread is given.
 pub(crate) struct ThreadContext<'a> {
     /// The number of the thread within the server, from 0.
@@ -140,7 +183,11 @@ pub(crate) struct ThreadContext<'a> {
     /// Counted by the thread, seen by others after `publish`.
     pub(crate) counters: Counters,
     pub(crate) responder: &'a Responder,
-    listener: RawFd,
+    /// Where to listen, for a server that makes its listening sockets itself.
+    pub(crate) address: SocketAddr,
+    /// The stacks of a server that brings them along, one for each thread.
+    pub(crate) stacks: Option<&'a Mtcp>,
+    listener: Option<RawFd>,
     stop: RawFd,
     block: &'a ThreadBlock,
     children: &'a [ChildPlace],
@@ -152,8 +199,10 @@ pub(crate) struct ThreadContext<'a> {
 impl ThreadContext<'_> {
     /// The socket to accept on, bound, listening and non-blocking: the one that all threads share
     /// (`Listening::Shared`) or the thread's own (`Listening::PerCpu`). Open while the thread runs.
+    /// There is none with `Listening::Own`.
     pub(crate) fn shared_listener(&self) -> RawFd {
-        self.listener
+        // What no call takes for a descriptor.
+        self.listener.unwrap_or(-1)
     }
 
     /// Readable from the moment when the thread shall return; every thread may read it once.
@@ -183,12 +232,14 @@ pub(crate) fn run(
     server: &dyn Server,
     cpus: &[usize],
     service: Service,
-    address: SocketAddr,
+    place: &Place,
     page: &Page,
     ends: &[OwnedFd],
     started: impl FnOnce(u16),
 ) -> Result<()> {
-    let listeners = Listeners::create(server.listening(), address, cpus)?;
+    let stacks = server.stack().map(|kind| place.start_stacks(kind, cpus)).transpose()?;
+    let listeners = Listeners::create(server.listening(), place.address, cpus)?;
+    let address = SocketAddr::new(place.address.ip(), listeners.port);
     let (stop, finished) = (Event::new()?, Event::new()?);
     let (responder, queue) = (Responder::new(service), Queue::default());
     let end = || {
@@ -205,7 +256,9 @@ pub(crate) fn run(
                 cpus,
                 counters: Counters::default(),
                 responder: &responder,
-                listener: listeners.of_thread(index).as_raw_fd(),
+                address,
+                stacks: stacks.as_ref(),
+                listener: listeners.of_thread(index).map(AsRawFd::as_raw_fd),
                 stop: stop.raw(),
                 block: page.block(index),
                 children: page.children(index),

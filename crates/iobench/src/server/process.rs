@@ -36,6 +36,8 @@ pub(crate) struct Launch {
     pub(crate) address: IpAddr,
     /// The network namespace to serve in (an open /proc/…/ns/net), unless it is our own.
     pub(crate) namespace: Option<Arc<OwnedFd>>,
+    /// The device of a server that brings its own TCP.
+    pub(crate) interface: Option<String>,
 }
 
 impl Launch {
@@ -47,6 +49,7 @@ impl Launch {
             service: Service::default(),
             address: Ipv4Addr::LOCALHOST.into(),
             namespace: None,
+            interface: None,
         }
     }
 
@@ -61,6 +64,9 @@ impl Launch {
             words.extend(["--request-bytes".to_owned(), exchange.request_bytes.to_string()]);
             words.extend(["--response-bytes".to_owned(), exchange.response_bytes.to_string()]);
         }
+        if let Some(interface) = &self.interface {
+            words.extend(["--interface".to_owned(), interface.clone()]);
+        }
         words
     }
 }
@@ -74,6 +80,7 @@ pub(crate) struct ServerProcess {
     address: SocketAddr,
     thread_ids: Vec<i32>,
     works_in_its_threads: bool,
+    counts_system_calls: bool,
 }
 
 impl ServerProcess {
@@ -101,9 +108,16 @@ impl ServerProcess {
         )?;
         let address = SocketAddr::new(launch.address, 0);
         let (lifeline, thread_ids) = (Some(ours), Vec::new());
-        let works_in_its_threads = server::find(name)?.works_in_its_threads();
-        let mut process =
-            ServerProcess { child, page, lifeline, address, thread_ids, works_in_its_threads };
+        let server = server::find(name)?;
+        let mut process = ServerProcess {
+            child,
+            page,
+            lifeline,
+            address,
+            thread_ids,
+            works_in_its_threads: server.works_in_its_threads(),
+            counts_system_calls: server.counts_system_calls(),
+        };
         process.wait_until_ready(name, signals)?;
         Ok(process)
     }
@@ -155,6 +169,11 @@ impl ServerProcess {
 
     pub(crate) fn counters(&self) -> Counters {
         self.page.totals()
+    }
+
+    /// Calls into the kernel, if the server counts all of them.
+    pub(crate) fn system_calls(&self) -> Option<u64> {
+        self.counts_system_calls.then(|| self.page.totals().system_calls)
     }
 
     /// The exit status, if the process is gone although nobody told it to.

@@ -9,6 +9,7 @@ use crate::server::external::ExternalProcess;
 use crate::server::peer::Peer;
 use crate::server::process::{Launch, ServerProcess};
 use crate::server::shared::Counters;
+use crate::stack::Kind;
 use crate::sys::signals::Signals;
 
 /// What is to be measured.
@@ -36,6 +37,14 @@ impl Subject {
         match self {
             Subject::Own(name) => name,
             Subject::External(peer) => peer.name(),
+        }
+    }
+
+    /// The TCP that the server brings along, if it does not use the kernel's.
+    pub(crate) fn stack(&self) -> Option<Kind> {
+        match self {
+            Subject::Own(name) => server::find(name).ok()?.stack(),
+            Subject::External(_) => None,
         }
     }
 }
@@ -98,6 +107,14 @@ impl Running {
     pub(crate) fn counters(&self) -> Option<Counters> {
         match self {
             Running::Own { process, .. } => Some(process.counters()),
+            Running::External(_) => None,
+        }
+    }
+
+    /// Its calls into the kernel, if it counts all of them.
+    pub(crate) fn system_calls(&self) -> Option<u64> {
+        match self {
+            Running::Own { process, .. } => process.system_calls(),
             Running::External(_) => None,
         }
     }

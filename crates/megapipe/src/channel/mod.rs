@@ -55,8 +55,8 @@ pub struct Channel<C = ()> {
 pub struct Unregistered<C> {
     /// The application's cookie.
     pub cookie: C,
-    /// The descriptor, for use without the channel; `None` for lightweight sockets, which are
-    /// closed, and for partitioned listeners, whose original was never the channel's.
+    /// The descriptor, for use without the channel; `None` for lightweight sockets and connections of
+    /// an installed driver, which are closed with the next `flush` or `dispatch`, and for partitioned listeners, whose original was never the channel's.
     pub descriptor: Option<OwnedFd>,
     /// Connections that a listener had accepted and not delivered, or that waited in its share of a
     /// listening socket of which no other channel has a share.

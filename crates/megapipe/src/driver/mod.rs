@@ -7,7 +7,7 @@
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::pool::{Lease, Pool};
+use crate::pool::{Lease, Pool, Room};
 use crate::source::{Endpoint, Kind, Socket};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,10 +22,19 @@ pub(crate) mod uring;
 
 /// A driver's own name for an endpoint that it has taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Object(pub(crate) u32);
+pub struct Object(
+    /// The number: the kernel drivers' are below [`Object::INSTALLED`], an installed driver's own are
+    /// not.
+    pub u32,
+);
+
+impl Object {
+    /// The least number of an installed driver's own objects.
+    pub const INSTALLED: u32 = 1 << 31;
+}
 
 /// The offset of an operation that goes on where the last one stopped, or knows no position.
-pub(crate) const NO_OFFSET: u64 = u64::MAX;
+pub const NO_OFFSET: u64 = u64::MAX;
 
 /// Room for a sender's address in front of a received datagram.
 pub(crate) const NAME_BYTES: usize = 128;
@@ -34,66 +43,97 @@ pub(crate) const NAME_BYTES: usize = 128;
 /// unused until the operation's last outcome; operations of one direction on a stream come one at a
 /// time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Operation {
-    /// An outcome with an `Output::Socket` per connection; with `repeat`, until cancelled.
+pub enum Operation {
+    /// An outcome with an `Output::Socket` per connection.
     Accept {
+        /// Whether lightweight sockets are wished for; a driver without them ignores it.
         lightweight: bool,
+        /// Goes on until it is cancelled or fails.
         repeat: bool,
     },
-    /// The address must stay in place.
+    /// Connects to an address, which must stay in place.
     Connect {
+        /// The address.
         address: *const libc::sockaddr,
+        /// Its length.
         bytes: libc::socklen_t,
     },
     /// Reads at most `bytes` bytes; 0 is the end.
     Read {
+        /// Where to.
         address: *mut u8,
+        /// At most.
         bytes: u32,
+        /// In a file, or [`NO_OFFSET`].
         offset: u64,
     },
+    /// The same into several pieces, one after the other.
     ReadVectored {
+        /// The pieces.
         vector: *const libc::iovec,
+        /// How many.
         count: u32,
+        /// In a file, or [`NO_OFFSET`].
         offset: u64,
     },
-    /// Receives into a buffer of the channel; with `repeat`, until the end, an error, a lack of
-    /// buffers (`ENOBUFS`) or the driver's own whim ends it, which `more` tells.
+    /// Receives into a buffer of the channel.
     Receive {
+        /// The class of the buffer.
         large: bool,
+        /// Goes on until the end, an error, a lack of buffers (`ENOBUFS`) or the driver's own whim
+        /// ends it, which `more` tells.
         repeat: bool,
     },
-    /// The same for datagrams, in a large buffer that begins with [`DatagramHeader`].
+    /// The same for datagrams, in a large buffer that begins with what recvmsg(2) tells of it.
     ReceiveFrom {
+        /// As with `Receive`.
         repeat: bool,
     },
+    /// Writes some or all of the bytes; what is left over comes in a further operation.
     Write {
+        /// Where from.
         address: *const u8,
+        /// How many.
         bytes: u32,
+        /// In a file, or [`NO_OFFSET`].
         offset: u64,
     },
+    /// The same from several pieces.
     WriteVectored {
+        /// The pieces.
         vector: *const libc::iovec,
+        /// How many.
         count: u32,
+        /// In a file, or [`NO_OFFSET`].
         offset: u64,
     },
-    /// The header and all that it points to must stay in place.
+    /// Sends a datagram.
     SendTo {
+        /// It and all that it points to must stay in place.
         message: *const libc::msghdr,
     },
+    /// Ends directions, as shutdown(2).
     Shutdown {
+        /// `SHUT_RD`, `SHUT_WR` or `SHUT_RDWR`.
         how: libc::c_int,
     },
+    /// Brings a file to the disk.
     Sync {
+        /// Without what is not needed to read the data back.
         data_only: bool,
     },
-    /// An outcome with the poll(2) events that are there; with `repeat`, one at each edge.
+    /// An outcome with the poll(2) events that are there.
     Poll {
+        /// Those asked for; `POLLERR` and `POLLHUP` always are.
         events: u32,
+        /// One outcome at each edge.
         repeat: bool,
     },
     /// Fills exactly `bytes` bytes of the peer's address; `EINVAL` if it has fewer.
     PeerName {
+        /// Where to.
         address: *mut u8,
+        /// How many.
         bytes: u32,
     },
 }
@@ -114,17 +154,20 @@ pub(crate) const DATAGRAM_PAYLOAD: usize = std::mem::size_of::<DatagramHeader>()
 
 /// What came of an operation.
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) tag: u64,
+pub struct Outcome {
+    /// The operation's.
+    pub tag: u64,
     /// Bytes or zero; a negated `errno`.
-    pub(crate) result: i32,
+    pub result: i32,
     /// Whether further outcomes of the same operation follow.
-    pub(crate) more: bool,
-    pub(crate) output: Output,
+    pub more: bool,
+    /// What came with it.
+    pub output: Output,
 }
 
 impl Outcome {
-    pub(crate) fn plain(tag: u64, result: i32) -> Outcome {
+    /// The last outcome of an operation, with nothing but a result.
+    pub fn plain(tag: u64, result: i32) -> Outcome {
         Outcome { tag, result, more: false, output: Output::None }
     }
 }
@@ -132,19 +175,23 @@ impl Outcome {
 /// What an operation brought besides its result. It is owned by the outcome: one that is dropped
 /// returns its buffer, or closes its socket.
 #[derive(Debug)]
-pub(crate) enum Output {
+pub enum Output {
+    /// Nothing.
     None,
+    /// A buffer of the channel with data in it.
     Lease(Lease),
-    /// A connection, and whether more are known to wait in the queue.
+    /// A connection that was accepted.
     Socket {
+        /// The connection.
         socket: Socket,
+        /// Whether more are known to wait in the queue.
         queue_nonempty: bool,
     },
 }
 
 /// The buffers of a channel, by class.
-#[derive(Clone)]
-pub(crate) struct Pools {
+#[derive(Clone, Debug)]
+pub struct Pools {
     pub(crate) small: Rc<Pool>,
     pub(crate) large: Rc<Pool>,
 }
@@ -157,6 +204,12 @@ impl Pools {
         Ok(Pools { small: class(config.small_buffers)?, large: class(config.large_buffers)? })
     }
 
+    /// A free buffer of the class of large or small ones, for a [`Operation::Receive`]; `None` while
+    /// the application holds leases of all.
+    pub fn take(&self, large: bool) -> Option<Room> {
+        Room::take(self.class(large))
+    }
+
     pub(crate) fn class(&self, large: bool) -> &Rc<Pool> {
         if large { &self.large } else { &self.small }
     }
@@ -164,7 +217,7 @@ impl Pools {
 
 /// A lightweight socket: an entry in a ring's own file table, freed on drop unless attached.
 #[derive(Debug)]
-pub(crate) struct DirectSocket {
+pub struct DirectSocket {
     pub(crate) index: u32,
     /// Where the driver finds the entries that nobody wants any more; also the ring's identity.
     pub(crate) discarded: Rc<RefCell<Vec<u32>>>,
@@ -181,18 +234,18 @@ impl Drop for DirectSocket {
 
 /// The driver's queue is full and could not be emptied into the kernel: back-pressure.
 #[derive(Debug)]
-pub(crate) struct Full;
+pub struct Full;
 
 /// The system below a channel.
 ///
 /// Contract, on top of what the methods say:
 /// - Each accepted [`Operation`] has one outcome with `more` false, and none after it; its tag is
 ///   not used for another operation before.
-/// - Outcomes carry `u64` tags below [`INTERNAL_TAG`].
+/// - Tags of the channel's are below [`INSTALLED_TAG`].
 /// - The driver sleeps only in `collect`. A driver that polls in user space hands what wakes it (a
 ///   descriptor, a futex word, a deadline) to the kernel driver, in whose `collect` the channel
 ///   sleeps.
-pub(crate) trait Driver {
+pub trait Driver {
     /// Takes over an endpoint.
     fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> io::Result<Object>;
 
@@ -203,6 +256,12 @@ pub(crate) trait Driver {
 
     /// Like `detach`, but closes the endpoint and tells how that went as an outcome of `tag`.
     fn close(&mut self, tag: u64, object: Object, busy: bool) -> Result<(), Full>;
+
+    /// Connections that wait in a listener's queue out of reach of any other program, which would be
+    /// reset if it ended now. Asked before a listener is let go of.
+    fn take_waiting(&mut self, _listener: Object) -> Vec<Socket> {
+        Vec::new()
+    }
 
     /// Takes an operation; it may start at once or at the next `flush` or `collect`.
     fn submit(&mut self, tag: u64, object: Object, operation: Operation) -> Result<(), Full>;
@@ -250,5 +309,9 @@ pub(crate) trait Driver {
     fn shut_down(&mut self, deadline: Duration) -> bool;
 }
 
-/// Tags from here on are the drivers' own.
-pub(crate) const INTERNAL_TAG: u64 = u64::MAX - 15;
+/// The sixteen tags from here on are for what an installed driver submits to the kernel's on its own
+/// behalf: plain operations such as [`Operation::Poll`], one at a time for each tag.
+pub const INSTALLED_TAG: u64 = INTERNAL_TAG - 16;
+
+/// Tags from here on are the kernel drivers' own.
+pub const INTERNAL_TAG: u64 = u64::MAX - 15;

@@ -236,9 +236,9 @@ impl Engine {
     }
 
     /// The connection as a descriptor, which it may not be yet if it was put aside by an accept of
-    /// the other kind.
+    /// the other kind, and never is with an installed driver.
     fn regular(&mut self, socket: Socket) -> io::Result<Socket> {
-        if !socket.is_lightweight() {
+        if !matches!(socket.0, Endpoint::Direct(_)) {
             return Ok(socket);
         }
         let object = self.driver.attach(socket.0, Kind::Stream)?;

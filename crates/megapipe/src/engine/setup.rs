@@ -1,7 +1,7 @@
 //! Creating a channel: which driver, and why.
 
 use super::Engine;
-use crate::config::{Config, DriverChoice, DriverKind, DriverReport};
+use crate::config::{Config, DriverChoice, DriverKind, DriverReport, UnknownDriver};
 use crate::counters::Counters;
 use crate::driver::epoll::EpollDriver;
 use crate::driver::uring::UringDriver;
@@ -9,6 +9,7 @@ use crate::driver::{Driver, Pools};
 use crate::error::Error;
 use crate::fork::Birth;
 use crate::probe;
+use crate::road::{self, Below};
 use crate::slab::Slab;
 use std::collections::VecDeque;
 use std::io;
@@ -69,27 +70,55 @@ fn choose(config: &Config, pools: &Pools) -> Result<(Box<dyn Driver>, DriverRepo
         },
         choice => (choice, "the configuration asks for it"),
     };
-    let report = |kind, reason: &str| DriverReport { kind, reason: reason.to_owned() };
-    if choice != DriverChoice::Epoll {
-        let error = match patiently(|| UringDriver::new(config, pools.clone())) {
-            Ok(driver) => {
-                let reason = if choice == DriverChoice::Auto {
-                    "the kernel gives a ring with all that the channel needs"
-                } else {
-                    chooser
-                };
-                return Ok((Box::new(driver), report(DriverKind::Uring, reason)));
-            }
-            Err(error) => error,
-        };
-        if choice == DriverChoice::Uring || !bars_rings(&error) {
-            return Err(setup_error("create the ring")(error));
-        }
-        let (cause, _) = probe::ring_error_advice(&error);
-        let driver = epoll(config, pools)?;
-        return Ok((driver, report(DriverKind::Epoll, &format!("no io_uring: {cause}"))));
+    match choice {
+        DriverChoice::Installed(name) => installed(name, chooser, config, pools),
+        choice => kernel(choice, chooser, config, pools),
     }
-    Ok((epoll(config, pools)?, report(DriverKind::Epoll, chooser)))
+}
+
+/// A driver of another crate, over the one that the kernel gives.
+fn installed(
+    name: &'static str,
+    chooser: &str,
+    config: &Config,
+    pools: &Pools,
+) -> Result<(Box<dyn Driver>, DriverReport), Error> {
+    let (kernel, below) = kernel(DriverChoice::Auto, "", config, pools)?;
+    let own = Pools::new(config).map_err(setup_error("map the buffers"))?;
+    let driver = road::build(name, Below { kernel, pools: own, config: config.clone() })
+        .ok_or_else(|| UnknownDriver(name.to_owned()))?
+        .map_err(|source| Error::Installed { name, source })?;
+    let reason = format!("{chooser}, over {}: {}", below.kind, below.reason);
+    Ok((driver, DriverReport { kind: DriverKind::Installed(name), reason }))
+}
+
+fn kernel(
+    choice: DriverChoice,
+    chooser: &str,
+    config: &Config,
+    pools: &Pools,
+) -> Result<(Box<dyn Driver>, DriverReport), Error> {
+    let report = |kind, reason: &str| DriverReport { kind, reason: reason.to_owned() };
+    if choice == DriverChoice::Epoll {
+        return Ok((epoll(config, pools)?, report(DriverKind::Epoll, chooser)));
+    }
+    let error = match patiently(|| UringDriver::new(config, pools.clone())) {
+        Ok(driver) => {
+            let reason = if choice == DriverChoice::Auto {
+                "the kernel gives a ring with all that the channel needs"
+            } else {
+                chooser
+            };
+            return Ok((Box::new(driver), report(DriverKind::Uring, reason)));
+        }
+        Err(error) => error,
+    };
+    if choice == DriverChoice::Uring || !bars_rings(&error) {
+        return Err(setup_error("create the ring")(error));
+    }
+    let (cause, _) = probe::ring_error_advice(&error);
+    let driver = epoll(config, pools)?;
+    Ok((driver, report(DriverKind::Epoll, &format!("no io_uring: {cause}"))))
 }
 
 /// Tries again for a while when memory is short: the kernel gives back the locked memory of a ring

@@ -129,7 +129,11 @@ impl Engine {
         self.gather();
         connections.extend(self.undelivered_connections(key));
         let Some(listener) = self.listener(key) else { return connections };
+        let objects: Vec<_> = listener.legs.iter().map(|leg| leg.object).collect();
         let extra: Vec<Leg> = listener.legs.drain(1..).collect();
+        for object in objects {
+            connections.extend(self.driver.take_waiting(object));
+        }
         for leg in extra {
             drop(self.driver.detach(leg.object, leg.request.is_some()));
         }

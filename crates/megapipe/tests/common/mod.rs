@@ -12,11 +12,13 @@ use megapipe::{
     Event, Handle, Lease, Repeat, Source,
 };
 use std::io::{self, Read};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket,
+};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up; far more than it should ever need.
@@ -91,6 +93,30 @@ impl Rig {
     /// Registers with a cookie that does not matter.
     pub fn join(&mut self, source: impl Into<Source>) -> Handle {
         self.channel.register(source, 0).expect("register")
+    }
+
+    /// A channel beside one under test. Each channel over an installed driver takes a stack of its
+    /// own, of which a test has one: there it is the kernel's.
+    pub fn other(driver: DriverChoice) -> Rig {
+        Rig::new(if is_installed(driver) { DriverChoice::Uring } else { driver })
+    }
+
+    /// A connection on the road of the suite: the test's side, which gives up after a while, and the
+    /// channel's.
+    pub fn tcp_pair(&mut self) -> (TcpStream, Handle) {
+        if ROAD.get().is_none() {
+            let (ours, theirs) = tcp_pair();
+            return (ours, self.join(theirs));
+        }
+        let (listener, address) = listener();
+        let listening = self.join(listener);
+        self.accept(listening, Accept::lightweight().count(1)).expect("accept");
+        let ours = client(address);
+        let socket = accepted(self.last(listening)).socket;
+        self.unregister(listening).expect("unregister");
+        let handle = self.join(socket);
+        self.set_nodelay(handle, true).expect("nodelay");
+        (ours, handle)
     }
 
     /// The next completion, which must come.
@@ -218,14 +244,75 @@ pub fn accepted(event: Event) -> megapipe::Accepted {
     }
 }
 
-/// A listening socket on the loopback with a long queue.
-pub fn listener() -> (TcpListener, SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+/// Where the TCP connections of the suite run: the addresses of both families, IPv4 first.
+#[derive(Clone, Copy, Debug)]
+pub struct Road {
+    /// What a listener of the channel's is bound to.
+    pub bound: [IpAddr; 2],
+    /// Where clients find it.
+    pub found: [IpAddr; 2],
+    /// Where a peer listens, to which the channel connects.
+    pub peer: [IpAddr; 2],
+    /// Waits until the channel's side knows of all that this thread's clients have sent.
+    pub settle: fn(),
+}
+
+/// The loopback, as long as a test program sets nothing else.
+const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+/// Set by a program that runs the suite over a driver of another crate.
+pub static ROAD: OnceLock<Road> = OnceLock::new();
+
+pub fn road() -> Road {
+    let loopback = Road { bound: LOOPBACK, found: LOOPBACK, peer: LOOPBACK, settle: || {} };
+    ROAD.get().copied().unwrap_or(loopback)
+}
+
+/// Waits until the channel's side knows of all that this thread's clients have sent.
+pub fn settle() {
+    (road().settle)();
+}
+
+/// Whether the driver gives lightweight sockets where they are asked for.
+pub fn gives_lightweight(driver: DriverChoice) -> bool {
+    driver != DriverChoice::Epoll
+}
+
+/// Whether the driver is one of another crate, whose connections are no descriptors.
+pub fn is_installed(driver: DriverChoice) -> bool {
+    matches!(driver, DriverChoice::Installed(_))
+}
+
+fn listen_at(ip: IpAddr) -> (TcpListener, u16) {
+    let listener = TcpListener::bind((ip, 0)).expect("bind");
     // SAFETY: the call takes no pointers and the descriptor is open.
     let result = unsafe { libc::listen(listener.as_raw_fd(), 4096) };
     assert_eq!(result, 0, "listen: {}", io::Error::last_os_error());
-    let address = listener.local_addr().expect("local address");
-    (listener, address)
+    let port = listener.local_addr().expect("local address").port();
+    (listener, port)
+}
+
+/// A listening socket for the channel with a long queue, and where clients find it.
+pub fn listener() -> (TcpListener, SocketAddr) {
+    listener_of(0)
+}
+
+/// The same of a family: 0 is IPv4, 1 is IPv6.
+pub fn listener_of(family: usize) -> (TcpListener, SocketAddr) {
+    let (listener, port) = listen_at(road().bound[family]);
+    (listener, SocketAddr::new(road().found[family], port))
+}
+
+/// A listening socket to which the channel connects.
+pub fn peer_listener() -> (TcpListener, SocketAddr) {
+    peer_listener_of(0)
+}
+
+/// The same of a family.
+pub fn peer_listener_of(family: usize) -> (TcpListener, SocketAddr) {
+    let ip = road().peer[family];
+    let (listener, port) = listen_at(ip);
+    (listener, SocketAddr::new(ip, port))
 }
 
 /// A client that gives up after a while.
@@ -233,6 +320,7 @@ pub fn client(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("connect");
     patient(&stream);
     stream.set_nodelay(true).expect("nodelay");
+    settle();
     stream
 }
 
@@ -273,10 +361,11 @@ pub fn expect_gone(stream: &mut TcpStream) {
     }
 }
 
-/// A connected pair: the test's side, which gives up after a while, and the channel's side.
+/// A connected pair of the loopback's: the test's side, which gives up after a while, and the
+/// channel's side.
 pub fn tcp_pair() -> (TcpStream, TcpStream) {
-    let (listener, address) = listener();
-    let ours = client(address);
+    let (listener, port) = listen_at(LOOPBACK[0]);
+    let ours = client(SocketAddr::new(LOOPBACK[0], port));
     let (theirs, _) = listener.accept().expect("accept");
     theirs.set_nodelay(true).expect("nodelay");
     (ours, theirs)

@@ -15,6 +15,7 @@ pub fn test_name(driver: DriverChoice, name: &str) -> String {
         DriverChoice::Uring => format!("uring::{name}"),
         DriverChoice::Epoll => format!("epoll::{name}"),
         DriverChoice::Auto => name.to_owned(),
+        DriverChoice::Installed(driver) => format!("{driver}::{name}"),
     }
 }
 

@@ -12,6 +12,11 @@ use std::time::Duration;
 /// disagree do not answer each other forever.
 const ANSWERS_APART_MS: u32 = 50;
 
+/// How long a window too small for a segment may grow before it is used (RFC 9293, section
+/// 3.8.6.2.1).
+const OVERRIDE_MIN: Duration = Duration::from_millis(100);
+const OVERRIDE_MAX: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(super) struct Alive {
     /// When the peer was last heard.
@@ -63,7 +68,9 @@ impl Connection {
     /// Whether a time-out is the last one. A peer that keeps its window closed may do so as long
     /// as it answers, unless nobody but us waits for it.
     pub(super) fn gives_up(&mut self, context: &mut Context<'_>) -> bool {
-        let closed_window = self.send.window == 0 && !self.orphan;
+        // A window that has just opened, but not far enough for a segment, is no silence either.
+        let waits_for_window = self.send.window == 0 || self.send.outstanding() == 0;
+        let closed_window = waits_for_window && !self.orphan;
         let since = if closed_window { self.alive.heard_at } else { self.alive.progress_at };
         if context.now.since(since) < self.patience(context) {
             return false;
@@ -103,21 +110,29 @@ impl Connection {
             }
             return;
         }
+        if self.fresh().is_some() || self.due.window_probe {
+            return;
+        }
         let waits = self.timers.loss != NEVER && self.timers.waiting == Waiting::Window;
-        if self.fresh().is_none() && !self.due.window_probe && !waits {
-            if self.alive.window_probes == 0 {
-                self.alive.progress_at = context.now;
-            }
-            self.arm_window_timer(context);
+        if !waits && self.alive.window_probes == 0 {
+            self.alive.progress_at = context.now;
+        }
+        let at = context.now + self.window_wait(context);
+        if !waits || (self.send.window > 0 && at < self.timers.loss) {
+            self.timers.arm(at, Waiting::Window);
         }
     }
 
-    /// Probes follow each other like retransmissions (RFC 9293, section 3.8.6.1).
-    fn arm_window_timer(&mut self, context: &Context<'_>) {
+    /// Probes of a closed window follow each other like retransmissions (RFC 9293, section
+    /// 3.8.6.1). A window that is open, but too small for a segment, is used as it is after the
+    /// override time-out (section 3.8.6.2.1).
+    fn window_wait(&self, context: &Context<'_>) -> Duration {
+        let timeout = self.send.rtt.timeout();
+        if self.send.window > 0 {
+            return timeout.clamp(OVERRIDE_MIN, OVERRIDE_MAX);
+        }
         let rounds = u32::from(self.alive.window_probes).min(16);
-        let wait = self.send.rtt.timeout() * (1 << rounds);
-        let wait = wait.min(context.config.maximum_rto);
-        self.timers.arm(context.now + wait, Waiting::Window);
+        (timeout * (1 << rounds)).min(context.config.maximum_rto)
     }
 
     pub(super) fn on_window_timeout(&mut self, context: &mut Context<'_>) {
@@ -135,7 +150,8 @@ impl Connection {
         context.counters.window_probes += 1;
         self.alive.window_probes = self.alive.window_probes.saturating_add(1);
         if self.send.outstanding() == 0 {
-            self.arm_window_timer(context);
+            let wait = self.window_wait(context);
+            self.timers.arm(context.now + wait, Waiting::Window);
         }
     }
 

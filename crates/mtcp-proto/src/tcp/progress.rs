@@ -6,6 +6,10 @@ use super::scoreboard::{Acknowledged, Sacked};
 use super::timers::NEVER;
 use crate::sequence::Sequence;
 use crate::wire::tcp::TcpHeader;
+use std::time::Duration;
+
+/// By so much the echo of a timestamp is coarser than our time.
+const CLOCK_TICK: Duration = Duration::from_millis(1);
 
 impl Connection {
     /// Takes the acknowledgement, window and SACK blocks of a segment whose acknowledgement was
@@ -82,22 +86,37 @@ impl Connection {
     }
 
     /// Measures the round trip: of data that were sent once, or, with timestamps, of those that
-    /// were sent again too (RFC 7323, section 4).
+    /// were sent again too (RFC 7323, section 4), unless the echo is ambiguous; then the back-off
+    /// stays until something is measured (RFC 6298, section 5).
     fn measure(
         &mut self,
         header: &TcpHeader,
         told: &Acknowledged,
         sacked: &Sacked,
-        context: &Context<'_>,
+        context: &mut Context<'_>,
     ) {
         if let Some(round_trip) = told.round_trip.or(sacked.round_trip) {
             self.send.rtt.sample(context.now, round_trip);
         } else if told.bytes > 0 {
             if let Some(age) = self.stamped_round_trip(header, context) {
+                if self.measures_a_wait(age, told) {
+                    return;
+                }
                 self.send.rtt.sample(context.now, age);
             }
             self.send.rtt.reset_back_off();
         }
+    }
+
+    /// Whether the echo is older than every repetition that is acknowledged, and the answer may
+    /// nevertheless be one to a repetition: when the first answer was lost, what comes again is old
+    /// for the peer, and does not change what it echoes. The age is then that of a time-out, which
+    /// must not breed a longer one. An answer that comes too early for the repetition is to the
+    /// first copy, and measures a path that has become slow.
+    fn measures_a_wait(&self, age: Duration, told: &Acknowledged) -> bool {
+        let Some(repeated) = told.resent_for else { return false };
+        let answers_repetition = self.send.rtt.minimum().is_none_or(|least| repeated >= least);
+        age > repeated + CLOCK_TICK && answers_repetition
     }
 
     /// A tail loss probe that has repaired a loss counts as one (RFC 8985, section 7.4).

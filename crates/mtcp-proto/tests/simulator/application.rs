@@ -42,6 +42,8 @@ pub(crate) struct Plan {
     /// Whether it ends its direction when it has sent everything.
     pub(crate) half_close: bool,
     pub(crate) finish: Finish,
+    /// After so many bytes it ends the direction of the other: what still comes is lost.
+    pub(crate) deaf_after: Option<u64>,
     /// Whether it tries to send before it is connected.
     pub(crate) eager: bool,
     /// When it loses patience, after its beginning.
@@ -73,7 +75,7 @@ pub(crate) struct Application {
     expects: Content,
     random: Random,
     pub(crate) socket: SocketId,
-    begun_ns: u64,
+    pub(crate) begun_ns: u64,
     readable: bool,
     writable: bool,
     pub(crate) sent: u64,
@@ -83,6 +85,7 @@ pub(crate) struct Application {
     send_at_ns: Option<u64>,
     read_at_ns: u64,
     stalled: bool,
+    deaf: bool,
     pub(crate) half_closed: bool,
     pub(crate) peer_ended: bool,
     pub(crate) outcome: Option<Outcome>,
@@ -114,6 +117,7 @@ impl Application {
             send_at_ns: None,
             read_at_ns: 0,
             stalled: false,
+            deaf: false,
             half_closed: false,
             peer_ended: false,
             outcome: None,
@@ -160,6 +164,7 @@ impl Application {
                 self.outcome = Some(Outcome::OutOfPatience);
             }
             _ => {
+                self.turn_deaf(stack, now)?;
                 self.read(stack, now_ns)?;
                 self.write(stack, now_ns)?;
                 self.finish(stack, now)?;
@@ -221,6 +226,29 @@ impl Application {
         Ok(())
     }
 
+    /// Ends the other's direction where the plan says so; then nothing more comes out of it.
+    fn turn_deaf(&mut self, stack: &mut Stack, now: Instant) -> Result<(), String> {
+        let wants = self.plan.deaf_after.is_some_and(|bytes| self.received >= bytes);
+        if self.deaf || !wants || !self.connected(stack) {
+            return Ok(());
+        }
+        self.deaf = true;
+        self.peer_ended = true;
+        match stack.shutdown(now, self.socket, Shutdown::Receive) {
+            Ok(()) | Err(Error::NotConnected) => {}
+            Err(error) => return Err(format!("shutdown: {error}")),
+        }
+        match stack.receive(now, self.socket, &mut [0; 16]) {
+            Ok(0) => Ok(()),
+            Err(Error::WouldBlock) => Err("receive waits for what cannot come".into()),
+            Ok(bytes) => Err(format!("{bytes} bytes after the end of receiving")),
+            Err(error) => {
+                self.failed(stack, now.as_nanos(), error);
+                Ok(())
+            }
+        }
+    }
+
     /// Looks at data without taking it, now and then.
     fn peek(&mut self, stack: &Stack, bytes: usize) -> Result<(), String> {
         if self.random.chance(0.9) {
@@ -248,7 +276,7 @@ impl Application {
     fn write(&mut self, stack: &mut Stack, now_ns: u64) -> Result<(), String> {
         while self.outcome.is_none() && self.writable {
             let Some(round) = self.plan.rounds.get(self.round).copied() else { return Ok(()) };
-            if self.received < round.after_received {
+            if self.received < round.after_received && !self.deaf {
                 return Ok(());
             }
             let at_ns = *self.send_at_ns.get_or_insert(now_ns + round.pause_ns);
@@ -287,14 +315,14 @@ impl Application {
                 Ok(()) | Err(Error::NotConnected) => {}
                 Err(error) => return Err(format!("shutdown: {error}")),
             }
-            if !matches!(stack.send(now, self.socket, b"x"), Err(error) if error != Error::WouldBlock)
-            {
+            let more = stack.send(now, self.socket, b"x");
+            if more.is_ok() || more == Err(Error::WouldBlock) {
                 return Err("send after the end was possible".into());
             }
         }
         let over = match self.plan.finish {
             Finish::AfterEnd => self.peer_ended,
-            Finish::AfterBytes(bytes) => self.received >= bytes,
+            Finish::AfterBytes(bytes) => self.received >= bytes || self.deaf,
             Finish::WhenSent => true,
             Finish::AbortAt(_) | Finish::CloseAt(_) => false,
         };

@@ -33,7 +33,8 @@ pub(crate) enum Kind {
     Noise,
 }
 
-const KINDS: [Kind; 11] = [
+/// All but the flood.
+pub(crate) const KINDS: [Kind; 11] = [
     Kind::ResetInWindow,
     Kind::ResetOutside,
     Kind::Syn,

@@ -59,7 +59,7 @@ impl Host {
         let options = ListenOptions {
             backlog: scenario.backlog,
             connection: scenario.connections[0].plans[1].options,
-            defer_accept: None,
+            defer_accept: scenario.defer_accept,
         };
         let listener = stack
             .listen(SocketAddr::new(address, PORT), &options)
@@ -114,6 +114,28 @@ impl Host {
             }
         }
         Ok(())
+    }
+
+    /// Whether memory is held although no socket has data: neither one's own, which the peer has
+    /// acknowledged, nor the peer's, which the application has taken. `other` is the peer, which
+    /// must know of every socket here; what it has not heard to be acknowledged may lie behind a
+    /// gap.
+    pub(crate) fn hoards(&self, other: &Host) -> Option<usize> {
+        let bytes = self.stack.buffer_bytes();
+        if bytes == 0 {
+            return None;
+        }
+        let empty = |info: &ConnectionInfo| info.send_queue == 0 && info.receive_queue == 0;
+        let known = |info: &ConnectionInfo| {
+            info.remote.is_none_or(|remote| {
+                other.stack.sockets().any(|there| {
+                    (there.local, there.remote) == (remote, Some(info.local))
+                        && there.send_queue == 0
+                        && there.state != State::SynReceived
+                })
+            })
+        };
+        self.stack.sockets().all(|info| empty(&info) && known(&info)).then_some(bytes)
     }
 
     /// What is left when all is over.

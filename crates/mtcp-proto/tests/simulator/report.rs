@@ -6,6 +6,7 @@ use super::world;
 use mtcp_proto::Counters;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +26,7 @@ fn attempt(scenario: &Scenario, capture: Option<Arc<Mutex<Capture>>>) -> Result<
 }
 
 /// Runs a scenario; if it fails, runs it again with a capture and says all that helps.
-pub(crate) fn run(scenario: &Scenario) -> Result<Counters, String> {
+fn run(scenario: &Scenario, test: &str) -> Result<Counters, String> {
     let result = attempt(scenario, None);
     let Err(what) = result else { return result };
     let capture = Arc::new(Mutex::new(Capture::default()));
@@ -38,7 +39,7 @@ pub(crate) fn run(scenario: &Scenario) -> Result<Counters, String> {
     };
     Err(format!(
         "seed {seed}: {what}{repeats}\n  {written}\n  again: MTCP_SEEDS={seed} cargo test \
-         -p mtcp-proto --test seeds seeds_run"
+         -p mtcp-proto --test seeds {test}"
     ))
 }
 
@@ -52,13 +53,13 @@ fn save(seed: u64, capture: &Capture) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Runs the scenarios of many seeds on two threads; gives the sum of all counters.
+/// Runs the scenarios of many seeds, each changed, on two threads; gives the sum of all counters.
 ///
 /// # Panics
 /// After some failures, with all of them.
-pub(crate) fn run_all(first: u64, last: u64, change: fn(&mut Scenario)) -> Counters {
+pub(crate) fn run_all(test: &str, seeds: Range<u64>, change: fn(&mut Scenario)) -> Counters {
     const FAILURES_MAX: usize = 8;
-    let next = AtomicU64::new(first);
+    let next = AtomicU64::new(seeds.start);
     let stop = AtomicBool::new(false);
     let failures = Mutex::new(Vec::new());
     let total = Mutex::new(Counters::default());
@@ -68,12 +69,12 @@ pub(crate) fn run_all(first: u64, last: u64, change: fn(&mut Scenario)) -> Count
         let mut told = begun;
         while !stop.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= last {
+            if seed >= seeds.end {
                 break;
             }
             let mut scenario = Scenario::draw(seed);
             change(&mut scenario);
-            match run(&scenario) {
+            match run(&scenario, test) {
                 Ok(counters) => sum.add(&counters),
                 Err(failure) => {
                     eprintln!("{failure}");
@@ -84,7 +85,7 @@ pub(crate) fn run_all(first: u64, last: u64, change: fn(&mut Scenario)) -> Count
             }
             if told.elapsed() > Duration::from_secs(10) {
                 told = Instant::now();
-                eprintln!("seed {seed} of {first}..{last} after {:?}", begun.elapsed());
+                eprintln!("seed {seed} of {seeds:?} after {:?}", begun.elapsed());
             }
         }
         total.lock().unwrap_or_else(PoisonError::into_inner).add(&sum);

@@ -4,7 +4,7 @@ use super::application::{Finish, Plan, Round};
 use super::attack::Attack;
 use super::link::{Burst, Law, Narrow, Rate};
 use super::random::Random;
-use mtcp_proto::{Config, Congestion, Options, SinkCapabilities, SynCookies};
+use mtcp_proto::{Config, Congestion, Keepalive, Options, SinkCapabilities, SynCookies};
 use std::time::Duration;
 
 const MICROSECOND: u64 = 1_000;
@@ -57,6 +57,7 @@ impl ConnectionPlan {
     pub(crate) fn is_graceful(&self) -> bool {
         let bytes = [self.plans[0].bytes(), self.plans[1].bytes()];
         self.opening != Opening::Refused
+            && self.plans.iter().all(|plan| plan.deaf_after.is_none())
             && (0..2).all(|side| match self.plans[side].finish {
                 Finish::AfterEnd => true,
                 Finish::AfterBytes(most) => most == bytes[1 - side],
@@ -80,6 +81,8 @@ pub(crate) struct Scenario {
     /// Initial sequence numbers so far before the wrap, if steered there.
     pub(crate) before_wrap: Option<u32>,
     pub(crate) attacks: Vec<Attack>,
+    /// How long listeners keep connections back that bring no data.
+    pub(crate) defer_accept: Option<Duration>,
     /// What all else is drawn from while it runs.
     pub(crate) random: Random,
 }
@@ -121,7 +124,7 @@ impl Scenario {
             })
             .collect();
         let attacked = random.chance(0.15);
-        Scenario {
+        let mut scenario = Scenario {
             seed,
             ipv6,
             hosts,
@@ -131,7 +134,34 @@ impl Scenario {
             accept_pause_ns: if crowded { random.spread(1, SECOND) } else { 0 },
             before_wrap: random.chance(0.3).then(|| random.spread(1, 100_000) as u32),
             attacks: if attacked { Attack::draw(&mut random, ipv6) } else { Vec::new() },
+            defer_accept: None,
             random,
+        };
+        scenario.draw_habits();
+        scenario
+    }
+
+    /// What few applications use, drawn apart from all else, so that the rest of a seed stays what
+    /// it was without.
+    fn draw_habits(&mut self) {
+        let random = &mut Random::new(!self.seed);
+        if random.chance(0.1) {
+            self.defer_accept = Some(Duration::from_nanos(random.spread(MILLISECOND, 60 * SECOND)));
+        }
+        for connection in &mut self.connections {
+            let stalls = connection.plans.iter().any(|plan| plan.stall.is_some());
+            for plan in &mut connection.plans {
+                // Five probes, because as many losses excuse; the interval is longer than queues.
+                plan.options.keepalive = random.chance(0.1).then(|| Keepalive {
+                    idle: Duration::from_nanos(random.spread(SECOND, 300 * SECOND)),
+                    interval: Duration::from_secs(random.between(20, 75)),
+                    probes: random.between(5, 9) as u8,
+                });
+                // An orphan behind a closed window is not kept for longer than this.
+                plan.options.user_timeout = (!stalls && random.chance(0.1))
+                    .then(|| Duration::from_nanos(random.spread(100 * SECOND, 900 * SECOND)));
+                plan.deaf_after = random.chance(0.02).then(|| random.below(5_000));
+            }
         }
     }
 }
@@ -286,9 +316,9 @@ fn draw_rounds(random: &mut Random, client_first: bool) -> [Vec<Round>; 2] {
             rounds[1].push(reply);
         }
     } else {
-        for side in 0..2 {
+        for rounds in &mut rounds {
             for _ in 0..random.below(3) {
-                rounds[side].push(round(random, 0));
+                rounds.push(round(random, 0));
             }
         }
         if client_first && rounds[0].is_empty() {
@@ -340,6 +370,7 @@ fn draw_connection(
                 .then(|| (random.below(5_000), random.spread(SECOND, stall_max_ns))),
             half_close,
             finish,
+            deaf_after: None,
             eager: random.chance(0.2),
             patience_ns: PATIENCE_NS,
         }

@@ -8,6 +8,9 @@ use mtcp_proto::Error;
 /// So many losses in a row may end a connection: a SYN and its answer are repeated six times.
 const EXCUSING_LOSSES: u32 = 5;
 
+/// As long as the time-out that is the application's own may be one that a queue has made long.
+const EXCUSING_LOSSES_OF_THE_IMPATIENT: u32 = 2;
+
 /// Nobody sends without end: what is sent is bounded by what applications do, by the bytes, by
 /// time (probes) and by what attackers provoke.
 pub(crate) fn within_bounds(world: &World<'_>) -> Result<(), String> {
@@ -90,9 +93,14 @@ fn is_excused(world: &World<'_>, connection: usize) -> bool {
             Some(Outcome::Failed(Error::TimedOut | Error::Unreachable))
         )
     });
+    let is_impatient = world.scenario.connections[connection]
+        .plans
+        .iter()
+        .any(|plan| plan.options.user_timeout.is_some());
     // A connection that waits in a full queue for too long is reset.
     let was_not_taken = world.runs[connection].applications[1].is_none();
     losses >= EXCUSING_LOSSES
+        || (in_vain && is_impatient && losses >= EXCUSING_LOSSES_OF_THE_IMPATIENT)
         || (in_vain && is_half_open)
         || (world.scenario.is_crowded() && (in_vain || was_not_taken))
 }

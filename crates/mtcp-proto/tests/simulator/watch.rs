@@ -25,6 +25,8 @@ pub(crate) struct End {
     pub(crate) heard: i64,
     heard_edge: i64,
     pub(crate) heard_fin: bool,
+    /// It has given the connection up with a reset.
+    gone: bool,
 }
 
 impl End {
@@ -60,8 +62,9 @@ pub(crate) struct Flow {
     pub(crate) fruitless_max: u32,
     fruitless: u32,
     lost_ns: u64,
-    /// A SYN was answered again after the first answer was taken: a half-open connection.
-    confused: bool,
+    /// A SYN was answered again after the first answer was taken: a half-open connection, or a
+    /// second cookie. From then on numbers tell nothing for certain.
+    pub(crate) confused: bool,
 }
 
 /// What a packet on its way will tell the receiver.
@@ -169,6 +172,9 @@ impl Watch {
             fin: false,
         };
         if segment.has(RST) {
+            let end = &mut flow.ends[sender];
+            let own = end.relative(segment.sequence).is_some_and(|place| place >= 1);
+            end.gone |= segment.has(ACK) && own;
             return Ok(Some(note));
         }
         keep!(segment.has(SYN) || segment.has(ACK), "a segment with neither SYN nor ACK");
@@ -183,7 +189,7 @@ impl Watch {
         if end.initials.is_empty() || flow.confused {
             return Ok(Some(note));
         }
-        if end.heard_fin && end.end_acknowledged() {
+        if end.gone || (end.heard_fin && end.end_acknowledged()) {
             // Behind its end, a cookie that comes a second time begins it again: what is wrong with
             // that is not noted.
             let _ = flow.check_acknowledgement(sender, &segment, &mut note);
@@ -214,20 +220,16 @@ impl Flow {
                 || (ours.sack_permitted && !theirs.sack_permitted);
             keep!(!more, "a SYN-ACK with an option that was not offered");
         }
-        if segment.has(ACK) && end.acknowledged > Some(1) {
+        let other = end.initial().is_some_and(|initial| initial != segment.sequence);
+        if (segment.has(ACK) && end.acknowledged > Some(1)) || (taken && other) {
             // A SYN that came late has been answered, after the connection had gone.
             self.confused = true;
             return Ok(());
         }
-        if end.initials.contains(&segment.sequence) {
-            return Ok(());
-        }
-        if end.initials.is_empty() || !taken {
+        if !end.initials.contains(&segment.sequence) {
             end.initials.push(segment.sequence);
             end.syn = Some(segment.clone());
             end.sent = end.sent.max(1);
-        } else {
-            self.confused = true;
         }
         Ok(())
     }
@@ -269,7 +271,8 @@ impl Flow {
         // Each cookie goes out without memory of the one before.
         let kept = edge + (1 << scale) > end.edge || segment.has(SYN);
         keep!(kept, "the right edge goes back from {} to {edge}", end.edge);
-        (end.acknowledged, end.edge) = (Some(acknowledged), edge.max(end.edge));
+        end.acknowledged = Some(acknowledged);
+        end.edge = if segment.has(SYN) { edge } else { edge.max(end.edge) };
         (note.acknowledgement, note.edge) = (Some(acknowledged), Some(edge));
         Ok(())
     }
@@ -339,5 +342,67 @@ impl Flow {
         keep!(behind <= end.sent || start <= end.sent, "a gap: {start} after {}", end.sent);
         end.sent = end.sent.max(behind);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::packet::Draft;
+    use super::super::random::Random;
+    use super::*;
+
+    /// A handshake has passed, with windows of 1,000 bytes; the first end begins at 100, the second
+    /// at 500.
+    fn connected() -> (Watch, [SocketAddr; 2], Content) {
+        let ends = ["10.0.0.1:5", "10.0.0.2:80"].map(|end| end.parse().unwrap());
+        let content = Content::new(&mut Random::new(1));
+        let mut watch = Watch::default();
+        watch.open(0, ends, [content; 2]);
+        for (from, sequence, acknowledgement, flags) in
+            [(0, 100, 0, SYN), (1, 500, 101, SYN | ACK), (0, 101, 501, ACK)]
+        {
+            let options: &[u8] = if flags & SYN != 0 { &[2, 4, 5, 180] } else { &[] };
+            let bytes = draft(ends, from, sequence, acknowledgement, flags, options, &[]);
+            let note = watch.sent(&bytes).expect("the handshake is right").expect("a flow");
+            watch.delivered(note);
+        }
+        (watch, ends, content)
+    }
+
+    fn draft(
+        ends: [SocketAddr; 2],
+        from: usize,
+        sequence: u32,
+        acknowledgement: u32,
+        flags: u8,
+        options: &[u8],
+        data: &[u8],
+    ) -> Vec<u8> {
+        let (source, destination) = (ends[from], ends[1 - from]);
+        let window = 1000;
+        Draft { source, destination, sequence, acknowledgement, flags, window, options, data }
+            .build()
+    }
+
+    #[test]
+    fn what_is_right_passes_and_what_is_wrong_does_not() {
+        let (mut watch, ends, content) = connected();
+        let data = content.slice(0, 1000);
+        let mut sent = |sequence, acknowledgement, flags, data: &[u8]| {
+            watch.sent(&draft(ends, 0, sequence, acknowledgement, flags, &[], data)).map(|_| ())
+        };
+        assert_eq!(sent(101, 501, ACK, data), Ok(()));
+        let wrong = [
+            (sent(101, 501, ACK, &data[1..]), "of the stream is wrong"),
+            (sent(1101, 501, ACK, content.slice(1000, 2)), "the window ends"),
+            (sent(101, 502, ACK, &[]), "it acknowledges"),
+            (sent(101, 501, 0, &[]), "neither SYN nor ACK"),
+            (sent(601, 501, ACK | FIN, &[]), "the end lies before"),
+        ];
+        for (result, why) in wrong {
+            assert!(result.as_ref().is_err_and(|what| what.contains(why)), "{result:?}: {why}");
+        }
+        // One byte beyond the window is a probe of it.
+        assert_eq!(sent(1101, 501, ACK, content.slice(1000, 1)), Ok(()));
     }
 }

@@ -357,6 +357,15 @@ impl<'a> World<'a> {
             }
             return Err(format!("connection {connection} was accepted twice: {info:?}"));
         }
+        if let (Some(wait), Some(client)) =
+            (self.scenario.defer_accept, &self.runs[connection].applications[0])
+        {
+            let silent = info.receive_queue == 0 && info.state == mtcp_proto::State::Established;
+            let age_ns = self.now_ns - client.begun_ns;
+            if silent && u128::from(age_ns) < wait.as_nanos() {
+                return Err(format!("it was offered without data after {age_ns} ns: {info:?}"));
+            }
+        }
         let options = &self.scenario.connections[connection].plans[1].options;
         let stack = &mut self.hosts[host].stack;
         stack.set_options(now, socket, options).map_err(|error| error.to_string())?;
@@ -516,6 +525,11 @@ impl<'a> World<'a> {
                 gone: application.outcome.is_some(),
             })
         };
+        if self.scenario.attacks.is_empty()
+            && let Some(bytes) = hosts[host].hoards(&hosts[1 - host])
+        {
+            return Err(format!("host {host} keeps {bytes} bytes for nobody"));
+        }
         let target = &mut hosts[host];
         target.check(self.now_ns, watch, ended).map_err(|what| format!("host {host}: {what}"))?;
         for (&socket, &(connection, side)) in &target.places {

@@ -16,7 +16,7 @@ mod sleep;
 pub(crate) use self::alarm::Alarm;
 pub(crate) use self::link::Link;
 pub(crate) use self::mailbox::{Mailboxes, mailboxes};
-pub(crate) use self::paired::start as start_paired;
+pub(crate) use self::paired::{Application, start as start_paired};
 pub(crate) use self::port::Port;
 
 use crate::stat::Board;

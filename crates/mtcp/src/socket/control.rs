@@ -1,7 +1,7 @@
 //! Blocking or not, and the questions of ioctl(2).
 
 use super::errors::{failure, from};
-use super::{Context, Descriptor, Object, Phase};
+use super::{Context, Descriptor, Events, Object, Phase};
 use std::io;
 
 impl Context {
@@ -29,6 +29,14 @@ impl Context {
             Object::Pipe(..) => true,
             Object::Epoll(_) => false,
         })
+    }
+
+    /// What the descriptor is ready for now, as poll(2) would say of it, without moving the stack.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn readiness(&mut self, descriptor: Descriptor) -> io::Result<Events> {
+        self.ready(descriptor)
     }
 
     /// Bytes that can be read at once (`FIONREAD`).

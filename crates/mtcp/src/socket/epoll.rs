@@ -90,6 +90,8 @@ impl Watches {
         let watch = &mut self.places[place as usize];
         watch.generation = watch.generation.wrapping_add(1);
         watch.next = NONE;
+        // No epoll has this number, so the place is found by none.
+        watch.epoll = Descriptor(NONE);
         self.free.push(place);
     }
 
@@ -232,11 +234,8 @@ impl Context {
     }
 
     fn watched_by(&self, epoll: Descriptor) -> Vec<Descriptor> {
-        let free = &self.watches.free;
-        let places = self.watches.places.iter().enumerate();
-        let watches = places
-            .filter(|(place, watch)| watch.epoll == epoll && !free.contains(&(*place as u32)));
-        watches.map(|(_, watch)| watch.target).collect()
+        let watches = self.watches.places.iter().filter(|watch| watch.epoll == epoll);
+        watches.map(|watch| watch.target).collect()
     }
 
     fn unwatch(&mut self, place: u32) -> io::Result<()> {

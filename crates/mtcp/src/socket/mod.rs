@@ -7,14 +7,14 @@
 
 mod control;
 mod epoll;
-mod errors;
-mod events;
+pub(crate) mod errors;
+pub(crate) mod events;
 mod lifecycle;
 mod naming;
-mod options;
+pub(crate) mod options;
 mod pipe;
-mod raw;
-mod settings;
+pub(crate) mod raw;
+pub(crate) mod settings;
 mod stream;
 mod table;
 

@@ -149,41 +149,9 @@ impl Context {
         }
         let listening = self.socket_of(descriptor)?.phase == Phase::Listening;
         let options = self.options_of(descriptor)?;
-        let default;
-        let extras = match &self.socket_of(descriptor)?.extras {
-            Some(extras) => &**extras,
-            None => {
-                default = Extras::new(options);
-                &default
-            }
-        };
-        Ok(match name {
-            OptionName::AcceptConnections => SocketOption::AcceptConnections(listening),
-            OptionName::ReuseAddress => SocketOption::ReuseAddress(extras.reuse_address),
-            OptionName::KeepAlive => SocketOption::KeepAlive(options.keepalive.is_some()),
-            OptionName::Linger if options.linger_reset => {
-                SocketOption::Linger(Some(Duration::ZERO))
-            }
-            OptionName::Linger => SocketOption::Linger(extras.linger),
-            OptionName::SendBuffer => SocketOption::SendBuffer(options.send_buffer_bytes),
-            OptionName::ReceiveBuffer => SocketOption::ReceiveBuffer(options.receive_buffer_bytes),
-            OptionName::ReceiveLowWater => {
-                SocketOption::ReceiveLowWater(options.receive_low_water_bytes)
-            }
-            OptionName::ReceiveTimeout => SocketOption::ReceiveTimeout(extras.receive_timeout),
-            OptionName::SendTimeout => SocketOption::SendTimeout(extras.send_timeout),
-            OptionName::NoDelay => SocketOption::NoDelay(options.no_delay),
-            OptionName::QuickAck => SocketOption::QuickAck(options.quick_ack),
-            OptionName::UserTimeout => SocketOption::UserTimeout(options.user_timeout),
-            OptionName::KeepIdle => SocketOption::KeepIdle(extras.keepalive.idle),
-            OptionName::KeepInterval => SocketOption::KeepInterval(extras.keepalive.interval),
-            OptionName::KeepCount => SocketOption::KeepCount(extras.keepalive.probes),
-            OptionName::Congestion => SocketOption::Congestion(options.congestion),
-            OptionName::DeferAccept => SocketOption::DeferAccept(extras.defer_accept),
-            OptionName::Type
-            | OptionName::Error
-            | OptionName::Info
-            | OptionName::MaximumSegment => SocketOption::Type(libc::SOCK_STREAM),
+        Ok(match &self.socket_of(descriptor)?.extras {
+            Some(extras) => tell(name, &options, extras, listening),
+            None => tell(name, &options, &Extras::new(options), listening),
         })
     }
 
@@ -237,7 +205,45 @@ impl Context {
     }
 }
 
-fn apply(option: SocketOption, options: &mut Options, extras: &mut Extras) -> io::Result<()> {
+/// What the settings say; of those that they do not have, the type.
+pub(crate) fn tell(
+    name: OptionName,
+    options: &Options,
+    extras: &Extras,
+    listening: bool,
+) -> SocketOption {
+    match name {
+        OptionName::AcceptConnections => SocketOption::AcceptConnections(listening),
+        OptionName::ReuseAddress => SocketOption::ReuseAddress(extras.reuse_address),
+        OptionName::KeepAlive => SocketOption::KeepAlive(options.keepalive.is_some()),
+        OptionName::Linger if options.linger_reset => SocketOption::Linger(Some(Duration::ZERO)),
+        OptionName::Linger => SocketOption::Linger(extras.linger),
+        OptionName::SendBuffer => SocketOption::SendBuffer(options.send_buffer_bytes),
+        OptionName::ReceiveBuffer => SocketOption::ReceiveBuffer(options.receive_buffer_bytes),
+        OptionName::ReceiveLowWater => {
+            SocketOption::ReceiveLowWater(options.receive_low_water_bytes)
+        }
+        OptionName::ReceiveTimeout => SocketOption::ReceiveTimeout(extras.receive_timeout),
+        OptionName::SendTimeout => SocketOption::SendTimeout(extras.send_timeout),
+        OptionName::NoDelay => SocketOption::NoDelay(options.no_delay),
+        OptionName::QuickAck => SocketOption::QuickAck(options.quick_ack),
+        OptionName::UserTimeout => SocketOption::UserTimeout(options.user_timeout),
+        OptionName::KeepIdle => SocketOption::KeepIdle(extras.keepalive.idle),
+        OptionName::KeepInterval => SocketOption::KeepInterval(extras.keepalive.interval),
+        OptionName::KeepCount => SocketOption::KeepCount(extras.keepalive.probes),
+        OptionName::Congestion => SocketOption::Congestion(options.congestion),
+        OptionName::DeferAccept => SocketOption::DeferAccept(extras.defer_accept),
+        OptionName::Type | OptionName::Error | OptionName::Info | OptionName::MaximumSegment => {
+            SocketOption::Type(libc::SOCK_STREAM)
+        }
+    }
+}
+
+pub(crate) fn apply(
+    option: SocketOption,
+    options: &mut Options,
+    extras: &mut Extras,
+) -> io::Result<()> {
     let keepalive = extras.keepalive;
     match option {
         SocketOption::Error(_)

@@ -38,35 +38,40 @@ impl Context {
     ) -> io::Result<usize> {
         self.socket_of(descriptor)?;
         let told = self.option(descriptor, option_name(level, name)?)?;
-        let mut put = |bytes: &[u8]| {
-            let length = bytes.len().min(value.len());
-            value[..length].copy_from_slice(&bytes[..length]);
-            length
-        };
-        Ok(match told {
-            SocketOption::Linger(time) => {
-                let seconds = seconds_of(time.unwrap_or_default());
-                let mut bytes = [0; 8];
-                bytes[..4].copy_from_slice(&i32::from(time.is_some()).to_ne_bytes());
-                bytes[4..].copy_from_slice(&seconds.to_ne_bytes());
-                put(&bytes)
-            }
-            SocketOption::ReceiveTimeout(time) | SocketOption::SendTimeout(time) => {
-                let time = time.unwrap_or_default();
-                let mut bytes = [0; 16];
-                bytes[..8].copy_from_slice(&time.as_secs().to_ne_bytes());
-                bytes[8..].copy_from_slice(&i64::from(time.subsec_micros()).to_ne_bytes());
-                put(&bytes)
-            }
-            SocketOption::Congestion(kind) => {
-                let mut bytes = [0; 16];
-                let name = congestion_name(kind).as_bytes();
-                bytes[..name.len()].copy_from_slice(name);
-                put(&bytes)
-            }
-            SocketOption::Info(info) => put(&tcp_info(&info)),
-            other => put(&number(&other).to_ne_bytes()),
-        })
+        Ok(write(&told, value))
+    }
+}
+
+/// Writes an option as getsockopt(2) does, cut to `value`; gives its length.
+pub(crate) fn write(told: &SocketOption, value: &mut [u8]) -> usize {
+    let mut put = |bytes: &[u8]| {
+        let length = bytes.len().min(value.len());
+        value[..length].copy_from_slice(&bytes[..length]);
+        length
+    };
+    match told {
+        SocketOption::Linger(time) => {
+            let seconds = seconds_of(time.unwrap_or_default());
+            let mut bytes = [0; 8];
+            bytes[..4].copy_from_slice(&i32::from(time.is_some()).to_ne_bytes());
+            bytes[4..].copy_from_slice(&seconds.to_ne_bytes());
+            put(&bytes)
+        }
+        SocketOption::ReceiveTimeout(time) | SocketOption::SendTimeout(time) => {
+            let time = time.unwrap_or_default();
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&time.as_secs().to_ne_bytes());
+            bytes[8..].copy_from_slice(&i64::from(time.subsec_micros()).to_ne_bytes());
+            put(&bytes)
+        }
+        SocketOption::Congestion(kind) => {
+            let mut bytes = [0; 16];
+            let name = congestion_name(*kind).as_bytes();
+            bytes[..name.len()].copy_from_slice(name);
+            put(&bytes)
+        }
+        SocketOption::Info(info) => put(&tcp_info(info)),
+        other => put(&number(other).to_ne_bytes()),
     }
 }
 
@@ -78,7 +83,7 @@ pub(crate) fn congestion_name(kind: Congestion) -> &'static str {
     }
 }
 
-fn option_name(level: i32, name: i32) -> io::Result<OptionName> {
+pub(crate) fn option_name(level: i32, name: i32) -> io::Result<OptionName> {
     Ok(match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => OptionName::Error,
         (libc::SOL_SOCKET, libc::SO_TYPE) => OptionName::Type,
@@ -110,7 +115,7 @@ fn field<const N: usize>(value: &[u8], at: usize) -> io::Result<[u8; N]> {
     bytes.ok_or_else(|| from(libc::EINVAL))
 }
 
-fn parse(name: OptionName, value: &[u8]) -> io::Result<SocketOption> {
+pub(crate) fn parse(name: OptionName, value: &[u8]) -> io::Result<SocketOption> {
     let integer = || field::<4>(value, 0).map(i32::from_ne_bytes);
     let on = || integer().map(|value| value != 0);
     let unsigned = || integer().and_then(|value| invalid_if_negative(i64::from(value)));

@@ -33,7 +33,7 @@ impl Pair {
         Pair::with(config("10.0.0.1", mode), config("10.0.0.2", mode))
     }
 
-    fn with(server: Config, client: Config) -> Pair {
+    pub(crate) fn with(server: Config, client: Config) -> Pair {
         let (server, client) = Mtcp::pair(server, client, Default::default()).expect("two stacks");
         let context = |mtcp: Mtcp| mtcp.context(0).expect("a context");
         Pair { server: context(server), client: context(client) }

@@ -284,3 +284,47 @@ fn errors_are_those_of_the_man_pages() {
     assert_ne!(context.getsockname(socket).expect("bound").port(), 0);
     assert_eq!(errno(context.bind(socket, address(0))), libc::EINVAL);
 }
+
+#[test]
+fn a_low_water_mark_holds_readiness_back() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let listener = pair.listen(80);
+        let (near, far) = pair.connect(listener, 80);
+        pair.server.set_option(near, SocketOption::ReceiveLowWater(10)).expect("in range");
+        let epoll = pair.server.epoll_create().expect("an epoll");
+        let event = mtcp::EpollEvent::of(near, Events::IN);
+        pair.server.epoll_ctl(epoll, near, mtcp::EpollControl::Add(event)).expect("new");
+        let mut events = [Default::default()];
+        pair.client.write(far, b"few").expect("to send");
+        pair.until(|pair| (pair.server.readable_bytes(near).expect("open") == 3).then_some(()));
+        let waited = pair.server.epoll_wait(epoll, &mut events, Some(Duration::ZERO));
+        assert_eq!(waited.expect("an epoll"), 0);
+        pair.client.write(far, b"and more").expect("to send");
+        pair.until(|pair| {
+            let waited = pair.server.epoll_wait(epoll, &mut events, Some(Duration::ZERO));
+            (waited.expect("an epoll") == 1).then_some(())
+        });
+        assert_eq!(pair.server.read(near, &mut [0; 64]).expect("data"), 11);
+    }
+}
+
+#[test]
+fn sources_are_taken_in_turn_and_must_be_the_stacks_own() {
+    let mut client = crate::pair::config("10.0.0.2", Mode::Complete);
+    client.addresses.push(("10.0.0.3".parse().expect("an address"), 24));
+    let mut pair = Pair::with(crate::pair::config("10.0.0.1", Mode::Complete), client);
+    let listener = pair.listen(80);
+    let first = "10.0.0.2".parse().expect("an address");
+    assert_eq!(errno(pair.client.init_rss(first, 3, None)), libc::EADDRNOTAVAIL);
+    assert_eq!(errno(pair.client.init_rss(first, 0, None)), libc::EINVAL);
+    pair.client.init_rss(first, 2, None).expect("both are ours");
+    let mut peers = Vec::new();
+    for _ in 0..4 {
+        let (near, far) = pair.connect(listener, 80);
+        let peer = pair.server.getpeername(near).expect("connected");
+        assert_eq!(pair.client.getsockname(far).expect("connected"), peer);
+        peers.push(peer.ip().to_string());
+    }
+    assert_eq!(peers, ["10.0.0.2", "10.0.0.3", "10.0.0.2", "10.0.0.3"]);
+}

@@ -4,6 +4,7 @@
 //! one receive, and a share of a wait. Connections end by FIN, as those of browsers do, unless it
 //! is asked for otherwise; a reset spares the client a new socket and both sides their farewell.
 
+use std::net::SocketAddr;
 use std::os::fd::{IntoRawFd, RawFd};
 
 use crate::apps::generator::Protocol;
@@ -313,9 +314,9 @@ impl<P: Protocol> Loops<P> {
 }
 
 impl<P: Protocol> ClosedLoops for Loops<P> {
-    fn reset(&mut self, address: RawAddress) {
+    fn reset(&mut self, address: SocketAddr) {
         self.close_all();
-        self.address = address;
+        self.address = RawAddress::new(address);
         self.warm = 0;
         self.failed.clear();
         self.tally = Tally::new(self.slicing);

@@ -83,7 +83,7 @@ fn load<P: Protocol>(
         Loops::new(protocol(), share, ending, slicing)
     })
     .unwrap();
-    clients.begin_slot(RawAddress::new(fake.address));
+    clients.begin_slot(fake.address);
     warm_up(&clients, &Signals::block()).unwrap();
     clients.measure_from(now_ns() + 1_000_000);
     clients.finish_slot().unwrap().remove(0)

@@ -143,10 +143,14 @@ impl EpollDriver {
 
 impl Driver for EpollDriver {
     fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> io::Result<Object> {
-        let Endpoint::Descriptor(descriptor) = endpoint else {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        };
-        Ok(self.objects.insert(Entry::new(descriptor, kind)?))
+        match endpoint {
+            Endpoint::Descriptor(descriptor) => {
+                Ok(self.objects.insert(Entry::new(descriptor, kind)?))
+            }
+            Endpoint::Direct(_) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+            // It is another channel's, which frees it.
+            Endpoint::Installed(_) => Err(io::Error::from_raw_os_error(libc::EXDEV)),
+        }
     }
 
     fn detach(&mut self, object: Object, busy: bool) -> Option<OwnedFd> {

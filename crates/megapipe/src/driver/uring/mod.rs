@@ -10,7 +10,10 @@ use self::buffers::BufferRing;
 use self::entries::Class;
 use self::linger::{Clock, Linger};
 use self::ring::{Patience, Ring};
-use super::{DirectSocket, Driver, Full, INTERNAL_TAG, Object, Operation, Outcome, Output, Pools};
+use super::{
+    DirectSocket, Driver, Full, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Output,
+    Pools,
+};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::slab::Key;
@@ -146,12 +149,15 @@ impl UringDriver {
     }
 
     fn enlist(&mut self, tag: u64, class: Class) {
+        self.outstanding += 1;
+        if tag >= INSTALLED_TAG {
+            return;
+        }
         let index = Key::from_tag(tag).index as usize;
         if index >= self.classes.len() {
             self.classes.resize(index + 1, Class::Plain);
         }
         self.classes[index] = class;
-        self.outstanding += 1;
     }
 
     fn hand_over(&mut self) -> io::Result<()> {
@@ -197,7 +203,7 @@ impl UringDriver {
             }
             let more = cqueue::more(entry.flags());
             *outstanding -= u64::from(!more);
-            let class = classes[Key::from_tag(tag).index as usize];
+            let class = class_of(classes, tag);
             arrivals += u32::from(matches!(class, Class::Arrival { .. }));
             let output = bring(&entry, class, small, large, discarded);
             sink.push_back(Outcome { tag, result: entry.result(), more, output });
@@ -230,6 +236,11 @@ impl UringDriver {
             }
         }
     }
+}
+
+/// The class of an operation, by its tag; those of an installed driver are plain.
+fn class_of(classes: &[Class], tag: u64) -> Class {
+    if tag >= INSTALLED_TAG { Class::Plain } else { classes[Key::from_tag(tag).index as usize] }
 }
 
 /// Takes hold of what came with a completion.
@@ -339,6 +350,8 @@ impl Driver for UringDriver {
                 direct.armed = false;
                 Ok(Object(FIRST_DIRECT + direct.index))
             }
+            // It is another channel's, which frees it.
+            Endpoint::Installed(_) => Err(io::Error::from_raw_os_error(libc::EXDEV)),
         }
     }
 

@@ -3,7 +3,6 @@
 use super::entries::{self, Class};
 use super::{Target, UringDriver};
 use crate::driver::{Outcome, datagram};
-use crate::slab::Key;
 use crate::sys::{check, result_of};
 use io_uring::types::{Fd, Fixed};
 use io_uring::{opcode, squeue};
@@ -15,8 +14,7 @@ impl UringDriver {
     /// Turns "a datagram is there" into the datagram, from position `from` of `sink` on.
     pub(super) fn fetch_datagrams(&mut self, sink: &mut VecDeque<Outcome>, from: usize) {
         for outcome in sink.iter_mut().skip(from).filter(|outcome| outcome.result >= 0) {
-            let index = Key::from_tag(outcome.tag).index as usize;
-            if let Class::Arrival { fd } = self.classes[index] {
+            if let Class::Arrival { fd } = super::class_of(&self.classes, outcome.tag) {
                 // The free buffers may all be in the kernel's hands; fetching waits its turn then.
                 *outcome = datagram::fetch(outcome.tag, fd, self.large.pool());
                 self.ring.system_calls += u64::from(outcome.result != -libc::ENOBUFS);

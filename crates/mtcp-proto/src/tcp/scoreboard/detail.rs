@@ -151,12 +151,14 @@ impl Detail {
                 self.lost -= part.bytes();
             }
             told.delivered += part.bytes();
-            told.resent |= part.resent;
             told.original |= !part.resent;
             told.round_trip = Some(now.since(part.sent_at));
+            if part.resent {
+                told.resent_for = told.resent_for.max(told.round_trip);
+            }
             self.rack.deliver(Delivery::of(&part), now, minimum);
         }
-        if told.resent {
+        if told.resent_for.is_some() {
             told.round_trip = None;
         }
         self.unacknowledged = acknowledged;

@@ -40,8 +40,8 @@ pub(crate) struct Acknowledged {
     pub(crate) delivered: u32,
     /// A round-trip time, if nothing of it was sent twice (Karn's algorithm).
     pub(crate) round_trip: Option<Duration>,
-    /// Something of it was sent again.
-    pub(crate) resent: bool,
+    /// If something of it was sent again: how long ago at most.
+    pub(crate) resent_for: Option<Duration>,
     /// Something of it was sent only once, and was not known to have arrived: the sign by which
     /// F-RTO (RFC 5682) knows a needless time-out.
     pub(crate) original: bool,
@@ -157,7 +157,7 @@ impl Scoreboard {
             bytes,
             delivered: bytes,
             round_trip: Some(now.since(self.sent_at)),
-            resent: false,
+            resent_for: None,
             original: true,
         }
     }

@@ -89,12 +89,14 @@ impl Model {
             if !byte.sacked {
                 self.deliver(place, now);
                 told.delivered += 1;
-                told.resent |= byte.resent;
                 told.original |= !byte.resent;
                 told.round_trip = Some(now.since(byte.sent_at));
+                if byte.resent {
+                    told.resent_for = told.resent_for.max(told.round_trip);
+                }
             }
         }
-        told.round_trip = told.round_trip.filter(|_| !told.resent);
+        told.round_trip = told.round_trip.filter(|_| told.resent_for.is_none());
         self.bytes.drain(..count as usize);
         self.start = acknowledged;
         told

@@ -127,6 +127,45 @@ fn a_needless_time_out_is_known_by_the_timestamp_and_taken_back() {
     assert_eq!(peer.end.connection.send.scoreboard.lost_bytes(), 0);
 }
 
+/// One segment was sent twice, the second time because the timer had expired, and the answer to the
+/// first comes so much later, with its echo.
+fn answered_late(after_the_second: Duration) -> ByHand {
+    let mut peer = ByHand::new(Config { sack: false, ..Config::default() });
+    peer.expect(&[1; 100]);
+    let first = peer.end.connection.stamps.clock(peer.end.now);
+    peer.end.wait();
+    assert_eq!(peer.end.put().len(), 1);
+    peer.end.pass(after_the_second);
+    peer.odd(|seen| {
+        let stamps = seen.header.options.timestamps.expect("they are on");
+        seen.header.options.timestamps = Some(Timestamps { echo: first, ..stamps });
+    });
+    peer
+}
+
+#[test]
+fn the_echo_of_an_older_copy_measures_the_wait_and_not_the_path() {
+    // The first answer was lost; the second copy is old for the peer, which so echoes the first.
+    let mut peer = answered_late(Duration::from_millis(20));
+    let rtt = &peer.end.connection.send.rtt;
+    assert_eq!((rtt.smoothed(), rtt.back_offs()), (Some(Duration::from_millis(20)), 1));
+    // Something that is sent once ends the back-off (RFC 6298, section 5).
+    peer.expect(&[2; 100]);
+    peer.end.pass(Duration::from_millis(20));
+    peer.acknowledge();
+    let rtt = &peer.end.connection.send.rtt;
+    assert_eq!((rtt.timeout(), rtt.back_offs()), (Duration::from_millis(220), 0));
+}
+
+#[test]
+fn an_answer_too_early_for_the_newer_copy_measures_a_slow_path() {
+    let peer = answered_late(Duration::from_millis(5));
+    let rtt = &peer.end.connection.send.rtt;
+    // 20 ms were known, and 220 ms of waiting and 5 more are an eighth of the new mean.
+    let smoothed = rtt.smoothed().expect("measured");
+    assert_eq!((smoothed.as_millis(), rtt.back_offs()), (45, 0));
+}
+
 #[test]
 fn without_timestamps_a_needless_time_out_is_known_by_what_was_sent_once() {
     let config = Config { timestamps: false, ..Config::default() };

@@ -136,6 +136,36 @@ fn a_tiny_window_is_used_only_after_waiting() {
 }
 
 #[test]
+fn a_window_that_opens_a_little_does_not_wait_for_the_probe_of_a_closed_one() {
+    let mut peer = ByHand::new(Config::default());
+    peer.window = 0;
+    peer.acknowledge();
+    peer.end.send(&pattern(500));
+    for _ in 0..12 {
+        peer.end.wait();
+        assert_eq!(peer.end.put().len(), 1);
+        peer.acknowledge();
+    }
+    let wait = |peer: &ByHand| peer.end.connection.deadline().unwrap().since(peer.end.now);
+    assert_eq!(wait(&peer), Duration::from_secs(120));
+    // It opens by less than a segment, and again, which does not postpone what is due.
+    let opened = peer.end.now;
+    for window in [10, 11, 12] {
+        peer.window = window;
+        assert!(peer.acknowledge().is_empty());
+        peer.end.pass(Duration::from_millis(20));
+    }
+    peer.end.wait();
+    let waited = peer.end.now.since(opened);
+    assert!(waited >= Duration::from_millis(100) && waited <= Duration::from_secs(1), "{waited:?}");
+    assert_eq!(peer.end.put()[0].data, pattern(12));
+    // The next small window is waited for as long again.
+    peer.expected += 12;
+    assert!(peer.acknowledge().is_empty());
+    assert!(wait(&peer) >= Duration::from_millis(100) && wait(&peer) <= Duration::from_secs(1));
+}
+
+#[test]
 fn a_reader_that_stops_closes_the_window_and_reopens_it() {
     let config = with(Options { receive_buffer_bytes: 8192, ..Options::default() });
     let mut pair = Pair::new(&config);

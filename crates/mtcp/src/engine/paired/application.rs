@@ -278,6 +278,11 @@ impl Application {
     }
 }
 
+/// What the stack is told: the mark is kept on this side, because data below it can be read, too.
+fn without_low_water(options: &Options) -> Options {
+    Options { receive_low_water_bytes: 1, ..*options }
+}
+
 impl Port for Application {
     fn turn(&mut self) -> io::Result<bool> {
         if std::mem::take(&mut self.lying) {
@@ -331,8 +336,9 @@ impl Port for Application {
     }
 
     fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> Result<SocketId, Error> {
-        let options = *options;
-        let listener = self.make(move |engine| engine.stack().listen(local, &options))?;
+        let mut passed = *options;
+        passed.connection = without_low_water(&options.connection);
+        let listener = self.make(move |engine| engine.stack().listen(local, &passed))?;
         self.open(listener).low_water = options.connection.receive_low_water_bytes as usize;
         Ok(listener)
     }
@@ -351,10 +357,10 @@ impl Port for Application {
         remote: SocketAddr,
         options: &Options,
     ) -> Result<SocketId, Error> {
-        let options = *options;
+        let passed = without_low_water(options);
         let socket = self.make(move |engine| {
             let now = engine.now();
-            engine.stack().connect(now, local, remote, &options)
+            engine.stack().connect(now, local, remote, &passed)
         })?;
         self.set_low_water(socket, options.receive_low_water_bytes as usize);
         Ok(socket)
@@ -476,14 +482,19 @@ impl Port for Application {
     }
 
     fn options(&mut self, socket: SocketId) -> Result<Options, Error> {
-        self.call(move |engine| engine.stack().options(socket)).unwrap_or(Err(Error::Aborted))
+        let call = self.call(move |engine| engine.stack().options(socket));
+        let mut options = call.unwrap_or(Err(Error::Aborted))?;
+        if let Some(place) = self.place(socket) {
+            options.receive_low_water_bytes = place.low_water as u32;
+        }
+        Ok(options)
     }
 
     fn set_options(&mut self, socket: SocketId, options: &Options) -> Result<(), Error> {
-        let options = *options;
+        let passed = without_low_water(options);
         self.call(move |engine| {
             let now = engine.now();
-            engine.stack().set_options(now, socket, &options)
+            engine.stack().set_options(now, socket, &passed)
         })
         .unwrap_or(Err(Error::Aborted))?;
         self.set_low_water(socket, options.receive_low_water_bytes as usize);

@@ -11,6 +11,7 @@ mod chunk;
 mod sender;
 mod server;
 
+pub(crate) use self::application::Application;
 pub(crate) use self::server::start;
 
 use self::chunk::Chunk;

@@ -1,4 +1,7 @@
-//! The command line of user-level TCP: checks settings, shows what running stacks do.
+//! The command line of user-level TCP: checks settings, runs programs, shows what running stacks
+//! do.
+
+mod run;
 
 use clap::{Parser, Subcommand};
 use mtcp::config::{Config, ENVIRONMENT};
@@ -8,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// User-level TCP: checks settings and shows what running stacks do.
+/// User-level TCP: checks settings, runs unmodified programs, shows what running stacks do.
 #[derive(Parser)]
 #[command(name = "mtcp", version)]
 struct Cli {
@@ -23,6 +26,8 @@ enum Command {
         /// The file; without one, the file that MTCP_CONFIG names.
         config: Option<PathBuf>,
     },
+    /// Runs an unmodified program whose TCP goes through the stack.
+    Run(run::Options),
     /// Shows connections by state, counters and drops of running stacks.
     Stat {
         /// One JSON document a line instead of text.
@@ -47,6 +52,10 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Check { config } => check(config),
+        Command::Run(options) => match run::run(&options) {
+            Ok(never) => match never {},
+            Err(error) => Err(error.into()),
+        },
         Command::Stat { json, connections, watch, socket } => {
             show(json, connections, watch, socket.as_deref())
         }

@@ -44,7 +44,7 @@ const PROGRAM_BYTES_MAX: u64 = 1 << 30;
 const SCRIPTS_MAX: u32 = 4;
 
 /// Where a name without a slash is in the search path.
-pub(super) fn find(name: &OsStr) -> Option<PathBuf> {
+pub fn find(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name));
     }

@@ -1,0 +1,135 @@
+//! Settings of sockets, and questions about them.
+
+use super::on_socket;
+use super::types::mctx_t;
+use crate::failure::{Failure, status};
+use libc::{c_int, c_void, socklen_t};
+use std::slice;
+
+/// The largest value of an option that anything needs.
+const OPTION_BYTES_MAX: usize = 1 << 10;
+
+/// The room for an option, or its value, which is cut if it is larger than any.
+fn option_bytes(bytes: socklen_t) -> Result<usize, Failure> {
+    match i32::try_from(bytes) {
+        Ok(_) => Ok((bytes as usize).min(OPTION_BYTES_MAX)),
+        Err(_) => Err(Failure::invalid("the size of the option's value is negative")),
+    }
+}
+
+/// Tells an option, as getsockopt(2) does, with the levels, names and forms of socket(7) and
+/// tcp(7). *optlen: before the call the room at optval, after it the length of the value.
+///
+/// At SOL_SOCKET: SO_ERROR, SO_TYPE, SO_ACCEPTCONN, SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER,
+/// SO_SNDBUF, SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO and SO_SNDTIMEO. At IPPROTO_TCP: TCP_NODELAY,
+/// TCP_QUICKACK, TCP_USER_TIMEOUT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_MAXSEG,
+/// TCP_CONGESTION, TCP_DEFER_ACCEPT and TCP_INFO.
+///
+/// Errors:
+///   EBADF, ENOTSOCK  as mtcp_bind()
+///   ENOPROTOOPT      there is no such option
+///   EINVAL           *optlen is negative
+///   ENOTCONN         TCP_INFO of a socket without a connection
+///
+/// # Safety
+///
+/// optlen must point to the number of writable bytes at optval.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_getsockopt(
+    mctx: mctx_t,
+    sockid: c_int,
+    level: c_int,
+    optname: c_int,
+    optval: *mut c_void,
+    optlen: *mut socklen_t,
+) -> c_int {
+    status(on_socket(mctx, sockid, |context, socket| {
+        if optval.is_null() || optlen.is_null() {
+            return Err(Failure::NULL);
+        }
+        // SAFETY: the caller vouches for the pointer.
+        let bytes = option_bytes(unsafe { optlen.read() })?;
+        // SAFETY: the caller vouches for that many writable bytes.
+        let value = unsafe { slice::from_raw_parts_mut(optval.cast::<u8>(), bytes) };
+        let told = context.getsockopt(socket, level, optname, value)?;
+        // SAFETY: as above.
+        unsafe { optlen.write(told as socklen_t) };
+        Ok(())
+    }))
+}
+
+/// Sets an option, as setsockopt(2) does; see mtcp_getsockopt() for which there are. SO_SNDBUF and
+/// SO_RCVBUF are not doubled, and TCP_QUICKACK stays set.
+///
+/// Errors:
+///   EBADF, ENOTSOCK  as mtcp_bind()
+///   ENOPROTOOPT      there is no such option, or it can only be told
+///   EINVAL           optlen is too short, or the value is out of range
+///
+/// # Safety
+///
+/// optval must point to that many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_setsockopt(
+    mctx: mctx_t,
+    sockid: c_int,
+    level: c_int,
+    optname: c_int,
+    optval: *const c_void,
+    optlen: socklen_t,
+) -> c_int {
+    status(on_socket(mctx, sockid, |context, socket| {
+        if optval.is_null() {
+            return Err(Failure::NULL);
+        }
+        let bytes = option_bytes(optlen)?;
+        // SAFETY: the caller vouches for that many bytes.
+        let value = unsafe { slice::from_raw_parts(optval.cast::<u8>(), bytes) };
+        Ok(context.setsockopt(socket, level, optname, value)?)
+    }))
+}
+
+/// Makes the calls of a socket return instead of blocking (paper, Table 1). mtcp_socket_ioctl()
+/// with FIONBIO can undo it. Ends of pipes never block.
+///
+/// Errors:
+///   EBADF   sockid is not open
+///   EINVAL  it is an epoll
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_setsock_nonblock(mctx: mctx_t, sockid: c_int) -> c_int {
+    status(on_socket(mctx, sockid, |context, socket| Ok(context.set_nonblocking(socket, true)?)))
+}
+
+/// Asks about a socket, as ioctl(2) does. argp points to an int: FIONREAD writes how many bytes can
+/// be read, TIOCOUTQ how many were written and are not acknowledged; FIONBIO reads whether calls
+/// shall return instead of blocking.
+///
+/// Errors:
+///   EBADF, ENOTSOCK  as mtcp_bind()
+///   ENOTTY           another request
+///   EINVAL           the socket listens
+///
+/// # Safety
+///
+/// argp must point to an int.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_socket_ioctl(
+    mctx: mctx_t,
+    sockid: c_int,
+    request: c_int,
+    argp: *mut c_void,
+) -> c_int {
+    status(on_socket(mctx, sockid, |context, socket| {
+        if argp.is_null() {
+            return Err(Failure::NULL);
+        }
+        let argument = argp.cast::<c_int>();
+        let request = u64::from(request as u32);
+        // SAFETY: the caller vouches for the pointer.
+        let mut number = unsafe { argument.read_unaligned() };
+        context.ioctl(socket, request, &mut number)?;
+        // SAFETY: as above.
+        unsafe { argument.write_unaligned(number) };
+        Ok(())
+    }))
+}

@@ -1,0 +1,176 @@
+//! The server's end of the memory: in the clients' own thread, or in one of its own.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::{self, JoinHandle};
+
+use mtcp::Mtcp;
+
+use crate::ceiling::{PORT, SERVER};
+use crate::client::ClosedLoops;
+use crate::client::slices::Tally;
+use crate::error::{Context, Error, Result};
+use crate::exchange::Service;
+use crate::server::mtcp::EchoLoop;
+use crate::server::response::Responder;
+use crate::server::shared::{Counters, Page};
+use crate::stack;
+use crate::sys::affinity;
+use crate::sys::clock::now_ns;
+use crate::sys::signals::Event;
+
+/// As long both ends go on after the last connection was closed, so that all can come to its end.
+const SETTLING_NS: u64 = 100_000_000;
+
+fn echo_loop(mtcp: &Mtcp) -> Result<EchoLoop> {
+    EchoLoop::new(stack::context(mtcp, 0)?, (SERVER, PORT).into())
+}
+
+/// Clients whose thread also serves: both ends take turns.
+pub(super) struct BothEnds<L> {
+    near: L,
+    far: EchoLoop,
+    responder: Responder,
+    counters: Counters,
+    page: Arc<Page>,
+    /// The far end's device has gone.
+    failure: Option<String>,
+}
+
+impl<L: ClosedLoops> BothEnds<L> {
+    pub(super) fn new(near: L, server: &Mtcp, page: Arc<Page>) -> Result<BothEnds<L>> {
+        Ok(BothEnds {
+            near,
+            far: echo_loop(server)?,
+            responder: Responder::new(Service::default()),
+            counters: Counters::default(),
+            page,
+            failure: None,
+        })
+    }
+
+    fn serve(&mut self) -> usize {
+        match self.far.turn(&self.responder, &mut self.counters) {
+            Ok(count) => count,
+            Err(error) => {
+                self.failure = Some(error.to_string());
+                0
+            }
+        }
+    }
+}
+
+impl<L: ClosedLoops> ClosedLoops for BothEnds<L> {
+    fn reset(&mut self, address: SocketAddr) {
+        self.near.reset(address);
+    }
+
+    fn open_all(&mut self) {
+        self.near.open_all();
+    }
+
+    fn close_all(&mut self) {
+        self.near.close_all();
+    }
+
+    fn warm(&self) -> usize {
+        self.near.warm()
+    }
+
+    fn begin_measuring(&mut self, start_ns: u64) {
+        self.near.begin_measuring(start_ns);
+    }
+
+    fn count_stalled(&mut self) {
+        self.near.count_stalled();
+    }
+
+    /// Never sleeps: whatever is to come, one of the two makes.
+    fn wait(&mut self, _timeout_ms: i32) -> usize {
+        self.serve();
+        self.near.wait(0)
+    }
+
+    fn handle(&mut self, count: usize, now_ns: u64) {
+        self.near.handle(count, now_ns);
+    }
+
+    fn tally(&self) -> &Tally {
+        self.near.tally()
+    }
+
+    fn settle(&mut self) -> bool {
+        let end_ns = now_ns() + SETTLING_NS;
+        while self.failure.is_none() && now_ns() < end_ns {
+            self.serve();
+            // Nobody holds the connections any more that these events are about.
+            self.near.wait(0);
+        }
+        self.counters.errors += u64::from(self.failure.is_some());
+        self.page.block(0).publish(&self.counters);
+        false
+    }
+}
+
+/// The server in a thread of its own. It ends when dropped.
+pub(super) struct ServerThread {
+    stop: Arc<Event>,
+    id: i32,
+    handle: Option<JoinHandle<Result<()>>>,
+}
+
+impl ServerThread {
+    /// Starts it on a CPU and waits until it serves.
+    pub(super) fn start(mtcp: Arc<Mtcp>, cpu: usize, page: Arc<Page>) -> Result<ServerThread> {
+        let stop = Arc::new(Event::new()?);
+        let ending = Arc::clone(&stop);
+        let (started, starting) = channel();
+        let handle = thread::Builder::new()
+            .name("server".to_owned())
+            .spawn(move || {
+                let ready = affinity::pin_to(cpu).and_then(|()| echo_loop(&mtcp));
+                let mut server = match ready {
+                    Ok(server) => server,
+                    Err(error) => {
+                        let _ = started.send(Err(error));
+                        return Ok(());
+                    }
+                };
+                let _ = started.send(Ok(affinity::thread_id()));
+                let responder = Responder::new(Service::default());
+                let mut counters = Counters::default();
+                let publish = |counters: &Counters| page.block(0).publish(counters);
+                server.run(ending.raw(), &responder, &mut counters, publish)
+            })
+            .context("start the server's thread", "raise `ulimit -u`")?;
+        let id = starting.recv().unwrap_or_else(|_| {
+            Err(Error::setup("the server's thread ended at its start", "report this as a bug"))
+        })?;
+        Ok(ServerThread { stop, id, handle: Some(handle) })
+    }
+
+    /// The kernel's number of the thread.
+    pub(super) fn id(&self) -> i32 {
+        self.id
+    }
+
+    /// Ends it; what has gone wrong in it.
+    pub(super) fn end(mut self) -> Option<String> {
+        self.stop.raise();
+        match self.handle.take()?.join() {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("the server's thread panicked".to_owned()),
+        }
+    }
+}
+
+impl Drop for ServerThread {
+    fn drop(&mut self) {
+        self.stop.raise();
+        if let Some(handle) = self.handle.take() {
+            let _ = handle.join();
+        }
+    }
+}

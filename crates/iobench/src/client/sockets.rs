@@ -1,0 +1,177 @@
+//! The sockets of a stack of this process, as the client's connections use them: both ends of the
+//! path can then do without the kernel's TCP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use mtcp::{Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags};
+
+use crate::client::connection::{Event, Sockets};
+use crate::error::Result;
+use crate::stack::failed;
+
+const EVENTS_PER_WAIT: usize = 256;
+/// How long a call of `settle` takes.
+const MOMENT: Duration = Duration::from_millis(20);
+/// After so many without a packet, which is a second, nobody has anything to repeat.
+const QUIET_MOMENTS: u32 = 50;
+
+/// How a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Closing {
+    /// By RST, as with the kernel's sockets, so that no port waits in TIME_WAIT
+    Reset,
+    /// By FIN from both sides
+    Orderly,
+}
+
+/// One thread's stack and its sockets.
+pub(crate) struct StackSockets {
+    sockets: Context,
+    epoll: Descriptor,
+    server: SocketAddr,
+    closing: Closing,
+    events: Vec<EpollEvent>,
+    /// Calls of `settle` since a packet came.
+    quiet_moments: u32,
+    /// The device has gone: nothing more will happen.
+    failure: Option<i32>,
+}
+
+impl StackSockets {
+    pub(crate) fn new(mut sockets: Context, closing: Closing) -> Result<StackSockets> {
+        let epoll = sockets.epoll_create().map_err(failed("make an epoll"))?;
+        Ok(StackSockets {
+            sockets,
+            epoll,
+            server: ([0, 0, 0, 0], 0).into(),
+            closing,
+            events: vec![EpollEvent::default(); EVENTS_PER_WAIT],
+            quiet_moments: 0,
+            failure: None,
+        })
+    }
+
+    fn wait_within(&mut self, timeout: Option<Duration>) -> usize {
+        match self.sockets.epoll_wait(self.epoll, &mut self.events, timeout) {
+            Ok(count) => count,
+            Err(error) => {
+                self.failure = Some(errno(error));
+                0
+            }
+        }
+    }
+}
+
+impl Sockets for StackSockets {
+    type Socket = Descriptor;
+    /// The stack only moves when the thread waits.
+    const SENDS_AFTER_CONNECT: bool = false;
+    const SKIPS_WITHOUT_ROOM: bool = false;
+
+    fn direct(&mut self, server: SocketAddr) {
+        self.server = server;
+    }
+
+    fn open(&mut self) -> Result<Descriptor, i32> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        let family = if self.server.is_ipv4() { Family::V4 } else { Family::V6 };
+        let socket = self.sockets.socket(family).map_err(errno)?;
+        self.sockets.set_nonblocking(socket, true).map_err(errno)?;
+        Ok(socket)
+    }
+
+    fn connect(&mut self, socket: Descriptor) -> Result<(), i32> {
+        match self.sockets.connect(socket, self.server).map_err(errno) {
+            Err(libc::EINPROGRESS) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn renew(&mut self, socket: Descriptor) -> Result<(Descriptor, bool), i32> {
+        match self.closing {
+            // As below.
+            Closing::Reset => drop(self.sockets.abort(socket)),
+            Closing::Orderly => self.close(socket),
+        }
+        self.open().map(|socket| (socket, false))
+    }
+
+    fn watch(
+        &mut self,
+        socket: Descriptor,
+        token: u64,
+        output: bool,
+        again: bool,
+    ) -> Result<(), i32> {
+        let mut events = Events::IN | Events::READ_HANG_UP | Events::EDGE;
+        if output {
+            events |= Events::OUT;
+        }
+        let event = EpollEvent { events, data: token };
+        let control = if again { EpollControl::Modify(event) } else { EpollControl::Add(event) };
+        self.sockets.epoll_ctl(self.epoll, socket, control).map_err(errno)
+    }
+
+    fn send(&mut self, socket: Descriptor, bytes: &[u8]) -> Result<usize, i32> {
+        self.sockets.send(socket, bytes, Flags::DONT_WAIT).map_err(errno)
+    }
+
+    fn receive(&mut self, socket: Descriptor, room: &mut [u8]) -> Result<usize, i32> {
+        self.sockets.recv(socket, room, Flags::DONT_WAIT).map_err(errno)
+    }
+
+    fn skip(&mut self, socket: Descriptor, most: usize, room: &mut [u8]) -> Result<usize, i32> {
+        self.receive(socket, &mut room[..most])
+    }
+
+    /// By FIN, which is repeated until the server has it, while a reset goes with whatever the
+    /// device could not take in the middle of a transfer.
+    fn close(&mut self, socket: Descriptor) {
+        // The descriptor is ours, so this cannot fail but for the device, which the next turn tells
+        // of.
+        let _ = self.sockets.close(socket);
+        self.quiet_moments = 0;
+    }
+
+    /// Only who moves the stack can repeat what was lost, and answer what the server asks.
+    fn settle(&mut self) -> bool {
+        let before = self.sockets.counters().packets_received;
+        self.wait_within(Some(MOMENT));
+        let heard = self.sockets.counters().packets_received != before;
+        self.quiet_moments = if heard { 0 } else { self.quiet_moments + 1 };
+        self.failure.is_none() && self.quiet_moments < QUIET_MOMENTS
+    }
+
+    fn wait(&mut self, timeout_ms: i32) -> usize {
+        let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        if self.failure.is_some() {
+            std::thread::sleep(timeout.unwrap_or_default());
+            return 0;
+        }
+        self.wait_within(timeout)
+    }
+
+    fn event(&self, position: usize) -> Event {
+        let EpollEvent { events, data } = self.events[position];
+        let ended = Events::READ_HANG_UP | Events::HANG_UP | Events::ERROR;
+        Event {
+            token: data,
+            readable: events.intersects(Events::IN),
+            ended: events.intersects(ended),
+        }
+    }
+
+    fn failure(&self) -> Option<String> {
+        let error = io::Error::from_raw_os_error(self.failure?);
+        Some(format!("the clients' stack has failed: {error}"))
+    }
+}
+
+fn errno(error: io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}

@@ -1,0 +1,117 @@
+//! Stacks of `mtcp`, as both sides of the benchmark start them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use mtcp::config::{Config, DeviceConfig, DeviceKind, EngineConfig, Mode, StatConfig};
+use mtcp::{Context, Mtcp, StartError};
+use mtcp_proto::Congestion;
+
+use crate::error::{Error, Result};
+use crate::network::veth::PREFIX_BITS;
+use crate::sys::socket::CongestionControl;
+
+/// Where a server listens whose stack has an address to itself, so that every port is free.
+pub(crate) const PORT: u16 = 7000;
+/// Ports for connections that name none: all that need no privilege.
+const LEAST_EPHEMERAL_PORT: u16 = 1024;
+
+/// What a stack goes through and how it is driven.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) device: DeviceKind,
+    pub(crate) mode: Mode,
+}
+
+impl Kind {
+    /// AF_XDP, run to completion.
+    pub(crate) const USUAL: Kind = Kind { device: DeviceKind::Xdp, mode: Mode::Complete };
+
+    /// Whether the stack makes its own device, whose other end is the kernel of that namespace.
+    pub(crate) fn makes_its_device(self) -> bool {
+        self.device == DeviceKind::Tap
+    }
+}
+
+/// Where a stack of this process is at home.
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    /// Its device, in the network namespace of the thread that starts it.
+    pub(crate) interface: String,
+    /// Its own, unknown to the kernel.
+    pub(crate) address: IpAddr,
+}
+
+/// Starts a stack for each of `cpus` on a device of its own.
+pub(crate) fn start(kind: Kind, site: &Site, cpus: &[usize]) -> Result<Mtcp> {
+    let mut config = settings(cpus.len() as u16);
+    config.device = DeviceConfig {
+        kind: kind.device,
+        interface: site.interface.clone(),
+        offload: true,
+        ..DeviceConfig::default()
+    };
+    config.addresses = vec![(site.address, prefix_bits(site.address))];
+    config.engine = EngineConfig { mode: kind.mode, cpus: cpus.to_vec(), ..config.engine };
+    Mtcp::start(config).map_err(|error| refused(&site.interface, &error))
+}
+
+/// Starts a stack for each of `cores` as the file that MTCP_CONFIG names says; nothing if there is
+/// no such variable.
+pub(crate) fn start_from_environment(cores: usize) -> Result<Option<Mtcp>> {
+    if std::env::var_os(mtcp::config::ENVIRONMENT).is_none() {
+        return Ok(None);
+    }
+    let told = |error: mtcp::ConfigError| Error::setup(error.to_string(), "correct the file");
+    let mut config = Config::from_environment().map_err(told)?;
+    config.engine.cores = cores as u16;
+    config.engine.cpus.clear();
+    Mtcp::start(config).map(Some).map_err(|error| refused("the interface", &error))
+}
+
+/// The settings that all stacks of the benchmark share: those of the kernel's sockets.
+pub(crate) fn settings(cores: u16) -> Config {
+    let mut config = Config {
+        engine: EngineConfig { cores, ..EngineConfig::default() },
+        stat: StatConfig { enabled: false, socket: None },
+        ..Config::default()
+    };
+    config.tcp.ephemeral_ports = LEAST_EPHEMERAL_PORT..=u16::MAX;
+    config.tcp.options.no_delay = true;
+    config.tcp.options.congestion = match CongestionControl::pick().name.as_str() {
+        "reno" => Congestion::NewReno,
+        _ => Congestion::Cubic,
+    };
+    config
+}
+
+/// The sockets of one core, for the calling thread.
+pub(crate) fn context(mtcp: &Mtcp, core: usize) -> Result<Context> {
+    mtcp.context(core).map_err(|error| {
+        Error::setup(format!("cannot take the sockets of core {core}: {error}"), "run again")
+    })
+}
+
+/// A call of a stack that cannot be made up for.
+pub(crate) fn failed(action: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::System {
+        action: action.to_owned(),
+        source,
+        remedy: "see whether the stack's device is still there",
+    }
+}
+
+fn refused(interface: &str, error: &StartError) -> Error {
+    let remedy = "run as root or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or choose another \
+                  device: mtcp-packet, mtcp-tap";
+    Error::setup(format!("cannot start mTCP on {interface}: {error}"), remedy)
+}
+
+fn prefix_bits(address: IpAddr) -> u8 {
+    if address.is_ipv4() { PREFIX_BITS } else { 64 }
+}
+
+/// Where a server of a stack listens.
+pub(crate) fn with_port(address: SocketAddr) -> SocketAddr {
+    let port = if address.port() == 0 { PORT } else { address.port() };
+    SocketAddr::new(address.ip(), port)
+}

@@ -1,0 +1,63 @@
+//! `iobench ceiling` as users run it: two stacks of one process, joined by memory. Figures are not
+//! judged; rows must be valid, because nothing outside the process takes part.
+
+mod common;
+
+use common::{run, run_with_json};
+use serde_json::Value;
+
+const SHORT: [&str; 7] = ["ceiling", "--rounds", "2", "--duration", "100ms", "--connections", "16"];
+
+fn rows(document: &Value) -> &Vec<Value> {
+    document["results"].as_array().unwrap()
+}
+
+fn assert_row(row: &Value) {
+    assert_eq!(row["valid"], true, "{row}");
+    assert_eq!((&row["network"], &row["kind"]), (&"memory".into(), &"closed".into()));
+    for name in ["achieved_rate", "cpu_both_us"] {
+        assert!(row[name].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert_eq!(row["rounds"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn short_and_persistent_connections_have_rows_that_report_and_diff_read() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let output = run(&[&SHORT[..], &["--json", path]].concat());
+    let printed = common::stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{printed}{}", common::stderr(&output));
+    assert!(printed.contains("closed by both ends") && printed.contains("conn/CPU s"), "{printed}");
+    let document: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert_eq!(document["format"], "iobench-run");
+    let keys: Vec<_> = rows(&document)
+        .iter()
+        .map(|row| (row["server"].as_str().unwrap(), row["transactions"].as_u64().unwrap()))
+        .collect();
+    let (one, two) = ("mtcp, 1 thread", "mtcp, 2 threads");
+    assert_eq!(keys, [(one, 1), (two, 1), (one, 0), (two, 0)]);
+    rows(&document).iter().for_each(assert_row);
+    let page = tempfile::NamedTempFile::new().unwrap();
+    let report = run(&["report", path, "--output", page.path().to_str().unwrap()]);
+    assert_eq!(report.status.code(), Some(0), "{}", common::stderr(&report));
+    let page = std::fs::read_to_string(page.path()).unwrap();
+    assert!(page.contains("mtcp, 2 threads"));
+    assert_eq!(run(&["diff", path, path]).status.code(), Some(0));
+}
+
+#[test]
+fn large_messages_and_resets_are_possible() {
+    let more = ["--message-bytes", "1,65536", "--close", "reset", "--transactions", "4"];
+    let (status, document, printed) = run_with_json(&[&SHORT[..], &more].concat());
+    assert_eq!(status, Some(0), "{printed}");
+    assert_eq!(rows(&document).len(), 4);
+    rows(&document).iter().for_each(assert_row);
+}
+
+#[test]
+fn two_threads_need_two_cpus() {
+    let output = run(&[&SHORT[..], &["--cpus", "0"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(common::stderr(&output).contains("--threads 1"), "{}", common::stderr(&output));
+}

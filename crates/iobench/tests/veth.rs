@@ -1,0 +1,213 @@
+//! `iobench compare --path veth` as users run it, with servers and clients that bring their own TCP.
+//! Figures are not judged; what must hold anywhere is that every byte arrived, that the books
+//! balance, and that nothing is left behind.
+
+mod common;
+
+use std::fs;
+use std::process::Stdio;
+
+use common::{children, iobench, is_alive, run, run_with_json, signal, skip, stderr, wait};
+use serde_json::Value;
+
+const SHORT: [&str; 12] = [
+    "compare",
+    "--path",
+    "veth",
+    "--cores",
+    "1",
+    "--rounds",
+    "1",
+    "--duration",
+    "200ms",
+    "--connections",
+    "16",
+    "--transactions",
+];
+
+fn u(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+/// AF_XDP and packet sockets are for root; everything here has to do with them.
+fn lacks_rights(test: &str) -> bool {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    let lacks = unsafe { libc::geteuid() } != 0;
+    if lacks {
+        skip(test, "AF_XDP needs root");
+    }
+    lacks
+}
+
+/// Names of the devices that can be seen from here.
+fn devices() -> Vec<String> {
+    let text = fs::read_to_string("/proc/self/net/dev").unwrap();
+    text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
+}
+
+/// Both ends have seen the same bytes, but for what was under way at the end of the two slots.
+fn assert_books(row: &Value) {
+    let books = &row["accounts"];
+    let count = |name: &str| u(&books[name]);
+    assert!(count("client_transactions") > 0, "{row}");
+    assert_eq!(count("server_accepted"), count("server_closed"), "{row}");
+    assert_eq!(count("server_errors"), 0, "{row}");
+    assert!(count("client_bytes_sent") >= count("server_bytes_received"), "{row}");
+    assert!(count("server_bytes_sent") >= count("client_bytes_received"), "{row}");
+    // All other notes say that the machine was too busy.
+    let notes = row["notes"].to_string();
+    for wrong in ["differed", "nowhere", "never answered", "failed", "kept connections", "reset"] {
+        assert!(!notes.contains(wrong), "{notes}");
+    }
+}
+
+#[test]
+fn the_kernel_and_stacks_are_compared_in_one_run() {
+    if lacks_rights("the_kernel_and_stacks_are_compared_in_one_run") {
+        return;
+    }
+    let before = devices();
+    let more = ["--servers", "epoll,megapipe,mtcp,mtcp/mtcp,epoll/mtcp"];
+    let baselines = ["--baseline", "epoll,megapipe"];
+    let (_, document, printed) = run_with_json(&[&SHORT[..], &["1,0"], &more, &baselines].concat());
+    assert_eq!(document["path"], "veth");
+    let rows = document["results"].as_array().unwrap();
+    let servers: Vec<&str> = rows.iter().map(|row| row["server"].as_str().unwrap()).collect();
+    let once = ["epoll", "megapipe", "mtcp", "mtcp/mtcp", "epoll/mtcp"];
+    assert_eq!(servers, [once, once].concat(), "{printed}");
+    for row in rows {
+        assert_books(row);
+        assert_eq!(row["path"], "veth");
+        let figure = |name: &str| row[name].as_f64();
+        assert!(figure("cpu_both_us") >= figure("server_cpu_us"), "{row}");
+        let counts = !row["server"].as_str().unwrap().starts_with("mtcp");
+        assert!(counts || row["system_calls"].is_null(), "{row}");
+    }
+    let versus = &document["versus"][0];
+    assert_eq!(versus["baseline"], "megapipe");
+    assert_eq!(versus["results"][1]["cpu_both_ratio"]["median"], 1.0);
+    assert!(printed.contains("Ratios against megapipe"), "{printed}");
+    assert_eq!(devices(), before);
+}
+
+#[test]
+fn every_device_and_both_modes_serve() {
+    if lacks_rights("every_device_and_both_modes_serve") {
+        return;
+    }
+    let more = ["--servers", "mtcp-paired,mtcp-packet,mtcp-tap"];
+    let (_, document, printed) = run_with_json(&[&SHORT[..], &["8"], &more].concat());
+    let rows = document["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 3, "{printed}");
+    rows.iter().for_each(assert_books);
+}
+
+#[test]
+fn bulk_rows_tell_bytes() {
+    if lacks_rights("bulk_rows_tell_bytes") {
+        return;
+    }
+    let more = ["--servers", "epoll,mtcp,mtcp-tap,mtcp/mtcp", "--request-bytes", "64,1048576"];
+    let sizes = ["--response-bytes", "64"];
+    let (_, document, printed) = run_with_json(&[&SHORT[..], &["0"], &more, &sizes].concat());
+    let rows = document["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 8, "{printed}");
+    for row in rows {
+        assert_books(row);
+        // On a busy machine a slice may be too short for so much.
+        let bulk = u(&row["request_bytes"]) > 64 && row["throughput"].is_f64();
+        for name in ["gigabytes_per_s", "cpu_s_per_gib"] {
+            assert_eq!(row[name].as_f64().is_some_and(|value| value > 0.0), bulk, "{row}");
+        }
+    }
+    assert!(printed.contains("GB/s"), "{printed}");
+}
+
+#[test]
+fn stacks_without_a_device_are_refused_with_the_remedy() {
+    for (words, expected) in [
+        (&["compare", "--servers", "mtcp"][..], "--path veth"),
+        (&["serve", "--server", "mtcp"], "compare --path veth"),
+        (&["compare", "--path", "veth", "--network", "delay=1ms"], "cannot be used with"),
+    ] {
+        let output = run(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        let message = stderr(&output);
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn a_killed_comparison_leaves_nothing_behind() {
+    if lacks_rights("a_killed_comparison_leaves_nothing_behind") {
+        return;
+    }
+    let before = devices();
+    let arguments = ["compare", "--path", "veth", "--servers", "mtcp,mtcp/mtcp", "--cores", "1"];
+    let mut child = iobench(&[&arguments[..], &["--rounds", "1000"]].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let servers = common::wait_for_children(child.id(), 2);
+    signal(child.id(), libc::SIGKILL);
+    wait(&mut child);
+    common::wait_until("the servers are gone", || {
+        (!servers.iter().any(|server| is_alive(*server))).then_some(())
+    });
+    assert!(children(child.id()).is_empty());
+    // The devices of a namespace go with it, a moment after its last process.
+    common::wait_until("the devices are gone", || (devices() == before).then_some(()));
+}
+
+#[test]
+fn open_loops_run_over_veth() {
+    if lacks_rights("open_loops_run_over_veth") {
+        return;
+    }
+    for (kind, transactions) in [("open", ""), ("churn", "transactions = 2")] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = format!(
+            r#"
+            name = "veth"
+            title = "over veth"
+            kind = "{kind}"
+            rounds = 1
+            network = "veth"
+            [sweep]
+            servers = ["epoll", "mtcp", "mtcp-tap"]
+            connections = 8
+            request_rate = 200
+            request_bytes = 64
+            response_bytes = 512
+            {transactions}
+            [periods]
+            growth = "50ms"
+            steady = "50ms"
+            measure = "300ms"
+            "#
+        );
+        fs::write(file.path(), text).unwrap();
+        let path = file.path().to_str().unwrap();
+        let (_, document, printed) = run_with_json(&["run", path]);
+        let rows = document["results"].as_array().unwrap();
+        assert_eq!(rows.len(), 3, "{printed}");
+        for row in rows {
+            assert_eq!(row["network"], "veth");
+            let books = &row["accounts"];
+            assert!(u(&books["answered"]) + u(&books["late"]) > 0, "{row}");
+            assert_eq!(u(&books["reset"]), 0, "{row}");
+        }
+    }
+}
+
+#[test]
+fn an_experiment_on_the_loopback_device_has_no_place_for_stacks() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = "name = \"n\"\ntitle = \"t\"\nkind = \"open\"\n[sweep]\nservers = [\"mtcp\"]\n\
+                request_rate = 100\n";
+    fs::write(file.path(), text).unwrap();
+    let output = run(&["run", file.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("network = \"veth\""), "{}", stderr(&output));
+}

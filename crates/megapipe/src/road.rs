@@ -1,0 +1,88 @@
+//! Drivers of other crates below a channel.
+//!
+//! **Unstable between versions**: this is the inside of the channel, made public for the drivers that
+//! live in crates of their own.
+//!
+//! An installed [`Driver`] stands *over* the kernel's: it gets the io_uring or epoll driver of the
+//! channel, hands on whatever is not its own, and lets the channel sleep there. What wakes it, a
+//! descriptor and a deadline, it hands down as well: the descriptor as a [`Operation::Poll`] with a tag
+//! from [`INSTALLED_TAG`] on, whose outcome it keeps to itself, the deadline as the time-out
+//! of [`Driver::collect`]. [`install`] gives it a name, by which [`Config::driver`] or the
+//! environment variable `MEGAPIPE_DRIVER` asks for it.
+//!
+//! [`Config::driver`]: crate::Config::driver
+
+pub use crate::driver::{
+    Driver, Full, INSTALLED_TAG, INTERNAL_TAG, NO_OFFSET, Object, Operation, Outcome, Output, Pools,
+};
+pub use crate::pool::Room;
+pub use crate::source::{Discarded, Endpoint, InstalledSocket};
+
+use crate::config::Config;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What an installed driver is built from.
+pub struct Below {
+    /// The channel's io_uring or epoll driver.
+    pub kernel: Box<dyn Driver>,
+    /// Buffers in the channel's classes for the driver's own receives. They are not the kernel
+    /// driver's, whose ring may hold all of its own.
+    pub pools: Pools,
+    /// The channel's settings, which are in range.
+    pub config: Config,
+}
+
+/// Makes a driver for a channel, in the channel's thread.
+type Factory = dyn Fn(Below) -> io::Result<Box<dyn Driver>> + Send + Sync;
+
+/// The installed drivers.
+static INSTALLED: Mutex<Vec<(&'static str, Arc<Factory>)>> = Mutex::new(Vec::new());
+
+/// Why a driver cannot be installed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InstallError {
+    /// The name means a driver of this crate.
+    #[error("{0:?} is the name of a built-in driver: choose another one")]
+    Reserved(&'static str),
+    /// The name is taken.
+    #[error("a driver {0:?} is installed already: install it once for the process")]
+    Taken(&'static str),
+}
+
+/// Installs a driver for all channels of the process that ask for it from now on. The factory is
+/// called once for each of them, in the channel's thread; its error becomes the channel's.
+///
+/// # Errors
+/// [`InstallError`], which names the cause.
+pub fn install(
+    name: &'static str,
+    factory: impl Fn(Below) -> io::Result<Box<dyn Driver>> + Send + Sync + 'static,
+) -> Result<(), InstallError> {
+    if matches!(name, "auto" | "uring" | "epoll") {
+        return Err(InstallError::Reserved(name));
+    }
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if installed.iter().any(|(taken, _)| *taken == name) {
+        return Err(InstallError::Taken(name));
+    }
+    installed.push((name, Arc::new(factory)));
+    Ok(())
+}
+
+/// The installed names.
+pub fn installed() -> Vec<&'static str> {
+    let installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    installed.iter().map(|(name, _)| *name).collect()
+}
+
+/// Builds an installed driver; `None` if there is none of this name.
+pub(crate) fn build(name: &str, below: Below) -> Option<io::Result<Box<dyn Driver>>> {
+    let factory = {
+        let installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, factory) = installed.iter().find(|(known, _)| *known == name)?;
+        Arc::clone(factory)
+    };
+    Some(factory(below))
+}

@@ -1,0 +1,244 @@
+//! Connecting.
+
+use crate::common;
+use crate::common::{Rig, inet, outcome, patient, peer_listener, read_of, received, written};
+use megapipe::{Address, DriverChoice, Event, Repeat};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+/// A socket that is not connected yet.
+fn socket(family: i32) -> OwnedFd {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: the call takes no pointers.
+    let fd = unsafe { libc::socket(family, kind, 0) };
+    assert!(fd >= 0, "socket: {}", std::io::Error::last_os_error());
+    // SAFETY: the kernel has just opened this descriptor for us.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// An address on which nobody listens, and the socket that keeps others away from it.
+fn deaf_address() -> (TcpListener, SocketAddr) {
+    let bound = socket(libc::AF_INET);
+    let IpAddr::V4(ip) = common::road().peer[0] else { panic!("IPv4 comes first") };
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: 0,
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
+        sin_zero: [0; 8],
+    };
+    let bytes = std::mem::size_of_val(&address) as libc::socklen_t;
+    // SAFETY: `address` outlives the call and `bytes` is its size.
+    let result = unsafe { libc::bind(bound.as_raw_fd(), (&raw const address).cast(), bytes) };
+    assert_eq!(result, 0, "bind: {}", std::io::Error::last_os_error());
+    let bound = TcpListener::from(bound);
+    let address = bound.local_addr().unwrap();
+    (bound, address)
+}
+
+pub(crate) fn connect_succeeds(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let (listener, address) = peer_listener();
+    let handle = rig.join(socket(libc::AF_INET));
+    rig.connect(handle, address).unwrap();
+    assert_eq!(outcome(&rig.last(handle)), Ok(0));
+    let (mut theirs, _) = listener.accept().unwrap();
+    patient(&theirs);
+    assert_eq!(rig.peer_address(handle).unwrap(), inet(address));
+    rig.write(handle, b"hello").unwrap();
+    assert_eq!(written(rig.last(handle)).len(), 5);
+    let mut found = [0; 5];
+    theirs.read_exact(&mut found).unwrap();
+    assert_eq!(&found, b"hello");
+    theirs.write_all(b"you").unwrap();
+    rig.read(handle, Vec::with_capacity(10)).unwrap();
+    assert_eq!(read_of(rig.last(handle)), b"you");
+}
+
+pub(crate) fn connect_over_ipv6(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let (listener, address) = common::peer_listener_of(1);
+    let handle = rig.join(socket(libc::AF_INET6));
+    rig.connect(handle, address).unwrap();
+    assert_eq!(outcome(&rig.last(handle)), Ok(0));
+    assert_eq!(rig.peer_address(handle).unwrap(), inet(address));
+    let (_theirs, peer) = listener.accept().unwrap();
+    assert!(peer.is_ipv6());
+}
+
+pub(crate) fn connect_a_datagram_socket(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let (theirs, address) = common::udp("127.0.0.1");
+    let ours = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let our_address = ours.local_addr().unwrap();
+    let handle = rig.join(ours);
+    rig.connect(handle, address).unwrap();
+    assert_eq!(outcome(&rig.last(handle)), Ok(0));
+    assert_eq!(rig.peer_address(handle).unwrap(), inet(address));
+    rig.write(handle, b"datagram").unwrap();
+    assert_eq!(written(rig.last(handle)).len(), 8);
+    let mut found = [0; 20];
+    assert_eq!(theirs.recv_from(&mut found).unwrap(), (8, our_address));
+    assert_eq!(&found[..8], b"datagram");
+}
+
+pub(crate) fn connect_to_unix_sockets(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a socket");
+    let name = format!("megapipe test {}", path.display()).into_bytes();
+    let abstract_name = std::os::unix::net::SocketAddr::from_abstract_name(&name).expect("a name");
+    let listeners = [
+        (UnixListener::bind(&path).unwrap(), Address::from(path.as_path())),
+        (UnixListener::bind_addr(&abstract_name).unwrap(), Address::Abstract(name)),
+    ];
+    for (listener, address) in listeners {
+        let handle = rig.join(socket(libc::AF_UNIX));
+        rig.connect(handle, address.clone()).unwrap();
+        assert_eq!(outcome(&rig.last(handle)), Ok(0));
+        let (mut theirs, _) = listener.accept().unwrap();
+        theirs.write_all(b"hello").unwrap();
+        rig.receive(handle, Repeat::Once).unwrap();
+        assert_eq!(&*received(rig.last(handle)), b"hello");
+        assert_eq!(rig.peer_address(handle).unwrap(), address);
+    }
+    let handle = rig.join(socket(libc::AF_UNIX));
+    rig.connect(handle, directory.path().join("nobody").as_path()).unwrap();
+    assert_eq!(outcome(&rig.last(handle)), Err(libc::ENOENT));
+    assert!(rig.connect(handle, Path::new(&"x".repeat(200))).is_err());
+    assert!(rig.connect(handle, Address::Unnamed).is_err());
+}
+
+pub(crate) fn connect_refused(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let (_deaf, address) = deaf_address();
+    let handle = rig.join(socket(libc::AF_INET));
+    rig.connect(handle, address).unwrap();
+    assert_eq!(outcome(&rig.last(handle)), Err(libc::ECONNREFUSED));
+    // What was filed meanwhile has its turn then, and fails as well.
+    rig.connect(handle, address).unwrap();
+    rig.write(handle, b"never sent").unwrap();
+    rig.receive(handle, Repeat::UntilCancelled).unwrap();
+    let done = rig.next();
+    assert!(matches!(done.event, Event::Connect(Err(_))), "{:?}", done.event);
+    assert_eq!(outcome(&done.event), Err(libc::ECONNREFUSED));
+    // A refused socket cannot be written to, and is at its end or not connected, as the kernel has
+    // it at the moment.
+    for _ in 0..2 {
+        match rig.last(handle) {
+            Event::Receive(Ok(end)) => assert!(end.is_empty()),
+            event @ Event::Receive(_) => assert_eq!(outcome(&event), Err(libc::ENOTCONN)),
+            event => assert_eq!(outcome(&event), Err(libc::EPIPE)),
+        }
+    }
+    assert_eq!(rig.outstanding(), 0);
+}
+
+pub(crate) fn requests_wait_for_the_connect(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let (listener, address) = peer_listener();
+    let handle = rig.join(socket(libc::AF_INET));
+    rig.connect(handle, address).unwrap();
+    rig.read(handle, Vec::with_capacity(16)).unwrap();
+    rig.write(handle, b"first ").unwrap();
+    rig.write_vectored(handle, vec!["and ".into(), "second".into()]).unwrap();
+    rig.disconnect(handle, std::net::Shutdown::Write).unwrap();
+    rig.receive(handle, Repeat::Once).unwrap();
+    let peer = std::thread::spawn(move || {
+        let (mut theirs, _) = listener.accept().unwrap();
+        patient(&theirs);
+        let mut found = Vec::new();
+        theirs.read_to_end(&mut found).unwrap();
+        theirs.write_all(b"answer").unwrap();
+        found
+    });
+    assert!(matches!(rig.last(handle), Event::Connect(Ok(()))));
+    // Each direction has an order of its own.
+    let (mut outbound, mut inbound) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        match rig.last(handle) {
+            event @ (Event::Read(..) | Event::Receive(_)) => inbound.push(event),
+            event => outbound.push(event),
+        }
+    }
+    let [write, vectored, disconnect] = outbound.try_into().unwrap();
+    assert_eq!(written(write).len(), 6);
+    assert!(matches!(vectored, Event::WriteVectored(Ok(10), _)));
+    assert!(matches!(disconnect, Event::Disconnect(Ok(()))));
+    let [read, receive] = inbound.try_into().unwrap();
+    assert_eq!(read_of(read), b"answer");
+    assert!(received(receive).is_empty());
+    assert_eq!(peer.join().unwrap(), b"first and second");
+}
+
+pub(crate) fn a_cancelled_connect_takes_the_rest_with_it(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    // The queue of this listener is full: further connects stay unanswered.
+    let (listener, address) = peer_listener();
+    // SAFETY: the call takes no pointers and the descriptor is open.
+    let listened = unsafe { libc::listen(listener.as_raw_fd(), 0) };
+    assert_eq!(listened, 0);
+    let first = rig.join(socket(libc::AF_INET));
+    rig.connect(first, address).unwrap();
+    assert_eq!(outcome(&rig.last(first)), Ok(0));
+    let handle = rig.join(socket(libc::AF_INET));
+    rig.connect(handle, address).unwrap();
+    rig.write(handle, b"write").unwrap();
+    rig.receive(handle, Repeat::UntilCancelled).unwrap();
+    rig.read(handle, Vec::with_capacity(1)).unwrap();
+    rig.cancel(handle).unwrap();
+    let mut ended = [0; 4];
+    for _ in 0..4 {
+        let done = rig.next();
+        assert!(!done.more);
+        assert_eq!(outcome(&done.event), Err(libc::ECANCELED));
+        match done.event {
+            Event::Connect(_) => ended[0] += 1,
+            Event::Write(..) => ended[1] += 1,
+            Event::Receive(_) => ended[2] += 1,
+            _ => ended[3] += 1,
+        }
+    }
+    assert_eq!(ended, [1; 4]);
+    assert_eq!(rig.outstanding(), 0);
+}
+
+pub(crate) fn a_second_connect_is_an_error(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let (_listener, address) = peer_listener();
+    let handle = rig.join(socket(libc::AF_INET));
+    rig.connect(handle, address).unwrap();
+    rig.connect(handle, address).unwrap();
+    assert_eq!(outcome(&rig.last(handle)), Ok(0));
+    assert_eq!(outcome(&rig.last(handle)), Err(libc::EISCONN));
+}
+
+pub(crate) fn a_connect_to_a_full_unix_listener(driver: DriverChoice) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    // SAFETY: the call takes no pointers and the descriptor is open.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    for cancelled in [true, false] {
+        let mut rig = Rig::new(driver);
+        let first = rig.join(socket(libc::AF_UNIX));
+        rig.connect(first, path.as_path()).unwrap();
+        assert_eq!(outcome(&rig.last(first)), Ok(0));
+        let handle = rig.join(socket(libc::AF_UNIX));
+        rig.connect(handle, path.as_path()).unwrap();
+        if cancelled {
+            rig.cancel(handle).unwrap();
+            assert_eq!(outcome(&rig.last(handle)), Err(libc::ECANCELED));
+        }
+        // Room for one more: it is the second that is waiting, if it is.
+        listener.accept().unwrap();
+        if !cancelled {
+            assert_eq!(outcome(&rig.last(handle)), Ok(0));
+            listener.accept().unwrap();
+        }
+        assert_eq!(rig.outstanding(), 0);
+    }
+}

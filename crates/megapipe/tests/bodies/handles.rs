@@ -1,0 +1,233 @@
+//! Handles: cookies, kinds, limits, and which calls are refused.
+
+use crate::common;
+use crate::common::{
+    PATIENCE, Rig, call_everything, listener, outcome, read_of, silent, udp, unix_pair,
+};
+use megapipe::{
+    Accept, Buffer, Channel, Config, DriverChoice, DriverKind, Error, Event, Handle, Kind, Repeat,
+    Timer,
+};
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+pub(crate) fn the_report_names_the_driver(driver: DriverChoice) {
+    // Not by way of `Rig::new`, which may leave the choice to the channel.
+    let channel = Channel::with_config(Config { driver, ..Config::default() }).unwrap();
+    let rig = Rig { channel };
+    let report = rig.driver();
+    let (kind, name) = match driver {
+        DriverChoice::Epoll => (DriverKind::Epoll, "epoll"),
+        _ => (DriverKind::Uring, "uring"),
+    };
+    assert_eq!(report.kind, kind);
+    assert_eq!(report.kind.to_string(), name);
+    assert!(report.reason.contains("configuration"), "{}", report.reason);
+    assert_eq!(rig.outstanding(), 0);
+    assert!(format!("{:?}", rig.channel).contains("outstanding: 0"));
+}
+
+pub(crate) fn settings_out_of_range_are_refused(driver: DriverChoice) {
+    let wrong = [
+        Config { batch: 0, ..Config::default() },
+        Config { completions: 63, ..Config::default() },
+        Config { max_requests: 0, ..Config::default() },
+        Config { linger: Duration::from_secs(2), ..Config::default() },
+    ];
+    for config in wrong {
+        let error = Channel::<()>::with_config(Config { driver, ..config }).unwrap_err();
+        assert!(matches!(error, Error::Config(_)), "{error}");
+    }
+}
+
+pub(crate) fn cookies_are_kept(driver: DriverChoice) {
+    let mut channel: Channel<String> =
+        Channel::with_config(Config { driver, ..Config::default() }).unwrap();
+    let (a, b) = silent();
+    let first = channel.register(a, "first".to_owned()).unwrap();
+    let second = channel.register(b, "second".to_owned()).unwrap();
+    assert_eq!(channel.cookie(first).unwrap(), "first");
+    channel.cookie_mut(second).unwrap().push_str(" and changed");
+    assert_eq!(channel.unregister(first).unwrap().cookie, "first");
+    assert_eq!(channel.cookie(first), None);
+    assert_eq!(channel.cookie_mut(first), None);
+    assert_eq!(channel.close(second).unwrap(), "second and changed");
+    assert_eq!(channel.cookie(second), None);
+    let done = channel.dispatch(PATIENCE).unwrap().unwrap();
+    assert!(matches!(done.event, Event::Close(Ok(()))) && done.handle == second);
+}
+
+pub(crate) fn stale_handles_are_refused(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let (a, b) = silent();
+    let stale = rig.join(a);
+    rig.unregister(stale).unwrap();
+    let check = |error| assert!(matches!(error, Error::UnknownHandle), "{error}");
+    call_everything(&mut rig, stale, check);
+    // Also when another has taken its place.
+    let fresh = rig.join(b);
+    assert_ne!(fresh, stale);
+    call_everything(&mut rig, stale, check);
+    assert_eq!(rig.kind(fresh).unwrap(), Kind::Stream);
+    rig.close(fresh).unwrap();
+    call_everything(&mut rig, fresh, check);
+}
+
+pub(crate) fn handles_of_other_channels_are_refused(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let mut other = Rig::other(driver);
+    let (a, b) = silent();
+    let ours = rig.join(a);
+    let theirs = other.join(b);
+    call_everything(&mut rig, theirs, |error| {
+        assert!(matches!(error, Error::UnknownHandle), "{error}");
+    });
+    assert_eq!(rig.kind(ours).unwrap(), Kind::Stream);
+    assert_eq!(other.kind(theirs).unwrap(), Kind::Stream);
+}
+
+pub(crate) fn requests_suit_the_kind(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let stream = rig.join(silent().0);
+    let listening = rig.join(listener().0);
+    let datagrams = rig.join(udp("127.0.0.1").0);
+    let file = rig.join(tempfile::tempfile().unwrap());
+    let timer = rig.join(Timer::after(Duration::from_secs(3600)).unwrap());
+    let address: std::net::SocketAddr = "127.0.0.1:9".parse().unwrap();
+    let refused = [
+        rig.accept(stream, Accept::lightweight()).unwrap_err(),
+        rig.connect(file, address).unwrap_err(),
+        rig.read(listening, Vec::with_capacity(1)).unwrap_err().error,
+        rig.read(timer, Vec::with_capacity(1)).unwrap_err().error,
+        rig.read_at(stream, Vec::with_capacity(1), 0).unwrap_err().error,
+        rig.read_vectored(timer, vec![Vec::with_capacity(1)]).unwrap_err().error,
+        rig.receive(file, Repeat::Once).unwrap_err(),
+        rig.receive(datagrams, Repeat::Once).unwrap_err(),
+        rig.receive_from(stream, Repeat::Once).unwrap_err(),
+        rig.watch(stream, Repeat::Once).unwrap_err(),
+        rig.write(listening, b"x").unwrap_err().error,
+        rig.write_at(datagrams, b"x", 0).unwrap_err().error,
+        rig.write_vectored(timer, vec![b"x".into()]).unwrap_err().error,
+        rig.send_to(stream, b"x", address).unwrap_err().error,
+        rig.disconnect(file, Shutdown::Both).unwrap_err(),
+        rig.sync(stream).unwrap_err(),
+        rig.sync_data(datagrams).unwrap_err(),
+    ];
+    for error in refused {
+        assert!(matches!(error, Error::WrongKind { .. }), "{error}");
+        assert!(error.to_string().contains("is not possible on a"), "{error}");
+    }
+    assert_eq!(rig.outstanding(), 0);
+}
+
+pub(crate) fn a_refused_request_gives_its_buffer_back(driver: DriverChoice) {
+    let config = Config { max_requests: 1, ..Config::default() };
+    let mut rig = Rig::with(driver, config);
+    let (a, _b) = silent();
+    let stream = rig.join(a);
+    let datagrams = rig.join(udp("127.0.0.1").0);
+    let file = rig.join(tempfile::tempfile().unwrap());
+    rig.receive(stream, Repeat::Once).unwrap();
+    let full = |error: &Error| assert!(matches!(error, Error::TooManyRequests { limit: 1 }));
+    let mut room = Vec::with_capacity(123);
+    room.push(7);
+    let rejected = rig.read(stream, room).unwrap_err();
+    full(&rejected.error);
+    assert_eq!((&rejected.buffer[..], rejected.buffer.capacity()), (&[7][..], 123));
+    let rejected = rig.read_at(file, rejected.buffer, 0).unwrap_err();
+    full(&rejected.error);
+    assert_eq!((&rejected.buffer[..], rejected.buffer.capacity()), (&[7][..], 123));
+    let rejected = rig.read_vectored(stream, vec![rejected.buffer]).unwrap_err();
+    full(&rejected.error);
+    assert_eq!((rejected.buffer.len(), rejected.buffer[0].capacity()), (1, 123));
+    let message = b"bytes of the application".to_vec();
+    let address = message.as_ptr();
+    let same = |buffer: &Buffer| assert_eq!(buffer.as_ptr(), address);
+    let rejected = rig.write(stream, message).unwrap_err();
+    full(&rejected.error);
+    same(&rejected.buffer);
+    let rejected = rig.write_at(file, into_vec(rejected.buffer), 5).unwrap_err();
+    full(&rejected.error);
+    same(&rejected.buffer);
+    let to: std::net::SocketAddr = "127.0.0.1:9".parse().unwrap();
+    let rejected = rig.send_to(datagrams, into_vec(rejected.buffer), to).unwrap_err();
+    full(&rejected.error);
+    same(&rejected.buffer);
+    let rejected = rig.write_vectored(stream, vec![rejected.buffer]).unwrap_err();
+    full(&rejected.error);
+    same(&rejected.buffer[0]);
+    assert!(rig.counters().refused >= 7);
+    let error: std::io::Error = Error::from(rejected).into();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    // A read without room is a mistake of its own.
+    rig.cancel(stream).unwrap();
+    assert_eq!(outcome(&rig.last(stream)), Err(libc::ECANCELED));
+    let rejected = rig.read(stream, vec![1, 2, 3]).unwrap_err();
+    assert!(matches!(rejected.error, Error::Invalid(_)));
+    assert!(rejected.buffer.starts_with(&[1, 2, 3]));
+}
+
+fn into_vec(buffer: Buffer) -> Vec<u8> {
+    match buffer {
+        Buffer::Owned(bytes) => bytes,
+        other => panic!("not the buffer that was handed over: {other:?}"),
+    }
+}
+
+pub(crate) fn the_limit_on_handles(driver: DriverChoice) {
+    let mut rig = Rig::with(driver, Config { max_handles: 3, ..Config::default() });
+    let mut pairs: Vec<(UnixStream, Handle)> = (0..3)
+        .map(|_| {
+            let (ours, theirs) = unix_pair();
+            (ours, rig.join(theirs))
+        })
+        .collect();
+    let (mut refused, theirs) = unix_pair();
+    let error = rig.channel.register(theirs, 0).unwrap_err();
+    assert!(matches!(error, Error::TooManyHandles { limit: 3 }), "{error}");
+    // What was refused is closed.
+    common::expect_end(&mut refused);
+    let (_, handle) = pairs.pop().unwrap();
+    rig.unregister(handle).unwrap();
+    rig.join(unix_pair().1);
+    assert_eq!(rig.counters().refused, 1);
+}
+
+pub(crate) fn the_limit_on_requests(driver: DriverChoice) {
+    let mut rig = Rig::with(driver, Config { max_requests: 4, ..Config::default() });
+    let (mut ours, theirs) = unix_pair();
+    let handle = rig.join(theirs);
+    for _ in 0..4 {
+        rig.read(handle, Vec::with_capacity(1)).unwrap();
+    }
+    assert!(matches!(rig.receive(handle, Repeat::Once), Err(Error::TooManyRequests { limit: 4 })));
+    assert!(matches!(rig.close(handle), Err(Error::TooManyRequests { .. })));
+    for byte in b"abcdefgh" {
+        ours.write_all(&[*byte]).unwrap();
+        assert_eq!(read_of(rig.last(handle)), [*byte]);
+        rig.read(handle, Vec::with_capacity(1)).unwrap();
+    }
+    assert_eq!(rig.outstanding(), 4);
+    // Unregistering needs no request.
+    rig.unregister(handle).unwrap();
+    assert!(rig.settle().is_empty());
+}
+
+pub(crate) fn an_accept_at_the_limit_on_requests(driver: DriverChoice) {
+    let mut rig = Rig::with(driver, Config { max_requests: 2, ..Config::default() });
+    let (a, _b) = silent();
+    let stream = rig.join(a);
+    let (listener, address) = listener();
+    let listening = rig.join(listener);
+    rig.read(stream, Vec::with_capacity(1)).unwrap();
+    rig.read(stream, Vec::with_capacity(1)).unwrap();
+    let _client = TcpStream::connect(address).unwrap();
+    let error = rig.accept(listening, Accept::lightweight().count(1)).unwrap_err();
+    assert!(matches!(error, Error::TooManyRequests { limit: 2 }), "{error}");
+    rig.cancel(stream).unwrap();
+    assert_eq!(rig.settle().len(), 2);
+    rig.accept(listening, Accept::lightweight().count(1)).unwrap();
+    common::accepted(rig.last(listening));
+}

@@ -1,0 +1,170 @@
+//! Addresses: between C's and ours, and which of them are the stack's.
+
+use crate::outcome::{Outcome, failure};
+use crate::settings;
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use mtcp::config::Ownership;
+use std::ffi::CStr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+
+/// An address as C has it; `None` if it is of another family or too short.
+///
+/// # Safety
+/// `size` bytes can be read, or the pointer is null.
+pub(crate) unsafe fn from_c(address: *const sockaddr, size: socklen_t) -> Option<SocketAddr> {
+    let size = size as usize;
+    if address.is_null() || size < size_of::<libc::sa_family_t>() {
+        return None;
+    }
+    // SAFETY: the family is within the size; C's alignment may be less than Rust's.
+    let family = c_int::from(unsafe { (&raw const (*address).sa_family).read_unaligned() });
+    if family == libc::AF_INET && size >= size_of::<sockaddr_in>() {
+        // SAFETY: the size was checked.
+        let address = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
+        let ip = Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes());
+        return Some(SocketAddr::new(ip.into(), u16::from_be(address.sin_port)));
+    }
+    if family == libc::AF_INET6 && size >= size_of::<sockaddr_in6>() {
+        // SAFETY: the size was checked.
+        let address = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
+        let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
+        return Some(SocketAddr::new(ip.into(), u16::from_be(address.sin6_port)));
+    }
+    None
+}
+
+use core::ffi::c_int;
+
+/// Writes an address, cut to the room, as getsockname(2) does.
+///
+/// # Safety
+/// `size` is null or holds the room at `to`, which can be written.
+pub(crate) unsafe fn to_c(address: SocketAddr, to: *mut sockaddr, size: *mut socklen_t) {
+    if to.is_null() || size.is_null() {
+        return;
+    }
+    let mut bytes = [0u8; size_of::<sockaddr_in6>()];
+    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
+    let (family, length) = match address.ip() {
+        IpAddr::V4(ip) => {
+            bytes[4..8].copy_from_slice(&ip.octets());
+            (libc::AF_INET, size_of::<sockaddr_in>())
+        }
+        IpAddr::V6(ip) => {
+            bytes[8..24].copy_from_slice(&ip.octets());
+            (libc::AF_INET6, size_of::<sockaddr_in6>())
+        }
+    };
+    bytes[..2].copy_from_slice(&(family as libc::sa_family_t).to_ne_bytes());
+    // SAFETY: promised by the caller.
+    unsafe {
+        let room = (*size as usize).min(length);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), room);
+        *size = length as socklen_t;
+    }
+}
+
+/// The address that a kernel's socket is bound to.
+pub(crate) fn bound_to(fd: c_int) -> Option<SocketAddr> {
+    let mut room = [0u64; 16];
+    let mut size = size_of_val(&room) as socklen_t;
+    let at = room.as_mut_ptr().cast::<sockaddr>();
+    // SAFETY: the room is as large as `size` says.
+    let outcome = unsafe { crate::real::getsockname(fd, at, &raw mut size) };
+    // SAFETY: the kernel has written so many bytes.
+    if outcome == 0 { unsafe { from_c(at, size) } } else { None }
+}
+
+/// An IPv4 address in an IPv6 socket's clothes comes as what it is, and true.
+pub(crate) fn unmapped(address: SocketAddr) -> (SocketAddr, bool) {
+    if let SocketAddr::V6(v6) = address
+        && let Some(ip) = v6.ip().to_ipv4_mapped()
+    {
+        return (SocketAddr::new(ip.into(), v6.port()), true);
+    }
+    (address, false)
+}
+
+/// The way back.
+pub(crate) fn mapped(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) => SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into(),
+        SocketAddr::V6(_) => address,
+    }
+}
+
+/// The addresses of the stack: those of the configuration, or the interface's.
+pub(crate) fn of_stack() -> Vec<IpAddr> {
+    let Some(config) = settings::config() else { return Vec::new() };
+    if config.addresses.is_empty() && config.ownership == Ownership::Shared {
+        return of_interface(&config.device.interface).unwrap_or_default();
+    }
+    config.addresses.iter().map(|(address, _)| *address).collect()
+}
+
+/// Whether a connection to `remote` leaves through the stack's interface. Where the addresses are
+/// shared, the kernel's routes decide, else the networks and routes of the configuration.
+pub(crate) fn leads_through_stack(remote: IpAddr) -> bool {
+    let Some(config) = settings::config() else { return false };
+    if remote.is_loopback() || remote.is_unspecified() || remote.is_multicast() {
+        return false;
+    }
+    let own = of_stack();
+    if own.contains(&remote) {
+        return false;
+    }
+    if config.ownership == Ownership::Shared {
+        return kernel_source(remote).is_some_and(|source| own.contains(&source));
+    }
+    config.addresses.iter().any(|(address, length)| in_network(remote, *address, *length))
+        || config.routes.iter().any(|route| in_network(remote, route.prefix, route.length))
+}
+
+fn in_network(address: IpAddr, network: IpAddr, length: u8) -> bool {
+    let (different, bits) = match (address, network) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (u128::from(a.to_bits() ^ b.to_bits()), 32),
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits(), 128),
+        _ => return false,
+    };
+    different.checked_shr(bits - u32::from(length).min(bits)).unwrap_or(0) == 0
+}
+
+/// Where the kernel would send from.
+fn kernel_source(remote: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr =
+        if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // No packet is sent by that; any port will do.
+    socket.connect((remote, 9)).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+/// The addresses that the kernel has on an interface (getifaddrs(3)).
+fn of_interface(name: &str) -> Outcome<Vec<IpAddr>> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: the list is written to `first`.
+    if unsafe { libc::getifaddrs(&mut first) } != 0 {
+        return failure(libc::ENOMEM);
+    }
+    let mut found = Vec::new();
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: entries are valid until the list is freed, and names end with zero.
+        let (entry, this) = unsafe { (&*next, CStr::from_ptr((*next).ifa_name)) };
+        if this.to_bytes() == name.as_bytes() && !entry.ifa_addr.is_null() {
+            // SAFETY: the C library gives a whole address of its family.
+            let family = c_int::from(unsafe { (*entry.ifa_addr).sa_family });
+            let size = match family {
+                libc::AF_INET => size_of::<sockaddr_in>(),
+                libc::AF_INET6 => size_of::<sockaddr_in6>(),
+                _ => 0,
+            };
+            // SAFETY: as above.
+            found.extend(unsafe { from_c(entry.ifa_addr, size as socklen_t) }.map(|at| at.ip()));
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list came from getifaddrs.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(found)
+}

@@ -1,0 +1,87 @@
+//! How a socket of the kernel becomes the stack's.
+
+use crate::outcome::Outcome;
+use crate::state::{Guard, World};
+use crate::table::{self, Kind};
+use crate::{epoll, real, report};
+use core::ffi::c_int;
+use libc::socklen_t;
+use mtcp::{Descriptor, Family};
+
+/// Options that are taken over as they are.
+const OPTIONS: [(c_int, c_int); 10] = [
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_LINGER),
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+];
+
+/// Which buffers the application has set: bit 0 sending, bit 1 receiving (linux/socket.h).
+const SO_BUF_LOCK: c_int = 72;
+
+/// Makes a socket of the stack of a fresh one of the kernel: blocking or not, options and epolls as
+/// they were.
+///
+/// # Errors
+/// `ENETDOWN`: there is no stack to be had; `EMFILE`.
+pub(crate) fn adopt(
+    guard: &mut Guard,
+    fd: c_int,
+    family: Family,
+    mapped: bool,
+) -> Outcome<Descriptor> {
+    // SAFETY: plain numbers.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+    let nonblocking = flags & libc::O_NONBLOCK != 0;
+    let world = guard.started()?;
+    let descriptor = world.context.socket(family)?;
+    // Blocking is this library's business; the stack must never sleep with the lock held.
+    world.context.set_nonblocking(descriptor, true)?;
+    take_options(world, fd, descriptor);
+    world.enter(fd, descriptor, (family, nonblocking, mapped));
+    report::note(format_args!("descriptor {fd} is the stack's socket {}", descriptor.0));
+    epoll::move_early_watches(guard, fd)?;
+    Ok(descriptor)
+}
+
+/// Gives a socket back that could not be bound or connected after all.
+pub(crate) fn disown(guard: &mut Guard, fd: c_int, descriptor: Descriptor) {
+    if let Ok(world) = guard.world() {
+        world.release(fd, descriptor);
+        table::set(fd, Kind::Fresh);
+    }
+}
+
+fn take_options(world: &mut World, fd: c_int, descriptor: Descriptor) {
+    for (level, name) in OPTIONS {
+        let mut room = [0u8; 16];
+        let Some(length) = kernel_option(fd, level, name, &mut room) else { continue };
+        if let Err(error) = world.context.setsockopt(descriptor, level, name, &room[..length]) {
+            report::note(format_args!("option {level}/{name} of descriptor {fd}: {error}"));
+        }
+    }
+    let mut room = [0u8; 4];
+    let locked = kernel_option(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &mut room)
+        .map_or(0, |_| i32::from_ne_bytes(room));
+    for (bit, name) in [(1, libc::SO_SNDBUF), (2, libc::SO_RCVBUF)] {
+        if locked & bit != 0 && kernel_option(fd, libc::SOL_SOCKET, name, &mut room).is_some() {
+            // The kernel tells twice what it was asked for (socket(7)).
+            let bytes = (i32::from_ne_bytes(room) / 2).to_ne_bytes();
+            let _ = world.context.setsockopt(descriptor, libc::SOL_SOCKET, name, &bytes);
+        }
+    }
+}
+
+fn kernel_option(fd: c_int, level: c_int, name: c_int, room: &mut [u8]) -> Option<usize> {
+    let mut size = room.len() as socklen_t;
+    // SAFETY: the room is as large as `size` says.
+    let outcome =
+        unsafe { real::getsockopt(fd, level, name, room.as_mut_ptr().cast(), &raw mut size) };
+    (outcome == 0).then_some(size as usize)
+}

@@ -1,0 +1,210 @@
+//! epoll(7) over both: the kernel's epoll watches what is the kernel's, and a shadow of it in the
+//! stack what is the stack's. Level, edge and one-shot are the stack's own, with the kernel's rules.
+
+use crate::outcome::{Outcome, check, failure};
+use crate::state::{self, EarlyWatch, Guard};
+use crate::table::{self, Kind};
+use crate::wait::{self, Deadline};
+use crate::{real, report};
+use core::ffi::c_int;
+use libc::{epoll_event, pollfd, sigset_t};
+use mtcp::{Descriptor, EpollControl, EpollEvent, Events};
+use std::ptr;
+use std::time::Duration;
+
+/// Events of the stack that one call takes at most.
+const BATCH: usize = 256;
+/// What a thread finds that waits in the kernel while its epoll gets a shadow.
+const KICK: u64 = 0x6d74_6370_6b69_636b;
+
+/// Does what epoll_ctl(2) does, or says by `None` that it is for the kernel alone.
+///
+/// # Errors
+/// As epoll_ctl(2).
+pub(crate) fn control(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: Option<epoll_event>,
+) -> Outcome<Option<()>> {
+    match table::kind(fd) {
+        Kind::Inherited => failure(libc::EPERM),
+        Kind::Socket(target) => {
+            let mut guard = state::lock()?;
+            let shadow = shadow(&mut guard, set)?;
+            let control = translate(operation, event)?;
+            guard.world()?.context.epoll_ctl(shadow, target, control).map(Some)
+        }
+        Kind::Fresh => {
+            note_early(set, operation, fd, event)?;
+            Ok(None)
+        }
+        // An epoll in an epoll: the kernel's in the kernel's, and the shadow in the shadow.
+        Kind::Shadowed(inner) => {
+            let mut guard = state::lock()?;
+            let shadow = shadow(&mut guard, set)?;
+            let control = translate(operation, event)?;
+            guard.world()?.context.epoll_ctl(shadow, inner, control)?;
+            Ok(None)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn translate(operation: c_int, event: Option<epoll_event>) -> Outcome<EpollControl> {
+    let wanted = |event: epoll_event| EpollEvent { events: Events(event.events), data: event.u64 };
+    Ok(match (operation, event) {
+        (libc::EPOLL_CTL_ADD, Some(event)) => EpollControl::Add(wanted(event)),
+        (libc::EPOLL_CTL_MOD, Some(event)) => EpollControl::Modify(wanted(event)),
+        (libc::EPOLL_CTL_DEL, _) => EpollControl::Delete,
+        (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, None) => return failure(libc::EFAULT),
+        _ => return failure(libc::EINVAL),
+    })
+}
+
+/// The shadow of an epoll, made if it has none yet.
+fn shadow(guard: &mut Guard, set: c_int) -> Outcome<Descriptor> {
+    match table::kind(set) {
+        Kind::Shadowed(shadow) => Ok(shadow),
+        Kind::Epoll => {
+            let world = guard.world()?;
+            let shadow = world.context.epoll_create()?;
+            table::set(set, Kind::Shadowed(shadow));
+            kick(set, world.kick);
+            Ok(shadow)
+        }
+        _ => failure(libc::EINVAL),
+    }
+}
+
+/// Gets a thread up that waits in the kernel and does not know of the shadow: a descriptor that is
+/// always ready, told once.
+fn kick(set: c_int, ready: c_int) {
+    let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLONESHOT) as u32, u64: KICK };
+    // SAFETY: the event is ours.
+    unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, ready, &raw mut event) };
+}
+
+fn note_early(set: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) -> Outcome<()> {
+    let mut guard = state::lock()?;
+    let early = &mut guard.state().early;
+    early.retain(|watch| (watch.set, watch.fd) != (set, fd));
+    if let (true, Some(event)) = (operation != libc::EPOLL_CTL_DEL, event) {
+        early.push(EarlyWatch { set, fd, event });
+    }
+    Ok(())
+}
+
+/// Forgets what was noted of a descriptor that is closed.
+pub(crate) fn forget_early(fd: c_int) {
+    if let Ok(mut guard) = state::lock() {
+        guard.tells = false;
+        guard.state().early.retain(|watch| watch.fd != fd && watch.set != fd);
+    }
+}
+
+/// The epolls that watch a socket go on watching it when it becomes the stack's.
+///
+/// # Errors
+/// Those of the stack's epolls.
+pub(crate) fn move_early_watches(guard: &mut Guard, fd: c_int) -> Outcome<()> {
+    let early = &mut guard.state().early;
+    let moved: Vec<EarlyWatch> = early.iter().filter(|watch| watch.fd == fd).copied().collect();
+    early.retain(|watch| watch.fd != fd);
+    for watch in moved {
+        let Kind::Socket(target) = table::kind(fd) else { continue };
+        // SAFETY: plain numbers; there is no event to be read.
+        unsafe { real::epoll_ctl(watch.set, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
+        let shadow = shadow(guard, watch.set)?;
+        let control = translate(libc::EPOLL_CTL_ADD, Some(watch.event))?;
+        guard.world()?.context.epoll_ctl(shadow, target, control)?;
+    }
+    Ok(())
+}
+
+/// An epoll is closed, and its shadow with it.
+pub(crate) fn close(fd: c_int, shadow: Descriptor) {
+    table::set(fd, Kind::Plain);
+    if let Ok(mut guard) = state::lock()
+        && let Ok(world) = guard.world()
+    {
+        // Nothing can fail but that it is not there.
+        let _ = world.context.close(shadow);
+    }
+}
+
+/// Does what epoll_pwait2(2) does.
+///
+/// # Errors
+/// As epoll_wait(2).
+pub(crate) fn wait(
+    set: c_int,
+    events: &mut [epoll_event],
+    deadline: Deadline,
+    mask: *const sigset_t,
+) -> Outcome<usize> {
+    loop {
+        let Kind::Shadowed(shadow) = table::kind(set) else {
+            match kernel_wait(set, events, deadline, mask)? {
+                // The kick: the epoll has a shadow by now.
+                None => continue,
+                Some(count) => return Ok(count),
+            }
+        };
+        let kernel = [pollfd { fd: set, events: libc::POLLIN, revents: 0 }];
+        let found = wait::until(deadline, &kernel, mask, |world| {
+            let mut room = [EpollEvent::default(); BATCH];
+            let limit = events.len().min(BATCH);
+            let none = Some(Duration::ZERO);
+            let ours = world.context.epoll_wait(shadow, &mut room[..limit], none)?;
+            for (to, from) in events.iter_mut().zip(&room[..ours]) {
+                *to = epoll_event { events: from.events.0, u64: from.data };
+            }
+            let rest = &mut events[ours..];
+            let theirs = if rest.is_empty() { 0 } else { look(set, rest)? };
+            Ok((ours + theirs > 0).then_some(ours + theirs))
+        });
+        return Ok(found?.unwrap_or(0));
+    }
+}
+
+/// What the kernel's epoll has now.
+fn look(set: c_int, events: &mut [epoll_event]) -> Outcome<usize> {
+    let count = events.len() as c_int;
+    // SAFETY: there is room for so many events.
+    let found = unsafe { real::epoll_pwait(set, events.as_mut_ptr(), count, 0, ptr::null()) };
+    Ok(without_kick(events, check(found)? as usize))
+}
+
+fn without_kick(events: &mut [epoll_event], mut count: usize) -> usize {
+    let mut index = 0;
+    while index < count {
+        if events[index].u64 == KICK {
+            events[index..count].rotate_left(1);
+            count -= 1;
+        } else {
+            index += 1;
+        }
+    }
+    count
+}
+
+fn kernel_wait(
+    set: c_int,
+    events: &mut [epoll_event],
+    deadline: Deadline,
+    mask: *const sigset_t,
+) -> Outcome<Option<usize>> {
+    let count = events.len() as c_int;
+    let time = deadline.left().map(|left| left.as_micros().div_ceil(1000));
+    let time = time.map_or(-1, |time| c_int::try_from(time).unwrap_or(c_int::MAX));
+    // SAFETY: there is room for so many events, and the mask is the application's.
+    let found =
+        check(unsafe { real::epoll_pwait(set, events.as_mut_ptr(), count, time, mask) })? as usize;
+    let left = without_kick(events, found);
+    if left == 0 && found > 0 {
+        report::note(format_args!("epoll {set} watches the stack's sockets from now on"));
+        return Ok(None);
+    }
+    Ok(Some(left))
+}

@@ -1,0 +1,168 @@
+//! Numbers: closing and duplicating them, and the end of the process.
+
+use crate::outcome::{failure, number};
+use crate::table::{self, Kind};
+use crate::{epoll, real, report, state};
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+/// What has to be done before the kernel closes the number; false: it is not the application's.
+fn leaves(fd: c_int) -> bool {
+    match table::kind(fd) {
+        Kind::Plain => return true,
+        Kind::Internal => return false,
+        kind if !is_own_process() => {
+            report::note(format_args!("{kind:?} {fd} stays with the parent of a vfork(2)"));
+        }
+        Kind::Fresh | Kind::Epoll => {
+            epoll::forget_early(fd);
+            table::set(fd, Kind::Plain);
+        }
+        Kind::Inherited => table::set(fd, Kind::Plain),
+        Kind::Shadowed(shadow) => {
+            epoll::forget_early(fd);
+            epoll::close(fd, shadow);
+        }
+        Kind::Socket(descriptor) => match state::lock() {
+            Ok(mut guard) => match guard.world() {
+                Ok(world) => world.release(fd, descriptor),
+                Err(_) => table::set(fd, Kind::Plain),
+            },
+            // A signal handler closes what the interrupted call may be using.
+            Err(_) => return false,
+        },
+    }
+    true
+}
+
+/// A child of vfork(2) works in its parent's memory and must change nothing of it.
+fn is_own_process() -> bool {
+    state::process().is_none_or(|process| process == std::process::id())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if !leaves(fd) {
+        return number(failure(libc::EBADF));
+    }
+    // SAFETY: a plain number.
+    unsafe { real::close(fd) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let on_exec = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
+    let end = c_int::try_from(last).unwrap_or(c_int::MAX);
+    let start = c_int::try_from(first).unwrap_or(c_int::MAX);
+    let mut from = first;
+    if !on_exec {
+        for (fd, kind) in table::known(start, end) {
+            // The stack's own numbers stay open, and the range goes on behind them.
+            if kind == Kind::Internal {
+                if fd as c_uint > from {
+                    // SAFETY: plain numbers.
+                    unsafe { real::close_range(from, fd as c_uint - 1, flags) };
+                }
+                from = fd as c_uint + 1;
+            } else {
+                leaves(fd);
+            }
+        }
+    }
+    if from > last {
+        return 0;
+    }
+    // SAFETY: plain numbers.
+    unsafe { real::close_range(from, last, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: plain numbers.
+    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+}
+
+/// Notes that a number has become another one's twin; the new one, if it is one.
+pub(super) fn duplicated(fd: c_int, new: c_int) -> c_int {
+    if new < 0 || !is_own_process() {
+        return new;
+    }
+    match table::kind(fd) {
+        Kind::Socket(descriptor) => {
+            let twin = || state::lock()?.world()?.duplicate(new, descriptor);
+            if twin().is_err() {
+                table::set(new, Kind::Inherited);
+            }
+        }
+        Kind::Fresh => {
+            // Two numbers of one socket of the kernel cannot become the stack's one by one.
+            report::note(format_args!("descriptor {fd} has a duplicate and stays the kernel's"));
+            table::set(fd, Kind::Plain);
+        }
+        Kind::Epoll | Kind::Shadowed(_) => {
+            report::note(format_args!("epoll {fd} has a duplicate that knows the kernel's part"));
+        }
+        Kind::Inherited => table::set(new, Kind::Inherited),
+        Kind::Plain | Kind::Internal => {}
+    }
+    new
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: a plain number.
+    duplicated(fd, unsafe { real::dup(fd) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    if fd == to {
+        // SAFETY: plain numbers.
+        return unsafe { real::dup2(fd, to) };
+    }
+    if table::kind(to) == Kind::Internal || !leaves(to) {
+        return number(failure(libc::EBUSY));
+    }
+    // SAFETY: plain numbers.
+    duplicated(fd, unsafe { real::dup2(fd, to) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if fd == to {
+        return number(failure(libc::EINVAL));
+    }
+    if table::kind(to) == Kind::Internal || !leaves(to) {
+        return number(failure(libc::EBUSY));
+    }
+    // SAFETY: plain numbers.
+    duplicated(fd, unsafe { real::dup3(fd, to, flags) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+    if matches!(table::kind(fd), Kind::Socket(_) | Kind::Inherited) {
+        // The C library's streams enter the kernel by themselves.
+        report::note(format_args!("fdopen(3) of a socket of the stack: EOPNOTSUPP"));
+        crate::outcome::set_errno(libc::EOPNOTSUPP);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the application's string.
+    unsafe { real::fdopen(fd, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _exit(status: c_int) -> ! {
+    if is_own_process() {
+        state::finish();
+    }
+    loop {
+        // SAFETY: a plain number; it does not return.
+        unsafe { real::exit_now(status) };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: a plain number.
+    unsafe { _exit(status) }
+}

@@ -1,0 +1,126 @@
+//! sendmsg(2), recvmsg(2) and their kin.
+
+use super::transfers::{parts, rooms};
+use crate::outcome::{failure, long, number};
+use crate::table::{self, Kind};
+use crate::{real, report, stream};
+use core::ffi::{c_int, c_uint};
+use libc::{mmsghdr, msghdr, ssize_t, timespec};
+use mtcp::Descriptor;
+
+/// # Safety
+/// As recvmsg(2) asks.
+unsafe fn receive(descriptor: Descriptor, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the application's message.
+    let Some(message) = (unsafe { message.as_mut() }) else {
+        return long(failure(libc::EFAULT));
+    };
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        // Nothing is ever there: the stack keeps no such queue.
+        return long(failure(libc::EAGAIN));
+    }
+    message.msg_namelen = 0;
+    message.msg_controllen = 0;
+    message.msg_flags = 0;
+    // SAFETY: as above.
+    match unsafe { rooms(message.msg_iov, message.msg_iovlen as c_int) } {
+        Some(rooms) => long(stream::receive(descriptor, rooms, flags)),
+        None => long(if message.msg_iovlen == 0 { Ok(0) } else { failure(libc::EMSGSIZE) }),
+    }
+}
+
+/// # Safety
+/// As sendmsg(2) asks.
+unsafe fn transmit(descriptor: Descriptor, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the application's message.
+    let Some(message) = (unsafe { message.as_ref() }) else {
+        return long(failure(libc::EFAULT));
+    };
+    if message.msg_controllen > 0 {
+        report::note(format_args!("control messages on a socket of the stack: EOPNOTSUPP"));
+        return long(failure(libc::EOPNOTSUPP));
+    }
+    // SAFETY: as above.
+    match unsafe { parts(message.msg_iov, message.msg_iovlen as c_int) } {
+        Some(parts) => long(stream::transmit(descriptor, parts, flags)),
+        None => long(if message.msg_iovlen == 0 { Ok(0) } else { failure(libc::EMSGSIZE) }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    match table::kind(fd) {
+        // SAFETY: the application's pointers, as in all functions here.
+        Kind::Socket(descriptor) => unsafe { receive(descriptor, message, flags) },
+        // SAFETY: as above.
+        _ => unsafe { real::recvmsg(fd, message, flags) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    match table::kind(fd) {
+        // SAFETY: as above.
+        Kind::Socket(descriptor) => unsafe { transmit(descriptor, message, flags) },
+        // SAFETY: as above.
+        _ => unsafe { real::sendmsg(fd, message, flags) },
+    }
+}
+
+/// Several messages one after the other, until one does not go.
+///
+/// # Safety
+/// The list has so many entries.
+unsafe fn each(
+    list: *mut mmsghdr,
+    count: c_uint,
+    mut go: impl FnMut(&mut msghdr) -> ssize_t,
+) -> c_int {
+    let mut done = 0;
+    for index in 0..count.min(1024) {
+        // SAFETY: promised by the caller.
+        let entry = unsafe { &mut *list.add(index as usize) };
+        let length = go(&mut entry.msg_hdr);
+        if length < 0 {
+            return if done > 0 { done } else { -1 };
+        }
+        entry.msg_len = length as c_uint;
+        done += 1;
+    }
+    done
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    list: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    match table::kind(fd) {
+        Kind::Socket(_) if !timeout.is_null() => {
+            report::note(format_args!("recvmmsg(2) with a time on a socket of the stack: EINVAL"));
+            number(failure(libc::EINVAL))
+        }
+        // One message is a valid answer, and the next one may not be there.
+        // SAFETY: as above.
+        Kind::Socket(descriptor) => unsafe {
+            each(list, count.min(1), |message| receive(descriptor, message, flags))
+        },
+        // SAFETY: as above.
+        _ => unsafe { real::recvmmsg(fd, list, count, flags, timeout) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    match table::kind(fd) {
+        // SAFETY: as above.
+        Kind::Socket(descriptor) => unsafe {
+            each(list, count.min(1), |message| transmit(descriptor, message, flags))
+        },
+        // SAFETY: as above.
+        _ => unsafe { real::sendmmsg(fd, list, count, flags) },
+    }
+}

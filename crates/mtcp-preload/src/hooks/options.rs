@@ -1,0 +1,169 @@
+//! Options, and what fcntl(2) and ioctl(2) say of sockets.
+
+use crate::outcome::{Outcome, failure, number};
+use crate::state;
+use crate::table::{self, Kind};
+use crate::{real, report};
+use core::ffi::{c_int, c_void};
+use libc::socklen_t;
+use mtcp::Descriptor;
+
+/// No option of ours is longer.
+const OPTION_BYTES: usize = 256;
+
+/// # Safety
+/// As getsockopt(2) asks.
+unsafe fn get(
+    descriptor: Descriptor,
+    (level, name): (c_int, c_int),
+    value: *mut c_void,
+    size: *mut socklen_t,
+) -> Outcome<c_int> {
+    if value.is_null() || size.is_null() {
+        return failure(libc::EFAULT);
+    }
+    let mut room = [0u8; OPTION_BYTES];
+    // SAFETY: promised by the caller.
+    let wanted = (unsafe { *size } as usize).min(OPTION_BYTES);
+    let told =
+        state::lock()?.world()?.context.getsockopt(descriptor, level, name, &mut room[..wanted])?;
+    // SAFETY: promised by the caller; `told` is not more than the room.
+    unsafe {
+        std::ptr::copy_nonoverlapping(room.as_ptr(), value.cast(), told);
+        *size = told as socklen_t;
+    }
+    Ok(0)
+}
+
+/// What the kernel's socket behind the number says as well as the stack: what kind of socket it is.
+fn is_about_kind(level: c_int, name: c_int) -> bool {
+    level == libc::SOL_SOCKET && matches!(name, libc::SO_DOMAIN | libc::SO_PROTOCOL)
+        || level == libc::IPPROTO_IPV6 && name == libc::IPV6_V6ONLY
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    size: *mut socklen_t,
+) -> c_int {
+    match table::kind(fd) {
+        Kind::Socket(descriptor) if !is_about_kind(level, name) => {
+            // SAFETY: the application's pointers, as in all functions here.
+            let outcome = unsafe { get(descriptor, (level, name), value, size) };
+            if let Err(error) = &outcome {
+                report::note(format_args!("getsockopt {level}/{name} of {fd}: {error}"));
+            }
+            number(outcome)
+        }
+        // SAFETY: as above.
+        _ => unsafe { real::getsockopt(fd, level, name, value, size) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    size: socklen_t,
+) -> c_int {
+    let Kind::Socket(descriptor) = table::kind(fd) else {
+        // SAFETY: as above.
+        return unsafe { real::setsockopt(fd, level, name, value, size) };
+    };
+    if value.is_null() {
+        return number(failure(libc::EFAULT));
+    }
+    let length = (size as usize).min(OPTION_BYTES);
+    // SAFETY: as above; not null.
+    let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), length) };
+    let set =
+        || state::lock()?.world()?.context.setsockopt(descriptor, level, name, bytes).map(|()| 0);
+    let outcome = set();
+    if let Err(error) = &outcome {
+        report::note(format_args!("setsockopt {level}/{name} of {fd}: {error}"));
+    }
+    number(outcome)
+}
+
+fn set_nonblocking(descriptor: Descriptor, on: bool) -> Outcome<c_int> {
+    state::lock()?.world()?.socket(descriptor)?.nonblocking = on;
+    Ok(0)
+}
+
+fn status(descriptor: Descriptor) -> Outcome<c_int> {
+    let nonblocking = state::lock()?.world()?.socket(descriptor)?.nonblocking;
+    Ok(libc::O_RDWR | if nonblocking { libc::O_NONBLOCK } else { 0 })
+}
+
+/// fcntl(2) has any number of arguments; one, as large as a register, holds all that there are.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    let duplicates = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+    match table::kind(fd) {
+        Kind::Plain => {}
+        _ if duplicates => {
+            // SAFETY: as above.
+            let new = unsafe { real::fcntl(fd, command, argument) };
+            return super::descriptors::duplicated(fd, new);
+        }
+        Kind::Socket(descriptor) => match command {
+            libc::F_GETFL => return number(status(descriptor)),
+            libc::F_SETFL if argument as c_int & libc::O_ASYNC != 0 => {
+                report::note(format_args!("O_ASYNC on a socket of the stack: EINVAL"));
+                return number(failure(libc::EINVAL));
+            }
+            libc::F_SETFL => {
+                let on = argument as c_int & libc::O_NONBLOCK != 0;
+                return number(set_nonblocking(descriptor, on));
+            }
+            _ => {}
+        },
+        _ => {}
+    }
+    // SAFETY: as above.
+    unsafe { real::fcntl(fd, command, argument) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: as above.
+    unsafe { fcntl64(fd, command, argument) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+    let Kind::Socket(descriptor) = table::kind(fd) else {
+        // SAFETY: as above.
+        return unsafe { real::ioctl(fd, request, argument) };
+    };
+    let pointer = argument as *mut c_int;
+    let asks = request == libc::FIONREAD as usize || request == libc::TIOCOUTQ as usize;
+    if !asks && request != libc::FIONBIO as usize {
+        // What is asked of an interface or the number itself is the kernel's.
+        // SAFETY: as above.
+        return unsafe { real::ioctl(fd, request, argument) };
+    }
+    if pointer.is_null() {
+        return number(failure(libc::EFAULT));
+    }
+    if !asks {
+        // SAFETY: as ioctl(2) asks: an int.
+        return number(set_nonblocking(descriptor, unsafe { pointer.read() } != 0));
+    }
+    let ask = || {
+        let mut answer = 0;
+        let mut guard = state::lock()?;
+        guard.world()?.context.ioctl(descriptor, request as u64, &mut answer)?;
+        Ok(answer)
+    };
+    number(ask().map(|answer| {
+        // SAFETY: as ioctl(2) asks: an int.
+        unsafe { pointer.write(answer) };
+        0
+    }))
+}

@@ -1,0 +1,279 @@
+//! read(2), write(2) and their kin.
+
+use crate::outcome::{failure, long};
+use crate::table::{self, Kind};
+use crate::{real, report, stream};
+use core::ffi::{c_int, c_uint, c_void};
+use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use mtcp::Descriptor;
+use std::io::{IoSlice, IoSliceMut};
+
+/// What readv(2) takes at most.
+const VECTORS: c_int = 1024;
+
+/// # Safety
+/// `length` bytes can be written.
+unsafe fn receive_one(
+    descriptor: Descriptor,
+    to: *mut c_void,
+    length: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if length == 0 {
+        return 0;
+    }
+    if to.is_null() {
+        return long(failure(libc::EFAULT));
+    }
+    // SAFETY: promised by the caller; no more than a slice can have.
+    let room =
+        unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length.min(isize::MAX as usize)) };
+    long(stream::receive(descriptor, &mut [IoSliceMut::new(room)], flags))
+}
+
+/// # Safety
+/// `length` bytes can be read.
+unsafe fn send_one(
+    descriptor: Descriptor,
+    from: *const c_void,
+    length: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if from.is_null() && length > 0 {
+        return long(failure(libc::EFAULT));
+    }
+    let data: &[u8] = if length == 0 {
+        &[]
+    } else {
+        // SAFETY: promised by the caller; no more than a slice can have.
+        unsafe { std::slice::from_raw_parts(from.cast(), length.min(isize::MAX as usize)) }
+    };
+    long(stream::transmit(descriptor, &[IoSlice::new(data)], flags))
+}
+
+/// The application's buffers; `None` if there are too many, or none.
+///
+/// # Safety
+/// The list has so many entries, each with so many bytes, for as long as the result is used.
+pub(super) unsafe fn rooms<'a>(
+    list: *const iovec,
+    count: c_int,
+) -> Option<&'a mut [IoSliceMut<'a>]> {
+    if !(1..=VECTORS).contains(&count) || list.is_null() {
+        return None;
+    }
+    // SAFETY: promised by the caller; IoSliceMut has the layout of iovec. It is not written to.
+    Some(unsafe { std::slice::from_raw_parts_mut(list.cast_mut().cast(), count as usize) })
+}
+
+/// As [`rooms`], to be sent.
+///
+/// # Safety
+/// As for [`rooms`].
+pub(super) unsafe fn parts<'a>(list: *const iovec, count: c_int) -> Option<&'a [IoSlice<'a>]> {
+    if !(1..=VECTORS).contains(&count) || list.is_null() {
+        return None;
+    }
+    // SAFETY: promised by the caller; IoSlice has the layout of iovec.
+    Some(unsafe { std::slice::from_raw_parts(list.cast(), count as usize) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
+    match table::kind(fd) {
+        // SAFETY: the application's buffer; as in all functions here.
+        Kind::Socket(descriptor) => unsafe { receive_one(descriptor, to, length, 0) },
+        // SAFETY: as above.
+        _ => unsafe { real::read(fd, to, length) },
+    }
+}
+
+/// What the checked variants do when the compiler knows that a buffer is too small.
+fn abort_if(overflow: bool) {
+    if overflow {
+        // SAFETY: no arguments.
+        unsafe { libc::abort() };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    to: *mut c_void,
+    length: size_t,
+    room: size_t,
+) -> ssize_t {
+    abort_if(length > room);
+    // SAFETY: as above.
+    unsafe { read(fd, to, length) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
+    match table::kind(fd) {
+        // SAFETY: as above.
+        Kind::Socket(descriptor) => unsafe { send_one(descriptor, from, length, 0) },
+        // SAFETY: as above.
+        _ => unsafe { real::write(fd, from, length) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    let Kind::Socket(descriptor) = table::kind(fd) else {
+        // SAFETY: as above.
+        return unsafe { real::readv(fd, list, count) };
+    };
+    // SAFETY: as above.
+    match unsafe { rooms(list, count) } {
+        Some(rooms) => long(stream::receive(descriptor, rooms, 0)),
+        None => long(if count == 0 { Ok(0) } else { failure(libc::EINVAL) }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    let Kind::Socket(descriptor) = table::kind(fd) else {
+        // SAFETY: as above.
+        return unsafe { real::writev(fd, list, count) };
+    };
+    // SAFETY: as above.
+    match unsafe { parts(list, count) } {
+        Some(parts) => long(stream::transmit(descriptor, parts, 0)),
+        None => long(if count == 0 { Ok(0) } else { failure(libc::EINVAL) }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
+    match table::kind(fd) {
+        // SAFETY: as above.
+        Kind::Socket(descriptor) => unsafe { receive_one(descriptor, to, length, flags) },
+        // SAFETY: as above.
+        _ => unsafe { real::recv(fd, to, length, flags) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    to: *mut c_void,
+    length: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    abort_if(length > room);
+    // SAFETY: as above.
+    unsafe { recv(fd, to, length, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    to: *mut c_void,
+    length: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> ssize_t {
+    let Kind::Socket(descriptor) = table::kind(fd) else {
+        // SAFETY: as above.
+        return unsafe { real::recvfrom(fd, to, length, flags, address, size) };
+    };
+    // SAFETY: as above.
+    let received = unsafe { receive_one(descriptor, to, length, flags) };
+    if received >= 0 && !address.is_null() && !size.is_null() {
+        // SAFETY: as above. A stream names no sender.
+        unsafe { *size = 0 };
+    }
+    received
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    to: *mut c_void,
+    length: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> ssize_t {
+    abort_if(length > room);
+    // SAFETY: as above.
+    unsafe { recvfrom(fd, to, length, flags, address, size) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+    match table::kind(fd) {
+        // SAFETY: as above.
+        Kind::Socket(descriptor) => unsafe { send_one(descriptor, from, length, flags) },
+        // SAFETY: as above.
+        _ => unsafe { real::send(fd, from, length, flags) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendto(
+    fd: c_int,
+    from: *const c_void,
+    length: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    size: socklen_t,
+) -> ssize_t {
+    match table::kind(fd) {
+        // SAFETY: as above. A stream has one receiver, whatever the call says.
+        Kind::Socket(descriptor) => unsafe { send_one(descriptor, from, length, flags) },
+        // SAFETY: as above.
+        _ => unsafe { real::sendto(fd, from, length, flags, address, size) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    match (table::kind(to), table::kind(from)) {
+        (_, Kind::Socket(_)) => long(failure(libc::EINVAL)),
+        // SAFETY: as above; the offset is null or valid.
+        (Kind::Socket(descriptor), _) => {
+            long(stream::send_file(descriptor, from, unsafe { offset.as_mut() }, count))
+        }
+        // SAFETY: as above.
+        _ => unsafe { real::sendfile(to, from, offset, count) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile64(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: as above.
+    unsafe { sendfile(to, from, offset, count) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn splice(
+    from: c_int,
+    from_at: *mut off_t,
+    to: c_int,
+    to_at: *mut off_t,
+    length: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    let is_ours = |fd| matches!(table::kind(fd), Kind::Socket(_));
+    if is_ours(from) || is_ours(to) {
+        report::note(format_args!("splice(2) with a socket of the stack: EINVAL"));
+        return long(failure(libc::EINVAL));
+    }
+    // SAFETY: as above.
+    unsafe { real::splice(from, from_at, to, to_at, length, flags) }
+}

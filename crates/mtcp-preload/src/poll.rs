@@ -1,0 +1,83 @@
+//! poll(2) over sockets of the stack and descriptors of the kernel.
+
+use crate::outcome::{Outcome, check};
+use crate::real;
+use crate::state::World;
+use crate::table::{self, Kind};
+use crate::wait::{self, Deadline};
+use core::ffi::c_short;
+use libc::{nfds_t, pollfd, sigset_t};
+use mtcp::Events;
+
+/// Events that poll(2) reports unasked.
+const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP;
+const NORMAL_IN: c_short = libc::POLLIN | libc::POLLRDNORM;
+const NORMAL_OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
+
+/// Whether the stack has a part in any of the descriptors.
+pub(crate) fn concerns(list: &[pollfd]) -> bool {
+    let concerned = |kind| matches!(kind, Kind::Socket(_) | Kind::Shadowed(_) | Kind::Inherited);
+    list.iter().any(|entry| concerned(table::kind(entry.fd)))
+}
+
+/// Does what ppoll(2) does; the number of entries that have something.
+///
+/// # Errors
+/// `EINTR`, and those of the kernel.
+pub(crate) fn poll(
+    list: &mut [pollfd],
+    deadline: Deadline,
+    mask: *const sigset_t,
+) -> Outcome<usize> {
+    // Sockets of the stack are none of the kernel's business.
+    let kernel: Vec<pollfd> = list
+        .iter()
+        .map(|entry| match table::kind(entry.fd) {
+            Kind::Socket(_) | Kind::Inherited => pollfd { fd: -1, events: 0, revents: 0 },
+            _ => pollfd { revents: 0, ..*entry },
+        })
+        .collect();
+    let found = wait::until(deadline, &kernel, mask, |world| {
+        world.context.turn()?;
+        let count = look(world, list, &kernel)?;
+        Ok((count > 0).then_some(count))
+    })?;
+    Ok(found.unwrap_or(0))
+}
+
+fn look(world: &mut World, list: &mut [pollfd], kernel: &[pollfd]) -> Outcome<usize> {
+    let mut asked = kernel.to_vec();
+    if asked.iter().any(|entry| entry.fd >= 0) {
+        // SAFETY: the list is ours.
+        check(unsafe { real::poll(asked.as_mut_ptr(), asked.len() as nfds_t, 0) })?;
+    }
+    let mut count = 0;
+    for (entry, asked) in list.iter_mut().zip(asked) {
+        entry.revents = match table::kind(entry.fd) {
+            Kind::Socket(descriptor) => {
+                let ready = world.context.readiness(descriptor).unwrap_or(Events::HANG_UP);
+                expand(ready) & (entry.events | ALWAYS)
+            }
+            Kind::Inherited => libc::POLLERR | libc::POLLHUP,
+            Kind::Shadowed(shadow) => {
+                let ready = world.context.readiness(shadow).unwrap_or_default();
+                asked.revents | expand(ready) & entry.events
+            }
+            _ => asked.revents,
+        };
+        count += usize::from(entry.revents != 0);
+    }
+    Ok(count)
+}
+
+/// With the normal-priority names of the same events; the others have one value in both calls.
+fn expand(ready: Events) -> c_short {
+    let mut all = ready.0 as c_short;
+    if ready.intersects(Events::IN) {
+        all |= NORMAL_IN;
+    }
+    if ready.intersects(Events::OUT) {
+        all |= NORMAL_OUT;
+    }
+    all
+}

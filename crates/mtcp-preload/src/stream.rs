@@ -1,0 +1,230 @@
+//! Reading and writing sockets of the stack, blocking or not.
+
+use crate::outcome::{Outcome, failure, would_block};
+use crate::state;
+use crate::wait::{self, Deadline};
+use core::ffi::c_int;
+use libc::off_t;
+use mtcp::{Context, Descriptor, Flags, OptionName, SocketOption};
+use std::io::{IoSlice, IoSliceMut};
+use std::ptr;
+
+/// Bytes of a file that are read at once to be sent.
+const FILE_CHUNK: usize = 64 << 10;
+
+/// Makes an attempt, and goes on making it if the socket is blocking.
+///
+/// # Errors
+/// Those of the attempt; `EAGAIN` when it would block and shall not, or the time is over.
+fn attempt<R>(
+    descriptor: Descriptor,
+    nonblocking: bool,
+    time: OptionName,
+    mut attempt: impl FnMut(&mut Context) -> Outcome<R>,
+) -> Outcome<R> {
+    let deadline = {
+        let mut guard = state::lock()?;
+        let world = guard.world()?;
+        match attempt(&mut world.context) {
+            Err(error) if would_block(&error) => {}
+            done => return done,
+        }
+        if nonblocking || world.socket(descriptor)?.nonblocking {
+            return failure(libc::EAGAIN);
+        }
+        match world.context.option(descriptor, time) {
+            Ok(SocketOption::ReceiveTimeout(time) | SocketOption::SendTimeout(time)) => {
+                Deadline::after(time)
+            }
+            _ => Deadline::Never,
+        }
+    };
+    let done = wait::until(deadline, &[], ptr::null(), |world| {
+        world.context.turn()?;
+        match attempt(&mut world.context) {
+            Err(error) if would_block(&error) => Ok(None),
+            done => done.map(Some),
+        }
+    })?;
+    done.map_or_else(|| failure(libc::EAGAIN), Ok)
+}
+
+/// Takes data into several buffers.
+pub(crate) fn receive(
+    descriptor: Descriptor,
+    rooms: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> Outcome<usize> {
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0;
+    let whole = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0 && !nonblocking;
+    let flags = Flags(flags & !libc::MSG_WAITALL);
+    let wanted: usize = rooms.iter().map(|room| room.len()).sum();
+    if wanted == 0 {
+        return Ok(0);
+    }
+    let mut done = 0;
+    loop {
+        let outcome = attempt(descriptor, nonblocking, OptionName::ReceiveTimeout, |context| {
+            receive_some(context, descriptor, rooms, done, flags)
+        });
+        match outcome {
+            Ok(0) => return Ok(done),
+            Ok(bytes) => done += bytes,
+            Err(_) if done > 0 => return Ok(done),
+            Err(error) => return Err(error),
+        }
+        if !whole || done == wanted {
+            return Ok(done);
+        }
+    }
+}
+
+fn receive_some(
+    context: &mut Context,
+    descriptor: Descriptor,
+    rooms: &mut [IoSliceMut<'_>],
+    mut skip: usize,
+    flags: Flags,
+) -> Outcome<usize> {
+    let mut total = 0;
+    for room in rooms {
+        if skip >= room.len() {
+            skip -= room.len();
+            continue;
+        }
+        let room = &mut room[skip..];
+        skip = 0;
+        match context.recv(descriptor, room, flags) {
+            Ok(bytes) => {
+                total += bytes;
+                // What is peeked at once more would be the same.
+                if bytes < room.len() || flags.0 & libc::MSG_PEEK != 0 {
+                    break;
+                }
+            }
+            Err(error) if total == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(total)
+}
+
+/// Sends data; a blocking socket takes all of it. A connection whose sending side has ended raises
+/// SIGPIPE, as the kernel does, unless MSG_NOSIGNAL says no.
+pub(crate) fn transmit(
+    descriptor: Descriptor,
+    data: &[IoSlice<'_>],
+    flags: c_int,
+) -> Outcome<usize> {
+    let silent = flags & libc::MSG_NOSIGNAL != 0;
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0;
+    let flags = Flags(flags);
+    let wanted: usize = data.iter().map(|part| part.len()).sum();
+    let mut done = 0;
+    loop {
+        let outcome = attempt(descriptor, nonblocking, OptionName::SendTimeout, |context| {
+            transmit_some(context, descriptor, data, done, flags)
+        });
+        match outcome {
+            Ok(bytes) => done += bytes,
+            Err(_) if done > 0 => return Ok(done),
+            Err(error) => {
+                if error.raw_os_error() == Some(libc::EPIPE) && !silent {
+                    // SAFETY: the calling thread is alive.
+                    unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+                }
+                return Err(error);
+            }
+        }
+        if done == wanted || nonblocking || is_nonblocking(descriptor)? {
+            return Ok(done);
+        }
+    }
+}
+
+fn is_nonblocking(descriptor: Descriptor) -> Outcome<bool> {
+    Ok(state::lock()?.world()?.socket(descriptor)?.nonblocking)
+}
+
+fn transmit_some(
+    context: &mut Context,
+    descriptor: Descriptor,
+    data: &[IoSlice<'_>],
+    mut skip: usize,
+    flags: Flags,
+) -> Outcome<usize> {
+    let mut total = 0;
+    for part in data {
+        if skip > 0 && skip >= part.len() {
+            skip -= part.len();
+            continue;
+        }
+        let part = &part[skip..];
+        skip = 0;
+        match context.send(descriptor, part, flags) {
+            Ok(bytes) => {
+                total += bytes;
+                if bytes < part.len() {
+                    break;
+                }
+            }
+            Err(error) if total == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(total)
+}
+
+/// sendfile(2) by way of a buffer; where the file goes on is moved by what was sent.
+pub(crate) fn send_file(
+    descriptor: Descriptor,
+    from: c_int,
+    offset: Option<&mut off_t>,
+    count: usize,
+) -> Outcome<usize> {
+    let start = match &offset {
+        Some(offset) => **offset,
+        // SAFETY: plain numbers.
+        None => unsafe { libc::lseek(from, 0, libc::SEEK_CUR) },
+    };
+    if start < 0 {
+        return failure(libc::EINVAL);
+    }
+    let mut chunk = vec![0u8; count.min(FILE_CHUNK)];
+    let mut done = 0;
+    let mut outcome = Ok(());
+    while done < count {
+        let room = (count - done).min(chunk.len());
+        let at = start + done as off_t;
+        // SAFETY: the buffer has so much room.
+        let read = unsafe { libc::pread(from, chunk.as_mut_ptr().cast(), room, at) };
+        let Ok(read) = usize::try_from(read) else {
+            outcome = Err(std::io::Error::last_os_error());
+            break;
+        };
+        if read == 0 {
+            break;
+        }
+        match transmit(descriptor, &[IoSlice::new(&chunk[..read])], 0) {
+            Ok(sent) => {
+                done += sent;
+                if sent < read {
+                    break;
+                }
+            }
+            Err(error) => {
+                outcome = Err(error);
+                break;
+            }
+        }
+    }
+    match offset {
+        Some(offset) => *offset = start + done as off_t,
+        // SAFETY: plain numbers.
+        None => drop(unsafe { libc::lseek(from, start + done as off_t, libc::SEEK_SET) }),
+    }
+    match outcome {
+        Err(error) if done == 0 => Err(error),
+        _ => Ok(done),
+    }
+}

@@ -1,0 +1,219 @@
+//! Sleeping until the stack, the kernel or time has something.
+
+use crate::outcome::Outcome;
+use crate::state::{self, World};
+use crate::table::{self, Kind};
+use crate::{outcome, real};
+use core::ffi::c_int;
+use libc::{pollfd, sigset_t, timespec};
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// When waiting ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Deadline {
+    Now,
+    At(Instant),
+    Never,
+}
+
+impl Deadline {
+    pub(crate) fn after(time: Option<Duration>) -> Deadline {
+        match time {
+            Some(Duration::ZERO) => Deadline::Now,
+            Some(time) => Instant::now().checked_add(time).map_or(Deadline::Never, Deadline::At),
+            None => Deadline::Never,
+        }
+    }
+
+    /// As poll(2) has it: negative is for ever.
+    pub(crate) fn after_ms(time_ms: c_int) -> Deadline {
+        Deadline::after(u64::try_from(time_ms).ok().map(Duration::from_millis))
+    }
+
+    /// # Safety
+    /// `time` is null (for ever) or valid.
+    pub(crate) unsafe fn after_timespec(time: *const timespec) -> Outcome<Deadline> {
+        if time.is_null() {
+            return Ok(Deadline::Never);
+        }
+        // SAFETY: promised by the caller.
+        let time = unsafe { *time };
+        let seconds = u64::try_from(time.tv_sec);
+        match (seconds, u32::try_from(time.tv_nsec)) {
+            (Ok(seconds), Ok(nanos @ 0..1_000_000_000)) => {
+                Ok(Deadline::after(Some(Duration::new(seconds, nanos))))
+            }
+            _ => outcome::failure(libc::EINVAL),
+        }
+    }
+
+    pub(crate) fn left(self) -> Option<Duration> {
+        match self {
+            Deadline::Now => Some(Duration::ZERO),
+            Deadline::At(end) => Some(end.saturating_duration_since(Instant::now())),
+            Deadline::Never => None,
+        }
+    }
+}
+
+/// What gets one thread up that sleeps.
+pub(crate) struct Waker {
+    event: OwnedFd,
+    rung: AtomicBool,
+}
+
+impl Waker {
+    fn new() -> Outcome<Waker> {
+        // SAFETY: plain numbers.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        outcome::check(fd)?;
+        table::set(fd, Kind::Internal);
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Waker { event: unsafe { OwnedFd::from_raw_fd(fd) }, rung: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn wake(&self) {
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            let one = 1u64.to_ne_bytes();
+            // SAFETY: eight bytes are read.
+            unsafe { real::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        }
+    }
+
+    /// With the lock held, so that nobody rings meanwhile.
+    fn clear(&self) {
+        if self.rung.swap(false, Ordering::AcqRel) {
+            let mut room = [0u8; 8];
+            // SAFETY: there is room for the eight bytes.
+            unsafe { real::read(self.event.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
+        }
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        table::set(self.event.as_raw_fd(), Kind::Plain);
+    }
+}
+
+thread_local! {
+    static OWN: RefCell<Option<(u32, Arc<Waker>)>> = const { RefCell::new(None) };
+}
+
+/// The calling thread's waker; a forked child does not share its parent's.
+fn own_waker() -> Outcome<Arc<Waker>> {
+    let process = std::process::id();
+    let known = OWN.try_with(|own| match &*own.borrow() {
+        Some((owner, waker)) if *owner == process => Some(Arc::clone(waker)),
+        _ => None,
+    });
+    if let Ok(Some(waker)) = known {
+        return Ok(waker);
+    }
+    let waker = Arc::new(Waker::new()?);
+    // A thread that ends has no place to keep it.
+    let _ = OWN.try_with(|own| *own.borrow_mut() = Some((process, Arc::clone(&waker))));
+    Ok(waker)
+}
+
+/// No signal is delivered to this thread as long as this lives: between looking and sleeping none
+/// may get lost that the application expects to end its wait.
+pub(crate) struct BlockedSignals(sigset_t);
+
+impl BlockedSignals {
+    pub(crate) fn all() -> BlockedSignals {
+        // SAFETY: both sets are plain data that the calls fill.
+        unsafe {
+            let mut all: sigset_t = std::mem::zeroed();
+            let mut before: sigset_t = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+            BlockedSignals(before)
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that was in force.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// Repeats an attempt until it gives something, asleep in between; `None` when the time is over.
+/// `kernel` is what else ends the sleep; `mask`, if not null, are the signals that are blocked
+/// meanwhile.
+///
+/// # Errors
+/// Those of the attempt; `EINTR`: a signal was handled.
+pub(crate) fn until<R>(
+    deadline: Deadline,
+    kernel: &[pollfd],
+    mask: *const sigset_t,
+    mut attempt: impl FnMut(&mut World) -> Outcome<Option<R>>,
+) -> Outcome<Option<R>> {
+    let first = attempt(state::lock()?.world()?)?;
+    if first.is_some() || matches!(deadline, Deadline::Now) && mask.is_null() {
+        return Ok(first);
+    }
+    let waker = own_waker()?;
+    let signals = BlockedSignals::all();
+    let mask = if mask.is_null() { &raw const signals.0 } else { mask };
+    let mut list = kernel.to_vec();
+    let mut tells = true;
+    loop {
+        let mut guard = state::lock()?;
+        guard.tells = tells;
+        let world = guard.world()?;
+        world.delist(&waker);
+        waker.clear();
+        if let Some(done) = attempt(world)? {
+            return Ok(Some(done));
+        }
+        let left = deadline.left();
+        let limit = world.context.prepare_to_sleep(left);
+        world.enlist(&waker);
+        list.truncate(kernel.len());
+        let news = [waker.event.as_raw_fd()].into_iter().chain(world.descriptors.iter().copied());
+        list.extend(news.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }));
+        drop(guard);
+        let slept = sleep(&mut list, limit, mask);
+        if let Err(error) = slept {
+            delist(&waker);
+            return Err(error);
+        }
+        if left == Some(Duration::ZERO) {
+            delist(&waker);
+            return Ok(None);
+        }
+        // Whoever was woken by another thread has nothing to tell the others.
+        let rung = list[kernel.len()].revents != 0;
+        tells = !rung || list[kernel.len() + 1..].iter().any(|entry| entry.revents != 0);
+    }
+}
+
+fn delist(waker: &Arc<Waker>) {
+    if let Ok(mut guard) = state::lock() {
+        if let Ok(world) = guard.world() {
+            world.delist(waker);
+        }
+        waker.clear();
+    }
+}
+
+fn sleep(list: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t) -> Outcome<()> {
+    let time = limit.map(|limit| timespec {
+        tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let count = list.len() as libc::nfds_t;
+    // SAFETY: the list is ours, the time is null or lives, the mask is a set of signals.
+    let woken = unsafe { real::ppoll(list.as_mut_ptr(), count, time, mask) };
+    if woken < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,76 @@
+//! The stack as a driver of `megapipe`'s channel: the same server runs over io_uring, epoll or this
+//! stack, by configuration alone.
+//!
+//! ```no_run
+//! // Once, at the beginning of the program:
+//! mtcp::driver::install_from_environment()?;
+//! // And then, wherever a channel is made (or with MEGAPIPE_DRIVER=mtcp in the environment):
+//! let config = megapipe::Config {
+//!     driver: megapipe::DriverChoice::Installed(mtcp::driver::NAME),
+//!     ..megapipe::Config::default()
+//! };
+//! let channel: megapipe::Channel<()> = megapipe::Channel::with_config(config)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Which connections are the stack's
+//!
+//! - **A listening TCP socket** that is bound to an address of the stack's, or to all addresses, listens
+//!   in the stack as well as in the kernel: connections come from both, in one accept. (A socket of
+//!   the kernel's is bound to an address that only the stack has by way of `IP_FREEBIND`.)
+//! - **A TCP socket that connects** to a destination behind the stack's interface connects in the
+//!   stack; the kernel's socket is closed when that has succeeded.
+//! - **Everything else**, from files to signals, goes to the kernel's driver, in which the channel also
+//!   sleeps.
+//!
+//! # What is different
+//!
+//! | | over the stack |
+//! | --- | --- |
+//! | descriptors | A connection has none: `descriptor` fails with `EOPNOTSUPP`, `unregister` gives `None` and closes it, an accept of descriptors brings connections without one. |
+//! | lightweight sockets | All accepted connections are [lightweight](megapipe::Socket::is_lightweight); registering one with another channel fails with `EXDEV` and closes it. |
+//! | a listener that is unregistered | The descriptor goes on with the kernel's connections; the stack's that wait come back with it, further ones are refused. |
+//! | partitioned listeners | Connections of the stack belong to the core that a hash of their addresses names, and so to its channel, whatever its CPUs. Every core of the stack needs a channel that listens. Nothing is stolen or inherited among channels. |
+//! | channels | A channel takes an engine, and gives it back when it ends; one more than there are engines cannot be made. |
+//! | progress | In the mode `complete` the stack moves only in the channel's `dispatch` and `flush`. In the mode `paired` it moves by itself. |
+//! | the end of a channel | In the mode `complete` data that is still to be sent has [`Config::grace`](crate::Config::grace) for it. |
+//!
+//! Nothing is sent to the device for a request: each `dispatch` and `flush` ends with one batch.
+
+mod address;
+mod connect;
+mod entry;
+mod listen;
+mod options;
+mod reach;
+mod road;
+mod seat;
+mod sleep;
+mod transfer;
+
+pub use self::seat::{Engines, InstallError};
+
+use crate::Config;
+use crate::start::Mtcp;
+
+/// The name of the driver.
+pub const NAME: &str = "mtcp";
+
+/// Installs the stacks of a process below all channels that ask for the driver `mtcp`.
+///
+/// # Errors
+/// [`InstallError`]: it was done before.
+pub fn install(mtcp: Mtcp) -> Result<(), InstallError> {
+    let engines = Engines::new(mtcp);
+    megapipe::road::install(NAME, move |below| engines.driver(below))?;
+    Ok(())
+}
+
+/// Starts the stacks that the file in the environment variable `MTCP_CONFIG` describes, and installs
+/// them.
+///
+/// # Errors
+/// [`InstallError`] names the setting, or what the system lacks.
+pub fn install_from_environment() -> Result<(), InstallError> {
+    install(Mtcp::start(Config::from_environment()?)?)
+}

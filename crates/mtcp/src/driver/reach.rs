@@ -1,0 +1,38 @@
+//! Which destinations lie behind the stack's interface.
+
+use crate::config::{Config, Ownership};
+use crate::network::{NetworkError, Route, Routes, Watch};
+use std::net::IpAddr;
+
+/// The ways out of the stack's interface: those of the configuration where the addresses are the
+/// stack's own, else the kernel's.
+pub(super) struct Reach {
+    own: Routes,
+    kernel: Option<Watch>,
+}
+
+impl Reach {
+    /// # Errors
+    /// Of netlink, if the addresses are shared with the kernel.
+    pub(super) fn new(config: &Config) -> Result<Reach, NetworkError> {
+        let mut own = Routes::default();
+        for &(prefix, length) in &config.addresses {
+            own.add(Route { prefix, length, gateway: None, metric: 0 });
+        }
+        for route in &config.routes {
+            own.add(*route);
+        }
+        let follows = config.ownership == Ownership::Shared && !config.device.interface.is_empty();
+        let kernel = if follows { Some(Watch::open(&config.device.interface)?) } else { None };
+        Ok(Reach { own, kernel })
+    }
+
+    /// Whether packets for this address leave by the stack's interface. What the kernel cannot say
+    /// at the moment is left to it.
+    pub(super) fn leads_to(&mut self, destination: IpAddr) -> bool {
+        match &mut self.kernel {
+            Some(watch) => watch.follow().is_ok() && watch.routes().next_hop(destination).is_some(),
+            None => self.own.next_hop(destination).is_some(),
+        }
+    }
+}

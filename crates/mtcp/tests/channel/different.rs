@@ -1,0 +1,369 @@
+//! What does not hold over the stack as it does over the kernel. `mtcp::driver` documents it; here are
+//! the tests of the suite that cannot be run, and what holds in their place.
+
+use crate::common::{
+    PATIENCE, Rig, accepted, client, expect_end, listener, outcome, received, written,
+};
+use crate::namespace::Namespace;
+use crate::road::{channel, provide, start, within};
+use crate::{accept, handles, lifecycle};
+use megapipe::{
+    Accept, Channel, CpuSet, DriverChoice, DriverKind, Error, Event, Handle, Kind, Repeat,
+};
+use mtcp::config::Mode;
+use mtcp::driver::{Engines, NAME};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A test of the suite, why it is not run, and what is tested in its place.
+type Difference = (fn(DriverChoice), &'static str, fn());
+
+/// The whole list: a test of the suite that is neither here nor in the suite's run is a warning of
+/// the compiler's, because nothing uses it.
+const DIFFERENCES: [Difference; 5] = [
+    (
+        accept::a_lightweight_socket_becomes_a_descriptor,
+        "a connection of the stack's has no descriptor",
+        connections_have_no_descriptor,
+    ),
+    (
+        accept::descriptors_are_the_applications,
+        "a connection of the stack's has no descriptor",
+        an_accept_of_descriptors_brings_connections_all_the_same,
+    ),
+    (
+        accept::an_unregistered_listener_goes_on_without_the_channel,
+        "the descriptor that comes back is the kernel's listener",
+        an_unregistered_listener_goes_on_in_the_kernel_alone,
+    ),
+    (
+        lifecycle::an_unregistered_stream_goes_on_without_the_channel,
+        "the stack's end of a connection is in the channel and nowhere else",
+        an_unregistered_connection_ends,
+    ),
+    (
+        handles::the_report_names_the_driver,
+        "it compares with the names of the built-in drivers",
+        the_report_names_both_drivers,
+    ),
+];
+
+#[test]
+fn each_difference_is_tested() {
+    for (_, reason, instead) in DIFFERENCES {
+        println!("{reason}");
+        instead();
+    }
+}
+
+fn errno(error: &Error) -> Option<i32> {
+    match error {
+        Error::System { source, .. } => source.raw_os_error(),
+        _ => None,
+    }
+}
+
+fn connections_have_no_descriptor() {
+    within(|driver| {
+        let mut rig = Rig::new(driver);
+        let (mut ours, handle) = rig.tcp_pair();
+        let error = rig.descriptor(handle).unwrap_err();
+        assert_eq!(errno(&error), Some(libc::EOPNOTSUPP), "{error}");
+        // The connection is none the worse for it.
+        rig.write(handle, b"still here").unwrap();
+        assert_eq!(written(rig.last(handle)).len(), 10);
+        let mut found = [0; 10];
+        ours.read_exact(&mut found).unwrap();
+        assert_eq!(&found, b"still here");
+    });
+}
+
+fn an_accept_of_descriptors_brings_connections_all_the_same() {
+    within(|driver| {
+        let mut rig = Rig::new(driver);
+        let (listener, address) = listener();
+        let listening = rig.join(listener);
+        rig.accept(listening, Accept::descriptors().count(1)).unwrap();
+        let mut ours = client(address);
+        let socket = accepted(rig.last(listening)).socket;
+        assert!(socket.lightweight_number().is_some());
+        let socket = socket.into_descriptor().expect_err("there is none");
+        let handle = rig.join(socket);
+        ours.write_all(b"ping").unwrap();
+        rig.receive(handle, Repeat::Once).unwrap();
+        assert_eq!(&*received(rig.last(handle)), b"ping");
+    });
+}
+
+fn an_unregistered_listener_goes_on_in_the_kernel_alone() {
+    within(|driver| {
+        let mut rig = Rig::new(driver);
+        let (listener, address) = listener();
+        let listening = rig.join(listener);
+        let mut early = client(address);
+        let remains = rig.unregister(listening).unwrap();
+        // What waited in the stack comes back and is a connection as any other.
+        assert_eq!(remains.connections.len(), 1);
+        for socket in remains.connections {
+            let handle = rig.join(socket);
+            rig.write(handle, b"hello").unwrap();
+            assert_eq!(written(rig.last(handle)).len(), 5);
+        }
+        early.read_exact(&mut [0; 5]).unwrap();
+        rig.flush().unwrap();
+        let refused = TcpStream::connect(address).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED));
+        let listener = TcpListener::from(remains.descriptor.expect("the kernel's listener"));
+        let local = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
+        let _client = TcpStream::connect(local).unwrap();
+        listener.accept().unwrap();
+    });
+}
+
+fn an_unregistered_connection_ends() {
+    within(|driver| {
+        let mut rig = Rig::new(driver);
+        let (mut ours, handle) = rig.tcp_pair();
+        rig.write(handle, b"the last words").unwrap();
+        assert_eq!(written(rig.last(handle)).len(), 14);
+        assert!(rig.unregister(handle).unwrap().descriptor.is_none());
+        rig.flush().unwrap();
+        let mut found = Vec::new();
+        ours.read_to_end(&mut found).unwrap();
+        assert_eq!(found, b"the last words");
+    });
+}
+
+fn the_report_names_both_drivers() {
+    within(|driver| {
+        let rig = Rig::new(driver);
+        let report = rig.driver();
+        assert_eq!(report.kind, DriverKind::Installed(NAME));
+        assert_eq!(report.kind.to_string(), "mtcp");
+        assert!(report.reason.contains("configuration"), "{}", report.reason);
+        assert!(report.reason.contains("over uring") || report.reason.contains("over epoll"));
+        let named = NAME.parse::<DriverChoice>().unwrap();
+        assert_eq!(named, driver);
+        let unknown = "mtpc".parse::<DriverChoice>().unwrap_err().to_string();
+        assert!(unknown.contains("\"mtpc\"") && unknown.contains("mtcp"), "{unknown}");
+    });
+}
+
+#[test]
+fn a_listener_takes_connections_of_both_roads() {
+    within(|driver| {
+        for accept in [Accept::lightweight(), Accept::descriptors()] {
+            let mut rig = Rig::new(driver);
+            let (listener, address) = listener();
+            let listening = rig.join(listener);
+            let local = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
+            rig.accept(listening, accept).unwrap();
+            for round in 0..20u8 {
+                let mut ours = client(if round % 2 == 0 { address } else { local });
+                let handle = accept_and_join(&mut rig, listening, true);
+                serve(&mut rig, handle, &mut ours, round);
+            }
+            rig.cancel(listening).unwrap();
+            assert_eq!(outcome(&rig.last(listening)), Err(libc::ECANCELED));
+            // One at a time, each of which could be served by either.
+            for round in 0..20u8 {
+                let mut clients = [client(address), client(local)];
+                for _ in 0..2 {
+                    rig.accept(listening, accept.count(1)).unwrap();
+                    let handle = accept_and_join(&mut rig, listening, false);
+                    let peer = rig.peer_address(handle).unwrap().inet().unwrap();
+                    let ours = clients
+                        .iter_mut()
+                        .find(|client| client.local_addr().unwrap() == peer)
+                        .expect("one of the two clients");
+                    serve(&mut rig, handle, ours, round);
+                }
+            }
+            assert!(rig.settle().is_empty());
+        }
+    });
+}
+
+fn accept_and_join(rig: &mut Rig, listening: Handle, more: bool) -> Handle {
+    let event = if more { rig.another(listening) } else { rig.last(listening) };
+    let socket = accepted(event).socket;
+    rig.join(socket)
+}
+
+fn serve(rig: &mut Rig, handle: Handle, ours: &mut TcpStream, byte: u8) {
+    ours.write_all(&[byte]).unwrap();
+    rig.receive(handle, Repeat::Once).unwrap();
+    let lease = received(rig.last(handle));
+    assert_eq!(*lease, [byte]);
+    rig.write(handle, lease).unwrap();
+    written(rig.last(handle));
+    let mut back = [0];
+    ours.read_exact(&mut back).unwrap();
+    assert_eq!(back, [byte]);
+    rig.close(handle).unwrap();
+    assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+    expect_end(ours);
+}
+
+#[test]
+fn what_is_not_the_stacks_is_the_kernels() {
+    within(|driver| {
+        let mut rig = Rig::new(driver);
+        // Bound to the loopback: the stack knows nothing of it.
+        let local = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = local.local_addr().unwrap();
+        let listening = rig.join(local);
+        rig.accept(listening, Accept::descriptors().count(1)).unwrap();
+        // And so is a connection to it.
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let handle = rig.join(std::os::fd::OwnedFd::from(socket.unwrap()));
+        assert_eq!(rig.kind(handle).unwrap(), Kind::Stream);
+        rig.connect(handle, address).unwrap();
+        let (mut connected, mut served) = (false, None);
+        while !connected || served.is_none() {
+            let done = rig.next();
+            match done.event {
+                Event::Connect(result) => {
+                    result.unwrap();
+                    connected = true;
+                }
+                event => served = Some(accepted(event).socket),
+            }
+        }
+        let theirs = served.unwrap().into_descriptor().expect("a descriptor of the kernel's");
+        let ours = TcpStream::from(rig.unregister(handle).unwrap().descriptor.unwrap());
+        let theirs = TcpStream::from(theirs);
+        assert_eq!(ours.peer_addr().unwrap(), theirs.local_addr().unwrap());
+    });
+}
+
+#[test]
+fn options_go_with_a_socket_that_connects() {
+    within(|driver| {
+        let mut rig = Rig::new(driver);
+        let (peer, address) = crate::common::peer_listener();
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_tcp_nodelay(true).unwrap();
+        let handle = rig.join(std::os::fd::OwnedFd::from(socket));
+        rig.set_linger(handle, Some(std::time::Duration::ZERO)).unwrap();
+        rig.connect(handle, address).unwrap();
+        assert_eq!(outcome(&rig.last(handle)), Ok(0));
+        let mut value = [0; 4];
+        rig.socket_option(handle, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut value).unwrap();
+        assert_ne!(value, [0; 4]);
+        let (mut theirs, _) = peer.accept().unwrap();
+        rig.close(handle).unwrap();
+        assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+        crate::common::expect_reset(&mut theirs);
+    });
+}
+
+#[test]
+fn a_close_lingers_for_data() {
+    within(|driver| {
+        let mut rig = Rig::new(driver);
+        let (mut ours, handle) = rig.tcp_pair();
+        rig.set_linger(handle, Some(PATIENCE)).unwrap();
+        let bytes = 3 << 20;
+        rig.write(handle, vec![7; bytes]).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut found = Vec::new();
+            ours.read_to_end(&mut found).unwrap();
+            found.len()
+        });
+        assert_eq!(written(rig.last(handle)).len(), bytes);
+        rig.close(handle).unwrap();
+        assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+        assert_eq!(reader.join().unwrap(), bytes);
+    });
+}
+
+#[test]
+fn a_channel_has_an_engine_and_gives_it_back() {
+    within(|_| {
+        let first = channel().unwrap();
+        let error = channel().unwrap_err();
+        assert!(matches!(error, Error::Installed { name: NAME, .. }), "{error:?}");
+        assert!(error.to_string().contains("engine.cores"), "{error}");
+        drop(first);
+        channel().unwrap();
+    });
+}
+
+/// Echoes one message for each connection, until all clients together were served.
+fn serve_share(mut channel: Channel<u64>, listener: &TcpListener, cpu: usize, left: &AtomicUsize) {
+    let listening = channel.register_listener(listener.as_fd(), CpuSet::one(cpu), 0).unwrap();
+    channel.accept(listening, Accept::lightweight()).unwrap();
+    while left.load(Ordering::SeqCst) > 0 {
+        let Some(done) = channel.dispatch(std::time::Duration::from_millis(5)).unwrap() else {
+            continue;
+        };
+        match done.event {
+            Event::Accept(accepted) => {
+                let handle = channel.register(accepted.unwrap().socket, 0).unwrap();
+                channel.receive(handle, Repeat::Once).unwrap();
+            }
+            Event::Receive(lease) => channel.write(done.handle, lease.unwrap()).unwrap(),
+            Event::Write(result, _) => {
+                result.unwrap();
+                channel.close(done.handle).unwrap();
+            }
+            Event::Close(result) => {
+                result.unwrap();
+                left.fetch_sub(1, Ordering::SeqCst);
+            }
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+}
+
+/// Two channels share a listener: each serves the connections of its core, whatever its CPU.
+fn a_shared_listener(mode: Mode) {
+    const CLIENTS: usize = 60;
+    // For its side effect: the driver is installed.
+    within(|_| {});
+    let namespace = Namespace::new();
+    namespace.run(|| {
+        let engines = Engines::new(start(&namespace, mode, 2));
+        let (listener, address) = listener();
+        let left = AtomicUsize::new(CLIENTS);
+        std::thread::scope(|scope| {
+            for cpu in 0..2 {
+                let (engines, listener, left) = (&engines, &listener, &left);
+                scope.spawn(move || {
+                    provide(engines);
+                    serve_share(channel().unwrap(), listener, cpu, left);
+                });
+            }
+            for number in 0..CLIENTS {
+                // A SYN that is quicker than the listeners is refused.
+                let mut ours = loop {
+                    match TcpStream::connect(address) {
+                        Ok(stream) => break stream,
+                        Err(_) if number == 0 => std::thread::yield_now(),
+                        Err(error) => panic!("connect: {error}"),
+                    }
+                };
+                crate::common::patient(&ours);
+                ours.write_all(&[number as u8]).unwrap();
+                let mut found = Vec::new();
+                ours.read_to_end(&mut found).unwrap();
+                assert_eq!(found, [number as u8]);
+            }
+        });
+        assert_eq!(left.load(Ordering::SeqCst), 0);
+    });
+}
+
+#[test]
+fn a_shared_listener_is_steered_by_hash() {
+    a_shared_listener(Mode::Paired);
+}
+
+#[test]
+fn a_shared_listener_is_steered_by_hash_while_channels_are_called() {
+    a_shared_listener(Mode::Complete);
+}

@@ -1,0 +1,250 @@
+//! The channel over the stack: `megapipe`'s conformance suite, with the kernel's TCP at the other end
+//! of a TAP device, and what is different.
+
+#[path = "../../../megapipe/tests/common/mod.rs"]
+mod common;
+#[path = "../common/namespace.rs"]
+mod namespace;
+
+mod different;
+mod road;
+
+#[path = "../../../megapipe/tests/bodies/accept.rs"]
+mod accept;
+#[path = "../../../megapipe/tests/bodies/cancel.rs"]
+mod cancel;
+#[path = "../../../megapipe/tests/bodies/connect.rs"]
+mod connect;
+#[path = "../../../megapipe/tests/bodies/datagram.rs"]
+mod datagram;
+#[path = "../../../megapipe/tests/bodies/files.rs"]
+mod files;
+#[path = "../../../megapipe/tests/bodies/flow.rs"]
+mod flow;
+#[path = "../../../megapipe/tests/bodies/foreign.rs"]
+mod foreign;
+#[path = "../../../megapipe/tests/bodies/handles.rs"]
+mod handles;
+#[path = "../../../megapipe/tests/bodies/lifecycle.rs"]
+mod lifecycle;
+#[path = "../../../megapipe/tests/bodies/model.rs"]
+mod model;
+#[path = "../../../megapipe/tests/bodies/stream.rs"]
+mod stream;
+
+/// Makes a test of each function, for channels over the stack.
+macro_rules! suite {
+    ($($file:ident: $($name:ident),+;)+) => {
+        mod mtcp {
+            $($(#[test]
+            fn $name() {
+                crate::road::within(crate::$file::$name);
+            })+)+
+        }
+    };
+}
+
+/// Runs tests over an engine that moves only while the channel is called: those whose peers have a
+/// thread of their own, or wait for nothing.
+macro_rules! complete {
+    ($($file:ident: $($name:ident),+;)+) => {
+        mod complete {
+            $($(#[test]
+            fn $name() {
+                crate::road::within_mode(mtcp::config::Mode::Complete, crate::$file::$name);
+            })+)+
+        }
+    };
+}
+
+complete! {
+    accept:
+        accepts_that_come_and_go_lose_no_connection;
+    connect:
+        connect_succeeds,
+        connect_over_ipv6,
+        connect_refused,
+        requests_wait_for_the_connect,
+        a_cancelled_connect_takes_the_rest_with_it,
+        a_second_connect_is_an_error;
+    flow:
+        connections_that_come_and_go,
+        everything_at_once;
+    lifecycle:
+        dispatch_returns_in_time,
+        a_signal_handler_ends_a_wait,
+        channels_come_and_go;
+}
+
+suite! {
+    accept:
+        accept_one,
+        accept_until_cancelled,
+        accept_as_many_as_asked,
+        counts_of_several_calls_add_up,
+        connections_beyond_the_count_stay_queued,
+        pending_tells_how_many_wait,
+        lightweight_sockets_are_full_sockets,
+        lightweight_sockets_have_options,
+        accept_on_a_unix_listener,
+        accepts_of_both_kinds_do_not_mix,
+        the_kind_can_change_between_accepts,
+        a_cancelled_accept_can_be_asked_again,
+        an_accept_that_was_served_is_cancelled,
+        accepts_that_come_and_go_lose_no_connection,
+        a_listener_gives_back_what_it_accepted,
+        a_listener_gives_back_what_came_in_mid_call,
+        a_closed_listener_refuses,
+        options_are_inherited_from_the_listener;
+    cancel:
+        each_request_has_its_last_completion,
+        nothing_to_cancel,
+        a_result_may_be_quicker,
+        a_repeating_watch_that_was_served_ends,
+        a_repeating_receive_that_was_served_ends,
+        a_write_in_progress_ends_with_what_is_written,
+        a_receive_that_changes_its_buffers_ends,
+        a_receive_that_waits_for_buffers_ends,
+        requests_filed_after_a_cancel_are_carried_out,
+        one_handle_is_cancelled_and_the_others_go_on,
+        cancelling_again_changes_nothing,
+        a_cancelled_read_takes_no_data,
+        a_wait_after_a_cancel_lasts,
+        a_write_to_a_peer_that_is_done_ends;
+    connect:
+        connect_succeeds,
+        connect_over_ipv6,
+        connect_a_datagram_socket,
+        connect_to_unix_sockets,
+        connect_refused,
+        requests_wait_for_the_connect,
+        a_cancelled_connect_takes_the_rest_with_it,
+        a_second_connect_is_an_error,
+        a_connect_to_a_full_unix_listener;
+    datagram:
+        receive_one_with_its_address,
+        receive_until_cancelled,
+        send_to_an_address,
+        an_echo_without_copies,
+        both_directions_over_ipv6,
+        the_largest_datagram,
+        what_does_not_fit_is_truncated,
+        empty_datagrams,
+        reads_and_writes_keep_boundaries,
+        a_datagram_too_large_is_refused,
+        nobody_there,
+        unix_datagrams_have_names,
+        a_full_unix_socket_makes_senders_wait,
+        datagrams_beyond_the_buffers_wait,
+        many_sockets_at_once;
+    files:
+        files_have_a_position,
+        reads_and_writes_at_offsets,
+        many_offsets_at_once,
+        vectored_files,
+        a_large_file,
+        files_open_for_appending,
+        failures_of_files,
+        timers_expire_once,
+        timers_repeat,
+        timers_count_what_was_missed,
+        signals_arrive,
+        each_signal_by_its_number,
+        wakes_from_another_thread,
+        wakes_are_counted_together,
+        a_waker_ends_an_endless_wait,
+        watched_sources_come_back;
+    flow:
+        queued_writes_to_a_slow_reader,
+        short_writes_of_every_kind,
+        an_echo_of_all_sizes,
+        messages_grow_and_shrink,
+        a_flood_into_few_buffers,
+        leases_that_are_held_stop_the_flow,
+        leases_held_by_one_stop_all_until_they_return,
+        a_short_completion_queue,
+        a_short_completion_queue_of_connections,
+        idle_connections_do_not_hide_a_busy_one,
+        many_requests_on_one_handle,
+        connections_that_come_and_go,
+        everything_at_once;
+    foreign:
+        a_poll_tells_what_is_there,
+        a_poll_waits_for_what_is_not_there,
+        a_repeating_poll_tells_each_edge,
+        a_poll_tells_the_end,
+        a_poll_leaves_the_data_to_others,
+        a_cancelled_poll_ends,
+        a_poll_goes_with_its_handle,
+        polls_of_other_events_and_kinds_are_refused,
+        a_listener_is_polled,
+        memory_is_read_into_and_written_from,
+        transfers_at_offsets,
+        vectored_transfers_are_whole,
+        a_long_transfer_is_whole,
+        transfers_without_room_are_refused,
+        one_direction_is_cancelled,
+        a_cancelled_receive_loses_nothing,
+        the_peer_address_as_a_request;
+    handles:
+        settings_out_of_range_are_refused,
+        cookies_are_kept,
+        stale_handles_are_refused,
+        handles_of_other_channels_are_refused,
+        requests_suit_the_kind,
+        a_refused_request_gives_its_buffer_back,
+        the_limit_on_handles,
+        the_limit_on_requests,
+        an_accept_at_the_limit_on_requests;
+    lifecycle:
+        dispatch_returns_in_time,
+        a_signal_handler_ends_a_wait,
+        broken_sockets_raise_no_signal,
+        a_batch_has_its_limit,
+        a_batch_is_not_withdrawn,
+        flush_starts_requests,
+        unregister_withdraws_what_is_pending,
+        unregister_withdraws_what_has_completed,
+        unregister_drops_the_writes_not_begun,
+        the_peer_of_an_unregistered_lightweight_socket_sees_the_end,
+        close_tells_its_result,
+        close_at_once_after_a_write,
+        a_descriptor_outlives_its_handle,
+        a_dropped_socket_is_closed,
+        lightweight_sockets_of_another_channel_are_refused,
+        leases_outlive_their_channel,
+        dropping_with_everything_in_flight,
+        a_peer_of_a_dropped_channel_sees_the_end,
+        channels_come_and_go,
+        counters_count;
+    model:
+        sequences_of_requests,
+        sequences_with_few_resources;
+    stream:
+        read_appends_what_is_there,
+        read_to_the_end,
+        read_is_bounded_by_the_room,
+        reads_and_writes_go_on_side_by_side,
+        vectored_reads_and_writes,
+        vectored_reads_fill_one_after_the_other,
+        every_kind_of_buffer_is_written_in_order,
+        an_empty_write_completes,
+        receive_once_and_again,
+        receive_until_the_end,
+        an_echo_sends_from_leases,
+        a_lease_is_written_in_part,
+        pipes_carry_bytes,
+        pipes_are_received_into_leases,
+        a_broken_pipe_is_an_error,
+        fifos_carry_bytes,
+        a_terminal_carries_bytes,
+        a_sequenced_packet_socket_keeps_messages,
+        disconnect_follows_the_writes,
+        disconnect_ends_pending_reads,
+        disconnect_both_ways,
+        a_reset_in_mid_message,
+        a_reset_is_told_to_pending_reads,
+        writes_to_a_vanished_peer_fail,
+        linger_zero_resets,
+        options_and_the_peer_address;
+}

@@ -1,0 +1,102 @@
+//! Where the suite's connections run: a stack on a TAP device in a namespace of the test's own, with
+//! the kernel of that namespace as the peer.
+
+use crate::common::{ROAD, Road};
+use crate::namespace::Namespace;
+use megapipe::Channel;
+use megapipe::DriverChoice;
+use mtcp::config::Mode;
+use mtcp::device::tap::{TapDevice, TapOptions};
+use mtcp::device::{Device, Link};
+use mtcp::driver::{Engines, NAME};
+use mtcp::{Config, Mtcp};
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::sync::Once;
+
+const STACK: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)),
+    IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2)),
+];
+const KERNEL: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1)),
+];
+const ANY: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+
+thread_local! {
+    /// The stacks of the test that runs on this thread.
+    static ENGINES: RefCell<Option<Engines>> = const { RefCell::new(None) };
+}
+
+/// Runs a test of the suite in a namespace of its own, whose channels find a stack with a thread of
+/// its own there. It must have that: the tests' peers block in the thread that would drive it.
+pub(crate) fn within(test: fn(DriverChoice)) {
+    within_mode(Mode::Paired, test);
+}
+
+/// The same with an engine that is driven one way or the other.
+pub(crate) fn within_mode(mode: Mode, test: fn(DriverChoice)) {
+    static INSTALL: Once = Once::new();
+    INSTALL.call_once(|| {
+        let settle = settle as fn();
+        let road = Road { bound: ANY, found: STACK, peer: KERNEL, settle };
+        ROAD.set(road).expect("nobody else sets the road");
+        megapipe::road::install(NAME, |below| {
+            ENGINES.with_borrow(|engines| match engines {
+                Some(engines) => engines.driver(below),
+                None => Err(std::io::Error::other("no stack in this thread")),
+            })
+        })
+        .expect("nobody else installs a driver");
+    });
+    let namespace = Namespace::new();
+    namespace.run(|| {
+        provide(&Engines::new(start(&namespace, mode, 1)));
+        test(DriverChoice::Installed(NAME));
+        ENGINES.set(None);
+    });
+}
+
+/// Has the channels of the calling thread take their engines from here.
+pub(crate) fn provide(engines: &Engines) {
+    ENGINES.set(Some(engines.clone()));
+}
+
+/// A channel over the stack of the calling thread.
+pub(crate) fn channel() -> Result<Channel<u64>, megapipe::Error> {
+    let driver = DriverChoice::Installed(NAME);
+    Channel::with_config(megapipe::Config { driver, ..megapipe::Config::default() })
+}
+
+/// A stack on a TAP device in the namespace, with so many cores.
+pub(crate) fn start(namespace: &Namespace, mode: Mode, cores: u16) -> Mtcp {
+    // A neighbour's answer comes to one queue, and so to one core of several: those do without.
+    let link = if cores > 1 { Link::Ip } else { Link::Ethernet };
+    let name = "mtcp0".to_owned();
+    let options = TapOptions { name, link, queues: cores, ..TapOptions::default() };
+    let devices = TapDevice::open(&options).expect("a TAP device: /dev/net/tun and CAP_NET_ADMIN");
+    namespace.ip("addr add 10.77.0.1/24 dev mtcp0");
+    namespace.ip("addr add fd77::1/64 dev mtcp0 nodad");
+    namespace.ip("link set mtcp0 up");
+    namespace.await_queue("mtcp0");
+    let mut config = Config {
+        addresses: vec![(STACK[0], 24), (STACK[1], 64)],
+        grace: std::time::Duration::from_millis(20),
+        ..Config::default()
+    };
+    config.engine.mode = mode;
+    config.engine.cores = cores;
+    config.stat.enabled = false;
+    let devices = devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>);
+    Mtcp::with_devices(config, devices.collect()).expect("a stack")
+}
+
+/// The stack answers packets in their order: when it has refused a connection, it has seen all that
+/// was sent before, and the kernel what it sent; when it has refused two more, it has told of both.
+fn settle() {
+    for _ in 0..3 {
+        let refused = TcpStream::connect(SocketAddr::new(STACK[0], 1));
+        refused.expect_err("nobody listens there");
+    }
+}

@@ -1,0 +1,323 @@
+//! What a server must bear: floods, forgers, and peers that follow the rules and mean no good.
+
+use crate::exchange::{Plan, content, expected_answer};
+use crate::raw::{Peer, Sender, Sniffer, stranger, with_strangers};
+use crate::site::{Kind, OURS, PORT, Site, THEIRS};
+use crate::sockets::{KernelSockets, OurSockets, Sockets};
+use mtcp_proto::Sequence;
+use mtcp_proto::wire::tcp::{Flags, Options, TcpHeader};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// The generator of [`content`] is too good for this.
+struct Random(u32);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 17;
+        self.0 ^= self.0 << 5;
+        self.0
+    }
+}
+
+#[test]
+fn a_flood_of_syns_stops_nobody() {
+    const SYNS: u32 = 60_000;
+    let site = Site::new(Kind::Native);
+    let mut config = with_strangers(site.config());
+    config.tcp.max_half_open = 128;
+    let mtcp = site.start(config);
+    let plans: Vec<Plan> = (0..40).map(|seed| Plan::both(300_000, seed)).collect();
+    let mut rounds = 0;
+    let (outcome, counters) = site.while_we_serve(&mtcp, |_| {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (sender, mut random) = (Sender::new(&site), Random(0x5eed));
+                let options = Options { maximum_segment: Some(1460), ..Options::default() };
+                for number in 0..SYNS {
+                    let header = TcpHeader {
+                        source_port: random.next() as u16 | 1024,
+                        destination_port: PORT,
+                        sequence: Sequence(random.next()),
+                        flags: Flags::SYN,
+                        window: 1000,
+                        options,
+                        ..TcpHeader::default()
+                    };
+                    sender.send(stranger(random.next()).into(), &header, &[]);
+                    if number.is_multiple_of(64) {
+                        // The real ones are to be served as well, on however few CPUs.
+                        thread::sleep(Duration::from_micros(500));
+                    }
+                }
+                over.store(true, Relaxed);
+            });
+            while !over.load(Relaxed) {
+                let asked = site.kernel_asks(0, &plans, 8);
+                asked.expect(plans.len(), "who comes during the flood");
+                rounds += 1;
+            }
+        });
+    });
+    outcome.expect(rounds * plans.len(), "our server");
+    assert!(counters.cookies_sent > u64::from(SYNS) / 2, "{counters:#?}");
+    assert_eq!(counters.connections_accepted, (rounds * plans.len()) as u64);
+    assert_eq!(counters.drop_table_full, 0);
+}
+
+/// Segments that a forger sends who knows the addresses and ports but sees nothing.
+fn forge_blindly(sender: &Sender, port: u16, random: &mut Random) {
+    let kinds =
+        [Flags::RST, Flags::RST.with(Flags::ACK), Flags::SYN, Flags::ACK, Flags::FIN, Flags(0)];
+    for round in 0..20_000 {
+        let header = TcpHeader {
+            source_port: port,
+            destination_port: PORT,
+            sequence: Sequence(random.next()),
+            acknowledgement: Sequence(random.next()),
+            flags: kinds[round % kinds.len()],
+            window: random.next() as u16,
+            ..TcpHeader::default()
+        };
+        let data = &[0x66; 100][..random.next() as usize % 100];
+        sender.send(THEIRS[0], &header, data);
+    }
+}
+
+/// Segments within the window, but not what they would have to be.
+fn forge_nearly(sender: &Sender, port: u16, seen: &TcpHeader, random: &mut Random) {
+    let expected = seen.acknowledgement;
+    for round in 0..500 {
+        let header = TcpHeader {
+            source_port: port,
+            destination_port: PORT,
+            sequence: expected + 1 + random.next() % 10_000,
+            acknowledgement: seen.sequence + 1,
+            flags: [Flags::RST, Flags::SYN, Flags::SYN.with(Flags::ACK)][round % 3],
+            window: 100,
+            ..TcpHeader::default()
+        };
+        sender.send(THEIRS[0], &header, &[]);
+        // Data with an acknowledgement of what was never sent, or long ago.
+        let acknowledgement = Sequence(seen.sequence.0 ^ 0x4000_0000);
+        let header = TcpHeader { sequence: expected, acknowledgement, flags: Flags::ACK, ..header };
+        sender.send(THEIRS[0], &header, b"forged");
+    }
+}
+
+#[test]
+fn forgers_neither_end_nor_change_a_connection() {
+    const CLIENT_PORT: u16 = 5555;
+    let site = Site::new(Kind::Native);
+    let mtcp = site.start(site.config());
+    let plans = [Plan::both(1_000_000, 5)];
+    let begin = Instant::now();
+    let (outcome, counters) = site.while_we_serve(&mtcp, |watch| {
+        let mut sniffer = Sniffer::new(&site, THEIRS[0]);
+        let sender = Sender::new(&site);
+        let mut random = Random(0x5eed);
+        let mut kernel = site.theirs.run(KernelSockets::new);
+        kernel.local = Some(SocketAddr::new(THEIRS[0], CLIENT_PORT));
+        let to = SocketAddr::new(OURS[0], PORT);
+        let attack = || {
+            let (seen, _) = sniffer.next(CLIENT_PORT, PATIENCE).expect("a SYN-ACK");
+            watch.await_counters(|counters| counters.connections_accepted == 1);
+            forge_blindly(&sender, CLIENT_PORT, &mut random);
+            forge_nearly(&sender, CLIENT_PORT, &seen, &mut random);
+            watch.await_counters(|counters| counters.challenge_acks_sent > 0);
+        };
+        let asked = site.theirs.run(|| crate::program::crowd(&mut kernel, to, &plans, attack));
+        asked.expect(1, "the connection that was attacked");
+    });
+    outcome.expect(1, "our server");
+    assert_eq!((counters.connections_reset, counters.connections_accepted), (0, 1));
+    assert!(counters.drop_unproven_control > 0, "{counters:#?}");
+    let bound = 1000 * (begin.elapsed().as_secs() + 2);
+    assert!(counters.challenge_acks_sent <= bound, "{counters:#?}");
+}
+
+/// The client's stream of a plan, with its header.
+fn stream(plan: &Plan) -> Vec<u8> {
+    let mut all = plan.header().to_vec();
+    while all.len() < plan.header().len() + plan.up_bytes as usize {
+        let at = (all.len() - plan.header().len()) as u64;
+        all.extend_from_slice(content(plan.seed, at, plan.up_bytes - at));
+    }
+    all
+}
+
+/// Sends the end after `sent` bytes, takes all that comes, and checks it.
+fn finish(peer: &mut Peer, plan: &Plan, sent: usize) {
+    let begin = Instant::now();
+    let fin = |peer: &Peer| TcpHeader {
+        sequence: peer.first + sent as u32,
+        flags: Flags::FIN.with(Flags::ACK),
+        ..peer.header()
+    };
+    peer.send_header(&fin(peer));
+    while !peer.has_ended {
+        assert!(begin.elapsed() < PATIENCE, "stuck after {} bytes", peer.received.len());
+        match peer.receive(Duration::from_millis(200)) {
+            Some(_) => peer.acknowledge(sent + 1),
+            None => peer.send_header(&fin(peer)),
+        }
+    }
+    assert!(peer.received == expected_answer(plan), "another answer");
+}
+
+#[test]
+fn segments_that_overlap_give_one_stream() {
+    let site = Site::new(Kind::Packet);
+    let mtcp = site.start(with_strangers(site.config()));
+    let plan = Plan { up_bytes: 50_000, down_bytes: 1000, seed: 9 };
+    let (outcome, counters) = site.while_we_serve(&mtcp, |_| {
+        for number in 1..4 {
+            let mut peer = Peer::connect(&site, number, 60_000);
+            let (all, mut random) = (stream(&plan), Random(number.into()));
+            // Pieces of any length from any place, again and again, then all of it in order.
+            for _ in 0..2000 {
+                let at = random.next() as usize % all.len();
+                let end = (at + 1 + random.next() as usize % 1400).min(all.len());
+                peer.send(at, &all[at..end]);
+            }
+            for at in (0..all.len()).step_by(700) {
+                peer.send(at, &all[at..(at + 1400).min(all.len())]);
+                // Nothing is lost that way on whatever machine.
+                while peer.receive(Duration::ZERO).is_some() {}
+                thread::sleep(Duration::from_micros(200));
+            }
+            finish(&mut peer, &plan, all.len());
+        }
+    });
+    outcome.expect(3, "our server");
+    assert!(counters.out_of_order > 100 && counters.duplicates > 100, "{counters:#?}");
+}
+
+#[test]
+fn tiny_and_closed_windows_are_obeyed() {
+    let site = Site::new(Kind::Packet);
+    let mtcp = site.start(with_strangers(site.config()));
+    let plan = Plan { up_bytes: 10, down_bytes: 3000, seed: 4 };
+    let (outcome, counters) = site.while_we_serve(&mtcp, |watch| {
+        // A few bytes at a time.
+        let mut peer = Peer::connect(&site, 1, 7);
+        let all = stream(&plan);
+        peer.send(0, &all);
+        let begin = Instant::now();
+        while peer.received.len() < 100 {
+            assert!(begin.elapsed() < PATIENCE, "stuck after {}", peer.received.len());
+            let _ = peer.receive(MOMENT);
+            peer.acknowledge(all.len());
+        }
+        // Closed: it is probed, with no more than a byte.
+        peer.window = 0;
+        peer.acknowledge(all.len());
+        let before = watch.counters().window_probes;
+        let begin = Instant::now();
+        while watch.counters().window_probes < before + 2 {
+            assert!(begin.elapsed() < PATIENCE, "no probes: {:#?}", watch.counters());
+            if peer.receive(MOMENT).is_some() {
+                peer.acknowledge(all.len());
+            }
+        }
+        // Open again, and everything comes.
+        peer.window = 1000;
+        peer.acknowledge(all.len());
+        finish(&mut peer, &plan, all.len());
+    });
+    outcome.expect(1, "our server");
+    assert_eq!(counters.resets_sent, 0);
+}
+
+#[test]
+fn a_storm_of_acknowledgements_changes_nothing() {
+    const STORM: u32 = 30_000;
+    let site = Site::new(Kind::Native);
+    let mtcp = site.start(with_strangers(site.config()));
+    let plan = Plan { up_bytes: 100, down_bytes: 200_000, seed: 6 };
+    let others: Vec<Plan> = (0..20).map(|seed| Plan::both(100_000, seed)).collect();
+    let (outcome, counters) = site.while_we_serve(&mtcp, |watch| {
+        let mut peer = Peer::connect(&site, 1, 20_000);
+        let all = stream(&plan);
+        peer.send(0, &all);
+        for number in 0..STORM {
+            // The same again, and of what was never sent (optimistic acknowledgements).
+            peer.acknowledge(all.len());
+            let acknowledgement = peer.their_next() + 1_000_000 + number;
+            let sequence = peer.first + all.len() as u32;
+            peer.send_header(&TcpHeader { sequence, acknowledgement, ..peer.header() });
+            if number.is_multiple_of(32) {
+                while peer.receive(Duration::ZERO).is_some() {}
+            }
+        }
+        site.kernel_asks(0, &others, 4).expect(others.len(), "the others");
+        assert_eq!(watch.counters().connections_reset, 0);
+        finish(&mut peer, &plan, all.len());
+    });
+    outcome.expect(1 + others.len(), "our server");
+    assert!(counters.drop_bad_ack > u64::from(STORM) / 2, "{counters:#?}");
+    // A storm of answers would make us the attacker's weapon (RFC 5961, section 7).
+    assert!(counters.packets_sent < u64::from(STORM), "{counters:#?}");
+}
+
+#[test]
+fn readers_that_are_slow_get_everything() {
+    for kind in [Kind::Native, Kind::Tap] {
+        let site = Site::new(kind);
+        let mtcp = site.start(site.config());
+        let plans: Vec<Plan> =
+            (0..20).map(|seed| Plan { up_bytes: 10, down_bytes: 60_000, seed }).collect();
+        let (outcome, _) = site.while_we_serve(&mtcp, |_| {
+            for family in 0..2 {
+                let mut kernel = site.theirs.run(KernelSockets::new);
+                kernel.receive_buffer_bytes = Some(2304);
+                let asked = site.kernel_asks_with(&mut kernel, family, &plans, plans.len());
+                asked.expect(plans.len(), &format!("{kind:?}, family {family}"));
+            }
+        });
+        outcome.expect(2 * plans.len(), "our server");
+    }
+}
+
+#[test]
+fn who_never_reads_holds_a_bounded_part() {
+    const MOST: usize = 32 << 20;
+    let site = Site::new(Kind::Native);
+    let mtcp = site.start(site.config());
+    let mut ours = OurSockets::new(mtcp.context(0).expect("it is free"));
+    let at = SocketAddr::new(OURS[0], PORT);
+    let listener = ours.listen(at).expect("to listen");
+    let mut kernel = site.theirs.run(KernelSockets::new);
+    let client = site.theirs.run(|| kernel.connect(at)).expect("it begins");
+    let (mut sent, mut news, mut server) = (0, Instant::now(), None);
+    while news.elapsed() < Duration::from_millis(500) {
+        for socket in ours.wait(Duration::from_millis(1)).expect("to wait") {
+            if socket == listener {
+                server = Some(ours.accept(listener).expect("a connection"));
+                news = Instant::now();
+            }
+        }
+        if let Ok(bytes) = kernel.write(client, content(3, sent as u64, 1 << 20)) {
+            (sent, news) = (sent + bytes, Instant::now());
+        }
+        assert!(sent < MOST, "nothing stops the sender");
+    }
+    let server = server.expect("it was accepted");
+    let (mut read, mut room, begin) = (0, vec![0; 1 << 16], Instant::now());
+    while read < sent {
+        assert!(begin.elapsed() < PATIENCE, "stuck after {read} of {sent} bytes");
+        let _ = ours.wait(Duration::from_millis(1)).expect("to wait");
+        while let Ok(bytes) = ours.read(server, &mut room) {
+            assert!(bytes > 0 && room[..bytes] == *content(3, read as u64, bytes as u64));
+            read += bytes;
+        }
+    }
+    assert_eq!(read, sent);
+}

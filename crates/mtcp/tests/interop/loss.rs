@@ -1,0 +1,123 @@
+//! Bad networks between us and the kernel.
+
+use crate::exchange::Plan;
+use crate::site::{Kind, OUR_INTERFACE, OURS, Site};
+use crate::sockets::OurSockets;
+use mtcp::Mtcp;
+use mtcp::device::Device;
+use mtcp::device::impaired::{ImpairedDevice, Impairment, monotonic};
+use mtcp::device::packet::{PacketDevice, PacketOptions};
+use std::time::Duration;
+
+const PLANS: [Plan; 4] = [
+    Plan { up_bytes: 400_000, down_bytes: 400_000, seed: 11 },
+    Plan { up_bytes: 0, down_bytes: 500_000, seed: 12 },
+    Plan { up_bytes: 500_000, down_bytes: 0, seed: 13 },
+    Plan { up_bytes: 1, down_bytes: 1, seed: 14 },
+];
+
+/// Both roles over a site as it is.
+fn both_roles(site: &Site, start: impl Fn() -> Mtcp, text: &str) -> u64 {
+    let mtcp = start();
+    let (outcome, served) = site.while_we_serve(&mtcp, |_| {
+        for family in 0..2 {
+            let asked = site.kernel_asks(family, &PLANS, PLANS.len());
+            asked.expect(PLANS.len(), &format!("we serve, family {family}, {text}"));
+        }
+    });
+    outcome.expect(2 * PLANS.len(), text);
+    drop(mtcp);
+    let mtcp = start();
+    let mut ours = OurSockets::new(mtcp.context(0).expect("it is free"));
+    for family in 0..2 {
+        let (asked, answered) = site.kernel_answers(&mut ours, family, &PLANS, PLANS.len());
+        asked.expect(PLANS.len(), &format!("we ask, family {family}, {text}"));
+        answered.expect(PLANS.len(), "the kernel's server");
+    }
+    served.retransmissions + ours.context.counters().retransmissions
+}
+
+fn lose(kind: Kind, percent: u32) {
+    let site = Site::new(kind);
+    // What is dropped on the way out of a socket would be an error there, and no loss.
+    let drops = format!("meta l4proto tcp numgen random mod 100 < {percent} drop");
+    let chain = |hook: &str| {
+        format!("chain {hook} {{ type filter hook {hook} device theirs priority 0; {drops}; }}")
+    };
+    let rules = format!("table netdev loss {{\n{}\n{}\n}}", chain("ingress"), chain("egress"));
+    let start = || {
+        let mtcp = site.start(site.config());
+        let _ = site.theirs.run(|| nft("delete table netdev loss"));
+        site.theirs.run(|| nft(&rules)).unwrap_or_else(|error| panic!("nft: {error}"));
+        mtcp
+    };
+    let retransmissions = both_roles(&site, start, &format!("{kind:?}, {percent} % are lost"));
+    // In frames of 64 KiB there are too few for the law to be certain.
+    assert!(retransmissions > 0 || kind == Kind::Tap, "nothing was lost");
+}
+
+/// Runs nft(8) with one command.
+fn nft(rules: &str) -> Result<(), String> {
+    let output = std::process::Command::new("nft").arg(rules).output();
+    let output = output.expect("nft(8) of nftables is installed: cargo xtask setup");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() { Ok(()) } else { Err(errors) }
+}
+
+#[test]
+fn one_in_a_hundred_is_lost() {
+    [Kind::Native, Kind::PlainTap].into_iter().for_each(|kind| lose(kind, 1));
+}
+
+#[test]
+fn three_in_a_hundred_are_lost() {
+    [Kind::Native, Kind::Tap].into_iter().for_each(|kind| lose(kind, 3));
+}
+
+#[test]
+fn five_in_a_hundred_are_lost() {
+    [Kind::Native, Kind::Packet].into_iter().for_each(|kind| lose(kind, 5));
+}
+
+/// Both directions of a packet socket behind the same law.
+fn impaired(site: &Site, law: Impairment, seed: u64) -> Mtcp {
+    let options = PacketOptions {
+        interface: OUR_INTERFACE.to_owned(),
+        addresses: OURS.to_vec(),
+        ..PacketOptions::default()
+    };
+    site.ours.run(|| {
+        let device = PacketDevice::open(&options).expect("a packet socket").remove(0);
+        let device = ImpairedDevice::new(device, law, law, seed, monotonic()).expect("descriptors");
+        let devices: Vec<Box<dyn Device>> = vec![Box::new(device)];
+        Mtcp::with_devices(site.config(), devices).expect("the stack starts")
+    })
+}
+
+#[test]
+fn a_network_that_doubles_delays_reorders_and_corrupts() {
+    let delay = Duration::from_millis(5);
+    let jitter = Duration::from_millis(2);
+    let laws = [
+        ("doubled", Impairment { duplication: 0.2, ..Impairment::default() }),
+        ("delayed", Impairment { delay, jitter, ..Impairment::default() }),
+        ("reordered", Impairment { reordering: 0.1, ..Impairment::default() }),
+        ("corrupted", Impairment { corruption: 0.02, ..Impairment::default() }),
+        ("burst", Impairment { burst: 0.005, burst_frames: 4.0, ..Impairment::default() }),
+        (
+            "all of it",
+            Impairment {
+                loss: 0.01,
+                duplication: 0.05,
+                reordering: 0.05,
+                corruption: 0.01,
+                delay,
+                ..Impairment::default()
+            },
+        ),
+    ];
+    for (seed, (name, law)) in (0x5eed..).zip(laws) {
+        let site = Site::new(Kind::Packet);
+        both_roles(&site, || impaired(&site, law, seed), &format!("{name}, seed {seed}"));
+    }
+}

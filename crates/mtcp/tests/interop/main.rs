@@ -1,0 +1,18 @@
+//! Our stack and the Linux kernel over one wire, each as client and as server.
+//!
+//! Everything happens in network namespaces without names, which vanish with the test.
+
+mod attacks;
+mod basic;
+#[path = "../common/mod.rs"]
+mod common;
+mod crowd;
+mod exchange;
+mod loss;
+mod matrix;
+mod program;
+mod programs;
+mod raw;
+mod site;
+mod soak;
+mod sockets;
