@@ -5,12 +5,13 @@
 
 mod simulator;
 
-use mtcp_proto::SynCookies;
+use mtcp_proto::{Keepalive, SynCookies};
 use simulator::application::{Finish, Round};
 use simulator::attack::{Attack, KINDS};
 use simulator::link::{Law, Narrow};
 use simulator::report;
 use simulator::scenario::{ConnectionPlan, Opening, SECOND, Scenario};
+use std::time::Duration;
 
 /// How many seeds run unless told otherwise.
 const SEEDS: u64 = 10_000;
@@ -64,6 +65,7 @@ fn calm(scenario: &mut Scenario) {
     scenario.attacks.clear();
     scenario.backlog = 128;
     scenario.accept_pause_ns = 0;
+    scenario.defer_accept = None;
 }
 
 /// Lets the first end send so many bytes and the second receive them.
@@ -74,6 +76,9 @@ fn send_only(connection: &mut ConnectionPlan, bytes: u64) {
         plan.finish = Finish::AfterEnd;
         plan.rounds.clear();
         plan.stall = None;
+        plan.deaf_after = None;
+        plan.options.keepalive = None;
+        plan.options.user_timeout = None;
     }
     connection.plans[0].rounds.push(Round { after_received: 0, pause_ns: 0, bytes });
     connection.plans[0].half_close = true;
@@ -187,4 +192,82 @@ fn small_windows_meet_reordering() {
             plan.options.receive_buffer_bytes = 8192;
         }
     });
+}
+
+/// Nothing passes from this moment on.
+fn cut(scenario: &mut Scenario, from_ns: u64) {
+    for law in &mut scenario.links {
+        law.outages.push((from_ns, u64::MAX));
+    }
+}
+
+#[test]
+fn a_peer_that_is_gone_is_noticed_by_keepalive_at_both_ends() {
+    let counters = force("a_peer_that_is_gone", |scenario| {
+        calm(scenario);
+        cut(scenario, 60 * SECOND);
+        scenario.connections.truncate(1);
+        let connection = &mut scenario.connections[0];
+        send_only(connection, 100);
+        connection.plans[0].half_close = false;
+        for plan in &mut connection.plans {
+            plan.options.keepalive = Some(Keepalive {
+                idle: Duration::from_secs(10),
+                interval: Duration::from_secs(5),
+                probes: 6,
+            });
+        }
+    });
+    assert_eq!(counters.connections_timed_out, 2 * FORCED_SEEDS, "{counters:?}");
+    assert!(counters.keepalive_probes >= 12 * FORCED_SEEDS, "{counters:?}");
+}
+
+#[test]
+fn a_user_time_out_ends_what_the_network_no_longer_carries() {
+    let counters = force("a_user_time_out", |scenario| {
+        calm(scenario);
+        cut(scenario, SECOND);
+        scenario.connections.truncate(1);
+        let connection = &mut scenario.connections[0];
+        connection.start_ns = 0;
+        send_only(connection, 100_000);
+        let plan = &mut connection.plans[0];
+        plan.rounds[0].pause_ns = 2 * SECOND;
+        plan.options.user_timeout = Some(Duration::from_secs(30));
+        plan.patience_ns = 40 * SECOND;
+    });
+    assert_eq!(counters.connections_timed_out, FORCED_SEEDS, "{counters:?}");
+}
+
+#[test]
+fn connections_without_data_are_kept_back_for_a_while() {
+    force("connections_without_data", |scenario| {
+        calm(scenario);
+        scenario.defer_accept = Some(Duration::from_secs(30));
+        for connection in &mut scenario.connections {
+            send_only(connection, 1000);
+            let pause_ns = if scenario.seed % 2 == 0 { 5 * SECOND } else { 90 * SECOND };
+            connection.plans[0].rounds[0].pause_ns = pause_ns;
+        }
+    });
+}
+
+#[test]
+fn what_nobody_wants_to_receive_is_taken_all_the_same() {
+    let counters = force("what_nobody_wants", |scenario| {
+        calm(scenario);
+        for connection in &mut scenario.connections {
+            send_only(connection, 50_000);
+            let deaf = &mut connection.plans[1];
+            deaf.deaf_after = Some(scenario.seed * 37 % 5_000);
+            deaf.half_close = true;
+            deaf.finish = Finish::CloseAt(600 * SECOND);
+        }
+    });
+    assert_eq!(
+        (counters.connections_timed_out, counters.connections_reset),
+        (0, 0),
+        "{counters:?}"
+    );
+    assert!(counters.data_segments_received > 30 * FORCED_SEEDS, "{counters:?}");
 }

@@ -5,4 +5,4 @@
 #[path = "../../tests/drivers/mod.rs"]
 mod drivers;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| drivers::segments::play(&mut drivers::Script(bytes)));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| drivers::play("segments", bytes));

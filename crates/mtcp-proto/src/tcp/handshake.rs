@@ -11,7 +11,7 @@ use super::recovery::Recovery;
 use super::sender::Sender;
 use super::settings::Settings;
 use super::timers::{Timers, Waiting};
-use super::timestamps::Stamping;
+use super::timestamps::{CLOCK_TICK, Stamping};
 use super::{Failure, State};
 use crate::wire::tcp::{Flags, Options, TcpHeader, Timestamps};
 
@@ -150,9 +150,8 @@ impl Connection {
     pub(super) fn sent_syn(&mut self, context: &mut Context<'_>) {
         self.due.syn = false;
         self.send.next = self.send.initial + 1;
-        if self.handshake.tries == 0 {
-            self.recovery.base = context.now;
-        } else {
+        self.recovery.base = context.now;
+        if self.handshake.tries > 0 {
             context.counters.retransmissions += 1;
             self.recovery.retransmissions = self.recovery.retransmissions.saturating_add(1);
         }
@@ -240,11 +239,15 @@ impl Connection {
     }
 
     /// The first measurement of the round trip: without doubt if the SYN was sent once (RFC 6298,
-    /// section 3), otherwise by the timestamps.
+    /// section 3), or if the echo is that of its last copy. A peer may go on to echo the first,
+    /// however often its answers are lost: that would measure how long we have tried.
     fn time_handshake(&mut self, header: &TcpHeader, context: &mut Context<'_>) {
+        let waited = context.now.since(self.recovery.base);
         if self.handshake.tries == 1 {
-            self.send.rtt.sample(context.now, context.now.since(self.recovery.base));
-        } else if let Some(age) = self.stamped_round_trip(header, context) {
+            self.send.rtt.sample(context.now, waited);
+        } else if let Some(age) = self.stamped_round_trip(header, context)
+            && age <= waited + CLOCK_TICK
+        {
             self.send.rtt.sample(context.now, age);
         }
         if self.handshake.tries > 1 {

@@ -4,12 +4,10 @@ use super::connection::{Connection, Context};
 use super::recovery::Phase;
 use super::scoreboard::{Acknowledged, Sacked};
 use super::timers::NEVER;
+use super::timestamps::CLOCK_TICK;
 use crate::sequence::Sequence;
 use crate::wire::tcp::TcpHeader;
 use std::time::Duration;
-
-/// By so much the echo of a timestamp is coarser than our time.
-const CLOCK_TICK: Duration = Duration::from_millis(1);
 
 impl Connection {
     /// Takes the acknowledgement, window and SACK blocks of a segment whose acknowledgement was

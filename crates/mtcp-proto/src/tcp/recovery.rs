@@ -32,7 +32,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Recovery {
     pub(super) phase: Phase,
-    /// From when on the retransmission timer counts; before that, when our SYN was sent first.
+    /// From when on the retransmission timer counts; before that, when our SYN was last sent.
     pub(super) base: Instant,
     /// Segments that were sent again.
     pub(super) retransmissions: u32,

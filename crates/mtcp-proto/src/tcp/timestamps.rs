@@ -9,6 +9,9 @@ use std::time::Duration;
 /// ticks are 24.8 days (RFC 7323, section 5.5).
 const VALID_S: u32 = 24 * 24 * 60 * 60;
 
+/// By so much the echo of a timestamp is coarser than our time.
+pub(super) const CLOCK_TICK: Duration = Duration::from_millis(1);
+
 /// Both clocks of a connection.
 #[derive(Debug)]
 pub(super) struct Stamping {

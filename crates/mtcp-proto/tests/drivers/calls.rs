@@ -9,7 +9,7 @@ use std::time::Duration;
 const UNDER_WAY_MAX: usize = 256;
 
 /// Plays one game.
-pub(crate) fn play(script: &mut Script<'_>) {
+pub(super) fn play(script: &mut Script<'_>) {
     let mut now = Instant::from_nanos(1_000_000_000_000);
     let mut players =
         [Player::new(1, small_config(script), now), Player::new(2, small_config(script), now)];

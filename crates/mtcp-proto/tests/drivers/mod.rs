@@ -1,8 +1,8 @@
 //! Stacks that bytes play with: segments of a peer that does what it wants, and calls and network
 //! events in any order. A fuzzer chooses the bytes, or a seed does.
 
-pub(crate) mod calls;
-pub(crate) mod segments;
+mod calls;
+mod segments;
 
 use mtcp_proto::{
     Config, Error, Instant, Packet, Readiness, Secret, Sink, SinkCapabilities, SocketId, Stack,
@@ -16,8 +16,21 @@ const MOVES_MAX: usize = 300;
 /// Where the listener of each stack is.
 const PORT: u16 = 80;
 
+/// Plays a game by its name, so that a program which knows only one of them has use for all.
+///
+/// # Panics
+/// If the stack has done harm, or there is no such game.
+pub(crate) fn play(game: &str, bytes: &[u8]) {
+    let script = &mut Script(bytes);
+    match game {
+        "calls" => calls::play(script),
+        "segments" => segments::play(script),
+        _ => panic!("there is no game {game}"),
+    }
+}
+
 /// Bytes as choices; zeros when they are used up.
-pub(crate) struct Script<'a>(pub(crate) &'a [u8]);
+struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
     fn is_over(&self) -> bool {

@@ -47,7 +47,7 @@ impl Known {
 }
 
 /// Plays one game.
-pub(crate) fn play(script: &mut Script<'_>) {
+pub(super) fn play(script: &mut Script<'_>) {
     let mut now = Instant::from_nanos(1_000_000_000_000);
     let mut player = Player::new(1, small_config(script), now);
     let mut known = Known { own_port: 7000, stack_port: PORT, ..Known::default() };

@@ -9,10 +9,9 @@ use std::net::SocketAddr;
 /// the end that counts them: the SYN is 0, the first byte 1.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct End {
-    /// The numbers that its SYNs began with; several if the answers were cookies.
-    initials: Vec<u32>,
-    /// What its SYN offered.
-    syn: Option<Segment>,
+    /// Its SYNs; several if the answers were cookies, which begin with different numbers. The last
+    /// is the one that counts.
+    offers: Vec<Segment>,
     content: Option<Content>,
     /// Behind everything it has sent.
     pub(crate) sent: i64,
@@ -31,7 +30,12 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn initial(&self) -> Option<u32> {
-        self.initials.last().copied()
+        self.syn().map(|syn| syn.sequence)
+    }
+
+    /// What its SYN offered.
+    fn syn(&self) -> Option<&Segment> {
+        self.offers.last()
     }
 
     fn relative(&self, number: u32) -> Option<i64> {
@@ -40,8 +44,8 @@ impl End {
 
     /// Whether a number lies before the first of this connection.
     fn is_before(&self, number: u32) -> bool {
-        !self.initials.is_empty()
-            && self.initials.iter().all(|initial| number.wrapping_sub(*initial) as i32 <= 0)
+        let is_behind = |offer: &Segment| number.wrapping_sub(offer.sequence) as i32 > 0;
+        !self.offers.is_empty() && !self.offers.iter().any(is_behind)
     }
 
     /// Whether everything that it sent, its end included, was acknowledged as far as it knows.
@@ -186,7 +190,7 @@ impl Watch {
             flow.synchronise(sender, &segment)?;
         }
         let end = &flow.ends[sender];
-        if end.initials.is_empty() || flow.confused {
+        if end.offers.is_empty() || flow.confused {
             return Ok(Some(note));
         }
         if end.gone || (end.heard_fin && end.end_acknowledged()) {
@@ -213,7 +217,7 @@ impl Flow {
         let taken = self.ends[1 - sender].acknowledged.is_some();
         let [first, second] = &mut self.ends;
         let (end, peer) = if sender == 0 { (first, second) } else { (second, first) };
-        if let (true, Some(offer)) = (segment.has(ACK), &peer.syn) {
+        if let (true, Some(offer)) = (segment.has(ACK), peer.syn()) {
             let (ours, theirs) = (&segment.options, &offer.options);
             let more = (ours.window_scale.is_some() && theirs.window_scale.is_none())
                 || (ours.timestamps.is_some() && theirs.timestamps.is_none())
@@ -226,9 +230,8 @@ impl Flow {
             self.confused = true;
             return Ok(());
         }
-        if !end.initials.contains(&segment.sequence) {
-            end.initials.push(segment.sequence);
-            end.syn = Some(segment.clone());
+        if !end.offers.iter().any(|offer| offer.sequence == segment.sequence) {
+            end.offers.push(segment.clone());
             end.sent = end.sent.max(1);
         }
         Ok(())
@@ -248,8 +251,9 @@ impl Flow {
         }
         if end.acknowledged.is_none() {
             // Of several answers, the one that was taken is the one that is acknowledged.
-            peer.initials.sort_by_key(|&initial| {
-                std::cmp::Reverse(segment.acknowledgement.wrapping_sub(initial).wrapping_sub(1))
+            peer.offers.sort_by_key(|offer| {
+                let beyond = segment.acknowledgement.wrapping_sub(offer.sequence);
+                std::cmp::Reverse(beyond.wrapping_sub(1))
             });
         }
         let Some(acknowledged) = peer.relative(segment.acknowledgement) else {
@@ -258,7 +262,7 @@ impl Flow {
         keep!(acknowledged <= peer.sent, "it acknowledges {acknowledged} of {}", peer.sent);
         let before = end.acknowledged.unwrap_or(0);
         keep!(acknowledged >= before, "the acknowledgement goes back from {before}");
-        let scale = match (&end.syn, &peer.syn) {
+        let scale = match (end.syn(), peer.syn()) {
             (Some(ours), Some(theirs))
                 if !segment.has(SYN) && theirs.options.window_scale.is_some() =>
             {
@@ -281,7 +285,7 @@ impl Flow {
         let [first, second] = &mut self.ends;
         let (end, peer) = if sender == 0 { (first, second) } else { (second, first) };
         let options = &segment.options;
-        let (Some(ours), Some(theirs)) = (&end.syn, &peer.syn) else { return Ok(()) };
+        let (Some(ours), Some(theirs)) = (end.syn(), peer.syn()) else { return Ok(()) };
         if !segment.has(SYN) {
             let agreed = ours.options.timestamps.is_some() && theirs.options.timestamps.is_some();
             keep!(options.timestamps.is_some() == agreed, "timestamps, agreed on: {agreed}");
@@ -317,7 +321,7 @@ impl Flow {
             let probe = i64::from(data.len() == 1);
             let edge = end.heard_edge;
             keep!(stop <= edge + probe, "data up to {stop}, but the window ends at {edge}");
-            let limit = peer.syn.as_ref().and_then(|syn| syn.options.maximum_segment);
+            let limit = peer.syn().and_then(|syn| syn.options.maximum_segment);
             let bytes = data.len() + segment.option_bytes;
             let limit = usize::from(limit.unwrap_or(536));
             keep!(bytes <= limit, "a segment of {bytes} bytes where {limit} are allowed");
@@ -328,7 +332,7 @@ impl Flow {
             keep!(end.fin.is_none_or(|fin| stop <= fin), "data behind the end");
         }
         if segment.ecn != 0 {
-            let agreed = end.syn.as_ref().zip(peer.syn.as_ref());
+            let agreed = end.syn().zip(peer.syn());
             let agreed = agreed.is_some_and(|(ours, theirs)| ours.has(0x40) && theirs.has(0x40));
             keep!(agreed, "ECN without agreement");
             keep!(!data.is_empty() && stop > end.sent, "ECN on an acknowledgement or a repetition");

@@ -73,6 +73,27 @@ fn without_sack_three_duplicates_repair_and_partial_ones_go_on() {
 }
 
 #[test]
+fn without_sack_duplicates_repair_wherever_numbers_begin() {
+    // The server's numbers lie in the other half of all numbers than the client's.
+    for from_client in [true, false] {
+        let Pair { client, server, .. } = Pair::new(&Config { sack: false, ..Config::default() });
+        let (mut from, mut to) = if from_client { (client, server) } else { (server, client) };
+        from.send(&pattern(1448 * 6));
+        let sent = from.put();
+        let mut again = Vec::new();
+        for packet in &sent[1..] {
+            to.take(packet);
+            for answer in to.put() {
+                from.take(&answer);
+                again.extend(sequences(&from.put()));
+            }
+        }
+        assert_eq!(again, [sent[0].header.sequence]);
+        assert_eq!((from.counters.timeouts, from.counters.fast_recoveries), (0, 1));
+    }
+}
+
+#[test]
 fn a_lost_tail_is_probed_before_the_timer_expires() {
     let (mut peer, start) = ten_outstanding(Config::default());
     peer.expected = start + 9 * FULL;
