@@ -120,7 +120,8 @@ struct Server {
 impl Server {
     fn turn(&mut self, now: Instant) -> Result<(), Error> {
         while let Some((socket, readiness)) = self.stack.next_event() {
-            if self.listeners.contains(&socket) {
+            // The listeners are the first sockets of the stack.
+            if self.listeners.get(socket.index as usize) == Some(&socket) {
                 while self.stack.accept(socket).is_ok() {}
             } else if readiness.contains(Readiness::READABLE) {
                 let mut room = [0; 128];

@@ -31,6 +31,11 @@ impl Instant {
         self.0 / 1_000_000
     }
 
+    /// Whole seconds since the origin.
+    pub const fn as_secs(self) -> u64 {
+        self.0 / 1_000_000_000
+    }
+
     /// The time that has passed since `earlier`; zero if that is later.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

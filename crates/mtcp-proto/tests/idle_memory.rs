@@ -10,7 +10,7 @@ use std::time::Duration;
 const CONNECTIONS: usize = 100_000;
 const PORTS: u16 = 4;
 /// Bytes of memory for one end of an idle connection, all tables included.
-const BOUND_BYTES: usize = 1200;
+const BOUND_BYTES: usize = 600;
 
 #[derive(Default)]
 struct Wire {
@@ -78,8 +78,10 @@ fn a_hundred_thousand_idle_connections_cost_little() {
             stacks[1].listen(local, &ListenOptions::default()).expect("free")
         })
         .collect();
+    // What the test itself remembers is there before it measures.
+    let mut pairs = vec![(listeners[0], listeners[1]); CONNECTIONS];
+    pairs.clear();
     let before = resident_bytes();
-    let mut pairs = Vec::with_capacity(CONNECTIONS);
     let options = Options::default();
     while pairs.len() < CONNECTIONS {
         let listener = listeners[pairs.len() % listeners.len()];

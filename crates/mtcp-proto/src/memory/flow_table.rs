@@ -71,6 +71,17 @@ impl FlowTable {
         false
     }
 
+    /// Lets a hash that leads to `index` lead to `other` from now on. False if it is not there.
+    pub(crate) fn replace(&mut self, hash: u64, index: u32, other: u32) -> bool {
+        for slots in [&mut self.slots, &mut self.old] {
+            if let Some(place) = slots.find(hash as u32, &mut |found| found == index) {
+                slots.array[place] = slot_of(hash as u32, other);
+                return true;
+            }
+        }
+        false
+    }
+
     fn move_some(&mut self) {
         for _ in 0..STEPS {
             if self.old.entries == 0 {
@@ -94,6 +105,10 @@ impl FlowTable {
 /// A slot has the hash above and the index plus one below. That the empty slot is zero lets a large
 /// table begin as pages that the system has zeroed and nobody has touched.
 const EMPTY: u64 = 0;
+
+fn slot_of(hash: u32, index: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(index.wrapping_add(1))
+}
 
 fn hash_of(slot: u64) -> u32 {
     (slot >> 32) as u32
@@ -150,7 +165,7 @@ impl Slots {
         while self.array[place] != EMPTY {
             place = (place + 1) & self.mask();
         }
-        self.array[place] = u64::from(hash) << 32 | u64::from(index.wrapping_add(1));
+        self.array[place] = slot_of(hash, index);
         self.entries += 1;
     }
 
@@ -209,6 +224,14 @@ mod tests {
                     prop_assert!(!table.remove(hash, gone));
                     prop_assert_eq!(table.find(hash, |found| found == gone), None);
                 }
+                if step == 4 {
+                    let old = live.swap_remove(random as usize % live.len());
+                    let hash = model.remove(&old).expect("it is live");
+                    prop_assert!(table.replace(hash, old, old + 10_000));
+                    prop_assert!(!table.replace(hash, old, old + 10_000));
+                    model.insert(old + 10_000, hash);
+                    live.push(old + 10_000);
+                }
                 prop_assert_eq!(table.len(), model.len());
                 if let Some(index) = live.get(random as usize % live.len().max(1)) {
                     let found = table.find(model[index], |found| found == *index);
@@ -218,6 +241,34 @@ mod tests {
             for (index, hash) in model {
                 prop_assert_eq!(table.find(hash, |found| found == index), Some(index));
             }
+        }
+    }
+
+    /// What a packet costs here is the slots that are looked at, so that is what is counted, in
+    /// tables as full as they get.
+    #[test]
+    fn a_look_up_costs_the_same_among_many_as_among_few() {
+        let mix = |index: u32| {
+            let mixed = u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 16
+        };
+        for entries in [(1 << 7) * 5, (1 << 12) * 5, (1 << 17) * 5] {
+            let mut table = FlowTable::new();
+            (0..entries).for_each(|index| table.insert(mix(index), index));
+            let steps = |hash: u64| {
+                let (slots, mut place) = (&table.slots, hash as usize);
+                let mut steps = 1;
+                while slots.array[place & slots.mask()] != EMPTY {
+                    (place, steps) = (place + 1, steps + 1);
+                }
+                steps
+            };
+            // That of a stranger ends at the first empty slot, and so is the longest.
+            let strangers = entries..2 * entries;
+            let all: usize = strangers.clone().map(|index| steps(mix(index))).sum();
+            let most = strangers.map(|index| steps(mix(index))).max().unwrap_or(0);
+            assert!(all < entries as usize * 5, "{all} steps for {entries} look-ups");
+            assert!(most < 250, "{most} steps among {entries}");
         }
     }
 

@@ -37,8 +37,6 @@ pub(crate) struct TimerWheel {
 struct Entry {
     /// In nanoseconds, or `UNARMED`.
     deadline: u64,
-    /// The tick at which the slot has its turn.
-    turn: u64,
     next: u32,
     /// The entry before, or `NOWHERE` for the first of a slot.
     previous: u32,
@@ -47,7 +45,7 @@ struct Entry {
 }
 
 const UNLINKED: Entry =
-    Entry { deadline: UNARMED, turn: 0, next: NOWHERE, previous: NOWHERE, slot: NOWHERE };
+    Entry { deadline: UNARMED, next: NOWHERE, previous: NOWHERE, slot: NOWHERE };
 
 impl TimerWheel {
     /// A wheel without timers.
@@ -69,15 +67,20 @@ impl TimerWheel {
             self.entries.resize(index as usize + 1, UNLINKED);
         }
         let entry = &mut self.entries[index as usize];
+        if entry.deadline == deadline {
+            return;
+        }
         entry.deadline = deadline;
-        let tick = deadline >> TICK_SHIFT;
-        if entry.slot == NOWHERE {
-            self.link(index);
-        } else if tick < entry.turn {
+        let (tick, slot) = (deadline >> TICK_SHIFT, entry.slot);
+        if slot == NOWHERE {
+            return self.link(index);
+        }
+        let turn = self.turn_of_slot(slot);
+        if tick < turn {
             self.unlink(index);
             self.link(index);
-        } else if tick == entry.turn && u64::from(entry.slot) < SLOTS {
-            let earliest = &mut self.earliest[entry.slot as usize];
+        } else if tick == turn && u64::from(slot) < SLOTS {
+            let earliest = &mut self.earliest[slot as usize];
             *earliest = deadline.min(*earliest);
         }
     }
@@ -166,19 +169,26 @@ impl TimerWheel {
         Some((here + u64::from(ahead)) << (SLOT_SHIFT * level))
     }
 
+    /// The tick at which a slot with entries has its turn, the one that comes next.
+    fn turn_of_slot(&self, slot: u32) -> u64 {
+        let (level, place) = (slot / SLOTS as u32, u64::from(slot) % SLOTS);
+        let here = self.tick >> (SLOT_SHIFT * level);
+        (here + (place.wrapping_sub(here) % SLOTS)) << (SLOT_SHIFT * level)
+    }
+
     /// Fires what is due in the slot of the present tick; the rest stays for later in this tick.
     fn fire_due(&mut self, slot: u32, now: u64, fire: &mut impl FnMut(u32)) {
         let mut earliest = UNARMED;
         let mut index = self.heads[slot as usize];
         while index != NOWHERE {
-            let Entry { deadline, turn, next, .. } = self.entries[index as usize];
+            let Entry { deadline, next, .. } = self.entries[index as usize];
             if deadline == UNARMED {
                 self.unlink(index);
             } else if deadline <= now {
                 self.unlink(index);
                 self.entries[index as usize].deadline = UNARMED;
                 fire(index);
-            } else if deadline >> TICK_SHIFT > turn {
+            } else if deadline >> TICK_SHIFT > self.tick {
                 self.unlink(index);
                 self.link(index);
             } else {
@@ -211,8 +221,7 @@ impl TimerWheel {
         }
         self.heads[slot as usize] = index;
         self.occupied[level as usize] |= 1 << place;
-        let turn = turn << (SLOT_SHIFT * level);
-        self.entries[index as usize] = Entry { deadline, turn, next, previous: NOWHERE, slot };
+        self.entries[index as usize] = Entry { deadline, next, previous: NOWHERE, slot };
     }
 
     /// Takes an entry out of its slot; its deadline stays.

@@ -1,7 +1,6 @@
 //! The settings of a stack, of a listener and of a connection.
 
 use crate::tcp::Congestion;
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -190,11 +189,4 @@ impl Default for ListenOptions {
     fn default() -> ListenOptions {
         ListenOptions { backlog: 4096, connection: Options::default(), defer_accept: None }
     }
-}
-
-/// Both ends of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct FourTuple {
-    pub(crate) local: SocketAddr,
-    pub(crate) remote: SocketAddr,
 }

@@ -90,7 +90,7 @@ impl Stack {
     pub(super) fn find(&self, flow: &Flow, hash: u64) -> Option<Found> {
         let found = self.flows.find(hash, |index| {
             let entered = if index & IN_TIME_WAIT == 0 {
-                self.table.connection(index).map(|entry| &entry.flow)
+                self.table.connection(index).map(|entry| entry.connection.flow())
             } else {
                 self.time_wait.get(index & !IN_TIME_WAIT).map(|record| &record.flow)
             };

@@ -8,13 +8,13 @@ use super::types::Readiness;
 pub(super) struct Notice {
     known: Readiness,
     pending: Readiness,
-    arrivals: u32,
+    arrivals: u16,
 }
 
 impl Notice {
     /// Compares what is with what is known; true if there is something to tell. Further arrivals
     /// are news only where something can be read.
-    pub(super) fn update(&mut self, readiness: Readiness, arrivals: u32) -> bool {
+    pub(super) fn update(&mut self, readiness: Readiness, arrivals: u16) -> bool {
         let mut grown = readiness.without(self.known);
         if arrivals != self.arrivals {
             self.arrivals = arrivals;

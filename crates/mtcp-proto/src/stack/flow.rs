@@ -1,6 +1,5 @@
 //! Both ends of a connection, packed, and the one hash that a packet costs.
 
-use super::FourTuple;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,7 +10,7 @@ const MAPPED: u32 = 0xffff;
 /// Both ends of a connection in 36 bytes. IPv4 addresses are mapped into IPv6; packets that carry
 /// mapped addresses on the wire are refused before they come here, so nothing collides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Flow {
+pub(crate) struct Flow {
     local: [u32; 4],
     remote: [u32; 4],
     /// The local port in the upper half, the remote one in the lower.
@@ -19,28 +18,36 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn new(local: (IpAddr, u16), remote: (IpAddr, u16)) -> Flow {
+    pub(crate) fn new(local: (IpAddr, u16), remote: (IpAddr, u16)) -> Flow {
         let ports = u32::from(local.1) << 16 | u32::from(remote.1);
         Flow { local: pack(local.0), remote: pack(remote.0), ports }
     }
 
-    pub(super) fn tuple(&self) -> FourTuple {
-        FourTuple { local: self.local(), remote: self.remote() }
+    pub(crate) fn is_ipv6(&self) -> bool {
+        self.local[2] != MAPPED || self.local[0] != 0 || self.local[1] != 0
     }
 
-    pub(super) fn local(&self) -> SocketAddr {
+    pub(crate) fn local(&self) -> SocketAddr {
         SocketAddr::new(unpack(self.local), self.local_port())
     }
 
-    pub(super) fn remote(&self) -> SocketAddr {
+    pub(crate) fn remote(&self) -> SocketAddr {
         SocketAddr::new(unpack(self.remote), self.remote_port())
     }
 
-    pub(super) const fn local_port(&self) -> u16 {
+    pub(crate) fn local_address(&self) -> IpAddr {
+        unpack(self.local)
+    }
+
+    pub(crate) fn remote_address(&self) -> IpAddr {
+        unpack(self.remote)
+    }
+
+    pub(crate) const fn local_port(&self) -> u16 {
         (self.ports >> 16) as u16
     }
 
-    pub(super) const fn remote_port(&self) -> u16 {
+    pub(crate) const fn remote_port(&self) -> u16 {
         self.ports as u16
     }
 
@@ -57,7 +64,7 @@ impl Flow {
         let ends = u64::from(self.local[3]) << 32 | u64::from(self.remote[3]);
         hasher.write_u64(ends);
         hasher.write_u32(self.ports);
-        if self.local[2] != MAPPED || self.local[0] != 0 || self.local[1] != 0 {
+        if self.is_ipv6() {
             for address in [&self.local, &self.remote] {
                 hasher.write_u64(u64::from(address[0]) << 32 | u64::from(address[1]));
                 hasher.write_u32(address[2]);
@@ -119,9 +126,10 @@ mod tests {
         for (local, remote) in
             [("10.0.0.1:80", "192.168.7.9:40000"), ("[fd00::1]:65535", "[2001:db8::2:3]:1")]
         {
-            let tuple = flow(local, remote).tuple();
-            assert_eq!(tuple.local, local.parse().unwrap());
-            assert_eq!(tuple.remote, remote.parse().unwrap());
+            let flow = flow(local, remote);
+            assert_eq!(flow.local(), local.parse().unwrap());
+            assert_eq!(flow.remote(), remote.parse().unwrap());
+            assert_eq!(flow.is_ipv6(), local.starts_with('['));
         }
         assert_eq!(size_of::<Flow>(), 36);
     }

@@ -1,11 +1,12 @@
 //! ICMP: errors about our segments (RFC 5927), and answers to echo requests (RFC 1122, section
 //! 3.2.2.6; RFC 4443, section 4.2).
 
+use super::Stack;
 use super::demultiplex::{Found, can_be_source};
 use super::flow::Flow;
 use super::path_mtu::PathMtus;
 use super::types::{Counters, Packet, Sink};
-use super::{Error, Stack};
+use crate::tcp::Failure;
 use crate::wire::icmp::{Echo, IcmpCause, IcmpMessage, QuotedSegment};
 use crate::wire::ip::{Ecn, IpHeader};
 use std::collections::VecDeque;
@@ -113,8 +114,8 @@ impl Stack {
                 }
                 return self.settle(index);
             }
-            IcmpCause::PortUnreachable | IcmpCause::ProtocolUnreachable => Error::Refused,
-            _ => Error::Unreachable,
+            IcmpCause::PortUnreachable | IcmpCause::ProtocolUnreachable => Failure::Refused,
+            _ => Failure::Unreachable,
         };
         connection.unreachable(reason, segment.sequence, context);
         self.settle(index);

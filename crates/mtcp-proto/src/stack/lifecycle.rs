@@ -1,10 +1,12 @@
 //! What follows from a change of a connection: events, timers, turns, its next owner, its end.
 
 use super::Stack;
-use super::table::Stage;
+use super::flow::Flow;
+use super::table::{Entry, Stage};
 use super::types::Readiness;
-use crate::tcp::State;
+use crate::memory::TimerWheel;
 use crate::tcp::connection::Remains;
+use crate::tcp::{Failure, State};
 
 /// Marks the indices of the flow table that lead to TIME_WAIT.
 pub(super) const IN_TIME_WAIT: u32 = 1 << 31;
@@ -13,15 +15,14 @@ impl Stack {
     /// Draws the consequences of whatever has happened to a connection. To be called after each
     /// call of it that may change it.
     pub(super) fn settle(&mut self, index: u32) {
-        let Some(entry) = self.table.connection(index) else { return };
-        let state = entry.connection.state();
-        let over = matches!(state, State::Closed | State::TimeWait);
-        if over && self.has_ended(index, state) {
-            return;
-        }
         let Some(mut entry) = self.table.connection_mut(index) else { return };
-        if matches!(entry.stage, Stage::HalfOpen(_) | Stage::Deferred(..)) {
-            self.change_owner(index, state);
+        let state = entry.connection.state();
+        let turning = matches!(state, State::Closed | State::TimeWait)
+            || matches!(entry.stage, Stage::HalfOpen(_) | Stage::Deferred(..));
+        if turning {
+            if self.has_turned(index, state) {
+                return;
+            }
             match self.table.connection_mut(index) {
                 Some(same) => entry = same,
                 None => return,
@@ -34,15 +35,31 @@ impl Stack {
             self.events.queue(index);
         }
         self.transmit.set(index, &mut entry.listed, connection.wants_output());
-        let deadline = if entry.attached { connection.deadline() } else { None };
-        let deadline = match entry.stage {
-            Stage::Deferred(_, until) => Some(deadline.map_or(until, |at| at.min(until))),
-            _ => deadline,
-        };
-        match deadline {
-            Some(at) => self.wheel.arm(index, at),
-            None => self.wheel.disarm(index),
+        arm(&mut self.wheel, index, entry);
+    }
+
+    /// Draws the consequences of a turn to send after which there is no more: nothing that an
+    /// application sees changes by that.
+    pub(super) fn settle_after_turn(&mut self, index: u32) {
+        let Some(entry) = self.table.connection_mut(index) else { return };
+        if matches!(entry.connection.state(), State::Closed | State::TimeWait) {
+            return self.settle(index);
         }
+        self.transmit.set(index, &mut entry.listed, None);
+        arm(&mut self.wheel, index, entry);
+    }
+
+    /// Lets a connection go where it belongs now; true if nothing of it remains in the table.
+    fn has_turned(&mut self, index: u32, state: State) -> bool {
+        let over = matches!(state, State::Closed | State::TimeWait);
+        if over && self.has_ended(index, state) {
+            return true;
+        }
+        let Some(entry) = self.table.connection(index) else { return true };
+        if matches!(entry.stage, Stage::HalfOpen(_) | Stage::Deferred(..)) {
+            self.change_owner(index, state);
+        }
+        false
     }
 
     /// Takes a connection that is over from its flow; true if nothing of it remains in the table.
@@ -54,11 +71,12 @@ impl Stack {
                 return false;
             }
             entry.attached = false;
-            let (hash, flow) = (entry.hash, entry.flow);
-            self.flows.remove(hash, index);
-            if let Some(remains) = remains {
-                self.enter_time_wait(flow, hash, &remains);
-            }
+            let (hash, flow) = (u64::from(entry.hash), *entry.connection.flow());
+            let record = remains.and_then(|remains| self.enter_time_wait(flow, &remains));
+            match record {
+                Some(record) => self.flows.replace(hash, index, record | IN_TIME_WAIT),
+                None => self.flows.remove(hash, index),
+            };
         }
         let Some(entry) = self.table.connection(index) else { return true };
         match entry.stage {
@@ -74,13 +92,11 @@ impl Stack {
         }
     }
 
-    fn enter_time_wait(&mut self, flow: super::flow::Flow, hash: u64, remains: &Remains) {
+    fn enter_time_wait(&mut self, flow: Flow, remains: &Remains) -> Option<u32> {
         if let Some(oldest) = self.time_wait.surplus() {
             self.forget_time_wait(oldest);
         }
-        if let Some(record) = self.time_wait.insert(flow, remains, self.shared.now) {
-            self.flows.insert(hash, record | IN_TIME_WAIT);
-        }
+        self.time_wait.insert(flow, remains, self.shared.now)
     }
 
     pub(super) fn forget_time_wait(&mut self, record: u32) {
@@ -160,7 +176,7 @@ impl Stack {
         self.transmit.set(index, &mut entry.listed, None);
         let stage = entry.stage;
         if entry.attached {
-            self.flows.remove(entry.hash, index);
+            self.flows.remove(u64::from(entry.hash), index);
         }
         self.wheel.disarm(index);
         self.events.forget(index);
@@ -207,8 +223,21 @@ impl Stack {
     /// Resets a connection, whosever it is.
     pub(super) fn abort_at(&mut self, index: u32) {
         if let Some(entry) = self.table.connection_mut(index) {
-            entry.connection.abort(super::Error::Aborted, &mut self.shared.context());
+            entry.connection.abort(Failure::Aborted, &mut self.shared.context());
         }
         self.settle(index);
+    }
+}
+
+/// Sets a connection's timer to what is due first.
+fn arm(wheel: &mut TimerWheel, index: u32, entry: &Entry) {
+    let deadline = if entry.attached { entry.connection.deadline() } else { None };
+    let deadline = match entry.stage {
+        Stage::Deferred(_, until) => Some(deadline.map_or(until, |at| at.min(until))),
+        _ => deadline,
+    };
+    match deadline {
+        Some(at) => wheel.arm(index, at),
+        None => wheel.disarm(index),
     }
 }

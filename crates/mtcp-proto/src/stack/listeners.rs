@@ -17,7 +17,7 @@ pub(super) struct Listener {
     /// Can be accepted.
     pub(super) waiting: List,
     /// Counts up with each connection that can be accepted.
-    pub(super) arrivals: u32,
+    pub(super) arrivals: u16,
 }
 
 impl Listener {

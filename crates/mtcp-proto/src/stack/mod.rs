@@ -29,7 +29,7 @@ pub use self::types::{
     SinkCapabilities, SocketId,
 };
 
-pub(crate) use self::config::FourTuple;
+pub(crate) use self::flow::Flow;
 
 use self::events::Events;
 use self::icmp::Echoes;
@@ -42,8 +42,8 @@ use self::table::{Entry, Shared, Slot, Stage, Table};
 use self::time_wait::TimeWait;
 use self::transmit::{TURN_SEGMENTS, Transmit};
 use crate::memory::{BufferPool, FlowTable, TimerWheel};
-use crate::tcp::State;
 use crate::tcp::connection::Context;
+use crate::tcp::{Failure, State};
 use crate::time::Instant;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -127,7 +127,7 @@ impl Stack {
             .iter()
             .filter(|(_, slot)| {
                 matches!(slot, Slot::Connection(entry)
-                    if entry.attached && !stays(entry.flow.local()))
+                    if entry.attached && !stays(entry.connection.flow().local()))
             })
             .map(|(socket, _)| socket.index)
             .collect();
@@ -299,7 +299,7 @@ impl Stack {
     /// [`Error::UnknownSocket`].
     pub fn options(&self, socket: SocketId) -> Result<Options, Error> {
         Ok(match self.table.socket(socket)? {
-            Slot::Connection(entry) => *entry.connection.options(),
+            Slot::Connection(entry) => entry.connection.options(),
             Slot::Listener(listening) => listening.listener.options.connection,
         })
     }
@@ -364,13 +364,13 @@ impl Stack {
         let more = entry.connection.output(TURN_SEGMENTS, sink, &mut self.shared.context());
         let stuck = more && self.shared.counters.packets_sent == sent;
         let full = stuck || more && sink.room(usize::from(self.shared.config.mtu)).is_none();
+        if !more {
+            self.settle_after_turn(index);
+            return true;
+        }
         self.settle(index);
         if !full && let Some(entry) = self.table.connection_mut(index) {
-            if more {
-                self.transmit.rotate(index, entry.listed);
-            } else {
-                self.transmit.set(index, &mut entry.listed, None);
-            }
+            self.transmit.rotate(index, entry.listed);
         }
         !full
     }
@@ -401,7 +401,7 @@ impl Stack {
         if entry.attached {
             let context = &mut self.shared.context();
             if reset {
-                entry.connection.abort(Error::Aborted, context);
+                entry.connection.abort(Failure::Aborted, context);
             } else {
                 entry.connection.close(context);
             }

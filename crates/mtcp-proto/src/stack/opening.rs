@@ -153,7 +153,7 @@ impl Stack {
         connection: Connection,
     ) -> Option<u32> {
         let stage = Stage::HalfOpen(listener);
-        let entry = Entry::new(segment.flow, segment.hash, stage, connection);
+        let entry = Entry::new(segment.hash, stage, connection);
         let index = self.table.insert(Slot::Connection(entry)).ok()?.index;
         self.table.enlist(index, stage);
         self.half_open += 1;
@@ -167,7 +167,7 @@ impl Stack {
         let (initial, timestamp_offset) = self.keys.initial(flow, self.shared.now);
         let path_mtu = self.path_mtus.get(flow.remote().ip(), self.shared.now);
         Birth {
-            tuple: flow.tuple(),
+            flow: *flow,
             initial: least.map_or(initial, |least| least.max(initial)),
             timestamp_offset,
             options: *options,
@@ -207,7 +207,7 @@ impl Stack {
         }
         let birth = self.birth(&flow, options, least);
         let connection = Connection::open(&birth, &mut self.shared.context());
-        let entry = Entry::new(flow, hash, Stage::Held, connection);
+        let entry = Entry::new(hash, Stage::Held, connection);
         let socket = self.table.insert(Slot::Connection(entry))?;
         self.flows.insert(hash, socket.index);
         self.settle(socket.index);

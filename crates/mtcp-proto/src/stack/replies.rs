@@ -56,7 +56,7 @@ impl Replies {
 
 impl Reply {
     fn write(&self, partial: bool, sink: &mut dyn Sink) -> bool {
-        let (source, destination) = (self.flow.local().ip(), self.flow.remote().ip());
+        let (source, destination) = (self.flow.local_address(), self.flow.remote_address());
         let ip = IpHeader {
             source,
             destination,

@@ -2,7 +2,6 @@
 
 use super::config::Config;
 use super::events::{Notice, Notices};
-use super::flow::Flow;
 use super::listeners::Listener;
 use super::lists::{Links, List};
 use super::types::{Counters, Error, Readiness, SocketId};
@@ -60,22 +59,22 @@ impl Listening {
 /// A connection with what the stack remembers about it.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) flow: Flow,
     pub(super) stage: Stage,
     /// The flow leads here: segments come, and timers run.
     pub(super) attached: bool,
     /// In which list it waits to send.
     pub(super) listed: Option<Urgency>,
     pub(super) notice: Notice,
-    pub(super) hash: u64,
+    /// What of the hash the flow table uses.
+    pub(super) hash: u32,
     pub(super) connection: Connection,
 }
 
 impl Entry {
     #[inline]
-    pub(super) fn new(flow: Flow, hash: u64, stage: Stage, connection: Connection) -> Entry {
+    pub(super) fn new(hash: u64, stage: Stage, connection: Connection) -> Entry {
         let notice = Notice::default();
-        Entry { flow, stage, attached: true, listed: None, notice, hash, connection }
+        Entry { stage, attached: true, listed: None, notice, hash: hash as u32, connection }
     }
 }
 

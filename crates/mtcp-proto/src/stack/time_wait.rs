@@ -206,7 +206,6 @@ mod tests {
 
     fn remains(timestamps: bool) -> Remains {
         Remains {
-            tuple: flow(1).tuple(),
             next: Sequence(u32::MAX),
             expected: Sequence(5),
             window: 77,

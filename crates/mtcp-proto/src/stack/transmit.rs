@@ -18,15 +18,19 @@ pub(super) struct Transmit {
 impl Transmit {
     /// Moves a connection to the list that it wants to be in; it keeps its place if that is the one
     /// it is in.
+    #[inline]
     pub(super) fn set(
         &mut self,
         index: u32,
         listed: &mut Option<Urgency>,
         wanted: Option<Urgency>,
     ) {
-        if *listed == wanted {
-            return;
+        if *listed != wanted {
+            self.change(index, listed, wanted);
         }
+    }
+
+    fn change(&mut self, index: u32, listed: &mut Option<Urgency>, wanted: Option<Urgency>) {
         if let Some(urgency) = *listed {
             self.links.remove(&mut self.lists[urgency as usize], index);
         }

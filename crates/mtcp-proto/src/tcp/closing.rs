@@ -1,10 +1,10 @@
 //! Ending: FINs, half-closed connections, and what is left behind (RFC 9293, section 3.6).
 
-use super::State;
 use super::connection::{Connection, Context, Remains};
 use super::output::Due;
 use super::scoreboard::Scoreboard;
 use super::timers::NEVER;
+use super::{Failure, State};
 use crate::stack::{Error, Readiness, Shutdown};
 
 impl Connection {
@@ -52,9 +52,9 @@ impl Connection {
         let unread = !self.receive.ring.is_empty() || !self.receive.reassembly.is_empty();
         match self.state {
             State::Closed => {}
-            State::SynSent => self.fail(Error::Aborted, false, context),
+            State::SynSent => self.fail(Failure::Aborted, false, context),
             State::TimeWait => self.receive.ring.release(context.pool),
-            _ if self.options.linger_reset || unread => self.fail(Error::Aborted, true, context),
+            _ if self.options.linger_reset || unread => self.fail(Failure::Aborted, true, context),
             _ => {
                 self.stop_sending(context);
                 if self.state == State::FinWait2 {
@@ -128,7 +128,7 @@ impl Connection {
     }
 
     /// CLOSED, for a reason; `tell` sends the peer a reset if there is one.
-    pub(super) fn fail(&mut self, reason: Error, tell: bool, context: &mut Context<'_>) {
+    pub(super) fn fail(&mut self, reason: Failure, tell: bool, context: &mut Context<'_>) {
         if self.state == State::Closed {
             return;
         }
@@ -137,7 +137,7 @@ impl Connection {
             State::SynReceived => self.send.next != self.send.initial,
             _ => true,
         };
-        if reason == Error::Reset {
+        if reason == Failure::Reset {
             context.counters.connections_reset += 1;
         }
         self.finish(context);
@@ -151,7 +151,7 @@ impl Connection {
         let ended = self.receive.ended || closed;
         let mut ready = Readiness::default();
         let arrived = self.receive.ring.len();
-        let enough = self.options.receive_low_water_bytes.max(1) as usize;
+        let enough = self.options.receive_low_water_bytes().max(1) as usize;
         if ended || self.receive.shut || arrived >= enough {
             ready = ready.with(Readiness::READABLE);
         }
@@ -174,7 +174,6 @@ impl Connection {
     pub(super) fn what_remains(&self) -> Option<Remains> {
         let idle = self.plan().is_none() && (self.orphan || self.receive.ring.is_empty());
         (self.state == State::TimeWait && idle).then(|| Remains {
-            tuple: self.tuple,
             next: self.send.next,
             expected: self.receive.next,
             window: self.receive.announced_field(),

@@ -3,7 +3,6 @@
 //! The stack calls a method, and afterwards asks what changed: `deadline`, `wants_output`,
 //! `readiness`, `state`. A connection knows nothing of tables, listeners or timers' wheels.
 
-use super::State;
 use super::acknowledge::Acknowledging;
 use super::ecn::Marking;
 use super::handshake::Handshake;
@@ -13,12 +12,14 @@ use super::probe::Alive;
 use super::receiver::Receiver;
 use super::recovery::Recovery;
 use super::sender::Sender;
+use super::settings::Settings;
 use super::timers::Timers;
 use super::timestamps::Stamping;
+use super::{Failure, State};
 use crate::memory::BufferPool;
 use crate::sequence::Sequence;
 use crate::stack::{Config, ConnectionInfo, Counters, Error, Options, Readiness, Shutdown, Sink};
-use crate::stack::{FourTuple, SocketId};
+use crate::stack::{Flow, SocketId};
 use crate::time::Instant;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::TcpHeader;
@@ -36,7 +37,7 @@ pub(crate) struct Context<'a> {
 /// What a new connection is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Birth {
-    pub(crate) tuple: FourTuple,
+    pub(crate) flow: Flow,
     /// Our initial sequence number.
     pub(crate) initial: Sequence,
     /// What is added to the clock in our timestamps (RFC 7323, section 5.4).
@@ -59,7 +60,6 @@ pub(crate) struct Remembered {
 /// What TIME_WAIT needs of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remains {
-    pub(crate) tuple: FourTuple,
     /// The next number that we would send, and that we expect.
     pub(crate) next: Sequence,
     pub(crate) expected: Sequence,
@@ -88,12 +88,12 @@ pub(crate) struct Connection {
     pub(super) alive: Alive,
     pub(super) path: Path,
     pub(super) handshake: Handshake,
-    pub(super) tuple: FourTuple,
-    pub(super) options: Options,
+    pub(super) flow: Flow,
+    pub(super) options: Settings,
     /// Why the connection failed, until somebody was told.
-    pub(super) error: Option<Error>,
+    pub(super) error: Option<Failure>,
     /// What routers said, in case that it times out (RFC 5461, section 2.1).
-    pub(super) soft_error: Option<Error>,
+    pub(super) soft_error: Option<Failure>,
 }
 
 impl Connection {
@@ -151,6 +151,9 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> bool {
         for _ in 0..limit {
+            if self.is_quiet() && !self.acknowledges() {
+                return false;
+            }
             let Some(plan) = self.plan() else { return false };
             if !self.transmit(plan, sink, context) {
                 return true;
@@ -170,7 +173,11 @@ impl Connection {
     }
 
     /// What `output` would write: the most urgent of it.
+    #[inline]
     pub(crate) fn wants_output(&self) -> Option<Urgency> {
+        if self.is_quiet() {
+            return self.acknowledges().then_some(Urgency::Acknowledgement);
+        }
         self.plan().map(Plan::urgency)
     }
 
@@ -183,7 +190,7 @@ impl Connection {
     }
 
     /// Counts up whenever further data comes, so that the stack can tell of it again.
-    pub(crate) fn arrivals(&self) -> u32 {
+    pub(crate) fn arrivals(&self) -> u16 {
         self.receive.arrivals
     }
 
@@ -218,12 +225,12 @@ impl Connection {
 
     /// CLOSED for this reason, with a reset to the peer (if the state has a peer) at the next
     /// `output`.
-    pub(crate) fn abort(&mut self, reason: Error, context: &mut Context<'_>) {
+    pub(crate) fn abort(&mut self, reason: Failure, context: &mut Context<'_>) {
         self.fail(reason, true, context);
     }
 
     pub(crate) fn take_error(&mut self) -> Option<Error> {
-        self.error.take()
+        self.error.take().map(Error::from)
     }
 
     /// A router wants smaller packets (RFC 1191, RFC 8201); `sequence` is of the packet it dropped.
@@ -235,20 +242,24 @@ impl Connection {
     /// SYN-RECEIVED, kept for a time-out otherwise (RFC 5461; RFC 5927).
     pub(crate) fn unreachable(
         &mut self,
-        reason: Error,
+        reason: Failure,
         sequence: Sequence,
         context: &mut Context<'_>,
     ) {
         self.take_unreachable(reason, sequence, context);
     }
 
-    pub(crate) fn options(&self) -> &Options {
-        &self.options
+    pub(crate) fn flow(&self) -> &Flow {
+        &self.flow
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        self.options.options()
     }
 
     /// All options hold from now on, but for the congestion control, which the handshake settles.
     pub(crate) fn set_options(&mut self, options: &Options, context: &mut Context<'_>) {
-        self.options = *options;
+        self.options = Settings::new(options);
         if self.is_synchronized() {
             self.fit_segments();
             self.lose_patience(context);
@@ -261,8 +272,8 @@ impl Connection {
         let congestion = &self.send.congestion;
         ConnectionInfo {
             socket,
-            local: self.tuple.local,
-            remote: Some(self.tuple.remote),
+            local: self.flow.local(),
+            remote: Some(self.flow.remote()),
             state: self.state,
             receive_queue: self.receive.ring.len() as u32,
             send_queue: self.send.ring.len() as u32,

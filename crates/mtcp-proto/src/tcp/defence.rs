@@ -1,16 +1,9 @@
 //! Against segments and messages that someone else has made up (RFC 5961; RFC 5927).
 
-use super::State;
 use super::connection::{Connection, Context};
+use super::{Failure, State};
 use crate::sequence::Sequence;
-use crate::stack::Error;
-use crate::time::Instant;
 use crate::wire::tcp::{Flags, TcpHeader};
-use std::time::Duration;
-
-/// Empty segments that do not fit are answered no more often than this, so that two sides that
-/// disagree do not answer each other forever.
-const ANSWERS_APART: Duration = Duration::from_millis(50);
 
 impl Connection {
     /// A reset ends the connection only if it names exactly what comes next; one elsewhere in the
@@ -18,8 +11,8 @@ impl Connection {
     pub(super) fn take_reset(&mut self, header: &TcpHeader, context: &mut Context<'_>) {
         if header.sequence == self.receive.next {
             let reason = match self.state {
-                State::SynReceived => Error::Refused,
-                _ => Error::Reset,
+                State::SynReceived => Failure::Refused,
+                _ => Failure::Reset,
             };
             return self.fail(reason, false, context);
         }
@@ -67,12 +60,9 @@ impl Connection {
     /// step); an empty one only now and then.
     pub(super) fn answer_outsider(&mut self, empty: bool, context: &mut Context<'_>) {
         context.counters.drop_out_of_window += 1;
-        let last = self.alive.answered_at;
-        if empty && last != Instant::ZERO && context.now.since(last) < ANSWERS_APART {
-            return;
+        if !self.alive.answers_too_soon(empty, context.now) {
+            self.acks.due = true;
         }
-        self.alive.answered_at = context.now;
-        self.acks.due = true;
     }
 
     /// Whether an ICMP message quotes a segment that is under way (RFC 5927, section 4.1).
@@ -82,7 +72,7 @@ impl Connection {
 
     pub(super) fn take_unreachable(
         &mut self,
-        reason: Error,
+        reason: Failure,
         sequence: Sequence,
         context: &mut Context<'_>,
     ) {

@@ -1,6 +1,5 @@
 //! Opening: from a SYN to ESTABLISHED (RFC 9293, sections 3.5 and 3.10.7.3).
 
-use super::State;
 use super::acknowledge::Acknowledging;
 use super::connection::{Birth, Connection, Context, Remembered};
 use super::ecn::Marking;
@@ -10,10 +9,10 @@ use super::probe::Alive;
 use super::receiver::{Receiver, scale_for};
 use super::recovery::Recovery;
 use super::sender::Sender;
+use super::settings::Settings;
 use super::timers::{Timers, Waiting};
 use super::timestamps::{CLOCK_TICK, Stamping};
-use crate::stack::Error;
-use crate::time::Instant;
+use super::{Failure, State};
 use crate::wire::tcp::{Flags, Options, TcpHeader, Timestamps};
 
 /// The least segment size that is believed. With all options, 24 bytes of data are left; what a
@@ -24,15 +23,14 @@ const PEER_SEGMENT_MIN: u16 = 64;
 pub(super) struct Handshake {
     /// How often the SYN or SYN-ACK was sent.
     tries: u8,
-    /// When it was last sent.
-    sent_at: Instant,
 }
 
 impl Connection {
     pub(super) fn begin(birth: &Birth, state: State, context: &mut Context<'_>) -> Connection {
-        let ipv6 = birth.tuple.local.is_ipv6();
+        let ipv6 = birth.flow.is_ipv6();
         let mut receive = Receiver::new();
-        receive.largest = path::largest_segment(context.config.mtu, &birth.options, ipv6);
+        receive.largest =
+            path::largest_segment(context.config.mtu, birth.options.maximum_segment, ipv6);
         Connection {
             state,
             passive: false,
@@ -44,12 +42,12 @@ impl Connection {
             send: Sender::new(birth, context.config),
             receive,
             stamps: Stamping::new(birth.timestamp_offset),
-            recovery: Recovery::new(birth.initial),
+            recovery: Recovery::new(),
             alive: Alive::new(context.now),
             path: Path::new(birth.path_mtu.min(context.config.mtu)),
-            handshake: Handshake { tries: 0, sent_at: context.now },
-            tuple: birth.tuple,
-            options: birth.options,
+            handshake: Handshake { tries: 0 },
+            flow: birth.flow,
+            options: Settings::new(&birth.options),
             error: None,
             soft_error: None,
         }
@@ -76,7 +74,7 @@ impl Connection {
 
     /// What a SYN without a size allows (RFC 9293, section 3.7.1).
     fn default_segment(&self) -> u16 {
-        if self.tuple.local.is_ipv6() { 1220 } else { 536 }
+        if self.flow.is_ipv6() { 1220 } else { 536 }
     }
 
     fn agree(&mut self, offered: &Remembered, context: &mut Context<'_>) {
@@ -152,7 +150,7 @@ impl Connection {
     pub(super) fn sent_syn(&mut self, context: &mut Context<'_>) {
         self.due.syn = false;
         self.send.next = self.send.initial + 1;
-        self.handshake.sent_at = context.now;
+        self.recovery.base = context.now;
         if self.handshake.tries > 0 {
             context.counters.retransmissions += 1;
             self.recovery.retransmissions = self.recovery.retransmissions.saturating_add(1);
@@ -187,7 +185,7 @@ impl Connection {
         let fits = self.send.next != self.send.initial && header.acknowledgement == self.send.next;
         if header.flags.contains(Flags::RST) {
             if acknowledges && fits {
-                self.fail(Error::Refused, false, context);
+                self.fail(Failure::Refused, false, context);
             } else {
                 context.counters.drop_unproven_control += 1;
             }
@@ -195,7 +193,7 @@ impl Connection {
         }
         if acknowledges && !fits {
             context.counters.drop_bad_ack += 1;
-            self.due.stray_reset = Some(header.acknowledgement);
+            self.due.reset_stray(header.acknowledgement);
             return;
         }
         if !header.flags.contains(Flags::SYN) {
@@ -227,7 +225,7 @@ impl Connection {
         let sent = self.send.next != self.send.initial;
         if !sent || header.acknowledgement != self.send.next {
             context.counters.drop_bad_ack += 1;
-            self.due.stray_reset = Some(header.acknowledgement);
+            self.due.reset_stray(header.acknowledgement);
             return false;
         }
         self.send.unacknowledged = header.acknowledgement;
@@ -244,7 +242,7 @@ impl Connection {
     /// section 3), or if the echo is that of its last copy. A peer may go on to echo the first,
     /// however often its answers are lost: that would measure how long we have tried.
     fn time_handshake(&mut self, header: &TcpHeader, context: &mut Context<'_>) {
-        let waited = context.now.since(self.handshake.sent_at);
+        let waited = context.now.since(self.recovery.base);
         if self.handshake.tries == 1 {
             self.send.rtt.sample(context.now, waited);
         } else if let Some(age) = self.stamped_round_trip(header, context)

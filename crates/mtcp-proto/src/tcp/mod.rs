@@ -19,11 +19,14 @@ mod recovery;
 mod rtt;
 mod scoreboard;
 mod sender;
+mod settings;
 mod timers;
 mod timestamps;
 
 #[cfg(test)]
 mod tests;
+
+use crate::stack::Error;
 
 /// How the sender reacts to loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -33,6 +36,28 @@ pub enum Congestion {
     Cubic,
     /// NewReno (RFC 5681, RFC 6582).
     NewReno,
+}
+
+/// Why a connection fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    Reset,
+    Refused,
+    TimedOut,
+    Unreachable,
+    Aborted,
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        match failure {
+            Failure::Reset => Error::Reset,
+            Failure::Refused => Error::Refused,
+            Failure::TimedOut => Error::TimedOut,
+            Failure::Unreachable => Error::Unreachable,
+            Failure::Aborted => Error::Aborted,
+        }
+    }
 }
 
 /// The state of a connection (RFC 9293, section 3.3.2).

@@ -24,7 +24,22 @@ pub(super) struct Due {
     pub(super) window_probe: bool,
     pub(super) keepalive: bool,
     /// A reset with this number, for a segment of another connection between these addresses.
-    pub(super) stray_reset: Option<Sequence>,
+    pub(super) stray_reset: bool,
+    pub(super) stray: Sequence,
+}
+
+impl Due {
+    /// Answers a segment of another connection, which acknowledges this number.
+    pub(super) fn reset_stray(&mut self, sequence: Sequence) {
+        (self.stray_reset, self.stray) = (true, sequence);
+    }
+
+    /// Without a branch, since it is asked after every change of a connection.
+    #[inline]
+    fn is_nothing(&self) -> bool {
+        let any = self.syn | self.reset | self.tail_probe | self.window_probe | self.keepalive;
+        !(any | self.stray_reset)
+    }
 }
 
 /// The next segment.
@@ -67,14 +82,26 @@ struct Segment {
 }
 
 impl Connection {
+    /// Whether at most an acknowledgement is to go out; nearly always so.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.due.is_nothing() && !self.has_unsent() && self.send.scoreboard.lost_bytes() == 0
+    }
+
+    /// Whether an acknowledgement is to go out.
+    #[inline]
+    pub(super) fn acknowledges(&self) -> bool {
+        self.acks.due && self.state != State::Closed
+    }
+
     /// What goes out next, if anything.
     pub(super) fn plan(&self) -> Option<Plan> {
         let due = &self.due;
         if due.reset {
             return Some(Plan::Reset);
         }
-        if let Some(sequence) = due.stray_reset {
-            return Some(Plan::StrayReset(sequence));
+        if due.stray_reset {
+            return Some(Plan::StrayReset(due.stray));
         }
         if due.syn {
             return Some(Plan::Syn);
@@ -166,7 +193,7 @@ impl Connection {
         let header = TcpHeader { sequence, flags: Flags::RST, ..TcpHeader::default() };
         let sent = self.write_bare(&header, sink);
         if sent {
-            self.due.stray_reset = None;
+            self.due.stray_reset = false;
             context.counters.resets_sent += 1;
             context.counters.packets_sent += 1;
         }
@@ -272,16 +299,16 @@ impl Connection {
         }
         let capabilities = sink.capabilities();
         let ip = self.ip_header(self.ecn.codepoint(new_data));
-        // Blocks are taken for good only once the sink has room.
-        sink.room(ip.bytes())?;
         if self.send.sack && self.receive.reassembly.has_blocks() {
+            // Blocks are taken for good only once the sink has room.
+            sink.room(ip.bytes())?;
             let most = if self.stamps.on { 3 } else { 4 };
             let count = self.receive.reassembly.blocks(&mut options.sack, most);
             options.sack_count = count as u8;
         }
         let mut header = TcpHeader {
-            source_port: self.tuple.local.port(),
-            destination_port: self.tuple.remote.port(),
+            source_port: self.flow.local_port(),
+            destination_port: self.flow.remote_port(),
             sequence: segment.sequence,
             acknowledgement: self.receive.next,
             flags: Flags::ACK,
@@ -332,8 +359,8 @@ impl Connection {
     /// Writes a segment that is only a header: SYN and RST.
     fn write_bare(&mut self, header: &TcpHeader, sink: &mut dyn Sink) -> bool {
         let header = TcpHeader {
-            source_port: self.tuple.local.port(),
-            destination_port: self.tuple.remote.port(),
+            source_port: self.flow.local_port(),
+            destination_port: self.flow.remote_port(),
             ..*header
         };
         let capabilities = sink.capabilities();
@@ -349,8 +376,8 @@ impl Connection {
 
     fn ip_header(&self, ecn: Ecn) -> IpHeader {
         IpHeader {
-            source: self.tuple.local.ip(),
-            destination: self.tuple.remote.ip(),
+            source: self.flow.local_address(),
+            destination: self.flow.remote_address(),
             protocol: PROTOCOL_TCP,
             ecn,
             hop_limit: 64,

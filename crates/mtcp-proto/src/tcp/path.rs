@@ -3,7 +3,6 @@
 
 use super::connection::{Connection, Context};
 use crate::sequence::Sequence;
-use crate::stack::Options;
 
 /// The least that a message can bring the path to; smaller ones are most likely attacks. IPv6
 /// knows no smaller links (RFC 8200, section 5), and for IPv4 it is what Linux has.
@@ -40,26 +39,26 @@ fn header_bytes(ipv6: bool) -> u16 {
 }
 
 /// The largest segment in packets of so many bytes (RFC 9293, section 3.7.1; RFC 6691).
-pub(super) fn largest_segment(mtu: u16, options: &Options, ipv6: bool) -> u16 {
+pub(super) fn largest_segment(mtu: u16, wanted: Option<u16>, ipv6: bool) -> u16 {
     let fits = mtu.saturating_sub(header_bytes(ipv6)).max(64);
-    options.maximum_segment.map_or(fits, |most| most.clamp(64, fits))
+    wanted.map_or(fits, |most| most.clamp(64, fits))
 }
 
 impl Connection {
     /// Segments fit the path, the peer and the options.
     pub(super) fn fit_segments(&mut self) {
-        let ipv6 = self.tuple.local.is_ipv6();
-        let fits = largest_segment(self.path.mtu, &self.options, ipv6);
+        let ipv6 = self.flow.is_ipv6();
+        let fits = largest_segment(self.path.mtu, self.options.maximum_segment(), ipv6);
         self.send.segment = fits.min(self.send.peer_segment);
         let stamps = if self.stamps.on { 12 } else { 0 };
         self.send.full = self.send.segment - stamps;
-        self.send.congestion.set_maximum_segment(u32::from(self.send.full));
+        self.send.congestion.set_maximum_segment(self.send.full);
     }
 
     /// A router wants smaller packets. It must quote a segment that is under way (RFC 5927,
     /// section 7), and what it dropped is sent again at once, since this is no congestion.
     pub(super) fn narrow_path(&mut self, mtu: u16, sequence: Sequence, context: &mut Context<'_>) {
-        let least = if self.tuple.local.is_ipv6() { MTU_MIN_IPV6 } else { MTU_MIN };
+        let least = if self.flow.is_ipv6() { MTU_MIN_IPV6 } else { MTU_MIN };
         let mtu = mtu.max(least);
         if !self.quotes(sequence) || mtu >= self.path.mtu {
             context.counters.drop_icmp += 1;
@@ -78,7 +77,7 @@ impl Connection {
     /// The retransmission timer has expired. Not only full segments may be too long for the path:
     /// what counts is whether the one that waits could be sent in smaller ones.
     pub(super) fn suspect_black_hole(&mut self) {
-        let ipv6 = self.tuple.local.is_ipv6();
+        let ipv6 = self.flow.is_ipv6();
         let waiting = self.send.outstanding().min(u32::from(self.send.segment)) as u16;
         let smaller = FALLBACK_SEGMENTS.into_iter().find(|&size| size < waiting);
         let Some(size) = smaller.filter(|&size| !ipv6 || size >= 1220) else { return };

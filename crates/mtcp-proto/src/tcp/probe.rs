@@ -1,12 +1,16 @@
 //! Asking a silent peer: probes of a closed window (RFC 9293, section 3.8.6.1), keepalive (section
 //! 3.8.4), and when to give up (section 3.8.3; RFC 5482).
 
-use super::State;
 use super::connection::{Connection, Context};
 use super::timers::{NEVER, Waiting};
-use crate::stack::Error;
+use super::{Failure, State};
 use crate::time::Instant;
+use std::num::NonZeroU32;
 use std::time::Duration;
+
+/// Empty segments that do not fit are answered no more often than this, so that two sides that
+/// disagree do not answer each other forever.
+const ANSWERS_APART_MS: u32 = 50;
 
 /// How long a window too small for a segment may grow before it is used (RFC 9293, section
 /// 3.8.6.2.1).
@@ -19,8 +23,8 @@ pub(super) struct Alive {
     pub(super) heard_at: Instant,
     /// When our data last moved on, or began to wait.
     pub(super) progress_at: Instant,
-    /// When a segment outside the window was last answered.
-    pub(super) answered_at: Instant,
+    /// When a segment outside the window was last answered: the lower bits of milliseconds.
+    answered_ms: Option<NonZeroU32>,
     /// Keepalive probes without an answer.
     probes: u8,
     /// Window probes in a row.
@@ -29,18 +33,24 @@ pub(super) struct Alive {
 
 impl Alive {
     pub(super) fn new(now: Instant) -> Alive {
-        Alive {
-            heard_at: now,
-            progress_at: now,
-            answered_at: Instant::ZERO,
-            probes: 0,
-            window_probes: 0,
-        }
+        Alive { heard_at: now, progress_at: now, answered_ms: None, probes: 0, window_probes: 0 }
     }
 
     pub(super) fn heard(&mut self, now: Instant) {
         self.heard_at = now;
         self.probes = 0;
+    }
+
+    /// Whether it is too early to answer a segment outside the window again. If it is not, that
+    /// counts as an answer.
+    pub(super) fn answers_too_soon(&mut self, empty: bool, now: Instant) -> bool {
+        let now_ms = now.as_millis() as u32;
+        let too_soon = |last: NonZeroU32| now_ms.wrapping_sub(last.get()) < ANSWERS_APART_MS;
+        if empty && self.answered_ms.is_some_and(too_soon) {
+            return true;
+        }
+        self.answered_ms = Some(NonZeroU32::new(now_ms).unwrap_or(NonZeroU32::MIN));
+        false
     }
 
     pub(super) fn progress(&mut self, now: Instant) {
@@ -52,7 +62,7 @@ impl Alive {
 impl Connection {
     /// How long the peer may leave data unacknowledged, or probes unanswered.
     pub(super) fn patience(&self, context: &Context<'_>) -> Duration {
-        self.options.user_timeout.unwrap_or(context.config.give_up)
+        self.options.user_timeout().unwrap_or(context.config.give_up)
     }
 
     /// Whether a time-out is the last one. A peer that keeps its window closed may do so as long
@@ -73,7 +83,7 @@ impl Connection {
     /// section 2.1).
     pub(super) fn time_out(&mut self, tell: bool, context: &mut Context<'_>) {
         context.counters.connections_timed_out += 1;
-        self.fail(self.soft_error.unwrap_or(Error::TimedOut), tell, context);
+        self.fail(self.soft_error.unwrap_or(Failure::TimedOut), tell, context);
     }
 
     /// The end of patience, if it comes before the time-out.
@@ -154,14 +164,14 @@ impl Connection {
         if by_state {
             return;
         }
-        self.timers.slow = match self.options.keepalive {
+        self.timers.slow = match self.options.keepalive() {
             Some(keepalive) => (self.alive.heard_at + keepalive.idle).max(context.now),
             None => NEVER,
         };
     }
 
     pub(super) fn on_keepalive_timeout(&mut self, context: &mut Context<'_>) {
-        let Some(keepalive) = self.options.keepalive else { return };
+        let Some(keepalive) = self.options.keepalive() else { return };
         if !matches!(self.state, State::Established | State::CloseWait | State::FinWait2) {
             return;
         }

@@ -119,12 +119,8 @@ impl Connection {
 
     /// A tail loss probe that has repaired a loss counts as one (RFC 8985, section 7.4).
     fn hear_of_probe(&mut self, sacked: &Sacked, repeats: bool) {
-        if !self.recovery.probe.is_under_way() {
-            return;
-        }
-        let una = self.send.unacknowledged;
         let reported = sacked.duplicate.is_some();
-        let repaired = self.recovery.probe.on_ack(una, reported, repeats);
+        let repaired = self.recovery.hear_of_probe(self.send.unacknowledged, reported, repeats);
         if repaired && self.recovery.phase == Phase::Open {
             self.send.congestion.on_loss(self.send.outstanding());
             self.send.congestion.on_recovery_end();

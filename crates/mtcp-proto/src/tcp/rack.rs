@@ -188,11 +188,6 @@ impl TailLossProbe {
         }
         false
     }
-
-    /// The retransmission timer has expired, or recovery has begun.
-    pub(crate) fn cancel(&mut self) {
-        self.under_way = None;
-    }
 }
 
 #[cfg(test)]
@@ -235,9 +230,5 @@ mod tests {
 
         let mut repeated = sent(true);
         assert!(!repeated.on_ack(end, false, true) && !repeated.is_under_way());
-
-        let mut cancelled = sent(true);
-        cancelled.cancel();
-        assert!(!cancelled.on_ack(behind, false, false));
     }
 }

@@ -12,17 +12,17 @@ const RANGES: usize = 32;
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
     ranges: Option<Box<Ranges>>,
-    /// What came twice and was not yet reported (RFC 2883).
-    duplicate: Option<SackBlock>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Ranges {
     /// Disjoint, not adjacent, and in order; the first `count` are valid.
     list: [Range; RANGES],
     count: usize,
     /// Counts insertions, for the order in which ranges are reported.
     clock: u32,
+    /// What came twice and was not yet reported (RFC 2883).
+    duplicate: Option<SackBlock>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +41,7 @@ impl Reassembly {
 
     /// Whether nothing is out of order.
     pub(crate) fn is_empty(&self) -> bool {
-        self.ranges.is_none()
+        self.ranges.as_ref().is_none_or(|ranges| ranges.count == 0)
     }
 
     /// Bytes that are out of order.
@@ -62,9 +62,7 @@ impl Reassembly {
         if start >= end {
             return true;
         }
-        let ranges = self.ranges.get_or_insert_with(|| {
-            Box::new(Ranges { list: [Range::default(); RANGES], count: 0, clock: 0 })
-        });
+        let ranges = self.ranges.get_or_insert_default();
         let list = &ranges.list[..ranges.count];
         // Those from `first` up to `behind` overlap the new range or touch it.
         let first = list.partition_point(|range| range.end < start);
@@ -74,7 +72,7 @@ impl Reassembly {
             (start < end).then_some(SackBlock { start, end })
         });
         if let Some(block) = overlap {
-            self.duplicate = Some(block);
+            ranges.duplicate = Some(block);
         }
         if first == behind && ranges.count == RANGES {
             if first == RANGES {
@@ -100,9 +98,7 @@ impl Reassembly {
         }
         ranges.list.copy_within(passed..ranges.count, 0);
         ranges.count -= passed;
-        if ranges.count == 0 {
-            self.ranges = None;
-        }
+        self.shrink();
         bytes
     }
 
@@ -110,13 +106,14 @@ impl Reassembly {
     /// What lies ahead of the next byte expected is noted by [`Reassembly::insert`] itself.
     pub(crate) fn note_duplicate(&mut self, start: Sequence, end: Sequence) {
         if start < end {
-            self.duplicate = Some(SackBlock { start, end });
+            let ranges = self.ranges.get_or_insert_default();
+            ranges.duplicate = Some(SackBlock { start, end });
         }
     }
 
     /// Whether [`Reassembly::blocks`] has anything to report.
     pub(crate) fn has_blocks(&self) -> bool {
-        self.duplicate.is_some() || self.ranges.is_some()
+        self.ranges.is_some()
     }
 
     /// Writes what an acknowledgement reports, at most `limit` blocks, and gives their number:
@@ -128,7 +125,7 @@ impl Reassembly {
         if limit == 0 {
             return 0;
         }
-        if let Some(duplicate) = self.duplicate.take() {
+        if let Some(duplicate) = self.ranges.as_mut().and_then(|ranges| ranges.duplicate.take()) {
             blocks[0] = duplicate;
             count = 1;
         }
@@ -147,7 +144,18 @@ impl Reassembly {
             blocks[count] = SackBlock { start: range.start, end: range.end };
             count += 1;
         }
+        self.shrink();
         count
+    }
+
+    /// Gives the memory back if nothing is in it.
+    fn shrink(&mut self) {
+        if let Some(ranges) = &self.ranges
+            && ranges.count == 0
+            && ranges.duplicate.is_none()
+        {
+            self.ranges = None;
+        }
     }
 
     /// Forgets everything.
@@ -332,6 +340,6 @@ mod tests {
 
     #[test]
     fn an_empty_queue_is_small() {
-        assert!(size_of::<Reassembly>() <= 24);
+        assert!(size_of::<Reassembly>() <= 8);
     }
 }

@@ -1,9 +1,9 @@
 //! What comes: the window that we offer, and the data that lie in it (RFC 9293, sections 3.8.6
 //! and 3.10.7.4). Urgent data are data like others (RFC 6093).
 
-use super::State;
 use super::connection::{Connection, Context};
 use super::reassembly::Reassembly;
+use super::{Failure, State};
 use crate::memory::Ring;
 use crate::sequence::Sequence;
 use crate::stack::Error;
@@ -27,10 +27,11 @@ pub(super) struct Receiver {
     pub(super) shut: bool,
     /// The peer's FIN has come, and everything before it.
     pub(super) ended: bool,
-    /// A FIN that came before data that are still missing.
-    end: Option<Sequence>,
+    /// A FIN has come, perhaps before data that are still missing, and where it stands.
+    ends: bool,
+    end: Sequence,
     /// Counts arrivals.
-    pub(super) arrivals: u32,
+    pub(super) arrivals: u16,
     pub(super) ring: Ring,
     pub(super) reassembly: Reassembly,
     /// Data bytes that came in order.
@@ -47,7 +48,8 @@ impl Receiver {
             scale: 0,
             shut: false,
             ended: false,
-            end: None,
+            ends: false,
+            end: Sequence(0),
             arrivals: 0,
             ring: Ring::new(),
             reassembly: Reassembly::new(),
@@ -142,7 +144,7 @@ impl Connection {
     ) {
         let end = sequence + data.len() as u32;
         if fin && end >= self.receive.next && end <= self.receive.edge {
-            self.receive.end = Some(end);
+            (self.receive.ends, self.receive.end) = (true, end);
         }
         if !data.is_empty() {
             context.counters.data_segments_received += 1;
@@ -150,7 +152,8 @@ impl Connection {
         } else if fin {
             self.acks.due = true;
         }
-        if self.receive.end == Some(self.receive.next) && !self.receive.ended {
+        let receive = &self.receive;
+        if receive.ends && receive.end == receive.next && !receive.ended {
             self.take_fin(context);
         }
     }
@@ -176,7 +179,7 @@ impl Connection {
         }
         if self.orphan {
             // Nobody will ever take it (RFC 2525, section 2.17).
-            self.fail(Error::Aborted, true, context);
+            self.fail(Failure::Aborted, true, context);
         } else if ahead > 0 {
             self.take_out_of_order(sequence, fresh, context);
         } else if receive.reassembly.is_empty() {
@@ -266,14 +269,14 @@ impl Connection {
             return Ok(self.receive.ring.copy_out(offset, room));
         }
         match self.error {
-            Some(error) if offset == 0 && !room.is_empty() => Err(error),
+            Some(error) if offset == 0 && !room.is_empty() => Err(error.into()),
             _ => self.end_or_wait(room.is_empty()),
         }
     }
 
     fn nothing_to_give(&mut self, no_room: bool) -> Result<usize, Error> {
         match self.error.take() {
-            Some(error) if !no_room => Err(error),
+            Some(error) if !no_room => Err(error.into()),
             error => {
                 self.error = error;
                 self.end_or_wait(no_room)

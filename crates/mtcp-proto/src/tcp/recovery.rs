@@ -32,39 +32,66 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Recovery {
     pub(super) phase: Phase,
+    /// From when on the retransmission timer counts; before that, when our SYN was last sent.
+    pub(super) base: Instant,
+    /// Segments that were sent again.
+    pub(super) retransmissions: u32,
+    /// Of the present phase, or of a tail loss probe that is under way.
+    episode: Option<Box<Episode>>,
+}
+
+#[derive(Debug)]
+struct Episode {
     /// The next acknowledgement tells whether this phase was for nothing.
     judging: bool,
     /// The first retransmission of this phase: our clock, and where it began.
     stamp: Option<(u32, Sequence)>,
     /// What is behind all that was sent when the phase began: its end.
     point: Sequence,
-    /// From when on the retransmission timer counts.
-    base: Instant,
-    pub(super) probe: TailLossProbe,
-    /// Segments that were sent again.
-    pub(super) retransmissions: u32,
+    probe: TailLossProbe,
 }
 
 impl Recovery {
-    /// Nothing lost; numbers begin with `initial`.
-    pub(super) fn new(initial: Sequence) -> Recovery {
-        Recovery {
-            phase: Phase::Open,
-            judging: false,
-            stamp: None,
-            point: initial,
-            base: Instant::ZERO,
-            probe: TailLossProbe::default(),
-            retransmissions: 0,
-        }
+    pub(super) fn new() -> Recovery {
+        Recovery { phase: Phase::Open, base: Instant::ZERO, retransmissions: 0, episode: None }
     }
 
     fn enter(&mut self, phase: Phase, point: Sequence) {
         self.phase = phase;
-        self.point = point;
-        self.judging = true;
-        self.stamp = None;
-        self.probe.cancel();
+        let probe = TailLossProbe::default();
+        self.episode = Some(Box::new(Episode { judging: true, stamp: None, point, probe }));
+    }
+
+    /// Whether all that was sent when the last phase began is acknowledged.
+    fn is_past(&self, acknowledged: Sequence) -> bool {
+        self.episode.as_ref().is_none_or(|episode| acknowledged >= episode.point)
+    }
+
+    fn is_probing(&self) -> bool {
+        self.episode.as_ref().is_some_and(|episode| episode.probe.is_under_way())
+    }
+
+    /// A tail loss probe was sent; `end` lies behind all that was sent.
+    fn probed(&mut self, acknowledged: Sequence, end: Sequence, repeated: bool) {
+        let episode = self.episode.get_or_insert_with(|| {
+            let probe = TailLossProbe::default();
+            Box::new(Episode { judging: false, stamp: None, point: acknowledged, probe })
+        });
+        episode.probe.on_sent(end, repeated);
+    }
+
+    /// An acknowledgement came; true if a tail loss probe has repaired a loss (RFC 8985, section
+    /// 7.4).
+    pub(super) fn hear_of_probe(&mut self, ack: Sequence, reported: bool, repeats: bool) -> bool {
+        let Some(episode) = &mut self.episode else { return false };
+        if !episode.probe.is_under_way() {
+            return false;
+        }
+        let repaired = episode.probe.on_ack(ack, reported, repeats);
+        if self.phase == Phase::Open && !self.is_probing() && self.is_past(ack) {
+            self.episode = None;
+        }
+        repaired
     }
 }
 
@@ -124,11 +151,11 @@ impl Connection {
         let full = u32::from(self.send.full);
         let partial = told.bytes > 0
             && self.recovery.phase == Phase::Recovery
-            && self.send.unacknowledged < self.recovery.point;
+            && !self.recovery.is_past(self.send.unacknowledged);
         // A retransmission that was not needed brings duplicates too (RFC 6582, section 4).
         let third = duplicates == DUPLICATES
             && self.recovery.phase == Phase::Open
-            && self.send.unacknowledged >= self.recovery.point;
+            && self.recovery.is_past(self.send.unacknowledged);
         if third {
             self.begin_recovery(context);
         }
@@ -149,12 +176,12 @@ impl Connection {
     /// Ends the phase if all that was outstanding when it began has arrived. True if that has set
     /// the congestion window, which then does not grow by the same acknowledgement.
     pub(super) fn end_recovery(&mut self) -> bool {
-        if self.recovery.phase == Phase::Open || self.send.unacknowledged < self.recovery.point {
+        if self.recovery.phase == Phase::Open || !self.recovery.is_past(self.send.unacknowledged) {
             return false;
         }
         let sets_window = self.send.congestion.in_recovery();
         self.recovery.phase = Phase::Open;
-        self.recovery.judging = false;
+        self.recovery.episode = None;
         self.send.congestion.on_recovery_end();
         self.send.scoreboard.on_recovery_end();
         sets_window
@@ -164,11 +191,12 @@ impl Connection {
     /// that it echoes (RFC 3522, section 3.2), or, without timestamps, by acknowledging data that
     /// were sent only once although the timer had taken all of them for lost (RFC 5682, section 3).
     pub(super) fn judge(&mut self, header: &TcpHeader, told: &Acknowledged, sacked: &Sacked) {
-        if !self.recovery.judging || (told.bytes == 0 && sacked.bytes == 0) {
+        let Some(episode) = &mut self.recovery.episode else { return };
+        if !episode.judging || (told.bytes == 0 && sacked.bytes == 0) {
             return;
         }
         let echo = header.options.timestamps.map(|stamps| stamps.echo);
-        let needless = match (self.recovery.stamp, echo.filter(|_| self.stamps.on)) {
+        let needless = match (episode.stamp, echo.filter(|_| self.stamps.on)) {
             (Some((stamp, start)), Some(echo)) => {
                 if told.bytes == 0 || header.acknowledgement <= start {
                     return;
@@ -180,7 +208,7 @@ impl Connection {
                 self.recovery.phase == Phase::Loss && self.send.sack && original
             }
         };
-        self.recovery.judging = false;
+        episode.judging = false;
         if needless {
             self.send.congestion.undo();
             self.send.scoreboard.mark_none_lost();
@@ -195,7 +223,6 @@ impl Connection {
         self.send.scoreboard.sent(start, end, context.now);
         self.send.congestion.on_sent(end.since(start));
         self.send.next = end;
-        self.send.sent_at = context.now;
         self.due.window_probe = false;
         if first {
             self.recovery.base = context.now;
@@ -212,8 +239,12 @@ impl Connection {
         self.recovery.retransmissions = self.recovery.retransmissions.saturating_add(1);
         self.send.scoreboard.resent(start, end, context.now);
         self.send.congestion.on_sent(end.since(start));
-        if self.recovery.judging && self.recovery.stamp.is_none() && self.stamps.on {
-            self.recovery.stamp = Some((self.stamps.clock(context.now), start));
+        if let Some(episode) = &mut self.recovery.episode
+            && episode.judging
+            && episode.stamp.is_none()
+            && self.stamps.on
+        {
+            episode.stamp = Some((self.stamps.clock(context.now), start));
         }
         self.recovery.base = context.now;
         if self.timers.waiting != Waiting::Reordering || self.timers.loss == NEVER {
@@ -237,7 +268,7 @@ impl Connection {
     fn arm_loss_timer(&mut self, context: &mut Context<'_>) {
         let may_probe = self.send.sack
             && self.is_calm()
-            && !self.recovery.probe.is_under_way()
+            && !self.recovery.is_probing()
             && self.send.rtt.back_offs() == 0;
         let timeout = self.recovery.base + self.send.rtt.timeout();
         if may_probe {
@@ -283,7 +314,7 @@ impl Connection {
     pub(super) fn sent_tail_probe(&mut self, repeated: bool, context: &mut Context<'_>) {
         self.due.tail_probe = false;
         context.counters.tail_loss_probes += 1;
-        self.recovery.probe.on_sent(self.send.next, repeated);
+        self.recovery.probed(self.send.unacknowledged, self.send.next, repeated);
         self.recovery.base = context.now;
         self.arm_retransmission(context);
     }
@@ -320,8 +351,8 @@ impl Connection {
         self.send.scoreboard.mark_all_lost();
         if self.recovery.phase != Phase::Loss {
             self.recovery.enter(Phase::Loss, self.send.next);
-        } else {
-            self.recovery.point = self.send.next;
+        } else if let Some(episode) = &mut self.recovery.episode {
+            episode.point = self.send.next;
         }
         self.due.tail_probe = false;
         self.send.rtt.back_off();

@@ -10,7 +10,9 @@ const INITIAL_TIMEOUT_US: u32 = 1_000_000;
 const TIMEOUT_AFTER_LOST_SYN_US: u32 = 3_000_000;
 /// How long a minimum is remembered, at least; at most twice as long (RFC 8985, section 6.2 step 1,
 /// leaves the length open; paths change within minutes).
-const MINIMUM_WINDOW: Duration = Duration::from_secs(150);
+const MINIMUM_WINDOW_S: u32 = 150;
+/// Longer measurements count as this, nine minutes, of which eight times fit 32 bits.
+const SAMPLE_MAX_US: u32 = u32::MAX / 8;
 
 /// What is known of the round-trip time of a connection, in microseconds; a sample counts for at
 /// least one.
@@ -18,12 +20,13 @@ const MINIMUM_WINDOW: Duration = Duration::from_secs(150);
 pub(crate) struct RoundTrip {
     /// Eight times SRTT; zero before the first sample. (Scaled, so that the small weights of new
     /// samples are not lost to rounding.)
-    smoothed_8: u64,
+    smoothed_8: u32,
     /// Four times RTTVAR.
-    variation_4: u64,
+    variation_4: u32,
     /// The minimum of this window and of the one before.
     minimum_us: [u32; 2],
-    window_start: Instant,
+    /// When this window began, in seconds.
+    window_s: u32,
     base_us: u32,
     least_us: u32,
     most_us: u32,
@@ -39,7 +42,7 @@ impl RoundTrip {
             smoothed_8: 0,
             variation_4: 0,
             minimum_us: [u32::MAX; 2],
-            window_start: Instant::ZERO,
+            window_s: 0,
             base_us: INITIAL_TIMEOUT_US.clamp(least_us, most_us),
             least_us,
             most_us,
@@ -50,7 +53,7 @@ impl RoundTrip {
     /// Takes a measurement, which must not be of a segment that was sent twice, unless timestamps
     /// tell which copy it is of (Karn's algorithm; RFC 6298, section 3). It ends any back-off.
     pub(crate) fn sample(&mut self, now: Instant, round_trip: Duration) {
-        let sample = u64::from(microseconds(round_trip));
+        let sample = microseconds(round_trip).min(SAMPLE_MAX_US);
         if self.smoothed_8 == 0 {
             // Section 2.2: SRTT = R, RTTVAR = R / 2.
             self.smoothed_8 = sample * 8;
@@ -63,11 +66,10 @@ impl RoundTrip {
         }
         // The floor is that of the variation, not of the sum: a delayed acknowledgement comes later
         // than the smoothed time by up to that, however steady the path has been.
-        let margin = self.variation_4.max(u64::from(self.least_us));
-        let timeout = self.smoothed_8 / 8 + margin;
-        self.base_us = timeout.min(u64::from(self.most_us)) as u32;
+        let margin = self.variation_4.max(self.least_us);
+        self.base_us = (self.smoothed_8 / 8).saturating_add(margin).min(self.most_us);
         self.back_offs = 0;
-        self.note_minimum(now, sample as u32);
+        self.note_minimum(now, sample);
     }
 
     /// The retransmission time-out, with its back-off.
@@ -102,13 +104,13 @@ impl RoundTrip {
 
     /// SRTT, once something was measured.
     pub(crate) fn smoothed(&self) -> Option<Duration> {
-        (self.smoothed_8 > 0).then(|| Duration::from_micros(self.smoothed_8 / 8))
+        (self.smoothed_8 > 0).then(|| Duration::from_micros(u64::from(self.smoothed_8 / 8)))
     }
 
     /// RTTVAR, once something was measured.
     #[cfg(test)]
     pub(crate) fn variation(&self) -> Option<Duration> {
-        (self.smoothed_8 > 0).then(|| Duration::from_micros(self.variation_4 / 4))
+        (self.smoothed_8 > 0).then(|| Duration::from_micros(u64::from(self.variation_4 / 4)))
     }
 
     /// The least measurement of the last minutes.
@@ -118,8 +120,9 @@ impl RoundTrip {
     }
 
     fn note_minimum(&mut self, now: Instant, sample: u32) {
-        if now.since(self.window_start) >= MINIMUM_WINDOW {
-            self.window_start = now;
+        let now_s = now.as_secs() as u32;
+        if now_s.wrapping_sub(self.window_s) >= MINIMUM_WINDOW_S {
+            self.window_s = now_s;
             self.minimum_us = [u32::MAX, self.minimum_us[0]];
         }
         self.minimum_us[0] = self.minimum_us[0].min(sample);
@@ -127,7 +130,9 @@ impl RoundTrip {
 }
 
 fn microseconds(duration: Duration) -> u32 {
-    u32::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX).max(1)
+    let whole = duration.as_secs().saturating_mul(1_000_000);
+    let microseconds = whole.saturating_add(u64::from(duration.subsec_nanos().div_ceil(1000)));
+    u32::try_from(microseconds).unwrap_or(u32::MAX).max(1)
 }
 
 #[cfg(test)]

@@ -56,8 +56,6 @@ pub(super) struct Sender {
     pub(super) scoreboard: Scoreboard,
     pub(super) congestion: CongestionControl,
     pub(super) rtt: RoundTrip,
-    /// When data was last sent.
-    pub(super) sent_at: Instant,
     /// Data bytes that the peer has acknowledged.
     pub(super) bytes_acknowledged: u64,
 }
@@ -93,7 +91,6 @@ impl Sender {
             scoreboard: Scoreboard::new(),
             congestion: CongestionControl::new(Congestion::default(), 536, 1),
             rtt: RoundTrip::new(config),
-            sent_at: Instant::ZERO,
             bytes_acknowledged: 0,
         }
     }
@@ -102,7 +99,8 @@ impl Sender {
     pub(super) fn start(&mut self, kind: Congestion, segments: u32) {
         let full = u32::from(self.full);
         let segments = segments.min((INITIAL_WINDOW_BYTES / full).max(2));
-        self.congestion = CongestionControl::new(kind, full, segments);
+        let segments = u16::try_from(segments).unwrap_or(u16::MAX);
+        self.congestion = CongestionControl::new(kind, self.full, segments);
     }
 
     /// Sequence numbers that are sent and not acknowledged.
@@ -118,6 +116,14 @@ impl Sender {
     /// Behind the last byte of the application's data.
     pub(super) fn data_end(&self) -> Sequence {
         self.unacknowledged + self.ring.len() as u32
+    }
+
+    /// Whether data, or a FIN, were never sent.
+    #[inline]
+    pub(super) fn has_unsent(&self) -> bool {
+        let ahead = self.data_end().distance(self.next);
+        // Behind a FIN that was sent, the next number lies beyond the data.
+        ahead > 0 || (ahead == 0 && self.fin && !self.fin_acknowledged)
     }
 
     /// Whether a FIN is among what was sent.
@@ -153,8 +159,7 @@ impl Sender {
 impl Connection {
     /// Whether data, or a FIN, were never sent.
     pub(super) fn has_unsent(&self) -> bool {
-        let send = &self.send;
-        send.next < send.data_end() || (send.fin && !send.fin_sent())
+        self.send.has_unsent()
     }
 
     /// What may be sent for the first time: within the peer's window and the congestion window, and
@@ -162,10 +167,10 @@ impl Connection {
     /// and the avoidance of silly windows (section 3.8.6.2.1).
     pub(super) fn fresh(&self) -> Option<Fresh> {
         let send = &self.send;
-        let unsent = send.data_end().distance(send.next).max(0) as u32;
-        if unsent == 0 && (!send.fin || send.fin_sent()) {
+        if !send.has_unsent() {
             return None;
         }
+        let unsent = send.data_end().distance(send.next).max(0) as u32;
         if matches!(self.state, State::SynSent | State::SynReceived | State::Closed) {
             return None;
         }
@@ -217,7 +222,7 @@ impl Connection {
         let limit = self.options.send_buffer_bytes;
         let free = limit.saturating_sub(self.send.ring.len() as u32);
         let starved = self.timers.memory != NEVER;
-        !starved && free >= self.options.send_low_water_bytes.clamp(1, limit.max(1))
+        !starved && free >= self.options.send_low_water_bytes().clamp(1, limit.max(1))
     }
 
     /// Takes data of the application. Before the connection is established they wait, and go out
@@ -228,7 +233,7 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> Result<usize, Error> {
         if self.state == State::Closed {
-            return Err(self.error.take().unwrap_or(Error::Shutdown));
+            return Err(self.error.take().map_or(Error::Shutdown, Error::from));
         }
         if self.send.fin {
             return Err(Error::Shutdown);
@@ -237,9 +242,10 @@ impl Connection {
             return Ok(0);
         }
         if self.send.outstanding() == 0 && self.send.ring.is_empty() {
-            let idle = context.now.since(self.send.sent_at);
+            let sent_at = self.send.scoreboard.sent_at();
+            let idle = context.now.since(sent_at);
             let timeout = self.send.rtt.timeout();
-            if self.send.sent_at != Instant::ZERO && idle > timeout {
+            if sent_at != Instant::ZERO && idle > timeout {
                 self.send.congestion.on_idle(context.now, idle, timeout);
             }
             self.alive.progress(context.now);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// How long a timestamp of the peer stays valid: its clock may tick once a millisecond, and 2³¹
 /// ticks are 24.8 days (RFC 7323, section 5.5).
-const VALID: Duration = Duration::from_secs(24 * 24 * 60 * 60);
+const VALID_S: u32 = 24 * 24 * 60 * 60;
 
 /// By so much the echo of a timestamp is coarser than our time.
 pub(super) const CLOCK_TICK: Duration = Duration::from_millis(1);
@@ -21,13 +21,13 @@ pub(super) struct Stamping {
     pub(super) offset: u32,
     /// TS.Recent: what we echo.
     pub(super) recent: u32,
-    /// When it came.
-    recent_at: Instant,
+    /// When it came: the lower bits of seconds.
+    recent_s: u32,
 }
 
 impl Stamping {
     pub(super) fn new(offset: u32) -> Stamping {
-        Stamping { on: false, offset, recent: 0, recent_at: Instant::ZERO }
+        Stamping { on: false, offset, recent: 0, recent_s: 0 }
     }
 
     /// Our clock: milliseconds.
@@ -41,12 +41,13 @@ impl Stamping {
 
     pub(super) fn remember(&mut self, value: u32, now: Instant) {
         self.recent = value;
-        self.recent_at = now;
+        self.recent_s = now.as_secs() as u32;
     }
 
     /// Whether a value is at least as new as the last one; after 24 days without any, all are.
     pub(super) fn is_fresh(&self, value: u32, now: Instant) -> bool {
-        value.wrapping_sub(self.recent) as i32 >= 0 || now.since(self.recent_at) > VALID
+        value.wrapping_sub(self.recent) as i32 >= 0
+            || (now.as_secs() as u32).wrapping_sub(self.recent_s) > VALID_S
     }
 
     /// Milliseconds since a value of ours was sent; `None` for values that we cannot have sent.

@@ -1,6 +1,7 @@
 //! How a window grows below the threshold: slow start (RFC 5681, section 3.1) counting bytes (RFC
 //! 3465), left before there is loss when the queue on the path fills (HyStart++, RFC 9406).
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 // RFC 9406, section 4.3.
@@ -22,7 +23,7 @@ pub(super) struct SlowStart {
     last_us: u32,
     current_us: u32,
     /// In conservative slow start, what the round-trip time was at its beginning.
-    baseline_us: Option<u32>,
+    baseline_us: Option<NonZeroU32>,
     conservative_rounds: u8,
     samples: u8,
     /// HyStart++ is for the first slow start only (RFC 9406, section 4.2).
@@ -102,13 +103,13 @@ impl SlowStart {
         }
         match self.baseline_us {
             // The rise was a passing one.
-            Some(baseline) if self.current_us < baseline => self.baseline_us = None,
+            Some(baseline) if self.current_us < baseline.get() => self.baseline_us = None,
             Some(_) => {}
             None if self.last_us != u32::MAX => {
                 let threshold = self.last_us / ROUND_TRIP_DIVISOR;
                 let threshold = threshold.clamp(LEAST_THRESHOLD_US, MOST_THRESHOLD_US);
                 if self.current_us >= self.last_us.saturating_add(threshold) {
-                    self.baseline_us = Some(self.current_us);
+                    self.baseline_us = NonZeroU32::new(self.current_us);
                     self.conservative_rounds = 0;
                 }
             }

@@ -41,6 +41,7 @@ impl Record {
 
 /// Records in the order of their sequence numbers, without gaps between them.
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Flight {
     first: Option<Record>,
     rest: VecDeque<Record>,

@@ -1,7 +1,19 @@
 //! The scoreboard against a model that knows every byte, and each rule by itself.
 
+use super::detail::{RECORDS, RECORDS_MAX, is_duplicate_report};
+use super::flight::Record;
 use super::*;
 use proptest::prelude::*;
+
+impl Scoreboard {
+    /// The details as they are, or as they would be.
+    fn detailed(&self) -> Detail {
+        match &self.detail {
+            Some(detail) => Detail::clone(detail),
+            None => Detail::new(self.unacknowledged, self.next, self.sent_at),
+        }
+    }
+}
 
 fn at(microseconds: u64) -> Instant {
     Instant::from_nanos(microseconds * 1000)
@@ -124,9 +136,10 @@ impl Model {
     /// peer has taken back no more is known than that.
     fn forget_details(&mut self, board: &Scoreboard) {
         self.reneged = true;
+        let detail = board.detailed();
         for (byte, place) in self.bytes.iter_mut().zip(0..) {
-            let index = board.flight.find(self.start + place);
-            let record = board.flight.get(index).expect("it is outstanding");
+            let index = detail.flight.find(self.start + place);
+            let record = detail.flight.get(index).expect("it is outstanding");
             assert!(record.sent_at >= byte.sent_at && record.resent >= byte.resent);
             (byte.sent_at, byte.resent) = (record.sent_at, record.resent);
         }
@@ -137,11 +150,12 @@ impl Model {
     fn detect(&mut self, now: Instant, board: &Scoreboard) -> Losses {
         let mut losses = Losses::default();
         let Some((newest, end)) = self.newest else { return losses };
+        let detail = board.detailed();
         for (byte, place) in self.bytes.iter_mut().zip(1..) {
             let mut behind = self.start + place;
             if self.reneged {
-                let index = board.flight.find(behind - 1);
-                behind = board.flight.get(index).expect("it is outstanding").end;
+                let index = detail.flight.find(behind - 1);
+                behind = detail.flight.get(index).expect("it is outstanding").end;
             }
             let older = newest > byte.sent_at || (newest == byte.sent_at && end > behind);
             if byte.sacked || byte.lost || !older {
@@ -301,14 +315,15 @@ fn check(board: &Scoreboard, model: &Model) -> Result<(), TestCaseError> {
     prop_assert_eq!(board.outstanding() as usize, model.bytes.len());
     prop_assert_eq!((board.sacked_bytes(), board.lost_bytes()), (sacked, lost));
     prop_assert_eq!(board.in_flight(), board.outstanding() - sacked - lost);
-    let mut place = board.unacknowledged;
-    for index in 0..board.flight.len() {
-        let record = board.flight.get(index).expect("within the length");
+    let detail = board.detailed();
+    let mut place = detail.unacknowledged;
+    for index in 0..detail.flight.len() {
+        let record = detail.flight.get(index).expect("within the length");
         prop_assert!(record.start == place && record.bytes() > 0);
         prop_assert!(!(record.sacked && record.lost));
         place = record.end;
     }
-    prop_assert_eq!(place, board.next);
+    prop_assert_eq!(place, detail.next);
     Ok(())
 }
 
@@ -327,7 +342,7 @@ proptest! {
         let mut now = at(1_000_000);
         let mut board = Scoreboard::new();
         let start = Sequence(initial);
-        (board.unacknowledged, board.next, board.first_lost) = (start, start, start);
+        (board.unacknowledged, board.next) = (start, start);
         let mut model = Model {
             start,
             bytes: Vec::new(),
@@ -359,13 +374,15 @@ fn a_lone_flight_needs_no_memory_on_the_heap() {
         // Many segments, sent at one time.
         board.sent(start, start + 400, at(u64::from(round)));
         board.sent(start + 400, start + 1000, at(u64::from(round)));
-        assert_eq!((board.flight.len(), board.in_flight()), (1, 1000));
+        assert!(board.detail.is_none());
+        assert_eq!(board.in_flight(), 1000);
         assert_eq!(board.last_segment(100), Some((start + 900, 100)));
         let told = board.acknowledge(start + 1000, at(u64::from(round) + 70), None);
         assert_eq!((told.bytes, told.delivered, told.round_trip), (1000, 1000, Some(us(70))));
     }
     assert_eq!((board.outstanding(), board.last_segment(100)), (0, None));
-    assert!(size_of::<Scoreboard>() <= 176, "{}", size_of::<Scoreboard>());
+    assert!(board.detail.is_none());
+    assert!(size_of::<Scoreboard>() <= 24, "{}", size_of::<Scoreboard>());
 }
 
 #[test]
@@ -423,11 +440,11 @@ fn reordering_and_duplicates_widen_the_window_and_recoveries_narrow_it() {
         in_recovery: true,
         ..PARAMETERS
     };
-    let window = |board: &Scoreboard| board.rack.reordering_window(&parameters, 9000);
+    let window = |board: &Scoreboard| board.detailed().rack.reordering_window(&parameters, 9000);
     assert_eq!(window(&board), Duration::ZERO);
     board.sack(&[block(2000, 3000)], Sequence(0), at(100), None);
     board.sack(&[block(1000, 3000)], Sequence(0), at(101), None);
-    assert!(board.rack.reordering_seen());
+    assert!(board.detailed().rack.reordering_seen());
     assert_eq!(window(&board), us(25));
     // A duplicate was reported: twice as wide, once a round trip.
     let told = board.sack(&[block(0, 1000)], Sequence(1000), at(102), None);
@@ -514,14 +531,15 @@ fn records_are_bounded_whatever_is_sent_and_sacked() {
     for byte in 0..3 * RECORDS_MAX as u32 {
         board.sent(Sequence(byte * 10), Sequence(byte * 10 + 10), at(u64::from(byte)));
     }
-    assert_eq!(board.flight.len(), RECORDS);
+    assert_eq!(board.detailed().flight.len(), RECORDS);
     let outstanding = board.outstanding();
     for place in 0..3 * RECORDS_MAX as u32 {
         board.sack(&[block(place * 10 + 3, place * 10 + 4)], Sequence(0), at(99_999), None);
-        assert!(board.flight.len() <= RECORDS_MAX + 1);
+        assert!(board.detailed().flight.len() <= RECORDS_MAX + 1);
     }
-    let sacked: u32 = (0..board.flight.len())
-        .filter_map(|index| board.flight.get(index))
+    let flight = board.detailed().flight;
+    let sacked: u32 = (0..flight.len())
+        .filter_map(|index| flight.get(index))
         .filter(|record| record.sacked)
         .map(Record::bytes)
         .sum();
@@ -531,7 +549,7 @@ fn records_are_bounded_whatever_is_sent_and_sacked() {
         board.sent(start, start + 10, at(100_000 + u64::from(more)));
         let end = start.0 + 10;
         board.sack(&[block(end - 1, end)], Sequence(0), at(100_001), None);
-        assert!(board.flight.len() <= RECORDS_MAX + 1);
+        assert!(board.detailed().flight.len() <= RECORDS_MAX + 1);
     }
     // Everything can still be sent again, and acknowledged.
     board.mark_all_lost();

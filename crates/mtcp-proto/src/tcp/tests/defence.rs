@@ -3,6 +3,7 @@
 use super::by_hand::ByHand;
 use super::harness::End;
 use crate::stack::{Config, Error, Readiness};
+use crate::tcp::Failure;
 use crate::tcp::State;
 use crate::wire::tcp::{Flags, Timestamps};
 use std::time::Duration;
@@ -110,17 +111,17 @@ fn icmp_ends_only_a_connection_that_is_not_yet_one() {
     client.put();
     let syn = super::harness::CLIENT_START;
     client.with(|connection, context| {
-        connection.unreachable(Error::Unreachable, syn + 1000, context);
+        connection.unreachable(Failure::Unreachable, syn + 1000, context);
     });
     assert_eq!((client.state(), client.counters.drop_icmp), (State::SynSent, 1));
-    client.with(|connection, context| connection.unreachable(Error::Refused, syn, context));
+    client.with(|connection, context| connection.unreachable(Failure::Refused, syn, context));
     assert_eq!(client.connection.take_error(), Some(Error::Refused));
 
     let mut peer = ByHand::new(Config::default());
     let place = peer.expected;
     peer.expect(&[1; 100]);
     peer.end.with(|connection, context| {
-        connection.unreachable(Error::Unreachable, place, context);
+        connection.unreachable(Failure::Unreachable, place, context);
     });
     assert_eq!(peer.end.state(), State::Established);
     for _ in 0..100 {

@@ -2,13 +2,14 @@
 
 use crate::memory::BufferPool;
 use crate::sequence::Sequence;
-use crate::stack::{Config, Counters, FourTuple, Packet, Readiness, Sink, SinkCapabilities};
+use crate::stack::{Config, Counters, Flow, Packet, Readiness, Sink, SinkCapabilities};
 use crate::tcp::State;
 use crate::tcp::connection::{Birth, Connection, Context};
 use crate::time::Instant;
 use crate::wire::checksum;
 use crate::wire::ip::{Ecn, IpHeader};
 use crate::wire::tcp::{Flags, TcpHeader};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(super) const CLIENT_START: Sequence = Sequence(u32::MAX - 5);
@@ -96,11 +97,11 @@ pub(super) struct End {
 }
 
 pub(super) fn birth(config: &Config, client: bool) -> Birth {
-    let here = "192.0.2.1:4000".parse().expect("an address");
+    let here: SocketAddr = "192.0.2.1:4000".parse().expect("an address");
     let there = "192.0.2.2:80".parse().expect("an address");
     let (local, remote) = if client { (here, there) } else { (there, here) };
     Birth {
-        tuple: FourTuple { local, remote },
+        flow: Flow::new((local.ip(), local.port()), (remote.ip(), remote.port())),
         initial: if client { CLIENT_START } else { SERVER_START },
         timestamp_offset: if client { 0xffff_ff00 } else { 77 },
         options: config.options,

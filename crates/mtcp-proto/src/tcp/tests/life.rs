@@ -13,7 +13,7 @@ fn shut(end: &mut End) {
 #[test]
 fn a_record_is_small() {
     let bytes = std::mem::size_of::<crate::tcp::connection::Connection>();
-    assert!(bytes <= 912, "{bytes}");
+    assert!(bytes <= 480, "{bytes}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn fingerprint(connection: &Connection) -> String {
     let sender = (
         (send.unacknowledged, send.next, send.window, send.window_max, send.fin, send.probed),
         (&send.scoreboard, &send.congestion, &send.rtt, send.bytes_acknowledged),
-        (send.ring.len(), send.sent_at, send.sendable_end(), connection.plan()),
+        (send.ring.len(), send.scoreboard.sent_at(), send.sendable_end(), connection.plan()),
     );
     let receiver = (
         (receive.next, receive.edge, receive.acknowledged, receive.ended, receive.arrivals),

@@ -2,7 +2,8 @@
 
 use super::harness::{End, Random, Seen};
 use crate::sequence::Sequence;
-use crate::stack::{Config, Error, Keepalive, Options, Shutdown, SinkCapabilities};
+use crate::stack::{Config, Keepalive, Options, Shutdown, SinkCapabilities};
+use crate::tcp::Failure;
 use crate::tcp::State;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, SackBlock, TcpHeader, Timestamps};
@@ -91,10 +92,10 @@ fn call(random: &mut Random, end: &mut End) {
             let _ = connection.shut_down(Shutdown::Receive, context);
         }
         47 => connection.close(context),
-        48 if bytes > 4000 => connection.abort(Error::Aborted, context),
+        48 if bytes > 4000 => connection.abort(Failure::Aborted, context),
         49..=50 => connection.set_options(&options, context),
         51..=53 => connection.path_mtu(mtu, near_sent, context),
-        54 => connection.unreachable(Error::Unreachable, near_sent, context),
+        54 => connection.unreachable(Failure::Unreachable, near_sent, context),
         55 => {
             connection.take_error();
         }

@@ -189,7 +189,7 @@ fn the_right_edge_does_not_move_left_for_a_shifted_window() {
     let scale = pair.server.connection.receive.scale;
     assert_eq!(scale, 5);
     pair.client.with(|connection, context| {
-        let options = Options { no_delay: true, ..*connection.options() };
+        let options = Options { no_delay: true, ..connection.options() };
         connection.set_options(&options, context);
     });
     let mut edge = pair.server.connection.receive.next;
