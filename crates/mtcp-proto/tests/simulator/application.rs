@@ -235,7 +235,9 @@ impl Application {
         self.deaf = true;
         self.peer_ended = true;
         match stack.shutdown(now, self.socket, Shutdown::Receive) {
-            Ok(()) | Err(Error::NotConnected) => {}
+            Ok(()) => {}
+            // It is closed already, and what came before that can still be read.
+            Err(Error::NotConnected) => return Ok(()),
             Err(error) => return Err(format!("shutdown: {error}")),
         }
         match stack.receive(now, self.socket, &mut [0; 16]) {
