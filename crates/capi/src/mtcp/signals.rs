@@ -78,6 +78,11 @@ impl Drop for Waker {
 extern "C" fn on_signal(signum: c_int) {
     // SAFETY: the C library gives each thread a place for its errno, always valid.
     let errno = unsafe { *libc::__errno_location() };
+    // Before the bells: who wakes looks at what the handler has noted.
+    let handler = usize::try_from(signum).ok().and_then(|signum| HANDLERS.get(signum));
+    if let Some(handler) = handler.and_then(|handler| handler_of(handler.load(Ordering::Acquire))) {
+        handler(signum);
+    }
     // SAFETY: the call takes no pointers.
     if PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() } {
         for descriptor in &DESCRIPTORS {
@@ -89,10 +94,6 @@ extern "C" fn on_signal(signum: c_int) {
             // SAFETY: the kernel reads 8 bytes. One that is full rings already.
             unsafe { libc::write(descriptor, (&raw const one).cast::<c_void>(), size_of::<u64>()) };
         }
-    }
-    let handler = usize::try_from(signum).ok().and_then(|signum| HANDLERS.get(signum));
-    if let Some(handler) = handler.and_then(|handler| handler_of(handler.load(Ordering::Acquire))) {
-        handler(signum);
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
