@@ -142,6 +142,16 @@ const PACKAGES: &[Package] = &[
         why: "memcached's own tests are run with prove",
         probe: Probe::Program("prove"),
     },
+    Package {
+        name: "lighttpd",
+        why: "a test runs it on the user-level stack; its own service, if it is started, is left alone",
+        probe: Probe::Program("lighttpd"),
+    },
+    Package {
+        name: "apache2-utils",
+        why: "tests of the user-level stack load lighttpd with ab",
+        probe: Probe::Program("ab"),
+    },
     Package { name: "curl", why: "tests talk to nginx with it", probe: Probe::Program("curl") },
     Package {
         name: "openssl",

@@ -2,6 +2,7 @@
 //! other, and with programs that use the kernel's TCP.
 
 #[path = "../common/mod.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod common;
 
 mod calls;

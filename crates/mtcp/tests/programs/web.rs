@@ -73,9 +73,9 @@ fn assert_all_succeeded(report: &str, requests: &str) {
     assert!(!report.contains("Non-2xx"), "{report}");
 }
 
-fn assert_ended_well(site: &Site, status: ExitStatus) {
+fn assert_ended_well(site: &Site, variant: &str, status: ExitStatus) {
     let log = std::fs::read_to_string(site.path("error.log")).unwrap_or_default();
-    assert_eq!(status.code(), Some(0), "lighttpd ended with {status}:\n{log}");
+    assert_eq!(status.code(), Some(0), "{variant} lighttpd ended with {status}:\n{log}");
 }
 
 #[test]
@@ -97,7 +97,8 @@ fn lighttpd_serves_the_kernels_curl_byte_for_byte() {
         let lines = String::from_utf8(lines).expect("it is text");
         assert_eq!(lines.lines().count(), 200);
         assert_eq!(lines.lines().last(), Some("line 199 of a long answer"));
-        assert_ended_well(&site, server.end(libc::SIGTERM));
+        let variant = format!("{device} {options:?}");
+        assert_ended_well(&site, &variant, server.end(libc::SIGTERM));
         assert_eq!(site.interface(), before, "the interface is as it was found");
     }
 }
@@ -121,7 +122,7 @@ fn ab_of_the_kernel_and_on_the_stack_finds_no_failure() {
     assert_all_succeeded(&report, "200");
     let got = curl(site.under_stack("client", &[], "curl"), &site, &[], "1000003");
     assert!(got == content(1_000_003), "curl on the stack got something else");
-    assert_ended_well(&site, server.end(libc::SIGINT));
+    assert_ended_well(&site, "xdp", server.end(libc::SIGINT));
     assert_eq!(site.interface(), before, "the interface is as it was found");
 }
 
