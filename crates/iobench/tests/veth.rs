@@ -102,6 +102,20 @@ fn every_device_and_both_modes_serve() {
     rows.iter().for_each(assert_books);
 }
 
+/// A kernel answers questions about neighbours to one queue, whichever core has asked.
+#[test]
+fn two_cores_serve_clients_of_the_kernel() {
+    if lacks_rights("two_cores_serve_clients_of_the_kernel") {
+        return;
+    }
+    let two = SHORT.map(|word| if word == "1" { "2" } else { word });
+    let more = ["--servers", "mtcp,mtcp-packet,mtcp-tap"];
+    let (_, document, printed) = run_with_json(&[&two[..], &["1,0"], &more].concat());
+    let rows = document["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 6, "{printed}");
+    rows.iter().for_each(assert_books);
+}
+
 #[test]
 fn bulk_rows_tell_bytes() {
     if lacks_rights("bulk_rows_tell_bytes") {
