@@ -89,11 +89,16 @@ typedef enum mp_command {
 typedef enum mp_driver_choice {
     /*
      * io_uring (Linux 6.1 or later), else epoll; or what the environment variable
-     * MEGAPIPE_DRIVER says (auto, uring or epoll).
+     * MEGAPIPE_DRIVER says (auto, uring, epoll or mtcp).
      */
     MP_DRIVER_AUTO = 0,
     MP_DRIVER_URING = 1, /* io_uring, or no channel. */
     MP_DRIVER_EPOLL = 2, /* epoll(7) and non-blocking calls (Linux 4.14 or later). */
+    /*
+     * TCP in user space where its interface leads, else as with MP_DRIVER_AUTO. The first channel
+     * starts the stack that the file in the environment variable MTCP_CONFIG describes.
+     */
+    MP_DRIVER_MTCP = 3,
 } mp_driver_choice;
 
 /* A channel. It belongs to the thread that created it. */
@@ -237,6 +242,7 @@ extern "C" {
  *
  * Errors:
  *   EINVAL  an option is out of range, or MEGAPIPE_DRIVER names no driver
+ *   EBUSY   every engine of the stack has its channel: raise engine.cores
  *   EMFILE  2048 channels exist in the process, or there is no descriptor left
  *   ENOMEM, EPERM, ENOSYS, ...  the kernel refuses the channel: mp_error() names the remedy
  */
@@ -256,7 +262,9 @@ struct mp_channel *mp_create(const struct mp_options *options);
  */
 int mp_destroy(struct mp_channel *channel);
 
-/* The driver of a channel: "uring" or "epoll"; NULL and errno if there is no such channel. */
+/*
+ * The driver of a channel: "uring", "epoll" or "mtcp"; NULL and errno if there is no such channel.
+ */
 const char *mp_driver(struct mp_channel *channel);
 
 /* Why the channel has its driver, in words for a person. Valid until mp_destroy(). */
