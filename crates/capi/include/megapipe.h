@@ -94,10 +94,7 @@ typedef enum mp_driver_choice {
     MP_DRIVER_AUTO = 0,
     MP_DRIVER_URING = 1, /* io_uring, or no channel. */
     MP_DRIVER_EPOLL = 2, /* epoll(7) and non-blocking calls (Linux 4.14 or later). */
-    /*
-     * TCP in user space where its interface leads, else as with MP_DRIVER_AUTO. The first channel
-     * starts the stack that the file in the environment variable MTCP_CONFIG describes.
-     */
+    /* As MP_DRIVER_AUTO, but where a stack leads, as the file in MTCP_CONFIG says: that. */
     MP_DRIVER_MTCP = 3,
 } mp_driver_choice;
 
@@ -262,9 +259,7 @@ struct mp_channel *mp_create(const struct mp_options *options);
  */
 int mp_destroy(struct mp_channel *channel);
 
-/*
- * The driver of a channel: "uring", "epoll" or "mtcp"; NULL and errno if there is no such channel.
- */
+/* The driver of a channel: "uring", "epoll" or "mtcp"; NULL and errno if there is no channel. */
 const char *mp_driver(struct mp_channel *channel);
 
 /* Why the channel has its driver, in words for a person. Valid until mp_destroy(). */

@@ -111,7 +111,7 @@ pub extern "C" fn mp_destroy(channel: *mut mp_channel) -> c_int {
     status(destroy(channel))
 }
 
-/// The driver of a channel: "uring", "epoll" or "mtcp"; NULL and errno if there is no such channel.
+/// The driver of a channel: "uring", "epoll" or "mtcp"; NULL and errno if there is no channel.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_driver(channel: *mut mp_channel) -> *const c_char {
     let name = on_channel(channel, |state| {

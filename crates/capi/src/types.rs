@@ -43,8 +43,7 @@ pub enum mp_driver_choice {
     MP_DRIVER_URING = 1,
     /// epoll(7) and non-blocking calls (Linux 4.14 or later).
     MP_DRIVER_EPOLL = 2,
-    /// TCP in user space where its interface leads, else as with MP_DRIVER_AUTO. The first channel
-    /// starts the stack that the file in the environment variable MTCP_CONFIG describes.
+    /// As MP_DRIVER_AUTO, but where a stack leads, as the file in MTCP_CONFIG says: that.
     MP_DRIVER_MTCP = 3,
 }
 
