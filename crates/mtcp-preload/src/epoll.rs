@@ -1,5 +1,6 @@
-//! epoll(7) over both: the kernel's epoll watches what is the kernel's, and a shadow of it in the
-//! stack what is the stack's. Level, edge and one-shot are the stack's own, with the kernel's rules.
+//! epoll(7) over both: the kernel's epoll watches what is the kernel's, and a shadow of it in
+//! the stack what is the stack's. Level, edge and one-shot are the stack's own, with the kernel's
+//! rules.
 
 use crate::outcome::{Outcome, check, failure};
 use crate::state::{self, EarlyWatch, Guard};

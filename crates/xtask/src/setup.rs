@@ -144,7 +144,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         name: "lighttpd",
-        why: "a test runs it on the user-level stack; its own service, if it is started, is left alone",
+        why: "a test runs it on the user-level stack; its own service is left alone",
         probe: Probe::Program("lighttpd"),
     },
     Package {

@@ -254,8 +254,8 @@ unsafe extern "C" fn sendfile(
     match (table::kind(to), table::kind(from)) {
         (_, Kind::Socket(_)) => long(failure(libc::EINVAL)),
         (Kind::Inherited, _) => refused(to),
-        // SAFETY: as above; the offset is null or valid.
         (Kind::Socket(descriptor), _) => {
+            // SAFETY: as above; the offset is null or valid.
             long(stream::send_file(descriptor, from, unsafe { offset.as_mut() }, count))
         }
         // SAFETY: as above.
