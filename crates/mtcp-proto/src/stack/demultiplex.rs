@@ -150,6 +150,7 @@ impl Stack {
                 self.replies.push(segment.flow, reply);
             }
             Verdict::Acknowledge => self.acknowledge_in_time_wait(record, segment),
+            Verdict::Forget => self.forget_time_wait(record),
         }
     }
 
@@ -159,6 +160,9 @@ impl Stack {
             self.shared.challenge_budget -= 1;
             self.shared.counters.challenge_acks_sent += 1;
             self.replies.push(segment.flow, found.acknowledgement(self.shared.now));
+            if segment.header.flags.contains(Flags::SYN) {
+                self.time_wait.ask(record);
+            }
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) struct Record {
     offset: u32,
     window: u16,
     timestamps: bool,
+    /// A SYN was answered with the last acknowledgement.
+    asked: bool,
     deadline: Instant,
 }
 
@@ -42,14 +44,19 @@ pub(super) enum Verdict {
     Restart,
     /// A new connection may replace the old one, if its numbers start here or beyond.
     Replace(Sequence),
+    /// The peer knows nothing of the old connection.
+    Forget,
 }
 
 impl Record {
     /// Judges a segment (RFC 9293, section 3.10.7.4, TIME-WAIT; RFC 1122, section 4.2.2.13; RFC
-    /// 6191, section 2). Resets are ignored (RFC 1337, section 3, fix F1).
+    /// 6191, section 2). Resets are ignored (RFC 1337, section 3, fix F1), but for one that answers
+    /// our answer to a SYN: the peer has begun anew, with numbers and a clock that may lie behind,
+    /// and could not connect for as long as we wait (RFC 9293, section 3.5.1).
     pub(super) fn judge(&self, header: &TcpHeader, data_bytes: u32) -> Verdict {
         if header.flags.contains(Flags::RST) {
-            return Verdict::Ignore;
+            let exact = header.sequence == self.expected;
+            return if self.asked && exact { Verdict::Forget } else { Verdict::Ignore };
         }
         let heard = self.timestamps.then_some(self.heard);
         let value = header.options.timestamps.map(|timestamps| timestamps.value);
@@ -138,6 +145,7 @@ impl TimeWait {
             offset,
             window: remains.window,
             timestamps: remains.timestamps.is_some(),
+            asked: false,
             deadline: now + self.duration,
         })?;
         self.links.push_back(&mut self.order, index);
@@ -154,6 +162,13 @@ impl TimeWait {
         self.records.remove(index);
         self.links.remove(&mut self.order, index);
         Some(flow)
+    }
+
+    /// A SYN is answered with the last acknowledgement.
+    pub(super) fn ask(&mut self, index: u32) {
+        if let Some(record) = self.records.at_mut(index) {
+            record.asked = true;
+        }
     }
 
     /// The record's time starts again.
@@ -244,6 +259,18 @@ mod tests {
                 time_wait.get(index).unwrap().judge(&segment(Flags::SYN, sequence, value), 0);
             assert_eq!(verdict, expected, "{timestamps} {sequence} {value:?}");
         }
+    }
+
+    #[test]
+    fn a_peer_that_begins_anew_may_end_it() {
+        let (mut time_wait, index) = record(true);
+        let judge = |time_wait: &TimeWait, sequence| {
+            time_wait.get(index).unwrap().judge(&segment(Flags::RST, sequence, None), 0)
+        };
+        assert_eq!(judge(&time_wait, 5), Verdict::Ignore, "nobody has asked");
+        time_wait.ask(index);
+        assert_eq!(judge(&time_wait, 4), Verdict::Ignore, "only the exact number proves anything");
+        assert_eq!(judge(&time_wait, 5), Verdict::Forget);
     }
 
     #[test]

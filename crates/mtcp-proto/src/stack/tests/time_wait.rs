@@ -1,6 +1,6 @@
-use super::network::{CLIENT, Network, SERVER, end, packet, parse, v4};
+use super::network::{CLIENT, Network, SERVER, end, packet, parse, secret, v4};
 use crate::sequence::Sequence;
-use crate::stack::{Config, Error, Options, SocketId};
+use crate::stack::{Config, Error, Options, SocketId, Stack};
 use crate::wire::tcp::{Flags, TcpHeader};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -70,6 +70,28 @@ fn a_newer_syn_ends_time_wait() {
         assert_eq!(network.stacks[SERVER].counters().time_wait_reused, 1);
         assert_eq!(network.stacks[SERVER].time_wait.len(), 0);
     }
+}
+
+/// A client that has started anew knows nothing of the old connection, and its numbers and its clock
+/// may lie behind those of the old one.
+#[test]
+fn a_client_that_starts_anew_is_not_kept_waiting() {
+    let mut asked = 0;
+    for number in 20..40 {
+        let mut network = Network::simple();
+        let listener = network.listen(end(v4(SERVER), REMOTE), 10);
+        closed_by(SERVER, &mut network, listener);
+        let mut anew = Stack::new(Config::default(), secret(number), network.now).unwrap();
+        anew.set_addresses(network.now, &[v4(CLIENT)]);
+        network.stacks[CLIENT] = anew;
+        let client = connect(&mut network).unwrap();
+        network.pass(Duration::from_secs(2));
+        let server = network.stacks[SERVER].accept(listener).unwrap();
+        network.echo(client, server);
+        assert_eq!(network.stacks[SERVER].time_wait.len(), 0);
+        asked += network.stacks[SERVER].counters().challenge_acks_sent;
+    }
+    assert!(asked > 0, "no client began behind the old numbers");
 }
 
 #[test]
