@@ -1,7 +1,7 @@
 //! `mtcp-proto` as packetdrill tests a stack: a shared object, loaded by
 //! `packetdrill --so_filename=libmtcp_packetdrill.so --so_flags=local=192.168.0.1 SCRIPT`.
 //!
-//! packetdrill gives IP packets to [`interface::Interface::netdev_send`], takes those that the
+//! packetdrill gives IP packets to `netdev_send`, takes those that the
 //! stack sends from `netdev_receive`, and makes the script's system calls through the other
 //! functions. Time is the script's: `usleep` moves it, past every timer on the way, and a packet
 //! that is waited for is found where the next timers send it. So scripts of minutes take no time.

@@ -19,6 +19,10 @@ use crate::tally::{Scanner, Tally};
 /// The command of ours that stands in cargo's setting.
 pub(crate) const RUN_LATER: &str = "run-later";
 
+/// Test programs that measure: beside others they would find a machine too busy to be measured on,
+/// and say so instead of what is tested.
+const ALONE: [&str; 6] = ["compare", "ipc", "load", "open", "run", "veth"];
+
 /// A program that cargo would have run, as it would have.
 #[derive(Debug, PartialEq, Eq)]
 struct Job {
@@ -63,21 +67,24 @@ pub(crate) fn run_later(directory: &Path, words: Vec<OsString>) -> Result<i32, S
     Ok(0)
 }
 
-/// Runs what was filed in `directory`, in as many lanes as there are CPUs, and shows the output of
-/// each program when it ends.
+/// Runs what was filed in `directory`, in as many lanes as there are CPUs and then alone what must
+/// be, and shows the output of each program when it ends.
 pub(crate) fn run(directory: &Path) -> Result<Tally, String> {
-    let queue = Mutex::new(jobs(directory)?);
-    let lanes = thread::available_parallelism().map_or(1, usize::from);
-    let outcomes = thread::scope(|scope| {
-        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(|| lane(&queue))).collect();
-        lanes.into_iter().map(|lane| lane.join()).collect::<Vec<_>>()
-    });
+    let (alone, together) = jobs(directory)?.into_iter().partition(Job::measures);
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
     let mut total = Tally::default();
     let mut failures = Vec::new();
-    for outcome in outcomes {
-        let (tally, failed) = outcome.map_err(|_| "a lane of tests panicked".to_string())?;
-        total += tally;
-        failures.extend(failed);
+    for (jobs, lanes) in [(together, cpus), (alone, 1)] {
+        let queue: Mutex<VecDeque<Job>> = Mutex::new(jobs);
+        let outcomes = thread::scope(|scope| {
+            let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(|| lane(&queue))).collect();
+            lanes.into_iter().map(|lane| lane.join()).collect::<Vec<_>>()
+        });
+        for outcome in outcomes {
+            let (tally, failed) = outcome.map_err(|_| "a lane of tests panicked".to_string())?;
+            total += tally;
+            failures.extend(failed);
+        }
     }
     if failures.is_empty() {
         return Ok(total);
@@ -116,6 +123,13 @@ fn lane(queue: &Mutex<VecDeque<Job>>) -> (Tally, Vec<String>) {
 }
 
 impl Job {
+    /// cargo calls its programs by the test's name, a dash, and a number.
+    fn measures(&self) -> bool {
+        let name = Path::new(&self.words[0]).file_name().and_then(OsStr::to_str);
+        let test = name.and_then(|name| name.rsplit_once('-')).map(|(test, _)| test);
+        test.is_some_and(|test| ALONE.contains(&test))
+    }
+
     fn run(&self) -> (Tally, Option<String>) {
         let name = self.words.join(OsStr::new(" ")).to_string_lossy().into_owned();
         let began = Instant::now();
@@ -190,6 +204,15 @@ mod tests {
         let bytes = job("x").encode();
         assert_eq!(Job::decode(&bytes[..10]), None);
         assert_eq!(Job::decode(b""), None);
+    }
+
+    #[test]
+    fn what_measures_is_known_by_its_name() {
+        let measures =
+            |program: &str| Job { words: vec![program.into()], ..job("true") }.measures();
+        assert!(measures("/target/debug/deps/load-f87f366f26110bae"));
+        assert!(!measures("/target/debug/deps/reload-f87f366f26110bae"));
+        assert!(!measures("/target/debug/deps/load"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a process tells about its stacks to whoever asks: `mtcp stat`, or a program that reads the
 //! same JSON.
 //!
-//! A thread listens on a UNIX socket. It never touches a stack: it leaves a wish on the [`Board`]
+//! A thread listens on a UNIX socket. It never touches a stack: it leaves a wish on the `Board`
 //! of each engine, which answers in its next turn, so an engine that nobody asks loses one load a
 //! turn.
 

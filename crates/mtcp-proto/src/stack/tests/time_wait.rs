@@ -72,7 +72,7 @@ fn a_newer_syn_ends_time_wait() {
     }
 }
 
-/// A client that has started anew knows nothing of the old connection, and its numbers and its clock
+/// A client that has started anew knows nothing of the old connection, and its numbers and clock
 /// may lie behind those of the old one.
 #[test]
 fn a_client_that_starts_anew_is_not_kept_waiting() {
