@@ -6,7 +6,7 @@ mod common;
 use common::{run, run_with_json};
 use serde_json::Value;
 
-const SHORT: [&str; 7] = ["ceiling", "--rounds", "2", "--duration", "100ms", "--connections", "16"];
+const SHORT: [&str; 7] = ["ceiling", "--rounds", "2", "--duration", "300ms", "--connections", "16"];
 
 fn rows(document: &Value) -> &Vec<Value> {
     document["results"].as_array().unwrap()

@@ -21,7 +21,7 @@ pub(crate) const RUN_LATER: &str = "run-later";
 
 /// Test programs that measure: beside others they would find a machine too busy to be measured on,
 /// and say so instead of what is tested.
-const ALONE: [&str; 6] = ["compare", "ipc", "load", "open", "run", "veth"];
+const ALONE: [&str; 7] = ["ceiling", "compare", "ipc", "load", "open", "run", "veth"];
 
 /// A program that cargo would have run, as it would have.
 #[derive(Debug, PartialEq, Eq)]

@@ -361,9 +361,10 @@ mod tests {
 
     fn receive(interface: &mut Interface<MemoryDevice>, now: Instant) -> Vec<(u8, Checksum)> {
         let mut came = Vec::new();
-        let mut take = |arrival: Arrival<'_>| match arrival {
-            Arrival::Packet(packet, sum) => came.push((packet[0], sum)),
-            Arrival::Neighbour(_) => panic!("no Ethernet, no neighbours"),
+        let mut take = |arrival: Arrival<'_>| {
+            if let Arrival::Packet(packet, sum) = arrival {
+                came.push((packet[0], sum));
+            }
         };
         interface.receive(now, 64, &mut take).unwrap();
         interface.flush().unwrap();

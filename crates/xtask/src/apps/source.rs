@@ -58,7 +58,7 @@ pub(crate) fn fetch(target: &Path, name: &str, version: Version<'_>) -> Result<P
     needs("dpkg-source", "dpkg-dev")?;
     make_directory(&base)?;
     let base = base.canonicalize().map_err(|error| format!("{}: {error}", base.display()))?;
-    let apt = Apt::new(&base.join("apt"), name)?;
+    let apt = Apt::new(&base.join("apt").join(name), name)?;
     println!("source: fetching {name} {label} from the distribution");
     apt.update()?;
     let offered = apt.offered(name)?;
