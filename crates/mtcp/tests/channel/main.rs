@@ -59,8 +59,6 @@ macro_rules! complete {
 }
 
 complete! {
-    accept:
-        accepts_that_come_and_go_lose_no_connection;
     connect:
         connect_succeeds,
         connect_over_ipv6,
