@@ -60,6 +60,7 @@ pub(crate) fn full() -> Result<Vec<Step>, String> {
         mpi(),
         sanitize_examples(&host_triple()?),
         sanitize(&host_triple()?),
+        sanitize_stack(&host_triple()?),
         loom(),
         Step {
             name: "docs",
@@ -71,7 +72,7 @@ pub(crate) fn full() -> Result<Vec<Step>, String> {
 /// The step behind `cargo xtask sanitize`.
 pub(crate) fn sanitize_only() -> Result<Vec<Step>, String> {
     let host = host_triple()?;
-    Ok(vec![sanitize_examples(&host), sanitize(&host)])
+    Ok(vec![sanitize_examples(&host), sanitize(&host), sanitize_stack(&host)])
 }
 
 /// The step behind `cargo xtask loom`.
@@ -132,7 +133,7 @@ const UNSANITIZED: [&str; 7] = [
 
 fn sanitize(host: &str) -> Step {
     let mut tests = sanitized(
-        "test --package megapipe --package iobench --package fable --package mtcp --locked --tests",
+        "test --package megapipe --package iobench --package fable --locked --tests",
         host,
     )
     .and("--");
@@ -140,6 +141,13 @@ fn sanitize(host: &str) -> Step {
         tests = tests.and("--skip").and(name);
     }
     Step { name: "sanitize", work: Work::Tests(tests, 1) }
+}
+
+/// The user-level stack, but for the tests that build other packages.
+fn sanitize_stack(host: &str) -> Step {
+    let words = "test --package mtcp --locked --lib --test channel --test devices --test kernel \
+                 --test shutdown --test sockets --test xdp";
+    Step { name: "sanitize-stack", work: Work::Tests(sanitized(words, host), 1) }
 }
 
 /// Cargo builds the examples, which tests run, by itself only where no targets are named.
