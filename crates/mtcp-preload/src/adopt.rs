@@ -3,7 +3,7 @@
 use crate::outcome::Outcome;
 use crate::state::{Guard, World};
 use crate::table::{self, Kind};
-use crate::{epoll, real, report};
+use crate::{epoll, report};
 use core::ffi::c_int;
 use libc::socklen_t;
 use mtcp::{Descriptor, Family};

@@ -4,7 +4,7 @@ use crate::outcome::{Outcome, failure, number, would_block};
 use crate::state::{self, Guard};
 use crate::table::{self, Kind};
 use crate::wait::{self, Deadline};
-use crate::{address, adopt, real, report};
+use crate::{address, adopt, report};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
 use mtcp::{Descriptor, Family, OptionName, SocketOption};
