@@ -6,5 +6,7 @@
 mod common;
 
 mod calls;
+mod command;
+mod speed;
 mod support;
 mod web;

@@ -3,7 +3,7 @@
 use crate::common::namespace::Namespace;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -82,18 +82,18 @@ impl Site {
     pub(crate) fn interface(&self) -> String {
         self.server.ip("-o link show server")
     }
+}
 
-    /// Waits until the port answers the client's kernel.
-    pub(crate) fn await_port(&self, port: u16, running: &mut Guard) {
-        let begin = Instant::now();
-        let address = format!("{SERVER}:{port}").parse().expect("an address");
-        let try_once = || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok();
-        while !self.client.run(try_once) {
-            let ended = running.0.try_wait().expect("it is a child");
-            assert!(ended.is_none(), "the server has ended: {ended:?}");
-            assert!(begin.elapsed() < PATIENCE, "nobody listens on {address}");
-            thread::sleep(Duration::from_millis(20));
-        }
+/// Waits until the port answers the kernel of that namespace.
+pub(crate) fn await_port(from: &Namespace, address: &str, port: u16, running: &mut Guard) {
+    let begin = Instant::now();
+    let address = format!("{address}:{port}").parse().expect("an address");
+    let try_once = || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok();
+    while !from.run(try_once) {
+        let ended = running.0.try_wait().expect("it is a child");
+        assert!(ended.is_none(), "the server has ended: {ended:?}");
+        assert!(begin.elapsed() < PATIENCE, "nobody listens on {address}");
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -104,6 +104,11 @@ impl Guard {
     pub(crate) fn spawn(namespace: &Namespace, mut command: Command) -> Guard {
         let spawned = namespace.run(|| command.spawn());
         Guard(spawned.unwrap_or_else(|error| panic!("{command:?}: {error}: cargo xtask setup")))
+    }
+
+    /// What it says, which must be piped; can be taken once.
+    pub(crate) fn output(&mut self) -> ChildStdout {
+        self.0.stdout.take().expect("it is piped")
     }
 
     /// Sends a signal and waits for the end.
