@@ -69,7 +69,10 @@ impl RoundTrip {
         let margin = self.variation_4.max(self.least_us);
         self.base_us = (self.smoothed_8 / 8).saturating_add(margin).min(self.most_us);
         self.back_offs = 0;
-        self.note_minimum(now, sample);
+        // A lower bound that is rounded up would call the next one impossible that is as short.
+        let whole = round_trip.as_secs().saturating_mul(1_000_000);
+        let whole = whole.saturating_add(u64::from(round_trip.subsec_micros()));
+        self.note_minimum(now, u32::try_from(whole).unwrap_or(u32::MAX).min(sample));
     }
 
     /// The retransmission time-out, with its back-off.
@@ -229,6 +232,16 @@ mod tests {
             round_trip.sample(at(1), sample);
             assert!(round_trip.timeout() >= ms(200) && round_trip.timeout() <= ms(60_000));
         }
-        assert_eq!(round_trip.minimum(), Some(Duration::from_micros(1)));
+        assert_eq!(round_trip.minimum(), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn the_minimum_is_no_longer_than_what_was_measured() {
+        let mut round_trip = RoundTrip::new(&config(200, 60));
+        let nanoseconds = Duration::from_nanos;
+        round_trip.sample(at(1), nanoseconds(21_540));
+        assert_eq!(round_trip.minimum(), Some(nanoseconds(21_000)));
+        round_trip.sample(at(1), nanoseconds(20_000));
+        assert_eq!(round_trip.minimum(), Some(nanoseconds(20_000)));
     }
 }
