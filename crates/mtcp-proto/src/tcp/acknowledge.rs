@@ -3,9 +3,16 @@
 //! An acknowledgement that is due goes out with the next output, once for all segments of a batch
 //! and on data if there is any. One that is not yet due waits for a companion: for data of ours,
 //! for the second full-sized segment, or for the timer.
+//!
+//! Of segments out of order, section 4.2 wants each to be acknowledged at once, because the peer
+//! counts. One with SACK counts what the blocks name (RFC 6675, section 4; RFC 8985, section 6.2),
+//! so one acknowledgement is enough for as many segments as its blocks have room for. One without
+//! counts acknowledgements that repeat each other and hold no data (section 3.2): it gets as many
+//! of them as segments have come.
 
 use super::connection::{Connection, Context};
 use super::timers::NEVER;
+use crate::wire::tcp::Options;
 
 /// Full-sized segments at the beginning, and after a gap, that are acknowledged at once, because
 /// the peer's congestion window grows by acknowledgements.
@@ -22,6 +29,8 @@ pub(super) struct Acknowledging {
     quick: u8,
     /// The largest segment that came.
     segment_bytes: u16,
+    /// Acknowledgements without data that a peer without SACK is to count.
+    owed: u8,
     /// Bytes that came since the last acknowledgement.
     waiting_bytes: u32,
 }
@@ -32,6 +41,7 @@ impl Acknowledging {
             due: false,
             quick: QUICK,
             segment_bytes: SEGMENT_BYTES_MIN as u16,
+            owed: 0,
             waiting_bytes: 0,
         }
     }
@@ -40,6 +50,16 @@ impl Acknowledging {
     pub(super) fn hurry(&mut self) {
         self.due = true;
         self.quick = QUICK;
+    }
+
+    /// A segment has come out of order, whose acknowledgement the peer counts.
+    pub(super) fn repeat(&mut self) {
+        self.owed = self.owed.saturating_add(1);
+    }
+
+    /// The gap is filled: what there was to repeat is no longer true.
+    pub(super) fn repeat_no_more(&mut self) {
+        self.owed = 0;
     }
 }
 
@@ -65,9 +85,26 @@ impl Connection {
 
     /// A segment with an acknowledgement has gone out.
     pub(super) fn acknowledged_all(&mut self) {
-        self.acks.due = false;
+        self.acks.due = self.acks.owed > 0;
         self.acks.waiting_bytes = 0;
         self.timers.acknowledgement = NEVER;
         self.receive.acknowledged = self.receive.next;
+    }
+
+    /// One without data has gone out, which is one of those that are owed.
+    pub(super) fn acknowledged_alone(&mut self) {
+        let acks = &mut self.acks;
+        if acks.owed > 0 {
+            acks.owed -= 1;
+            acks.due = acks.owed > 0;
+        }
+    }
+
+    /// Writes the blocks for which there is room; if not all that is new fits, another
+    /// acknowledgement is due.
+    pub(super) fn report_blocks(&mut self, options: &mut Options) {
+        let reassembly = &mut self.receive.reassembly;
+        reassembly.blocks(&mut options.sack, usize::from(options.sack_count));
+        self.acks.due |= reassembly.has_untold();
     }
 }

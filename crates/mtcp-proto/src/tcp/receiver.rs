@@ -212,6 +212,7 @@ impl Connection {
         let receive = &mut self.receive;
         let limit = receive.ring.len() + receive.window() as usize;
         self.acks.hurry();
+        self.acks.repeat_no_more();
         if !receive.ring.write_at(context.pool, 0, data, limit) {
             context.counters.drop_no_memory += 1;
             return;
@@ -228,6 +229,9 @@ impl Connection {
         let receive = &mut self.receive;
         if receive.shut {
             return;
+        }
+        if !self.send.sack {
+            self.acks.repeat();
         }
         let limit = receive.ring.len() + receive.window() as usize;
         let offset = sequence.since(receive.next) as usize;
