@@ -4,6 +4,7 @@ mod attacks;
 mod backlog;
 mod ends;
 mod events;
+mod full;
 mod icmp;
 mod network;
 mod opening;
