@@ -106,12 +106,11 @@ impl Stack {
     pub(super) fn segment_for_connection(&mut self, index: u32, segment: &Segment<'_>) {
         let Some(entry) = self.table.connection_mut(index) else { return };
         if let Stage::HalfOpen(listener) = entry.stage {
-            let foreign = entry.connection.is_answered_for_another(&segment.header);
             if self.must_wait(listener, &segment.header) {
                 self.shared.counters.drop_backlog += 1;
                 return;
             }
-            if foreign && self.cookies_are_out() {
+            if self.cookies_are_out() && self.is_answered_for_another(index, &segment.header) {
                 return self.try_cookie(listener, Some(index), segment);
             }
         }
@@ -119,6 +118,11 @@ impl Stack {
         let context = &mut self.shared.context();
         entry.connection.input(&segment.header, segment.ecn, segment.data, context);
         self.settle(index);
+    }
+
+    fn is_answered_for_another(&self, index: u32, header: &TcpHeader) -> bool {
+        let entry = self.table.connection(index);
+        entry.is_some_and(|entry| entry.connection.is_answered_for_another(header))
     }
 
     /// Whether the segment would establish a connection for which a listener has no room. It counts

@@ -29,8 +29,6 @@ pub(super) struct Acknowledging {
     quick: u8,
     /// The largest segment that came.
     segment_bytes: u16,
-    /// Acknowledgements without data that a peer without SACK is to count.
-    owed: u8,
     /// Bytes that came since the last acknowledgement.
     waiting_bytes: u32,
 }
@@ -41,7 +39,6 @@ impl Acknowledging {
             due: false,
             quick: QUICK,
             segment_bytes: SEGMENT_BYTES_MIN as u16,
-            owed: 0,
             waiting_bytes: 0,
         }
     }
@@ -50,16 +47,6 @@ impl Acknowledging {
     pub(super) fn hurry(&mut self) {
         self.due = true;
         self.quick = QUICK;
-    }
-
-    /// A segment has come out of order, whose acknowledgement the peer counts.
-    pub(super) fn repeat(&mut self) {
-        self.owed = self.owed.saturating_add(1);
-    }
-
-    /// The gap is filled: what there was to repeat is no longer true.
-    pub(super) fn repeat_no_more(&mut self) {
-        self.owed = 0;
     }
 }
 
@@ -85,7 +72,7 @@ impl Connection {
 
     /// A segment with an acknowledgement has gone out.
     pub(super) fn acknowledged_all(&mut self) {
-        self.acks.due = self.acks.owed > 0;
+        self.acks.due = self.due.repeats > 0;
         self.acks.waiting_bytes = 0;
         self.timers.acknowledgement = NEVER;
         self.receive.acknowledged = self.receive.next;
@@ -93,10 +80,9 @@ impl Connection {
 
     /// One without data has gone out, which is one of those that are owed.
     pub(super) fn acknowledged_alone(&mut self) {
-        let acks = &mut self.acks;
-        if acks.owed > 0 {
-            acks.owed -= 1;
-            acks.due = acks.owed > 0;
+        if self.due.repeats > 0 {
+            self.due.repeats -= 1;
+            self.acks.due = self.due.repeats > 0;
         }
     }
 

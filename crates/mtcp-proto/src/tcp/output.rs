@@ -12,7 +12,7 @@ use crate::wire::tcp::{Flags, Options, TcpHeader};
 /// Where TCP's checksum lies in its header.
 const CHECKSUM_OFFSET: u16 = 16;
 
-/// What goes out by itself, besides data and acknowledgements.
+/// What goes out by itself, besides data and one acknowledgement.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     /// The SYN or SYN-ACK.
@@ -23,6 +23,8 @@ pub(super) struct Due {
     pub(super) tail_probe: bool,
     pub(super) window_probe: bool,
     pub(super) keepalive: bool,
+    /// Acknowledgements without data that a peer without SACK is to count.
+    pub(super) repeats: u8,
     /// A reset with this number, for a segment of another connection between these addresses.
     pub(super) stray_reset: bool,
     pub(super) stray: Sequence,
@@ -305,8 +307,7 @@ impl Connection {
         }
         let capabilities = sink.capabilities();
         let ip = self.ip_header(self.ecn.codepoint(new_data));
-        let reports = self.send.sack && self.receive.reassembly.has_blocks();
-        if reports {
+        if self.send.sack && self.receive.reassembly.has_blocks() {
             let most = if self.stamps.on { 3 } else { 4 };
             options.sack_count = self.receive.reassembly.block_count(most) as u8;
         }
@@ -333,7 +334,7 @@ impl Connection {
         let total = all_headers + bytes as usize;
         let room = sink.room(total)?;
         self.acknowledged_all();
-        if reports {
+        if header.options.sack_count > 0 {
             self.report_blocks(&mut header.options);
         }
         let limit = self.options.receive_buffer_bytes;

@@ -212,7 +212,8 @@ impl Connection {
         let receive = &mut self.receive;
         let limit = receive.ring.len() + receive.window() as usize;
         self.acks.hurry();
-        self.acks.repeat_no_more();
+        // What there was to repeat is no longer true.
+        self.due.repeats = 0;
         if !receive.ring.write_at(context.pool, 0, data, limit) {
             context.counters.drop_no_memory += 1;
             return;
@@ -231,7 +232,7 @@ impl Connection {
             return;
         }
         if !self.send.sack {
-            self.acks.repeat();
+            self.due.repeats = self.due.repeats.saturating_add(1);
         }
         let limit = receive.ring.len() + receive.window() as usize;
         let offset = sequence.since(receive.next) as usize;

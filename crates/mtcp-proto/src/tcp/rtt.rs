@@ -70,9 +70,8 @@ impl RoundTrip {
         self.base_us = (self.smoothed_8 / 8).saturating_add(margin).min(self.most_us);
         self.back_offs = 0;
         // A lower bound that is rounded up would call the next one impossible that is as short.
-        let whole = round_trip.as_secs().saturating_mul(1_000_000);
-        let whole = whole.saturating_add(u64::from(round_trip.subsec_micros()));
-        self.note_minimum(now, u32::try_from(whole).unwrap_or(u32::MAX).min(sample));
+        let rounded = !round_trip.subsec_nanos().is_multiple_of(1000);
+        self.note_minimum(now, sample - u32::from(rounded));
     }
 
     /// The retransmission time-out, with its back-off.
