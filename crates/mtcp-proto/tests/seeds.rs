@@ -276,7 +276,7 @@ fn what_nobody_wants_to_receive_is_taken_all_the_same() {
     assert!(counters.data_segments_received > 30 * FORCED_SEEDS, "{counters:?}");
 }
 
-/// Requests and replies of 64 KiB between hosts so close that a burst overruns what is between them.
+/// Requests and replies of 64 KiB between hosts so close that a burst overruns the queue between.
 fn crowd_a_short_queue(scenario: &mut Scenario) {
     calm(scenario);
     let queue_bytes = 5_000 + scenario.seed * 317 % 60_000;

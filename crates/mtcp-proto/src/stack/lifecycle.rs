@@ -201,9 +201,9 @@ impl Stack {
     /// Whose place a newcomer gets in a full table. First goes an orphan that has nothing left to
     /// say. For one who has proven himself then goes the oldest connection in SYN-RECEIVED, whose
     /// peer has proven nothing (RFC 4987, section 3.5), once it has left an answer of ours without
-    /// one: of those that are younger, most are genuine. An orphan that still has data or its end to
-    /// deliver goes only for our own applications: otherwise a flood of SYNs, or of cookies, could
-    /// cut off what others were sent.
+    /// one: of those that are younger, most are genuine. An orphan that still has data or its end
+    /// to deliver goes only for our own applications: otherwise a flood of SYNs, or of cookies,
+    /// could cut off what others were sent.
     pub(super) fn expendable(&self, newcomer: Newcomer) -> Option<u32> {
         let finished = self.table.finished_orphan();
         if finished.is_some() || newcomer == Newcomer::Syn {

@@ -159,7 +159,7 @@ impl Connection {
         self.timers.arm(context.now + self.send.rtt.timeout(), Waiting::Retransmission);
     }
 
-    /// Whether a segment acknowledges another SYN than ours, in a handshake that the peer has begun.
+    /// Whether a segment acknowledges another SYN than ours, in a handshake begun by the peer.
     pub(crate) fn is_answered_for_another(&self, header: &TcpHeader) -> bool {
         let control = header.flags.0 & (Flags::ACK.0 | Flags::RST.0 | Flags::SYN.0);
         header.acknowledgement != self.send.initial + 1
