@@ -128,6 +128,30 @@ fn time_outs_back_off_and_send_one_segment() {
 }
 
 #[test]
+fn a_time_out_stays_long_until_something_is_measured() {
+    for timestamps in [false, true] {
+        let config = Config { timestamps, sack: false, ..Config::default() };
+        let (mut peer, start) = ten_outstanding(config);
+        let full = u32::from(peer.end.connection.send.full);
+        peer.expected = start;
+        peer.end.wait();
+        assert_eq!(sequences(&peer.end.put()), [start]);
+        peer.end.pass(Duration::from_millis(20));
+        // Of which copy is it?
+        peer.expected = start + full;
+        assert_eq!(peer.acknowledge().len(), 2);
+        assert_eq!(peer.end.connection.send.rtt.back_offs(), u8::from(!timestamps));
+        peer.expected = start + 10 * full;
+        peer.acknowledge();
+        assert_eq!(peer.end.connection.send.rtt.back_offs(), u8::from(!timestamps));
+        peer.expect(&[1; 10]);
+        peer.end.pass(Duration::from_millis(20));
+        peer.acknowledge();
+        assert_eq!(peer.end.connection.send.rtt.back_offs(), 0);
+    }
+}
+
+#[test]
 fn duplicates_of_what_was_repeated_needlessly_tell_of_no_loss() {
     let (mut peer, start) = ten_outstanding(Config { sack: false, ..Config::default() });
     peer.expected = start;
