@@ -6,6 +6,7 @@ mod ends;
 mod events;
 mod full;
 mod icmp;
+mod messages;
 mod network;
 mod opening;
 mod steering;
