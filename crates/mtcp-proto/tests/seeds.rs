@@ -8,7 +8,7 @@ mod simulator;
 use mtcp_proto::{Keepalive, SynCookies};
 use simulator::application::{Finish, Round};
 use simulator::attack::{Attack, KINDS};
-use simulator::link::{Law, Narrow};
+use simulator::link::{Law, Narrow, Rate};
 use simulator::report;
 use simulator::scenario::{ConnectionPlan, Opening, SECOND, Scenario};
 use std::time::Duration;
@@ -18,6 +18,10 @@ const SEEDS: u64 = 10_000;
 
 /// How many seeds run with something forced upon them.
 const FORCED_SEEDS: u64 = 200;
+
+/// What [`crowd_a_short_queue`] sends.
+const MESSAGE_BYTES: u64 = 64 << 10;
+const MESSAGES: u64 = 20;
 
 /// What these networks do not provoke.
 const NEVER: &[&str] = &["drop_not_ours", "drop_other_core", "drop_table_full"];
@@ -270,4 +274,51 @@ fn what_nobody_wants_to_receive_is_taken_all_the_same() {
         "{counters:?}"
     );
     assert!(counters.data_segments_received > 30 * FORCED_SEEDS, "{counters:?}");
+}
+
+/// Requests and replies of 64 KiB between hosts so close that a burst overruns the queue between.
+fn crowd_a_short_queue(scenario: &mut Scenario) {
+    calm(scenario);
+    let queue_bytes = 5_000 + scenario.seed * 317 % 60_000;
+    let rate = Rate { bytes_per_second: 1_000_000_000, queue_bytes, mark_bytes: None };
+    for law in &mut scenario.links {
+        (law.delay_ns, law.rate) = (10_000, Some(rate));
+    }
+    for host in &mut scenario.hosts {
+        (host.full, host.late_ns) = (0.0, 0);
+        let config = &mut host.config;
+        (config.sack, config.mtu, config.minimum_rto) = (true, 1500, Duration::from_millis(200));
+        (config.max_buffer_bytes, config.initial_window) = (1 << 30, 10);
+        // Without timestamps, a cookie would forget SACK; and a tail loss probe that allows for
+        // later acknowledgements comes no earlier than the time-out.
+        config.syn_cookies = SynCookies::Never;
+        config.delayed_ack = Duration::from_millis(40);
+    }
+    scenario.connections.truncate(1);
+    let connection = &mut scenario.connections[0];
+    send_only(connection, 0);
+    let rounds = |ahead: u64| {
+        let round = |number: u64| Round {
+            after_received: (number + ahead) * MESSAGE_BYTES,
+            pause_ns: 0,
+            bytes: MESSAGE_BYTES,
+        };
+        (0..MESSAGES).map(round).collect::<Vec<_>>()
+    };
+    for (plan, ahead) in connection.plans.iter_mut().zip([0, 1]) {
+        plan.rounds = rounds(ahead);
+        plan.read_pause = (0.0, 0);
+        plan.chunk_max = MESSAGE_BYTES as usize;
+        plan.options.maximum_segment = None;
+        plan.options.no_delay = true;
+        plan.options.send_buffer_bytes = 1 << 20;
+        plan.options.receive_buffer_bytes = 1 << 20;
+    }
+}
+
+#[test]
+fn a_short_queue_that_overflows_costs_no_time_out() {
+    let counters = force("a_short_queue_that_overflows", crowd_a_short_queue);
+    assert!(counters.fast_recoveries > 10 * FORCED_SEEDS, "{counters:?}");
+    assert_eq!(counters.timeouts, 0, "{counters:?}");
 }

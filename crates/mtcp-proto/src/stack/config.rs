@@ -28,9 +28,10 @@ pub struct Steering {
 /// When connections are begun without memory of the SYN (RFC 4987, section 3.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SynCookies {
-    /// Beyond the bound of half-open connections, SYNs are dropped.
+    /// Beyond the bound of half-open connections, and in a full table, SYNs are dropped.
     Never,
-    /// Beyond the bound of half-open connections.
+    /// Beyond the bound of half-open connections, and in a full table as long as half-open
+    /// connections may be displaced by those whose cookies come back.
     #[default]
     WhenFull,
     /// For every SYN.

@@ -105,16 +105,24 @@ impl Stack {
 
     pub(super) fn segment_for_connection(&mut self, index: u32, segment: &Segment<'_>) {
         let Some(entry) = self.table.connection_mut(index) else { return };
-        if let Stage::HalfOpen(listener) = entry.stage
-            && self.must_wait(listener, &segment.header)
-        {
-            self.shared.counters.drop_backlog += 1;
-            return;
+        if let Stage::HalfOpen(listener) = entry.stage {
+            if self.must_wait(listener, &segment.header) {
+                self.shared.counters.drop_backlog += 1;
+                return;
+            }
+            if self.cookies_are_out() && self.is_answered_for_another(index, &segment.header) {
+                return self.try_cookie(listener, Some(index), segment);
+            }
         }
         let Some(entry) = self.table.connection_mut(index) else { return };
         let context = &mut self.shared.context();
         entry.connection.input(&segment.header, segment.ecn, segment.data, context);
         self.settle(index);
+    }
+
+    fn is_answered_for_another(&self, index: u32, header: &TcpHeader) -> bool {
+        let entry = self.table.connection(index);
+        entry.is_some_and(|entry| entry.connection.is_answered_for_another(header))
     }
 
     /// Whether the segment would establish a connection for which a listener has no room. It counts
@@ -183,14 +191,7 @@ impl Stack {
         match (listener, opening) {
             (Some(listener), Flags::SYN) => return self.take_syn(listener, segment, None),
             (Some(listener), Flags::ACK) if self.cookies_are_out() => {
-                let (key, now) = (self.keys.cookie, self.shared.now);
-                if let Some(kept) = cookies::check(key, &segment.flow, now, &segment.header) {
-                    return self.take_cookie(listener, segment, &kept);
-                }
-                // Perhaps it has overtaken the one that brings the cookie back: a reset would end
-                // a connection that its peer believes to be established.
-                self.shared.counters.drop_bad_ack += 1;
-                return;
+                return self.try_cookie(listener, None, segment);
             }
             _ => {}
         }
@@ -199,6 +200,22 @@ impl Stack {
         {
             self.replies.push(segment.flow, reply);
         }
+    }
+
+    /// Takes an ACK that may bring a cookie back. A cookie that is right is worth more than what a
+    /// copy of its SYN has begun between the same ends since, when cookies were no longer sent.
+    fn try_cookie(&mut self, listener: u32, half_open: Option<u32>, segment: &Segment<'_>) {
+        let (key, now) = (self.keys.cookie, self.shared.now);
+        let Some(kept) = cookies::check(key, &segment.flow, now, &segment.header) else {
+            // Perhaps it has overtaken the one that brings the cookie back: a reset would end a
+            // connection that its peer believes to be established.
+            self.shared.counters.drop_bad_ack += 1;
+            return;
+        };
+        if let Some(index) = half_open {
+            self.remove(index);
+        }
+        self.take_cookie(listener, segment, &kept);
     }
 
     /// Whether an address is one of the stack's.

@@ -2,7 +2,7 @@
 
 use super::Stack;
 use super::flow::Flow;
-use super::table::{Entry, Stage};
+use super::table::{Entry, Newcomer, Stage};
 use super::types::Readiness;
 use crate::memory::TimerWheel;
 use crate::tcp::connection::Remains;
@@ -185,17 +185,46 @@ impl Stack {
         self.left(stage);
     }
 
-    /// Makes room for one more socket, if need be at the cost of a connection whose application has
-    /// gone. False if there is none.
-    pub(super) fn make_room(&mut self) -> bool {
+    /// Makes room for one more socket, if need be at the cost of another. False if there is none
+    /// that may go for this newcomer.
+    pub(super) fn make_room(&mut self, newcomer: Newcomer) -> bool {
         if !self.table.is_full() {
             return true;
         }
-        let expendable = self.table.expendable();
+        let expendable = self.expendable(newcomer);
         if let Some(index) = expendable {
             self.remove(index);
         }
         expendable.is_some()
+    }
+
+    /// Whose place a newcomer gets in a full table. First goes an orphan that has nothing left to
+    /// say. For one who has proven himself then goes the oldest connection in SYN-RECEIVED, whose
+    /// peer has proven nothing (RFC 4987, section 3.5), once it has left an answer of ours without
+    /// one: of those that are younger, most are genuine. An orphan that still has data or its end
+    /// to deliver goes only for our own applications: otherwise a flood of SYNs, or of cookies,
+    /// could cut off what others were sent.
+    pub(super) fn expendable(&self, newcomer: Newcomer) -> Option<u32> {
+        let finished = self.table.finished_orphan();
+        if finished.is_some() || newcomer == Newcomer::Syn {
+            return finished;
+        }
+        let half_open = self.oldest_half_open();
+        if newcomer == Newcomer::Peer {
+            return half_open.filter(|&index| {
+                let entry = self.table.connection(index);
+                entry.is_some_and(|entry| entry.connection.has_asked_again())
+            });
+        }
+        half_open.or_else(|| self.table.oldest_orphan())
+    }
+
+    /// The first in SYN-RECEIVED of the listener that has most of them.
+    fn oldest_half_open(&self) -> Option<u32> {
+        let lists = self.listeners.indices().filter_map(|index| {
+            self.table.listening(index).map(|listening| &listening.listener.half_open)
+        });
+        lists.max_by_key(|list| list.len())?.first()
     }
 
     /// Gives up a listener with all its connections.

@@ -64,6 +64,11 @@ impl Listeners {
         self.0.remove(&(local.port(), local.ip()));
     }
 
+    /// The places of all listeners in the table.
+    pub(super) fn indices(&self) -> impl Iterator<Item = u32> {
+        self.0.values().copied()
+    }
+
     /// The listener for a SYN to this address.
     pub(super) fn find(&self, local: (IpAddr, u16)) -> Option<u32> {
         let (address, port) = local;

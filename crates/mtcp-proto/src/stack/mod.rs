@@ -363,14 +363,16 @@ impl Stack {
         let Some(entry) = self.table.connection_mut(index) else { return true };
         let sent = self.shared.counters.packets_sent;
         let more = entry.connection.output(TURN_SEGMENTS, sink, &mut self.shared.context());
-        let stuck = more && self.shared.counters.packets_sent == sent;
-        let full = stuck || more && sink.room(usize::from(self.shared.config.mtu)).is_none();
+        let stuck = self.shared.counters.packets_sent == sent;
+        let full = more && (stuck || sink.room(usize::from(self.shared.config.mtu)).is_none());
         if !more {
             self.settle_after_turn(index);
             return true;
         }
         self.settle(index);
-        if !full && let Some(entry) = self.table.connection_mut(index) {
+        // Also if the sink is full: one that has room for less than a turn at a time would take
+        // from the same connection for ever.
+        if !stuck && let Some(entry) = self.table.connection_mut(index) {
             self.transmit.rotate(index, entry.listed);
         }
         !full

@@ -4,7 +4,7 @@ use super::demultiplex::{Found, Segment};
 use super::events::Notice;
 use super::flow::Flow;
 use super::listeners::Listener;
-use super::table::{Entry, Listening, Slot, Stage};
+use super::table::{Entry, Listening, Newcomer, Slot, Stage};
 use super::{Error, ListenOptions, Options, SocketId, Stack, SynCookies, cookies};
 use crate::sequence::Sequence;
 use crate::tcp::connection::{Birth, Connection, Remembered};
@@ -32,7 +32,7 @@ impl Stack {
         if listener.names().any(|name| self.listeners.contains(name)) {
             return Err(Error::AddressInUse);
         }
-        if !self.make_room() {
+        if !self.make_room(Newcomer::Application) {
             return Err(Error::TooMany);
         }
         let listening = Box::new(Listening { listener, notice: Notice::default() });
@@ -62,11 +62,19 @@ impl Stack {
             self.shared.counters.drop_backlog += 1;
             return;
         }
+        if self.table.is_full() && self.expendable(Newcomer::Peer).is_none() {
+            // A cookie would be believed, and there would be no room when it comes back.
+            self.shared.counters.drop_table_full += 1;
+            return;
+        }
         let birth = self.birth(&segment.flow, &listener.options.connection, least);
         if full || mode == SynCookies::Always {
             return self.send_cookie(segment, &birth);
         }
-        if !self.make_room() {
+        if !self.make_room(Newcomer::Syn) {
+            if mode == SynCookies::WhenFull {
+                return self.send_cookie(segment, &birth);
+            }
             self.shared.counters.drop_table_full += 1;
             return;
         }
@@ -133,7 +141,7 @@ impl Stack {
             return;
         }
         let options = listening.listener.options.connection;
-        if !self.make_room() {
+        if !self.make_room(Newcomer::Peer) {
             self.shared.counters.drop_table_full += 1;
             return;
         }
@@ -194,7 +202,7 @@ impl Stack {
         if remote.port() == 0 || mapped {
             return Err(Error::AddressNotAvailable);
         }
-        if self.table.is_full() && self.table.expendable().is_none() {
+        if self.table.is_full() && self.expendable(Newcomer::Application).is_none() {
             return Err(Error::TooMany);
         }
         let port = local.map_or(0, |local| local.port());
@@ -203,7 +211,7 @@ impl Stack {
             0 => self.choose_port(&flow)?,
             _ => self.check_port(flow)?,
         };
-        if !self.make_room() {
+        if !self.make_room(Newcomer::Application) {
             return Err(Error::TooMany);
         }
         let birth = self.birth(&flow, options, least);

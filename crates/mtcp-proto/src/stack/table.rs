@@ -10,7 +10,7 @@ use crate::tcp::State;
 use crate::tcp::connection::{Connection, Context, Urgency};
 use crate::time::Instant;
 
-/// Orphans that are looked at for one that can go without a loss of data.
+/// Orphans that are looked at for one that can go without a loss.
 const EVICTION_LOOKS: usize = 32;
 
 /// What all connections share for the length of a call.
@@ -91,6 +91,17 @@ pub(super) enum Stage {
     Held,
     /// Nobody; it ends by itself.
     Orphan,
+}
+
+/// Who wants a place in the table. What others lose for it depends on what he has proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Newcomer {
+    /// A SYN, which anybody can have sent in anybody's name.
+    Syn,
+    /// A peer that has brought our cookie back.
+    Peer,
+    /// An application of ours.
+    Application,
 }
 
 /// All sockets.
@@ -232,18 +243,23 @@ impl Table {
         Some((list, &mut self.belonging))
     }
 
-    /// The orphan that goes first when the table is full: the oldest that has nothing left to send
-    /// but its end, else the oldest.
-    pub(super) fn expendable(&self) -> Option<u32> {
+    /// The oldest orphan of which the peer has everything, its end included: what is lost with it
+    /// is only the way in which the peer's own end is answered.
+    pub(super) fn finished_orphan(&self) -> Option<u32> {
         let mut next = self.orphans.first();
         for _ in 0..EVICTION_LOOKS {
-            let Some(index) = next else { break };
-            let state = self.connection(index).map(|entry| entry.connection.state());
-            if !matches!(state, Some(State::FinWait1 | State::Closing)) {
+            let index = next?;
+            let state = self.connection(index)?.connection.state();
+            if matches!(state, State::FinWait2 | State::TimeWait | State::Closed) {
                 return Some(index);
             }
             next = self.belonging.next(index);
         }
+        None
+    }
+
+    /// The orphan that has been one for longest.
+    pub(super) fn oldest_orphan(&self) -> Option<u32> {
         self.orphans.first()
     }
 }

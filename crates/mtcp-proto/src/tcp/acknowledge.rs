@@ -3,9 +3,16 @@
 //! An acknowledgement that is due goes out with the next output, once for all segments of a batch
 //! and on data if there is any. One that is not yet due waits for a companion: for data of ours,
 //! for the second full-sized segment, or for the timer.
+//!
+//! Of segments out of order, section 4.2 wants each to be acknowledged at once, because the peer
+//! counts. One with SACK counts what the blocks name (RFC 6675, section 4; RFC 8985, section 6.2),
+//! so one acknowledgement is enough for as many segments as its blocks have room for. One without
+//! counts acknowledgements that repeat each other and hold no data (section 3.2): it gets as many
+//! of them as segments have come.
 
 use super::connection::{Connection, Context};
 use super::timers::NEVER;
+use crate::wire::tcp::Options;
 
 /// Full-sized segments at the beginning, and after a gap, that are acknowledged at once, because
 /// the peer's congestion window grows by acknowledgements.
@@ -65,9 +72,25 @@ impl Connection {
 
     /// A segment with an acknowledgement has gone out.
     pub(super) fn acknowledged_all(&mut self) {
-        self.acks.due = false;
+        self.acks.due = self.due.repeats > 0;
         self.acks.waiting_bytes = 0;
         self.timers.acknowledgement = NEVER;
         self.receive.acknowledged = self.receive.next;
+    }
+
+    /// One without data has gone out, which is one of those that are owed.
+    pub(super) fn acknowledged_alone(&mut self) {
+        if self.due.repeats > 0 {
+            self.due.repeats -= 1;
+            self.acks.due = self.due.repeats > 0;
+        }
+    }
+
+    /// Writes the blocks for which there is room; if not all that is new fits, another
+    /// acknowledgement is due.
+    pub(super) fn report_blocks(&mut self, options: &mut Options) {
+        let reassembly = &mut self.receive.reassembly;
+        reassembly.blocks(&mut options.sack, usize::from(options.sack_count));
+        self.acks.due |= reassembly.has_untold();
     }
 }

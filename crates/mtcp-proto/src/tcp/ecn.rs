@@ -73,6 +73,13 @@ impl Marking {
         !self.on || (ecn != Ecn::Experienced && !flags.intersects(Flags::ECE.with(Flags::CWR)))
     }
 
+    /// Whether this round trip's marks were answered already, by an acknowledgement of this number
+    /// while `next` is to be sent next. A number that does not lie between the two is one of long
+    /// ago: after two gigabytes without a mark it would compare as one to come.
+    fn is_answered(&self, acknowledged: Sequence, next: Sequence) -> bool {
+        self.until.is_some_and(|until| until.since(acknowledged) <= next.since(acknowledged))
+    }
+
     /// The window was halved for another reason.
     pub(super) fn note_reduction(&mut self, next: Sequence) {
         if self.on {
@@ -95,12 +102,31 @@ impl Connection {
             self.ecn.echo = true;
             self.acks.due = true;
         }
-        let answered = self.ecn.until.is_some_and(|until| header.acknowledgement <= until);
+        let answered = self.ecn.is_answered(header.acknowledgement, self.send.next);
         if header.flags.contains(Flags::ECE) && !answered && self.is_synchronized() {
             if !self.send.congestion.in_recovery() {
                 self.send.congestion.on_congestion_mark(self.send.outstanding());
             }
             self.ecn.note_reduction(self.send.next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reduction_answers_the_marks_of_its_round_trip_and_of_no_later_one() {
+        let mut marking = Marking::new(true);
+        marking.resume(true);
+        let start = Sequence(u32::MAX - 10_000);
+        assert!(!marking.is_answered(start, start + 20_000));
+        marking.note_reduction(start + 20_000);
+        assert!(marking.is_answered(start + 1000, start + 20_000));
+        assert!(marking.is_answered(start + 20_000, start + 40_000));
+        for later in [20_001, 1 << 20, 1 << 31, (1 << 31) + 50_000, 3 << 30, u32::MAX] {
+            assert!(!marking.is_answered(start + later, start + later + 20_000), "{later}");
         }
     }
 }

@@ -159,6 +159,20 @@ impl Connection {
         self.timers.arm(context.now + self.send.rtt.timeout(), Waiting::Retransmission);
     }
 
+    /// Whether a segment acknowledges another SYN than ours, in a handshake begun by the peer.
+    pub(crate) fn is_answered_for_another(&self, header: &TcpHeader) -> bool {
+        let control = header.flags.0 & (Flags::ACK.0 | Flags::RST.0 | Flags::SYN.0);
+        header.acknowledgement != self.send.initial + 1
+            && control == Flags::ACK.0
+            && self.state == State::SynReceived
+            && self.passive
+    }
+
+    /// Whether the SYN or SYN-ACK was sent again, since nothing came for a whole time-out.
+    pub(crate) fn has_asked_again(&self) -> bool {
+        self.handshake.tries > 1
+    }
+
     /// Whether a SYN that came again is answered: a peer that repeats it forever must not keep a
     /// connection half open forever.
     pub(super) fn may_answer_again(&self, context: &Context<'_>) -> bool {

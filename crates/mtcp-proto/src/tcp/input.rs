@@ -99,16 +99,20 @@ impl Connection {
         if !flags.contains(Flags::ACK) {
             return;
         }
+        let opening = self.state == State::SynReceived;
+        let believed = if opening {
+            self.complete(header, context)
+        } else {
+            self.believes(header.acknowledgement, context)
+        };
+        if !believed {
+            return;
+        }
+        // Only now: whoever has guessed a number of the window must not set our clock for the
+        // peer's, as all that the peer sends would be too old from then on.
         self.alive.heard(context.now);
         self.follow_clock(header, context);
-        if self.state == State::SynReceived {
-            if !self.complete(header, context) {
-                return;
-            }
-        } else {
-            if !self.believes(header.acknowledgement, context) {
-                return;
-            }
+        if !opening {
             self.take_acknowledgement(header, data.len() + usize::from(fin), context);
         }
         self.take_marks(header, ecn, data.len());

@@ -12,7 +12,7 @@ use crate::wire::tcp::{Flags, Options, TcpHeader};
 /// Where TCP's checksum lies in its header.
 const CHECKSUM_OFFSET: u16 = 16;
 
-/// What goes out by itself, besides data and acknowledgements.
+/// What goes out by itself, besides data and one acknowledgement.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     /// The SYN or SYN-ACK.
@@ -23,6 +23,8 @@ pub(super) struct Due {
     pub(super) tail_probe: bool,
     pub(super) window_probe: bool,
     pub(super) keepalive: bool,
+    /// Acknowledgements without data that a peer without SACK is to count.
+    pub(super) repeats: u8,
     /// A reset with this number, for a segment of another connection between these addresses.
     pub(super) stray_reset: bool,
     pub(super) stray: Sequence,
@@ -164,7 +166,13 @@ impl Connection {
             }
             Plan::WindowProbe(fresh) => self.transmit_window_probe(fresh, sink, context),
             Plan::Keepalive => self.transmit_empty(self.send.next - 1, sink, context),
-            Plan::Acknowledgement => self.transmit_empty(self.send.next, sink, context),
+            Plan::Acknowledgement => {
+                let sent = self.transmit_empty(self.send.next, sink, context);
+                if sent {
+                    self.acknowledged_alone();
+                }
+                sent
+            }
         }
     }
 
@@ -300,11 +308,8 @@ impl Connection {
         let capabilities = sink.capabilities();
         let ip = self.ip_header(self.ecn.codepoint(new_data));
         if self.send.sack && self.receive.reassembly.has_blocks() {
-            // Blocks are taken for good only once the sink has room.
-            sink.room(ip.bytes())?;
             let most = if self.stamps.on { 3 } else { 4 };
-            let count = self.receive.reassembly.blocks(&mut options.sack, most);
-            options.sack_count = count as u8;
+            options.sack_count = self.receive.reassembly.block_count(most) as u8;
         }
         let mut header = TcpHeader {
             source_port: self.flow.local_port(),
@@ -328,6 +333,10 @@ impl Connection {
         let fin = segment.fin && bytes == segment.bytes;
         let total = all_headers + bytes as usize;
         let room = sink.room(total)?;
+        self.acknowledged_all();
+        if header.options.sack_count > 0 {
+            self.report_blocks(&mut header.options);
+        }
         let limit = self.options.receive_buffer_bytes;
         header.window = self.receive.announce(limit, context.pool.pressed());
         header.flags = header.flags.with(self.ecn.flags(new_data));
@@ -352,7 +361,6 @@ impl Connection {
         seal(&ip, &mut room[..total], capabilities.checksum || segment_bytes.is_some());
         sink.commit(packet(&ip, total, capabilities.checksum, segment_bytes));
         context.counters.packets_sent += 1;
-        self.acknowledged_all();
         Some(end + u32::from(fin))
     }
 

@@ -84,8 +84,9 @@ impl Connection {
     }
 
     /// Measures the round trip: of data that were sent once, or, with timestamps, of those that
-    /// were sent again too (RFC 7323, section 4), unless the echo is ambiguous; then the back-off
-    /// stays until something is measured (RFC 6298, section 5).
+    /// were sent again too (RFC 7323, section 4), unless the echo is ambiguous. The back-off stays
+    /// until something is measured (RFC 6298, section 5): on a path that takes longer than the
+    /// time-out, every segment would be sent again, and none could ever be measured.
     fn measure(
         &mut self,
         header: &TcpHeader,
@@ -95,14 +96,11 @@ impl Connection {
     ) {
         if let Some(round_trip) = told.round_trip.or(sacked.round_trip) {
             self.send.rtt.sample(context.now, round_trip);
-        } else if told.bytes > 0 {
-            if let Some(age) = self.stamped_round_trip(header, context) {
-                if self.measures_a_wait(age, told) {
-                    return;
-                }
-                self.send.rtt.sample(context.now, age);
-            }
-            self.send.rtt.reset_back_off();
+        } else if told.bytes > 0
+            && let Some(age) = self.stamped_round_trip(header, context)
+            && !self.measures_a_wait(age, told)
+        {
+            self.send.rtt.sample(context.now, age);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::sequence::Sequence;
 use crate::wire::tcp::SackBlock;
+use std::cmp::Reverse;
 
 /// Ranges that are remembered. Beyond, what lies farthest ahead is forgotten, because it is needed
 /// last; the peer sends it again (RFC 2018, section 8, allows that).
@@ -21,6 +22,8 @@ struct Ranges {
     count: usize,
     /// Counts insertions, for the order in which ranges are reported.
     clock: u32,
+    /// The clock of the newest range that was reported; those touched later were not.
+    told: u32,
     /// What came twice and was not yet reported (RFC 2883).
     duplicate: Option<SackBlock>,
 }
@@ -116,36 +119,47 @@ impl Reassembly {
         self.ranges.is_some()
     }
 
+    /// How many blocks [`Reassembly::blocks`] would write.
+    pub(crate) fn block_count(&self, limit: usize) -> usize {
+        let count = self
+            .ranges
+            .as_ref()
+            .map_or(0, |ranges| ranges.count + usize::from(ranges.duplicate.is_some()));
+        count.min(limit).min(4)
+    }
+
     /// Writes what an acknowledgement reports, at most `limit` blocks, and gives their number:
     /// first what came twice, once (RFC 2883, section 4), then the ranges, that of the newest
-    /// segment first (RFC 2018, section 4).
+    /// segment first (RFC 2018, section 4). If more ranges are new than there is room for, because
+    /// their segments have come together, those that came first are reported, as if they had come
+    /// alone; the next acknowledgements are to report the others ([`Reassembly::has_untold`]).
     pub(crate) fn blocks(&mut self, blocks: &mut [SackBlock; 4], limit: usize) -> usize {
-        let limit = limit.min(blocks.len());
+        let total = self.block_count(limit);
+        let Some(ranges) = self.ranges.as_mut().filter(|_| total > 0) else { return 0 };
         let mut count = 0;
-        if limit == 0 {
-            return 0;
-        }
-        if let Some(duplicate) = self.ranges.as_mut().and_then(|ranges| ranges.duplicate.take()) {
+        if let Some(duplicate) = ranges.duplicate.take() {
             blocks[0] = duplicate;
             count = 1;
         }
-        // Insertion into the few best found so far: there are at most four.
-        let mut newest = [Range::default(); 4];
-        let mut found = 0;
-        for range in self.list() {
-            let place = newest[..found].partition_point(|other| other.touched > range.touched);
-            if place < limit - count {
-                found = (found + 1).min(limit - count);
-                newest[place..found].rotate_right(1);
-                newest[place] = *range;
-            }
+        let room = total - count;
+        let mut order = ranges.list;
+        let order = &mut order[..ranges.count];
+        order.sort_unstable_by_key(|range| Reverse(range.touched));
+        let surplus = ranges.untold().saturating_sub(room);
+        let chosen = order.iter().skip(surplus).take(room);
+        for (block, range) in blocks[count..].iter_mut().zip(chosen.clone()) {
+            *block = SackBlock { start: range.start, end: range.end };
         }
-        for range in &newest[..found] {
-            blocks[count] = SackBlock { start: range.start, end: range.end };
-            count += 1;
+        if let Some(newest) = chosen.clone().next() {
+            ranges.told = ranges.told.max(newest.touched);
         }
         self.shrink();
-        count
+        total
+    }
+
+    /// Whether ranges have come, or have grown, of which no acknowledgement has told.
+    pub(crate) fn has_untold(&self) -> bool {
+        self.ranges.as_ref().is_some_and(|ranges| ranges.untold() > 0)
     }
 
     /// Gives the memory back if nothing is in it.
@@ -163,12 +177,17 @@ impl Reassembly {
         *self = Reassembly::new();
     }
 
+    #[cfg(test)]
     fn list(&self) -> &[Range] {
         self.ranges.as_ref().map_or(&[], |ranges| &ranges.list[..ranges.count])
     }
 }
 
 impl Ranges {
+    fn untold(&self) -> usize {
+        self.list[..self.count].iter().filter(|range| range.touched > self.told).count()
+    }
+
     /// Puts `start..end`, joined with the ranges from `first` up to `behind`, in their place.
     fn replace(&mut self, first: usize, behind: usize, start: Sequence, end: Sequence) {
         self.clock = self.clock.saturating_add(1);
@@ -302,10 +321,10 @@ mod tests {
         let mut queue = Reassembly::new();
         let mut blocks = [SackBlock::default(); 4];
         let block = |start: u32, end: u32| SackBlock { start: Sequence(start), end: Sequence(end) };
-        for start in [5500, 6500, 7500, 8500] {
+        for (count, start) in (1..).zip([5500, 6500, 7500, 8500]) {
             assert!(queue.insert(Sequence(start), Sequence(start + 500)));
+            assert_eq!(queue.blocks(&mut blocks, 3), count.min(3));
         }
-        assert_eq!(queue.blocks(&mut blocks, 3), 3);
         assert_eq!(blocks[..3], [block(8500, 9000), block(7500, 8000), block(6500, 7000)]);
         // The fourth segment comes: 6500 to 8000 is whole.
         assert!(queue.insert(Sequence(7000), Sequence(7500)));
@@ -315,6 +334,27 @@ mod tests {
         assert_eq!(queue.advance(Sequence(5500)), 500);
         assert_eq!(queue.blocks(&mut blocks, 4), 2);
         assert_eq!(blocks[..2], [block(6500, 8000), block(8500, 9000)]);
+    }
+
+    #[test]
+    fn what_comes_together_is_told_in_turn() {
+        let mut queue = Reassembly::new();
+        let mut blocks = [SackBlock::default(); 4];
+        let mut reported = Vec::new();
+        for start in (0..7000).step_by(1000) {
+            assert!(queue.insert(Sequence(start), Sequence(start + 500)));
+        }
+        queue.note_duplicate(Sequence(100), Sequence(200));
+        while queue.has_untold() {
+            let count = queue.blocks(&mut blocks, 3);
+            assert_eq!(count, 3, "there is always something to repeat");
+            reported.push(blocks[..3].iter().map(|block| block.start.0).collect::<Vec<_>>());
+        }
+        assert_eq!(reported, [[100, 1000, 0], [4000, 3000, 2000], [6000, 5000, 4000]]);
+        // A range that grows is news again.
+        assert!(queue.insert(Sequence(2500), Sequence(2600)) && queue.has_untold());
+        assert_eq!((queue.blocks(&mut blocks, 1), blocks[0].start), (1, Sequence(2000)));
+        assert!(!queue.has_untold());
     }
 
     #[test]

@@ -212,6 +212,8 @@ impl Connection {
         let receive = &mut self.receive;
         let limit = receive.ring.len() + receive.window() as usize;
         self.acks.hurry();
+        // What there was to repeat is no longer true.
+        self.due.repeats = 0;
         if !receive.ring.write_at(context.pool, 0, data, limit) {
             context.counters.drop_no_memory += 1;
             return;
@@ -228,6 +230,9 @@ impl Connection {
         let receive = &mut self.receive;
         if receive.shut {
             return;
+        }
+        if !self.send.sack {
+            self.due.repeats = self.due.repeats.saturating_add(1);
         }
         let limit = receive.ring.len() + receive.window() as usize;
         let offset = sequence.since(receive.next) as usize;

@@ -152,10 +152,7 @@ impl Connection {
         let partial = told.bytes > 0
             && self.recovery.phase == Phase::Recovery
             && !self.recovery.is_past(self.send.unacknowledged);
-        // A retransmission that was not needed brings duplicates too (RFC 6582, section 4).
-        let third = duplicates == DUPLICATES
-            && self.recovery.phase == Phase::Open
-            && self.recovery.is_past(self.send.unacknowledged);
+        let third = duplicates == DUPLICATES && self.recovery.phase == Phase::Open;
         if third {
             self.begin_recovery(context);
         }
@@ -180,10 +177,17 @@ impl Connection {
             return false;
         }
         let sets_window = self.send.congestion.in_recovery();
+        let ended = self.recovery.episode.take();
+        let repeats_all = self.recovery.phase == Phase::Loss;
         self.recovery.phase = Phase::Open;
-        self.recovery.episode = None;
         self.send.congestion.on_recovery_end();
         self.send.scoreboard.on_recovery_end();
+        let at_point = ended.is_some_and(|ended| ended.point == self.send.unacknowledged);
+        if repeats_all && at_point && !self.send.sack {
+            // What was sent again though the peer had it brings duplicates that tell of no loss:
+            // only beyond this point they do (RFC 6582, section 3.2 step 1, and section 4).
+            self.send.scoreboard.disregard_duplicates();
+        }
         sets_window
     }
 
@@ -213,6 +217,7 @@ impl Connection {
             self.send.congestion.undo();
             self.send.scoreboard.mark_none_lost();
             self.recovery.phase = Phase::Open;
+            self.recovery.episode = None;
             self.send.scoreboard.on_recovery_end();
         }
     }

@@ -69,7 +69,9 @@ impl RoundTrip {
         let margin = self.variation_4.max(self.least_us);
         self.base_us = (self.smoothed_8 / 8).saturating_add(margin).min(self.most_us);
         self.back_offs = 0;
-        self.note_minimum(now, sample);
+        // A lower bound that is rounded up would call the next one impossible that is as short.
+        let rounded = !round_trip.subsec_nanos().is_multiple_of(1000);
+        self.note_minimum(now, sample - u32::from(rounded));
     }
 
     /// The retransmission time-out, with its back-off.
@@ -229,6 +231,16 @@ mod tests {
             round_trip.sample(at(1), sample);
             assert!(round_trip.timeout() >= ms(200) && round_trip.timeout() <= ms(60_000));
         }
-        assert_eq!(round_trip.minimum(), Some(Duration::from_micros(1)));
+        assert_eq!(round_trip.minimum(), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn the_minimum_is_no_longer_than_what_was_measured() {
+        let mut round_trip = RoundTrip::new(&config(200, 60));
+        let nanoseconds = Duration::from_nanos;
+        round_trip.sample(at(1), nanoseconds(21_540));
+        assert_eq!(round_trip.minimum(), Some(nanoseconds(21_000)));
+        round_trip.sample(at(1), nanoseconds(20_000));
+        assert_eq!(round_trip.minimum(), Some(nanoseconds(20_000)));
     }
 }

@@ -3,13 +3,16 @@
 use super::application::Outcome;
 use super::scenario::{Opening, SECOND};
 use super::world::World;
-use mtcp_proto::Error;
+use mtcp_proto::{Error, SynCookies};
 
 /// So many losses in a row may end a connection: a SYN and its answer are repeated six times.
 const EXCUSING_LOSSES: u32 = 5;
 
 /// As long as the time-out that is the application's own may be one that a queue has made long.
 const EXCUSING_LOSSES_OF_THE_IMPATIENT: u32 = 2;
+
+/// A cookie is good for so long at least, and for twice as long at most.
+const COOKIE_NS: u64 = 64 * SECOND;
 
 /// Nobody sends without end: what is sent is bounded by what applications do, by the bytes, by
 /// time (probes) and by what attackers provoke.
@@ -93,18 +96,28 @@ fn is_excused(world: &World<'_>, connection: usize) -> bool {
             Some(Outcome::Failed(Error::TimedOut | Error::Unreachable))
         )
     });
-    let is_impatient = world.scenario.connections[connection]
-        .plans
-        .iter()
-        .any(|plan| plan.options.user_timeout.is_some());
+    let plans = &world.scenario.connections[connection].plans;
+    let is_impatient = |side: usize| plans[side].options.user_timeout.is_some();
+    let is_reset = |side| world.outcome(connection, side) == Some(Outcome::Failed(Error::Reset));
+    let is_cut_off = (0..2).any(|side| {
+        is_impatient(side)
+            && world.outcome(connection, side) == Some(Outcome::Closed)
+            && is_reset(1 - side)
+    });
+    let has_lost_patience = is_cut_off || (in_vain && (0..2).any(is_impatient));
     // A connection that waits in a full queue for too long is reset.
     let was_not_taken = world.runs[connection].applications[1].is_none();
-    // A flood of SYNs fills the table; then connections go whose application has closed.
-    let was_displaced = !world.scenario.attacks.is_empty()
-        && (0..2)
-            .any(|side| world.outcome(connection, side) == Some(Outcome::Failed(Error::Reset)));
+    // A cookie that does not come through in time is forgotten: who brings it later is reset.
+    let run = &world.runs[connection];
+    let server = &world.hosts[world.host_of(connection, 1)];
+    let is_forgotten = was_not_taken
+        && losses > 0
+        && server.plan.config.syn_cookies != SynCookies::Never
+        && is_reset(0)
+        && run.lived_ns[0] >= COOKIE_NS;
     losses >= EXCUSING_LOSSES
-        || (in_vain && is_impatient && losses >= EXCUSING_LOSSES_OF_THE_IMPATIENT)
+        || is_forgotten
+        || (has_lost_patience && losses >= EXCUSING_LOSSES_OF_THE_IMPATIENT)
         || (in_vain && is_half_open)
-        || (world.scenario.is_crowded() && (in_vain || was_not_taken || was_displaced))
+        || (world.scenario.is_crowded() && (in_vain || was_not_taken))
 }

@@ -48,6 +48,11 @@ impl End {
         !self.offers.is_empty() && !self.offers.iter().any(is_behind)
     }
 
+    /// Whether it has acknowledged anything of the other's, its SYN at least.
+    pub(crate) fn has_acknowledged(&self) -> bool {
+        self.acknowledged.is_some()
+    }
+
     /// Whether everything that it sent, its end included, was acknowledged as far as it knows.
     pub(crate) fn end_acknowledged(&self) -> bool {
         self.fin.is_some_and(|fin| self.heard > fin)
@@ -176,9 +181,7 @@ impl Watch {
             fin: false,
         };
         if segment.has(RST) {
-            let end = &mut flow.ends[sender];
-            let own = end.relative(segment.sequence).is_some_and(|place| place >= 1);
-            end.gone |= segment.has(ACK) && own;
+            flow.take_reset(sender, &segment);
             return Ok(Some(note));
         }
         keep!(segment.has(SYN) || segment.has(ACK), "a segment with neither SYN nor ACK");
@@ -209,6 +212,17 @@ impl Watch {
 }
 
 impl Flow {
+    /// A reset ends this connection only if it stands where this connection is: the one of a
+    /// predecessor, which a cookie that came twice has begun again, may go out behind our SYN.
+    fn take_reset(&mut self, sender: usize, segment: &Segment) {
+        let within = |end: &End, number: u32, first: i64| {
+            end.relative(number).is_some_and(|place| (first..=end.sent).contains(&place))
+        };
+        let own = within(&self.ends[sender], segment.sequence, 1);
+        let peers = within(&self.ends[1 - sender], segment.acknowledgement, 0);
+        self.ends[sender].gone |= segment.has(ACK) && own && peers;
+    }
+
     /// Takes the offers of a SYN, and what it begins with.
     fn synchronise(&mut self, sender: usize, segment: &Segment) -> Result<(), String> {
         keep!(segment.ecn == 0, "a SYN that is ECN-capable");
@@ -271,13 +285,13 @@ impl Flow {
             _ => 0,
         };
         let edge = acknowledged + (i64::from(segment.window) << scale);
+        (note.acknowledgement, note.edge) = (Some(acknowledged), Some(edge));
         // RFC 7323, section 2.4: less than a unit of the shift may be rounded away.
         // Each cookie goes out without memory of the one before.
         let kept = edge + (1 << scale) > end.edge || segment.has(SYN);
         keep!(kept, "the right edge goes back from {} to {edge}", end.edge);
         end.acknowledged = Some(acknowledged);
         end.edge = if segment.has(SYN) { edge } else { edge.max(end.edge) };
-        (note.acknowledgement, note.edge) = (Some(acknowledged), Some(edge));
         Ok(())
     }
 
@@ -386,6 +400,20 @@ mod tests {
         let window = 1000;
         Draft { source, destination, sequence, acknowledgement, flags, window, options, data }
             .build()
+    }
+
+    #[test]
+    fn a_reset_of_an_earlier_connection_does_not_end_this_one() {
+        for (sequence, acknowledgement, ends_it) in
+            [(101, 501, true), (102, 501, false), (99, 501, false), (101, 502, false)]
+        {
+            let (mut watch, ends, content) = connected();
+            let reset = draft(ends, 0, sequence, acknowledgement, RST | ACK, &[], &[]);
+            watch.sent(&reset).expect("resets are not checked");
+            // Behind its end nothing is checked any more.
+            let wrong = draft(ends, 0, 101, 501, ACK, &[], content.slice(1, 10));
+            assert_eq!(watch.sent(&wrong).is_ok(), ends_it, "{sequence} {acknowledgement}");
+        }
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub(crate) struct Run {
     attempts: u64,
     /// When a step is due already, for each side.
     step_ns: [u64; 2],
+    /// For how long each application has lived.
+    pub(crate) lived_ns: [u64; 2],
 }
 
 impl Run {
@@ -112,6 +114,7 @@ impl<'a> World<'a> {
             awaited: false,
             attempts: 0,
             step_ns: [u64::MAX; 2],
+            lived_ns: [0; 2],
         });
         let runs = runs.collect();
         let mut world = World {
@@ -302,6 +305,9 @@ impl<'a> World<'a> {
         let wake = application
             .step(&mut self.hosts[host].stack, self.now_ns)
             .map_err(|what| format!("connection {connection}, side {side}: {what}"))?;
+        if !was_over {
+            run.lived_ns[side] = self.now_ns - application.begun_ns;
+        }
         if let Some(wake_ns) = wake.filter(|&wake_ns| wake_ns < run.step_ns[side]) {
             run.step_ns[side] = wake_ns;
             self.at(wake_ns, Event::Step { connection, side });
@@ -349,12 +355,16 @@ impl<'a> World<'a> {
             return Err(format!("a connection that nobody opened: {info:?}"));
         };
         let connection = flow.connection;
-        if self.runs[connection].applications[1].is_some() {
-            if self.hosts[host].plan.config.syn_cookies != SynCookies::Never {
-                // An acknowledgement that comes twice brings its cookie twice (RFC 4987).
-                self.hosts[host].stack.abort(now, socket);
-                return Ok(());
-            }
+        let is_second = self.runs[connection].applications[1].is_some();
+        let is_early = !flow.ends[0].has_acknowledged();
+        let cookies = self.hosts[host].plan.config.syn_cookies != SynCookies::Never;
+        if cookies && (is_second || is_early) {
+            // A segment that comes twice brings its cookie twice (RFC 4987), perhaps when a later
+            // connection has begun, of which nobody has answered a SYN-ACK.
+            self.hosts[host].stack.abort(now, socket);
+            return Ok(());
+        }
+        if is_second {
             return Err(format!("connection {connection} was accepted twice: {info:?}"));
         }
         if let (Some(wait), Some(client)) =

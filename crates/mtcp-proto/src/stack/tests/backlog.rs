@@ -101,6 +101,40 @@ fn a_connection_from_a_cookie_is_like_any_other() {
 }
 
 #[test]
+fn a_cookie_outlives_what_a_copy_of_its_syn_begins() {
+    let config = Config { max_half_open: 1, ..Config::default() };
+    let mut network = Network::new(Config::default(), config);
+    let listener = network.listen(end(v4(SERVER), 80), 10);
+    let first = network.connect(end(v4(SERVER), 80)).unwrap();
+    let second = network.connect(end(v4(SERVER), 80)).unwrap();
+    network.output(CLIENT);
+    let copy = network.wires[CLIENT].packets[1].clone();
+    network.deliver(CLIENT);
+    assert_eq!(network.stacks[SERVER].counters().cookies_sent, 1);
+    network.output(SERVER);
+    network.deliver(SERVER);
+    network.send(CLIENT, second, b"request");
+    network.output(CLIENT);
+    // The answer to the cookie is late: there is room again when a copy of the SYN comes.
+    let late = network.wires[CLIENT].packets.split_off(1);
+    network.deliver(CLIENT);
+    network.forge(SERVER, &copy);
+    assert_eq!(network.stacks[SERVER].half_open, 1);
+    network.run();
+    assert_eq!(network.readiness(CLIENT, second), Readiness::WRITABLE, "it is not reset");
+    for packet in late {
+        network.forge(SERVER, &packet);
+    }
+    network.run();
+    assert_eq!(network.stacks[SERVER].half_open, 0);
+    assert_eq!(network.stacks[SERVER].counters().cookies_accepted, 1);
+    let accepted = [(); 2].map(|()| network.stacks[SERVER].accept(listener).unwrap());
+    assert_eq!(network.receive(SERVER, accepted[1]).as_deref(), Ok(&b"request"[..]));
+    network.echo(second, accepted[1]);
+    network.echo(first, accepted[0]);
+}
+
+#[test]
 fn a_full_accept_queue_lets_nobody_in_until_somebody_accepts() {
     let mut network = Network::simple();
     let listener = network.listen(end(v4(SERVER), 80), 2);

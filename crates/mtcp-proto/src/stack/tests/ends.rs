@@ -157,6 +157,31 @@ fn buffers_stay_within_their_bound() {
 }
 
 #[test]
+fn a_device_with_little_room_serves_all_connections() {
+    let mut network = Network::simple();
+    let listener = network.listen(end(v4(SERVER), 80), 100);
+    let remote = end(v4(SERVER), 80);
+    let pairs: Vec<_> = (0..3).map(|_| network.pair(listener, remote)).collect();
+    let mut received = [0; 3];
+    network.wires[CLIENT].limit = Some(4);
+    for _ in 0..300 {
+        for (&(client, server), count) in pairs.iter().zip(&mut received) {
+            // They always have more to send.
+            let _ = network.stacks[CLIENT].send(network.now, client, &[5; 100_000]);
+            while let Ok(part) = network.receive(SERVER, server) {
+                *count += part.len();
+            }
+        }
+        network.output(CLIENT);
+        network.deliver(CLIENT);
+        network.output(SERVER);
+        network.deliver(SERVER);
+    }
+    let (least, most) = (received.iter().min().unwrap(), received.iter().max().unwrap());
+    assert!(*most > 100_000 && least * 10 > most * 9, "{received:?}");
+}
+
+#[test]
 fn a_full_device_keeps_the_order_and_takes_turns() {
     let mut network = Network::simple();
     let listener = network.listen(end(v4(SERVER), 80), 100);

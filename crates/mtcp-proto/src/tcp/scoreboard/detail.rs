@@ -207,6 +207,11 @@ impl Detail {
         self.duplicates
     }
 
+    /// Without SACK: duplicate acknowledgements tell nothing until something is acknowledged.
+    pub(super) fn disregard_duplicates(&mut self) {
+        self.duplicates = u32::MAX;
+    }
+
     /// With SACK: takes for lost what should have arrived before something that was sent later and
     /// has arrived (RFC 8985, section 6.2, step 5).
     pub(super) fn detect_losses(&mut self, now: Instant, parameters: &RackParameters) -> Losses {

@@ -180,6 +180,11 @@ impl Scoreboard {
         self.detail().duplicate_ack(maximum_segment)
     }
 
+    /// Without SACK: duplicate acknowledgements tell nothing until something is acknowledged.
+    pub(crate) fn disregard_duplicates(&mut self) {
+        self.detail().disregard_duplicates();
+    }
+
     /// With SACK: takes for lost what should have arrived before something that was sent later and
     /// has arrived (RFC 8985, section 6.2, step 5).
     pub(crate) fn detect_losses(&mut self, now: Instant, parameters: &RackParameters) -> Losses {

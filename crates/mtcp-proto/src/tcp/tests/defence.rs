@@ -64,6 +64,22 @@ fn an_acknowledgement_of_the_future_or_the_far_past_is_challenged() {
 }
 
 #[test]
+fn a_guessed_number_does_not_set_the_clock_that_the_peer_is_measured_by() {
+    let mut peer = ByHand::new(Config::default());
+    let heard_at = peer.end.connection.alive.heard_at;
+    peer.end.pass(Duration::from_secs(1));
+    let forged = peer.odd(|seen| {
+        seen.header.acknowledgement = seen.header.acknowledgement - (1 << 30);
+        seen.header.options.timestamps = Some(Timestamps { value: 1 << 30, echo: 0 });
+        seen.data = vec![6; 10];
+    });
+    assert_eq!(forged.len(), 1, "it is challenged");
+    assert_eq!(peer.end.connection.alive.heard_at, heard_at, "nor is it a sign of life");
+    peer.odd(|seen| seen.data = vec![1; 10]);
+    assert_eq!((peer.end.receive_all(), peer.end.counters.drop_paws), (vec![1; 10], 0));
+}
+
+#[test]
 fn an_old_timestamp_is_refused_until_24_days_have_passed() {
     let mut peer = ByHand::new(Config::default());
     let old = |seen: &mut super::harness::Seen| {

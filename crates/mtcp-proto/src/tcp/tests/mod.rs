@@ -1,6 +1,7 @@
 //! Two connections joined by a line in virtual time, and single ones driven by handwritten
 //! segments.
 
+mod acknowledging;
 mod by_hand;
 mod closing;
 mod defence;

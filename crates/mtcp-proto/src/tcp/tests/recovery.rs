@@ -128,6 +128,59 @@ fn time_outs_back_off_and_send_one_segment() {
 }
 
 #[test]
+fn a_time_out_stays_long_until_something_is_measured() {
+    for timestamps in [false, true] {
+        let config = Config { timestamps, sack: false, ..Config::default() };
+        let (mut peer, start) = ten_outstanding(config);
+        let full = u32::from(peer.end.connection.send.full);
+        peer.expected = start;
+        peer.end.wait();
+        assert_eq!(sequences(&peer.end.put()), [start]);
+        peer.end.pass(Duration::from_millis(20));
+        // Of which copy is it?
+        peer.expected = start + full;
+        assert_eq!(peer.acknowledge().len(), 2);
+        assert_eq!(peer.end.connection.send.rtt.back_offs(), u8::from(!timestamps));
+        peer.expected = start + 10 * full;
+        peer.acknowledge();
+        assert_eq!(peer.end.connection.send.rtt.back_offs(), u8::from(!timestamps));
+        peer.expect(&[1; 10]);
+        peer.end.pass(Duration::from_millis(20));
+        peer.acknowledge();
+        assert_eq!(peer.end.connection.send.rtt.back_offs(), 0);
+    }
+}
+
+#[test]
+fn duplicates_of_what_was_repeated_needlessly_tell_of_no_loss() {
+    let (mut peer, start) = ten_outstanding(Config { sack: false, ..Config::default() });
+    peer.expected = start;
+    peer.end.wait();
+    assert_eq!(sequences(&peer.end.put()), [start]);
+    // Only the first was missing, but that is known only when two more have gone out again.
+    peer.end.pass(Duration::from_millis(20));
+    peer.expected = start + FULL;
+    assert_eq!(peer.acknowledge().len(), 2);
+    peer.expected = start + 10 * FULL;
+    peer.acknowledge();
+    assert_eq!(peer.expect(&vec![9; 2 * FULL as usize]).len(), 2);
+    peer.expected = start + 10 * FULL;
+    for _ in 0..5 {
+        assert!(peer.acknowledge().is_empty());
+    }
+    assert_eq!((peer.end.counters.timeouts, peer.end.counters.fast_recoveries), (1, 0));
+    // Once something is acknowledged, they count again.
+    peer.expected += FULL;
+    peer.end.send(&vec![9; 6 * FULL as usize]);
+    peer.acknowledge();
+    for count in 1..=3 {
+        let again = sequences(&peer.acknowledge());
+        assert_eq!(again.contains(&(start + 11 * FULL)), count == 3, "{count}: {again:?}");
+    }
+    assert_eq!(peer.end.counters.fast_recoveries, 1);
+}
+
+#[test]
 fn a_needless_time_out_is_known_by_the_timestamp_and_taken_back() {
     let (mut peer, start) = ten_outstanding(Config::default());
     peer.expected = start;
