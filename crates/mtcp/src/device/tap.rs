@@ -17,6 +17,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+/// Bytes after which one call of [`Device::receive`] takes no more: they stay in the cache until
+/// the application has them.
+const RECEIVED_BYTES_MAX: usize = 256 << 10;
 /// Frames in one call of [`Device::receive`] that are looked at and not taken, at most.
 const REFUSED_MAX: usize = 64;
 
@@ -248,9 +251,10 @@ impl Device for TapDevice {
         if self.gone {
             return Err(errno(libc::ENXIO));
         }
-        let (mut count, mut refused) = (0, 0);
-        while count < limit && refused < REFUSED_MAX {
+        let (mut count, mut refused, mut total_bytes) = (0, 0, 0);
+        while count < limit && refused < REFUSED_MAX && total_bytes < RECEIVED_BYTES_MAX {
             let Some(bytes) = self.read()? else { break };
+            total_bytes += bytes;
             let parsed = self.received[..bytes.min(BUFFER_BYTES)].split_first_chunk();
             let frame = parsed.and_then(|(header, frame)| {
                 offload::parse(*header, frame.len()).map(|received| (frame, received))

@@ -156,6 +156,35 @@ fn long_frames_pass_between_two_sockets_of_af_xdp() {
     assert_eq!((came.frames_received, came.receive_drops), (4, 0));
 }
 
+/// What one call takes is for the application to have before the cache has forgotten it.
+#[test]
+fn long_frames_are_taken_a_few_at_a_time() {
+    const FRAMES: usize = 20;
+    let data = pattern(60_000);
+    let (source, destination) = families()[0];
+    let (frame, transmit) = segment(source, destination, &data);
+    let all_at_once = |from: &mut dyn Device, to: &mut dyn Device| {
+        for _ in 0..FRAMES {
+            send(from, &frame, transmit);
+        }
+        let (mut came, mut calls) = (0, 0);
+        let begin = Instant::now();
+        while came < FRAMES {
+            let taken = to.receive(64, &mut |taken, _| assert!(taken == frame)).unwrap();
+            assert!(taken <= 5, "{taken} frames in one call");
+            came += taken;
+            calls += usize::from(taken > 0);
+            assert!(begin.elapsed() < HANG, "{came} of {FRAMES} came");
+        }
+        assert!(calls >= FRAMES / 5);
+        assert_eq!(to.counters().receive_drops, 0);
+    };
+    let Pair { mut left, mut right, vanish: _ends, .. } = xdp_generic();
+    all_at_once(&mut *left, &mut *right);
+    let (_namespace, mut tap, mut packet) = pair(true);
+    all_at_once(&mut packet, &mut tap);
+}
+
 #[test]
 fn a_native_program_gets_long_frames_cut() {
     let Pair { mut left, mut right, vanish: _ends, .. } = xdp_native();

@@ -5,6 +5,12 @@
 //! [`Claim`]); all else goes on to the kernel, which keeps working on the same interface and
 //! addresses. Nothing is needed but the system calls: the program is assembled here.
 //!
+//! Long frames: what comes in one piece from the other end of a virtual cable is put together from
+//! its buffers, if the program runs behind the driver (see [`AttachMode::Auto`]); what goes out
+//! and is to be cut takes a packet socket, as AF_XDP cannot say so (see
+//! [`XdpOptions::transmit_segmentation`]). Without that a cable carries 45 frames for each of
+//! these, and its queue of 256 loses them in bursts.
+//!
 //! Needs Linux 6.6 (frames in several buffers), and 6.11 to leave transmit checksums to the kernel;
 //! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened, and CAP_IPC_LOCK or a `ulimit -l` for
 //! the memory of the frames. Out of the program's reach are VLAN tags, and TCP behind IPv4 options

@@ -288,14 +288,15 @@ impl Device for XdpDevice {
         take: &mut dyn FnMut(&[u8], Received),
     ) -> io::Result<usize> {
         self.check()?;
-        let mut taken = 0;
-        let mut seen = false;
-        while taken < limit {
+        let (mut taken, mut buffers) = (0, 0);
+        // A long frame counts as its buffers: what is taken at once stays in the cache until the
+        // application has it.
+        while buffers < limit || !self.assembly.is_idle() {
             let Some(buffer) = self.socket.rings.receive.pop() else { break };
-            seen = true;
+            buffers += 1;
             taken += usize::from(self.take_buffer(buffer, take));
         }
-        if !seen {
+        if buffers == 0 {
             self.check_interface()?;
             return Ok(0);
         }

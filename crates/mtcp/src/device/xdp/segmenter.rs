@@ -7,7 +7,8 @@
 //!
 //! Only a virtual cable has one. On a network card the packets of such a socket would wait in a
 //! queueing discipline and on a queue of its choice, while AF_XDP passes the one and has the other
-//! prescribed: segments of a connection would overtake each other.
+//! prescribed: segments of a connection would overtake each other. So they do on a cable to which
+//! somebody has given a queueing discipline; TCP puts up with that.
 
 use super::error::{XdpError, failed};
 use super::interface::Interface;
