@@ -328,6 +328,7 @@ fn open_devices(config: &Config) -> Result<Devices, StartError> {
                     Some(false) => CopyMode::Copy,
                 },
                 transmit_checksum: device.offload,
+                transmit_segmentation: device.offload,
                 ..XdpOptions::default()
             };
             let port = XdpPort::open(&device.interface, usize::from(queues), &options)?;

@@ -9,6 +9,7 @@ pub mod xdp;
 
 mod frames;
 mod offload;
+mod outgoing;
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -8,7 +8,8 @@
 //!
 //! Needs `/dev/net/tun` and CAP_NET_ADMIN.
 
-use super::offload::{self, HEADER_BYTES};
+use super::offload;
+use super::outgoing::{BUFFER_BYTES, ETHERNET_HEADER_BYTES, Outgoing, PACKET_BYTES_MAX, Written};
 use super::{Capabilities, Device, DeviceCounters, Link, Received, Transmit};
 use crate::system::{check, check_length, errno, fill_random, interface, new_socket};
 use std::fs::{File, OpenOptions};
@@ -16,10 +17,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-const ETHERNET_HEADER_BYTES: usize = 14;
-/// The longest packet of IPv4; what a jumbogram has more is never sent to us.
-const PACKET_BYTES_MAX: usize = 65_535;
-const BUFFER_BYTES: usize = HEADER_BYTES + ETHERNET_HEADER_BYTES + PACKET_BYTES_MAX;
+/// Bytes after which one call of [`Device::receive`] takes no more: they stay in the cache until
+/// the application has them.
+const RECEIVED_BYTES_MAX: usize = 256 << 10;
 /// Frames in one call of [`Device::receive`] that are looked at and not taken, at most.
 const REFUSED_MAX: usize = 64;
 
@@ -104,10 +104,7 @@ pub struct TapDevice {
     /// Ours: the kernel's end has another.
     hardware_address: [u8; 6],
     received: Box<[u8]>,
-    sent: Box<[u8]>,
-    room_bytes: Option<usize>,
-    /// The kernel would not take the frame of so many bytes, header included, that `sent` has.
-    held_bytes: Option<usize>,
+    outgoing: Outgoing,
     gone: bool,
     counters: DeviceCounters,
 }
@@ -152,25 +149,21 @@ impl TapDevice {
         if self.link == Link::Ethernet { ETHERNET_HEADER_BYTES } else { 0 }
     }
 
-    /// Writes the frame that `sent` has; false if the kernel would rather have it later.
-    fn write(&mut self, bytes: usize) -> bool {
-        self.counters.system_calls += 1;
-        // SAFETY: the kernel reads `bytes` bytes, which `sent` has.
-        let outcome =
-            unsafe { libc::write(self.file.as_raw_fd(), self.sent.as_ptr().cast(), bytes) };
-        match check_length(outcome) {
-            Ok(_) => self.counters.frames_sent += 1,
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EAGAIN) => return false,
-                Some(libc::EBADFD | libc::ENODEV) => {
-                    self.gone = true;
-                    self.counters.transmit_drops += 1;
-                }
-                // EIO: the interface is down; EINVAL: the frame is not what its header says.
-                _ => self.counters.transmit_drops += 1,
-            },
+    /// Writes the frame that is held, if there is one.
+    fn write(&mut self) {
+        if !self.outgoing.is_held() {
+            return;
         }
-        true
+        self.counters.system_calls += 1;
+        match self.outgoing.write(self.file.as_fd()) {
+            Ok(Written::Taken) => self.counters.frames_sent += 1,
+            Ok(Written::Later) => {}
+            // EIO: the interface is down; EINVAL: the frame is not what its header says.
+            Err(error) => {
+                self.gone |= matches!(error.raw_os_error(), Some(libc::EBADFD | libc::ENODEV));
+                self.counters.transmit_drops += 1;
+            }
+        }
     }
 
     /// Reads one frame; `None` if there is none.
@@ -230,9 +223,7 @@ fn open_queue(
         offload: options.offload,
         hardware_address,
         received: vec![0; BUFFER_BYTES].into_boxed_slice(),
-        sent: vec![0; BUFFER_BYTES].into_boxed_slice(),
-        room_bytes: None,
-        held_bytes: None,
+        outgoing: Outgoing::new(),
         gone: false,
         counters: DeviceCounters::default(),
     })
@@ -260,9 +251,10 @@ impl Device for TapDevice {
         if self.gone {
             return Err(errno(libc::ENXIO));
         }
-        let (mut count, mut refused) = (0, 0);
-        while count < limit && refused < REFUSED_MAX {
+        let (mut count, mut refused, mut total_bytes) = (0, 0, 0);
+        while count < limit && refused < REFUSED_MAX && total_bytes < RECEIVED_BYTES_MAX {
             let Some(bytes) = self.read()? else { break };
+            total_bytes += bytes;
             let parsed = self.received[..bytes.min(BUFFER_BYTES)].split_first_chunk();
             let frame = parsed.and_then(|(header, frame)| {
                 offload::parse(*header, frame.len()).map(|received| (frame, received))
@@ -281,42 +273,28 @@ impl Device for TapDevice {
     }
 
     fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
-        self.room_bytes = None;
         if bytes > self.link_header_bytes() + PACKET_BYTES_MAX {
             self.counters.transmit_drops += 1;
             return None;
         }
-        if self.held_bytes.is_some() {
+        if self.outgoing.is_held() {
             self.counters.transmit_full += 1;
-            return None;
         }
-        self.room_bytes = Some(bytes);
-        Some(&mut self.sent[HEADER_BYTES..HEADER_BYTES + bytes])
+        self.outgoing.room(bytes)
     }
 
     fn commit(&mut self, frame: Transmit) {
-        let room = self.room_bytes.take();
         let limit = if frame.segmentation.is_some() { PACKET_BYTES_MAX } else { self.mtu.into() };
-        let limit = room.unwrap_or(0).min(self.link_header_bytes() + limit);
-        let header = offload::write(&frame).filter(|_| room.is_some() && frame.bytes <= limit);
-        let Some(header) = header else {
+        if self.outgoing.seal(&frame, self.link_header_bytes() + limit) {
+            self.write();
+        } else {
             self.counters.transmit_drops += 1;
-            return;
-        };
-        self.sent[..HEADER_BYTES].copy_from_slice(&header);
-        let bytes = HEADER_BYTES + frame.bytes;
-        if !self.write(bytes) {
-            self.held_bytes = Some(bytes);
         }
     }
 
     fn flush(&mut self) -> io::Result<bool> {
-        if let Some(bytes) = self.held_bytes.take()
-            && !self.write(bytes)
-        {
-            self.held_bytes = Some(bytes);
-        }
-        if self.gone { Err(errno(libc::ENXIO)) } else { Ok(self.held_bytes.is_some()) }
+        self.write();
+        if self.gone { Err(errno(libc::ENXIO)) } else { Ok(self.outgoing.is_held()) }
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

@@ -1,7 +1,7 @@
 //! What devices leave to the kernel: checksums, and cutting long frames. And several queues.
 
 use crate::common::namespace::Namespace;
-use crate::pairs::{open_packet, open_tap};
+use crate::pairs::{Pair, open_packet, open_tap, xdp_generic, xdp_native};
 use mtcp::device::packet::{PacketDevice, PacketOptions};
 use mtcp::device::tap::{TapDevice, TapOptions};
 use mtcp::device::{Device, Link, Received, Segmentation, Transmit};
@@ -136,6 +136,102 @@ fn a_frame_beyond_the_mtu_that_is_not_to_be_cut_is_refused() {
         let counters = device.counters();
         assert_eq!((counters.frames_sent, counters.transmit_drops), (0, 1));
     }
+}
+
+#[test]
+fn long_frames_pass_between_two_sockets_of_af_xdp() {
+    let Pair { mut left, mut right, vanish: _ends, .. } = xdp_generic();
+    // One that is cut although it fits into a frame of the UMEM, and one that does not.
+    for bytes in [2_500, 60_000] {
+        let data = pattern(bytes);
+        for (source, destination) in families() {
+            let (frame, transmit) = segment(source, destination, &data);
+            send(&mut *left, &frame, transmit);
+            let came = receive(&mut *right, bytes);
+            assert!(came == [(data.clone(), true, false)], "{} packets of {bytes}", came.len());
+        }
+    }
+    let (counters, came) = (left.counters(), right.counters());
+    assert_eq!((counters.frames_sent, counters.transmit_drops), (4, 0));
+    assert_eq!((came.frames_received, came.receive_drops), (4, 0));
+}
+
+/// What one call takes is for the application to have before the cache has forgotten it.
+#[test]
+fn long_frames_are_taken_a_few_at_a_time() {
+    const FRAMES: usize = 20;
+    let data = pattern(60_000);
+    let (source, destination) = families()[0];
+    let (frame, transmit) = segment(source, destination, &data);
+    let all_at_once = |from: &mut dyn Device, to: &mut dyn Device| {
+        for _ in 0..FRAMES {
+            send(from, &frame, transmit);
+        }
+        let (mut came, mut calls) = (0, 0);
+        let begin = Instant::now();
+        while came < FRAMES {
+            let taken = to.receive(64, &mut |taken, _| assert!(taken == frame)).unwrap();
+            assert!(taken <= 5, "{taken} frames in one call");
+            came += taken;
+            calls += usize::from(taken > 0);
+            assert!(begin.elapsed() < HANG, "{came} of {FRAMES} came");
+        }
+        assert!(calls >= FRAMES / 5);
+        assert_eq!(to.counters().receive_drops, 0);
+    };
+    let Pair { mut left, mut right, vanish: _ends, .. } = xdp_generic();
+    all_at_once(&mut *left, &mut *right);
+    let (_namespace, mut tap, mut packet) = pair(true);
+    all_at_once(&mut packet, &mut tap);
+}
+
+#[test]
+fn a_native_program_gets_long_frames_cut() {
+    let Pair { mut left, mut right, vanish: _ends, .. } = xdp_native();
+    let data = pattern(60_000);
+    for (source, destination) in families() {
+        let (frame, transmit) = segment(source, destination, &data);
+        send(&mut *left, &frame, transmit);
+        let came = receive(&mut *right, data.len());
+        assert_eq!(came.len(), data.len().div_ceil(SEGMENT_BYTES));
+        assert!(came.iter().all(|&(_, verified, right)| verified || right), "a wrong checksum");
+        let whole: Vec<u8> = came.into_iter().flat_map(|(data, ..)| data).collect();
+        assert!(whole == data, "the data differ");
+    }
+}
+
+#[test]
+fn frames_of_all_lengths_leave_af_xdp_in_order() {
+    let Pair { mut left, mut right, vanish: _ends, .. } = xdp_generic();
+    let (source, destination) = families()[0];
+    let mut sent = Vec::new();
+    for round in 1..=20_usize {
+        for bytes in [10 + round, 20_000 * (round % 4), 900, 2_000 + round, 1_400 / round] {
+            let data = &pattern(bytes + round)[round..];
+            let (frame, transmit) = segment(source, destination, data);
+            left.room(frame.len()).unwrap().copy_from_slice(&frame);
+            left.commit(transmit);
+            sent.extend_from_slice(data);
+        }
+        while left.flush().unwrap() {}
+    }
+    let came = receive(&mut *right, sent.len());
+    let whole: Vec<u8> = came.into_iter().flat_map(|(data, ..)| data).collect();
+    assert!(whole == sent, "the frames came in another order");
+}
+
+#[test]
+fn long_frames_of_af_xdp_that_are_not_to_be_cut_are_refused() {
+    let Pair { mut left, vanish: _ends, .. } = xdp_generic();
+    for bytes in [1600, 5000] {
+        send(&mut *left, &vec![0xff; bytes], Transmit { bytes, ..Transmit::default() });
+    }
+    let (frame, transmit) = segment(families()[0].0, families()[0].1, &pattern(5000));
+    let outside = Transmit { partial_checksum: Some((5_100, 16)), ..transmit };
+    send(&mut *left, &frame, outside);
+    assert!(left.room(70_000).is_none(), "longer than any frame");
+    let counters = left.counters();
+    assert_eq!((counters.frames_sent, counters.transmit_drops), (0, 3));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod attacks;
 mod basic;
+mod bulk;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowd;

@@ -33,7 +33,9 @@ pub(crate) const THEIR_INTERFACE: &str = "theirs";
 /// How the stack is joined to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// AF_XDP in the driver; the addresses are ours alone.
+    /// AF_XDP wherever it goes by itself; the addresses are ours alone.
+    Xdp,
+    /// AF_XDP in the driver.
     Native,
     /// AF_XDP behind the driver.
     Generic,
@@ -92,6 +94,7 @@ impl Site {
     /// The settings of our stack.
     pub(crate) fn config(&self) -> Config {
         let (kind, mode) = match self.kind {
+            Kind::Xdp => (DeviceKind::Xdp, XdpMode::Auto),
             Kind::Native | Kind::Shared => (DeviceKind::Xdp, XdpMode::Native),
             Kind::Generic => (DeviceKind::Xdp, XdpMode::Generic),
             Kind::Packet => (DeviceKind::Packet, XdpMode::Auto),

@@ -24,8 +24,15 @@ const BOTH_MODES: [AttachMode; 2] = [AttachMode::Native, AttachMode::Generic];
 const PORT: u16 = 80;
 const KERNELS_PORT: u16 = 81;
 
+/// Few frames, and nothing beside them.
 fn small(attach: AttachMode) -> XdpOptions {
-    XdpOptions { attach, receive_frames: 128, transmit_frames: 64, ..XdpOptions::default() }
+    XdpOptions {
+        attach,
+        receive_frames: 128,
+        transmit_frames: 64,
+        transmit_segmentation: false,
+        ..XdpOptions::default()
+    }
 }
 
 fn open(cable: &Cable, options: &XdpOptions) -> XdpPort {
@@ -220,7 +227,7 @@ fn frames_of_several_buffers_arrive_whole() {
             }
             let mut port = open(&cable, &XdpOptions { attach: mode, ..XdpOptions::default() });
             port.ownership.claim(&Claim::Ports(address, PORT..=PORT)).expect("there is room");
-            assert_eq!(port.devices[0].capabilities().mtu, mtu.min(4096 - 46));
+            assert_eq!(port.devices[0].capabilities().mtu, mtu);
             let to = SocketAddr::new(address, PORT);
             thread::scope(|scope| {
                 scope.spawn(|| {
@@ -253,6 +260,27 @@ fn receive_stream(port: &mut XdpPort, bytes: usize, segment_bytes: u16) -> (Vec<
         send(device, frames::acknowledgement(&segment, 1001, next, None), true);
     }
     (data, longest)
+}
+
+#[test]
+fn a_cable_with_one_queue_keeps_long_frames_unless_told_otherwise() {
+    let attachment = |queues: usize, attach| {
+        let cable = Cable::new(queues);
+        let options = small(attach);
+        let port = cable.ours.run(|| XdpPort::open(INTERFACE, queues, &options));
+        let port = port.expect("the port opens");
+        let mtu = port.devices[0].capabilities().mtu;
+        assert_eq!((mtu, port.devices[0].capabilities().segmentation_bytes), (1500, 0));
+        port.ownership.attachment().clone()
+    };
+    let Attachment::Generic(Some(reason)) = attachment(1, AttachMode::Auto) else {
+        panic!("a native program ends segmentation offload");
+    };
+    assert!(reason.contains("segmentation offload"), "{reason}");
+    assert_eq!(attachment(1, AttachMode::Generic), Attachment::Generic(None));
+    assert_eq!(attachment(1, AttachMode::Native), Attachment::Native);
+    // Only a native program can tell queues from each other.
+    assert_eq!(attachment(2, AttachMode::Auto), Attachment::Native);
 }
 
 #[test]

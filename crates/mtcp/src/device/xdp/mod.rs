@@ -5,6 +5,12 @@
 //! [`Claim`]); all else goes on to the kernel, which keeps working on the same interface and
 //! addresses. Nothing is needed but the system calls: the program is assembled here.
 //!
+//! Long frames: what comes in one piece from the other end of a virtual cable is put together from
+//! its buffers, if the program runs behind the driver (see [`AttachMode::Auto`]); what goes out
+//! and is to be cut takes a packet socket, as AF_XDP cannot say so (see
+//! [`XdpOptions::transmit_segmentation`]). Without that a cable carries 45 frames for each of
+//! these, and its queue of 256 loses them in bursts.
+//!
 //! Needs Linux 6.6 (frames in several buffers), and 6.11 to leave transmit checksums to the kernel;
 //! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened, and CAP_IPC_LOCK or a `ulimit -l` for
 //! the memory of the frames. Out of the program's reach are VLAN tags, and TCP behind IPv4 options
@@ -20,6 +26,7 @@ mod partial;
 mod program;
 mod queue;
 mod rings;
+mod segmenter;
 mod socket;
 
 pub use self::error::XdpError;
@@ -29,17 +36,23 @@ pub use self::queue::XdpDevice;
 use self::bpf::{Link, Map, MapKind};
 use self::interface::Interface;
 use self::memory::{Frames, Mapping};
+use self::segmenter::Segmenter;
 use self::socket::{RingSizes, Socket, Unbound};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 const REPORT: &str = "report this as a bug";
+/// Why a virtual cable with one queue is better off without a native program: that would end the
+/// segmentation offload of the kernel at its other end, which then sends 45 frames instead of one,
+/// into a ring of 256.
+const WHOLE_FRAMES: &str = "a virtual cable keeps its segmentation offload that way";
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttachMode {
-    /// Native, else generic; [`Ownership::attachment`] says which, and why.
+    /// Native, else generic; on a virtual cable with a single queue generic, so that the other
+    /// end's long frames come whole. [`Ownership::attachment`] says which, and why.
     #[default]
     Auto,
     /// In the driver, or not at all.
@@ -81,14 +94,18 @@ pub struct XdpOptions {
     /// change nothing.
     pub every_frame: bool,
     /// Bytes of a frame in the UMEM: 2,048 or 4,096. What comes longer takes several; what is sent
-    /// must fit into one, with 46 bytes to spare.
+    /// must fit into one, with 46 bytes to spare, unless the kernel cuts it.
     pub frame_bytes: u32,
-    /// Frames of each queue for receiving: a power of two, 64 to 32,768.
+    /// Frames of each queue for receiving: a power of two, 64 to 32,768. What is under way to a
+    /// process that does not get the CPU must fit: the sum of the windows of its busy connections.
     pub receive_frames: u32,
     /// Frames of each queue for sending: a power of two, 64 to 32,768.
     pub transmit_frames: u32,
     /// Lets the kernel complete checksums, where it can.
     pub transmit_checksum: bool,
+    /// Lets the kernel cut frames of up to 64 KiB, on a virtual cable in copy mode; they go through
+    /// a packet socket.
+    pub transmit_segmentation: bool,
     /// Ports and addresses that can be claimed at once; those that are not take no memory.
     pub max_claims: u32,
 }
@@ -100,9 +117,10 @@ impl Default for XdpOptions {
             copy: CopyMode::Auto,
             every_frame: false,
             frame_bytes: 4096,
-            receive_frames: 1024,
+            receive_frames: 2048,
             transmit_frames: 512,
             transmit_checksum: true,
+            transmit_segmentation: true,
             max_claims: 1 << 18,
         }
     }
@@ -183,23 +201,25 @@ fn attach(
     interface: &Interface,
     mode: AttachMode,
 ) -> Result<(Link, Attachment), XdpError> {
-    let refused = if mode == AttachMode::Generic {
-        None
-    } else {
-        match Link::new(program, interface.index, true) {
+    let reason = match mode {
+        AttachMode::Generic => None,
+        AttachMode::Auto if interface.virtual_cable && interface.receive_queues == 1 => {
+            Some(WHOLE_FRAMES.to_owned())
+        }
+        AttachMode::Auto | AttachMode::Native => match Link::new(program, interface.index, true) {
             Ok(link) => return Ok((link, Attachment::Native)),
             Err(error) if mode == AttachMode::Native || !may_be_generic(&error) => {
                 return Err(attach_error(interface, error));
             }
-            Err(error) => Some(error.to_string()),
-        }
+            Err(error) => Some(format!("native was refused: {error}")),
+        },
     };
     let link = Link::new(program, interface.index, false)
         .map_err(|error| attach_error(interface, error))?;
-    if let Some(reason) = &refused {
-        tracing::info!("XDP on {} is generic: native was refused: {reason}", interface.name);
+    if let Some(reason) = &reason {
+        tracing::info!("XDP on {} is generic: {reason}", interface.name);
     }
-    Ok((link, Attachment::Generic(refused)))
+    Ok((link, Attachment::Generic(reason)))
 }
 
 /// Whether the refusal of a native program says something about the driver only.
@@ -259,8 +279,11 @@ fn open_queues(
             .map_err(error::failed("put an AF_XDP socket into its map", REPORT))?;
         bound.push((socket, frames));
     }
-    let device = |(socket, frames)| {
-        XdpDevice::new(socket, frames, interface, options.receive_frames, metadata)
+    let device = |(socket, frames): (Socket, Frames)| {
+        let cuts = options.transmit_segmentation && interface.virtual_cable && !socket.zero_copy;
+        let segmenter = cuts.then(|| Segmenter::open(interface)).transpose()?;
+        let receive_frames = options.receive_frames;
+        Ok(XdpDevice::new(socket, frames, interface, receive_frames, metadata, segmenter))
     };
-    Ok(bound.into_iter().map(device).collect())
+    bound.into_iter().map(device).collect()
 }

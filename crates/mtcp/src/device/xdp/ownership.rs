@@ -43,7 +43,7 @@ impl Claim {
 pub enum Attachment {
     /// In the driver, before the kernel makes a packet of a frame.
     Native,
-    /// Behind the driver, which costs more; with the reason, if native was tried before.
+    /// Behind the driver; with the reason, if the mode left it open.
     Generic(Option<String>),
 }
 

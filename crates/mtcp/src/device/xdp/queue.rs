@@ -3,7 +3,9 @@
 use super::interface::Interface;
 use super::memory::Frames;
 use super::partial::has_partial_checksum;
+use super::segmenter::Segmenter;
 use super::socket::{METADATA_BYTES, Socket};
+use crate::device::outgoing::{PACKET_BYTES_MAX, Written};
 use crate::device::{Capabilities, Device, DeviceCounters, Link, Received, Transmit};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,6 +17,15 @@ const TRANSMIT_OFFSET: u32 = 32;
 const MAX_FRAME_BYTES: usize = 65_535 + 14 + 8;
 /// How many times in a row nothing came before the socket is asked whether its interface exists.
 const QUIET_RECEIVES: u32 = 64;
+
+/// Where room for a frame was given.
+#[derive(Clone, Copy, Debug)]
+enum Offered {
+    /// So many bytes of the last frame that is free.
+    Frame(u32),
+    /// Beside the UMEM.
+    Long,
+}
 
 /// One queue of an interface, as an AF_XDP socket; made by [`XdpPort::open`](super::XdpPort::open).
 ///
@@ -40,8 +51,9 @@ pub struct XdpDevice {
     free: Vec<u64>,
     /// How many frames may be free at most.
     transmit_frames: usize,
-    /// The length of the room that was given and not committed.
-    offered: Option<u32>,
+    /// The room that was given and not committed.
+    offered: Option<Offered>,
+    segmenter: Option<Segmenter>,
     assembly: Assembly,
     quiet_receives: u32,
     /// Why the socket is dead.
@@ -57,14 +69,18 @@ impl XdpDevice {
         interface: &Interface,
         receive_frames: u32,
         metadata: bool,
+        segmenter: Option<Segmenter>,
     ) -> XdpDevice {
-        let longest = frames.frame_bytes() - TRANSMIT_OFFSET - ETHERNET_BYTES;
+        let longest = match segmenter {
+            Some(_) => PACKET_BYTES_MAX as u32,
+            None => frames.frame_bytes() - TRANSMIT_OFFSET - ETHERNET_BYTES,
+        };
         let capabilities = Capabilities {
             link: Link::Ethernet,
             mtu: interface.mtu.min(longest) as u16,
             // In zero-copy mode it is the driver that would have to, and few do.
             transmit_checksum: metadata && !socket.zero_copy,
-            segmentation_bytes: 0,
+            segmentation_bytes: if segmenter.is_some() { PACKET_BYTES_MAX as u32 } else { 0 },
         };
         let free: Vec<u64> = frames.addresses().skip(receive_frames as usize).collect();
         XdpDevice {
@@ -76,6 +92,7 @@ impl XdpDevice {
             free,
             frames,
             offered: None,
+            segmenter,
             assembly: Assembly::default(),
             quiet_receives: 0,
             failure: None,
@@ -185,10 +202,63 @@ impl XdpDevice {
         };
         frame.bytes >= ETHERNET_BYTES as usize
             && frame.bytes <= room as usize
-            && frame.segmentation.is_none()
             && frame
                 .partial_checksum
                 .is_none_or(|place| self.capabilities.transmit_checksum && fits(place))
+    }
+
+    /// Queues the frame in the room that the last free one gave.
+    fn commit_frame(&mut self, frame: &Transmit) {
+        let Some(address) = self.free.pop() else { return };
+        let address = address + u64::from(TRANSMIT_OFFSET);
+        let mut options = 0;
+        if let Some(place) = frame.partial_checksum {
+            self.write_metadata(address, place);
+            options = libc::XDP_TX_METADATA;
+        }
+        let descriptor = libc::xdp_desc { addr: address, len: frame.bytes as u32, options };
+        // The ring has an entry for every frame, so this cannot fail.
+        let queued = self.socket.rings.transmit.push(descriptor);
+        debug_assert!(queued, "the transmit ring has room for all frames");
+        self.counters.frames_sent += 1;
+    }
+
+    /// Sends the frame beside the UMEM, behind those that are queued.
+    fn commit_long(&mut self, frame: &Transmit) {
+        if !self.segmenter.as_mut().is_some_and(|segmenter| segmenter.seal(frame)) {
+            self.counters.transmit_drops += 1;
+            return;
+        }
+        self.socket.rings.transmit.publish();
+        if self.kick().is_ok() {
+            self.send_long();
+        }
+    }
+
+    /// As [`XdpDevice::commit_long`], for a frame of short segments that was written into the UMEM.
+    fn lengthen(&mut self, frame: &Transmit, room: u32) {
+        let (Some(segmenter), Some(&from)) = (&mut self.segmenter, self.free.last()) else {
+            self.counters.transmit_drops += 1;
+            return;
+        };
+        if let Some(to) = segmenter.room(room as usize) {
+            // SAFETY: the frame is among the free ones: the kernel does not have it.
+            let from = unsafe { self.frames.read(from + u64::from(TRANSMIT_OFFSET), room) };
+            to.copy_from_slice(from);
+        }
+        self.commit_long(frame);
+    }
+
+    /// Hands the long frame over that is held, if there is one.
+    fn send_long(&mut self) {
+        let Some(segmenter) = self.segmenter.as_mut().filter(|it| it.is_held()) else { return };
+        self.counters.system_calls += 1;
+        match segmenter.write() {
+            Ok(Written::Taken) => self.counters.frames_sent += 1,
+            Ok(Written::Later) => {}
+            // If the interface has gone, the AF_XDP socket says so.
+            Err(_) => self.counters.transmit_drops += 1,
+        }
     }
 
     /// Asks for the checksum of the frame that begins at the address.
@@ -218,14 +288,15 @@ impl Device for XdpDevice {
         take: &mut dyn FnMut(&[u8], Received),
     ) -> io::Result<usize> {
         self.check()?;
-        let mut taken = 0;
-        let mut seen = false;
-        while taken < limit {
+        let (mut taken, mut buffers) = (0, 0);
+        // A long frame counts as its buffers: what is taken at once stays in the cache until the
+        // application has it.
+        while buffers < limit || !self.assembly.is_idle() {
             let Some(buffer) = self.socket.rings.receive.pop() else { break };
-            seen = true;
+            buffers += 1;
             taken += usize::from(self.take_buffer(buffer, take));
         }
-        if !seen {
+        if buffers == 0 {
             self.check_interface()?;
             return Ok(0);
         }
@@ -241,8 +312,21 @@ impl Device for XdpDevice {
     }
 
     fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
-        let room = self.frames.frame_bytes() - TRANSMIT_OFFSET;
-        let bytes = u32::try_from(bytes).ok().filter(|&bytes| bytes <= room)?;
+        self.offered = None;
+        let held = self.segmenter.as_ref().is_some_and(Segmenter::is_held);
+        if held {
+            // Nothing overtakes it.
+            self.counters.transmit_full += 1;
+            return None;
+        }
+        let frame_bytes = self.frames.frame_bytes() - TRANSMIT_OFFSET;
+        let cut = self.segmenter.as_ref().is_some_and(|segmenter| segmenter.cuts(bytes));
+        let fitting = u32::try_from(bytes).ok().filter(|&bytes| bytes <= frame_bytes && !cut);
+        let Some(bytes) = fitting else {
+            let room = self.segmenter.as_mut()?.room(bytes)?;
+            self.offered = Some(Offered::Long);
+            return Some(room);
+        };
         if self.free.is_empty() {
             self.reclaim();
         }
@@ -250,29 +334,20 @@ impl Device for XdpDevice {
             self.counters.transmit_full += 1;
             return None;
         };
-        self.offered = Some(bytes);
+        self.offered = Some(Offered::Frame(bytes));
         // SAFETY: the frame is among the free ones: the kernel does not have it.
         Some(unsafe { self.frames.write(frame + u64::from(TRANSMIT_OFFSET), bytes) })
     }
 
     fn commit(&mut self, frame: Transmit) {
-        let room = self.offered.take().unwrap_or(0);
-        if !self.is_sound(&frame, room) {
-            self.counters.transmit_drops += 1;
-            return;
+        match self.offered.take() {
+            Some(Offered::Long) => self.commit_long(&frame),
+            Some(Offered::Frame(room)) if frame.segmentation.is_some() => {
+                self.lengthen(&frame, room);
+            }
+            Some(Offered::Frame(room)) if self.is_sound(&frame, room) => self.commit_frame(&frame),
+            _ => self.counters.transmit_drops += 1,
         }
-        let Some(address) = self.free.pop() else { return };
-        let address = address + u64::from(TRANSMIT_OFFSET);
-        let mut options = 0;
-        if let Some(place) = frame.partial_checksum {
-            self.write_metadata(address, place);
-            options = libc::XDP_TX_METADATA;
-        }
-        let descriptor = libc::xdp_desc { addr: address, len: frame.bytes as u32, options };
-        // The ring has an entry for every frame, so this cannot fail.
-        let queued = self.socket.rings.transmit.push(descriptor);
-        debug_assert!(queued, "the transmit ring has room for all frames");
-        self.counters.frames_sent += 1;
     }
 
     fn flush(&mut self) -> io::Result<bool> {
@@ -281,7 +356,9 @@ impl Device for XdpDevice {
         let kicked = self.kick();
         self.reclaim();
         kicked?;
-        Ok(self.socket.rings.transmit.pending() > 0)
+        self.send_long();
+        let held = self.segmenter.as_ref().is_some_and(Segmenter::is_held);
+        Ok(held || self.socket.rings.transmit.pending() > 0)
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

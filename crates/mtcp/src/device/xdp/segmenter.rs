@@ -1,0 +1,85 @@
+//! Long frames, which the kernel cuts: they take a packet socket (packet(7)) beside AF_XDP.
+//!
+//! In copy mode the kernel makes a packet of every frame that is sent, and gives it to the driver.
+//! A packet socket does the same, and has a word for segmentation offload, which AF_XDP has not
+//! (virtio's header in front of the frame): for 64 KiB one packet is made instead of 45, and a
+//! virtual cable brings it to the kernel at its other end in one piece.
+//!
+//! Only a virtual cable has one. On a network card the packets of such a socket would wait in a
+//! queueing discipline and on a queue of its choice, while AF_XDP passes the one and has the other
+//! prescribed: segments of a connection would overtake each other. So they do on a cable to which
+//! somebody has given a queueing discipline; TCP puts up with that.
+
+use super::error::{XdpError, failed};
+use super::interface::Interface;
+use crate::device::Transmit;
+use crate::device::outgoing::{ETHERNET_HEADER_BYTES, Outgoing, PACKET_BYTES_MAX, Written};
+use crate::system::{check, new_socket, set_option};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// What the kernel may hold of it, as it counts: many frames, so that none waits on this side.
+const SEND_BUFFER_BYTES: i32 = 16 << 20;
+const REMEDY: &str = "the kernel needs CONFIG_PACKET; or switch `transmit_segmentation` off";
+
+/// The way out for frames that are to be cut, or do not fit into a frame of the UMEM.
+#[derive(Debug)]
+pub(super) struct Segmenter {
+    socket: OwnedFd,
+    outgoing: Outgoing,
+    /// The longest frame that is not cut.
+    single_bytes: usize,
+}
+
+impl Segmenter {
+    pub(super) fn open(interface: &Interface) -> Result<Segmenter, XdpError> {
+        // Protocol 0: nothing ever comes.
+        let socket = new_socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
+            .map_err(failed("open a packet socket", REMEDY))?;
+        let fd = socket.as_fd();
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1_i32)
+            .map_err(failed("ask for offloads of a packet socket", REMEDY))?;
+        // With less, frames wait more often.
+        let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_BYTES);
+        bind(&socket, interface.index).map_err(failed("bind a packet socket", REMEDY))?;
+        let single_bytes = interface.mtu as usize + ETHERNET_HEADER_BYTES;
+        Ok(Segmenter { socket, outgoing: Outgoing::new(), single_bytes })
+    }
+
+    /// Whether frames of so many bytes are always cut.
+    pub(super) fn cuts(&self, bytes: usize) -> bool {
+        bytes > self.single_bytes
+    }
+
+    /// Whether the last frame was not taken yet.
+    pub(super) fn is_held(&self) -> bool {
+        self.outgoing.is_held()
+    }
+
+    /// As [`Outgoing::room`].
+    pub(super) fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        self.outgoing.room(bytes)
+    }
+
+    /// Completes the frame in the last room; false if the kernel would not send it.
+    pub(super) fn seal(&mut self, frame: &Transmit) -> bool {
+        let cut = ETHERNET_HEADER_BYTES + PACKET_BYTES_MAX;
+        let limit = if frame.segmentation.is_some() { cut } else { self.single_bytes };
+        self.outgoing.seal(frame, limit)
+    }
+
+    /// As [`Outgoing::write`].
+    pub(super) fn write(&mut self) -> io::Result<Written> {
+        self.outgoing.write(self.socket.as_fd())
+    }
+}
+
+fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
+    // SAFETY: sockaddr_ll is plain data for which all zeros is valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = interface as libc::c_int;
+    let bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the address is an initialised sockaddr_ll of this length.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) }).map(|_| ())
+}

@@ -1,0 +1,136 @@
+//! Many megabytes in each direction: nothing is lost between us and the kernel by either's doing.
+
+use crate::exchange::Plan;
+use crate::site::{Kind, OUR_INTERFACE, Site, THEIR_INTERFACE};
+use crate::sockets::{OurSockets, Sockets};
+use mtcp::Config;
+use mtcp::config::StatConfig;
+use mtcp::stat::{self, CoreReport};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+const BYTES: u64 = 8 << 20;
+const CONNECTIONS: usize = 4;
+/// As many segments as these bytes make, retransmissions left out.
+const SEGMENTS: u64 = CONNECTIONS as u64 * BYTES / 1448;
+/// A hundredth of the segments may be sent again: where a process waits for the CPU its peer probes
+/// for the tail, with nothing lost.
+const REPEATED_MAX: u64 = SEGMENTS / 100;
+
+/// The plans of one direction.
+fn plans(up: bool) -> Vec<Plan> {
+    let (up_bytes, down_bytes) = if up { (BYTES, 0) } else { (0, BYTES) };
+    (0..CONNECTIONS as u64).map(|seed| Plan { up_bytes, down_bytes, seed }).collect()
+}
+
+/// Settings by which the stack can be asked at this path.
+fn asked_at(site: &Site, path: &Path) -> Config {
+    let socket = Some(path.to_owned());
+    Config { stat: StatConfig { enabled: true, socket }, ..site.config() }
+}
+
+fn ask(path: &Path) -> CoreReport {
+    let name = path.to_str().expect("a path of letters");
+    let report = stat::ask(name, false).expect("the stack answers");
+    report.cores.into_iter().next().expect("the core answers")
+}
+
+/// A counter of the other kernel's TCP (proc_net_snmp, RFC 4022).
+fn kernel_retransmissions(site: &Site) -> u64 {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/snmp");
+    let table = site.theirs.run(read).expect("/proc is mounted");
+    let mut lines = table.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let all: BTreeMap<&str, &str> =
+        names.split_whitespace().zip(values.split_whitespace()).collect();
+    all["RetransSegs"].parse().expect("a number")
+}
+
+/// What either end of the cable has dropped, by the kernel's count.
+fn dropped_on_cable(site: &Site) -> u64 {
+    let count = |text: &str, end: &str, direction: &str| {
+        let links: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        let dropped = links[0]["stats64"][direction]["dropped"].as_u64();
+        dropped.unwrap_or_else(|| panic!("{end} has no count: {text}"))
+    };
+    let of = |namespace: &crate::common::namespace::Namespace, end: &str| {
+        let text = namespace.ip(&format!("-s -j link show {end}"));
+        count(&text, end, "rx") + count(&text, end, "tx")
+    };
+    let theirs = of(&site.theirs, THEIR_INTERFACE);
+    if site.kind == Kind::Tap { theirs } else { theirs + of(&site.ours, OUR_INTERFACE) }
+}
+
+#[track_caller]
+fn assert_nothing_lost(site: &Site, report: &CoreReport, text: &str) {
+    let text = format!("{:?}, {text}: {:?} {:?}", site.kind, report.device, report.stack);
+    for counter in ["receive_drops", "transmit_drops"] {
+        assert_eq!(report.device[counter], 0, "{counter}; {text}");
+    }
+    for counter in ["drop_checksum", "drop_malformed", "drop_no_memory", "out_of_order"] {
+        assert_eq!(report.stack[counter], 0, "{counter}; {text}");
+    }
+    assert_eq!(dropped_on_cable(site), 0, "the cable drops; {text}");
+    let (ours, theirs) = (report.stack["retransmissions"], kernel_retransmissions(site));
+    assert!(ours <= REPEATED_MAX, "we have repeated {ours} of {SEGMENTS} segments; {text}");
+    assert!(theirs <= REPEATED_MAX, "the kernel has repeated {theirs} of {SEGMENTS}; {text}");
+}
+
+fn we_serve(kind: Kind, path: &Path) {
+    for up in [false, true] {
+        let site = Site::new(kind);
+        let mtcp = site.start(asked_at(&site, path));
+        let plans = plans(up);
+        let (outcome, _) = site.while_we_serve(&mtcp, |_| {
+            let asked = site.kernel_asks(0, &plans, CONNECTIONS);
+            asked.expect(CONNECTIONS, &format!("{kind:?}, to us: {up}"));
+            assert_nothing_lost(&site, &ask(path), &format!("we serve, to us: {up}"));
+        });
+        outcome.expect(CONNECTIONS, "our server");
+    }
+}
+
+fn we_ask(kind: Kind, path: &Path) {
+    for up in [false, true] {
+        let site = Site::new(kind);
+        let mtcp = site.start(asked_at(&site, path));
+        let mut sockets = OurSockets::new(mtcp.context(0).expect("it is free"));
+        let (ours, theirs) = site.kernel_answers(&mut sockets, 1, &plans(up), CONNECTIONS);
+        ours.expect(CONNECTIONS, &format!("{kind:?}, from us: {up}"));
+        theirs.expect(CONNECTIONS, "the kernel's server");
+        let report = thread::scope(|scope| {
+            let report = scope.spawn(|| ask(path));
+            // Only who calls moves the stack, which is to answer.
+            while !report.is_finished() {
+                sockets.wait(Duration::from_millis(1)).expect("the device is there");
+            }
+            report.join().expect("it is told")
+        });
+        assert_nothing_lost(&site, &report, &format!("we ask, from us: {up}"));
+    }
+}
+
+/// Where a stack can be asked, as long as the directory is there.
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("stat");
+    (directory, path)
+}
+
+#[test]
+fn a_cable_loses_nothing_of_what_the_kernel_is_sent_or_sends() {
+    let (_directory, path) = place();
+    for kind in [Kind::Xdp, Kind::Generic] {
+        we_serve(kind, &path);
+        we_ask(kind, &path);
+    }
+}
+
+#[test]
+fn a_tap_device_loses_nothing_either() {
+    let (_directory, path) = place();
+    we_serve(Kind::Tap, &path);
+    we_ask(Kind::Tap, &path);
+}
