@@ -12,8 +12,8 @@ use serde_json::Value;
 
 const SHORT: [&str; 4] = ["--rounds", "2", "--duration", "100ms"];
 
-/// `fable`, `mtcp` and their libraries beside the tested program: cargo does not build them for this
-/// crate's tests.
+/// `fable`, `mtcp` and their libraries beside the tested program: cargo does not build them for
+/// this crate's tests.
 fn build_tools() {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {

@@ -45,8 +45,8 @@ A server is started for each variant and placement and kept for all rounds. Ever
 of them once, baseline first or last in turn. The number of operations is the same for all variants
 of a row: what takes the baseline about --duration. Operations per second and latencies are those
 that the client reports. CPU time per operation is from /proc for the server, and from wait4 for the
-client, whose start is included; so is that of its stack, which a long --duration makes small. That of
-both sides includes the kernel's softirq threads.
+client, whose start is included; so is that of its stack, which a long --duration makes small. That
+of both sides includes the kernel's softirq threads.
 
 Servers and clients run in a network namespace of their own, where the default congestion control
 does not pace, if that is permitted (as root). Slices in which the host took time away or others

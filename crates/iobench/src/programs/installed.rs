@@ -31,9 +31,9 @@ pub(crate) fn find_in(first: &[PathBuf], program: &str, package: &str) -> Result
     })
 }
 
-/// One of our own commands `COMMAND run OPTIONS PROGRAM`, which put a library under programs: beside
-/// our own program, else on the PATH. Only a command that has been tried with these options counts,
-/// because it alone knows where its library may be.
+/// One of our own commands `COMMAND run OPTIONS PROGRAM`, which put a library under programs:
+/// beside our own program, else on the PATH. It is tried with these options, because it alone knows
+/// where its library may be.
 pub(crate) fn find_runner(
     command: &str,
     options: &[String],

@@ -3,8 +3,9 @@
 //! `mtcp run` (section 5.3 of the mTCP paper).
 //!
 //! A program is a server with its usual client, one file each. It says over which path it goes,
-//! which `road` lays; `link` is the way between one server and its clients, in one variant. `server`
-//! is such a server, `slice` one run of a client, `campaign` the rounds, `row` what comes of them.
+//! which `road` lays; `link` is the way between one server and its clients, in one variant.
+//! `server` is such a server, `slice` one run of a client, `campaign` the rounds, `row` what comes
+//! of them.
 
 mod campaign;
 mod fable;
