@@ -7,19 +7,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use common::{children, is_alive, run_with_json, signal, stderr, stdout, wait, wait_until};
+use common::{children, is_alive, run_with_json, signal, skip, stderr, stdout, wait, wait_until};
 use serde_json::Value;
 
 const SHORT: [&str; 4] = ["--rounds", "2", "--duration", "100ms"];
 
-/// `fable` and its library beside the tested program: cargo does not build them for this crate's
-/// tests.
-fn build_fable() {
+/// `fable`, `mtcp` and their libraries beside the tested program: cargo does not build them for
+/// this crate's tests.
+fn build_tools() {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
         let profile = Path::new(env!("CARGO_BIN_EXE_iobench")).parent().unwrap();
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--locked", "-p", "fabled", "-p", "fable-preload"]);
+        cargo.args(["-p", "mtcp", "-p", "mtcp-preload"]);
         cargo.arg("--target-dir").arg(profile.parent().unwrap());
         cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
         if profile.ends_with("release") {
@@ -42,9 +43,12 @@ fn assert_measured(row: &Value) {
     for field in ["operations", "operations_s", "server_cpu_us", "client_cpu_us"] {
         assert!(number(row, field) > 0.0, "{row:#}");
     }
+    assert!(number(row, "cpu_both_us") > number(row, "server_cpu_us"), "{row:#}");
     let upgraded = row["upgraded_connections"].as_u64();
     match row["variant"].as_str() {
-        Some("fable") => assert!(upgraded >= row["connections"].as_u64(), "{row:#}"),
+        Some("fable" | "mtcp" | "mtcp/mtcp") => {
+            assert!(upgraded >= row["connections"].as_u64(), "{row:#}")
+        }
         _ => assert_eq!(upgraded, None, "{row:#}"),
     }
 }
@@ -55,7 +59,7 @@ fn rows(document: &Value) -> &Vec<Value> {
 
 #[test]
 fn redis_is_measured_over_tcp_its_socket_and_shared_memory() {
-    build_fable();
+    build_tools();
     let words = ["programs", "redis", "--connections", "1,4", "--pipeline", "1,2", "--seed", "7"];
     let (status, document, printed) = run_with_json(&[&words[..], &SHORT].concat());
     assert!(matches!(status, Some(0 | 2)), "{printed}");
@@ -91,7 +95,7 @@ fn discarded(row: &Value) -> u64 {
 
 #[test]
 fn the_other_programs_are_measured_on_one_cpu() {
-    build_fable();
+    build_tools();
     let words = ["programs", "memcached", "postgres", "nginx", "--connections", "2"];
     let more = ["--placement", "same-core", "--rounds", "1", "--duration", "100ms"];
     let (status, document, printed) = run_with_json(&[&words[..], &more].concat());
@@ -114,6 +118,68 @@ fn the_other_programs_are_measured_on_one_cpu() {
     assert!(number(&rows[4]["latency_us"], "p99") > 0.0);
 }
 
+/// Names of the devices that can be seen from here.
+fn devices() -> Vec<String> {
+    let text = std::fs::read_to_string("/proc/self/net/dev").unwrap();
+    text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
+}
+
+/// veth pairs and AF_XDP are for root.
+fn lacks_rights(test: &str) -> bool {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    let lacks = unsafe { libc::geteuid() } != 0;
+    if lacks {
+        skip(test, "AF_XDP needs root");
+    }
+    lacks
+}
+
+#[test]
+fn lighttpd_is_measured_over_the_kernel_and_over_stacks() {
+    if lacks_rights("lighttpd_is_measured_over_the_kernel_and_over_stacks") {
+        return;
+    }
+    build_tools();
+    let before = devices();
+    let words = ["programs", "lighttpd", "--connections", "1,8", "--seed", "3"];
+    let (status, document, printed) = run_with_json(&[&words[..], &SHORT].concat());
+    assert!(matches!(status, Some(0 | 2)), "{printed}");
+    let rows = rows(&document);
+    assert_eq!(rows.len(), 3 * 4 * 2, "{printed}");
+    for (index, row) in rows.iter().enumerate() {
+        assert_measured(row);
+        let variant = ["veth", "mtcp", "mtcp/mtcp"][index % 3];
+        let operation = ["get-64", "get-8k", "get-64-kept", "get-8k-kept"][index / 3 % 4];
+        assert_eq!((&row["variant"], &row["operation"]), (&variant.into(), &operation.into()));
+        assert_eq!(row["connections"], [1, 8][index / 12]);
+        assert_eq!(row["operations"], rows[index / 3 * 3]["operations"], "{row:#}");
+        // Where a connection is for one request, all of them went through the stack.
+        let has_many = !operation.ends_with("kept") && variant != "veth";
+        let upgraded = row["upgraded_connections"].as_f64();
+        assert!(!has_many || upgraded >= row["operations"].as_f64(), "{row:#}");
+        let latency = &row["latency_us"];
+        assert!(number(latency, "p50") > 0.0 && number(latency, "mean") > 0.0, "{row:#}");
+        assert!(number(latency, "p99") >= number(latency, "p50"), "{row:#}");
+        let ratio = &row["cpu_both_ratio_tcp"];
+        assert!(number(ratio, "low") > 0.0, "{row:#}");
+        assert!(row["rounds"].as_array().is_some_and(|rounds| rounds.len() == 2), "{row:#}");
+    }
+    assert_eq!(rows[0]["cpu_both_ratio_tcp"]["median"], 1.0);
+    assert!(printed.contains("lighttpd/1.") && printed.contains("veth pairs"), "{printed}");
+    assert_eq!(devices(), before);
+}
+
+#[test]
+fn a_stack_that_is_missing_is_told_with_its_remedy() {
+    if lacks_rights("a_stack_that_is_missing_is_told_with_its_remedy") {
+        return;
+    }
+    build_tools();
+    let mut command = common::iobench(&["programs", "lighttpd"]);
+    let output = command.env("MTCP_PRELOAD", "/no/such/library.so").output().unwrap();
+    assert_refused(&output, &["libmtcp_preload.so", "cargo build --release -p mtcp"]);
+}
+
 #[track_caller]
 fn assert_refused(output: &Output, parts: &[&str]) {
     let message = stderr(output);
@@ -125,7 +191,7 @@ fn assert_refused(output: &Output, parts: &[&str]) {
 
 #[test]
 fn what_is_missing_is_told_with_its_remedy() {
-    build_fable();
+    build_tools();
     let without_path = |words: &[&str]| {
         let mut command = common::iobench(words);
         command.env("PATH", "/no/such/directory").output().unwrap()
@@ -142,7 +208,7 @@ fn what_is_missing_is_told_with_its_remedy() {
 
 #[test]
 fn a_library_that_is_missing_is_told_with_its_remedy() {
-    build_fable();
+    build_tools();
     let mut command = common::iobench(&["programs", "redis"]);
     let output = command.env("FABLE_PRELOAD", "/no/such/library.so").output().unwrap();
     assert_refused(&output, &["libfable_preload.so", "cargo build --release -p fabled"]);
@@ -151,7 +217,8 @@ fn a_library_that_is_missing_is_told_with_its_remedy() {
 #[test]
 fn help_tells_what_is_measured_and_how() {
     let help = stdout(&common::run(&["programs", "--help"]));
-    for part in ["redis-benchmark", "memcslap", "wrk", "pgbench", "INVALID", "Examples:"] {
+    let names = ["redis-benchmark", "memcslap", "wrk", "pgbench", "lighttpd", "mtcp/mtcp"];
+    for part in names.into_iter().chain(["INVALID", "Examples:"]) {
         assert!(help.contains(part), "no `{part}` in: {help}");
     }
 }
@@ -193,7 +260,7 @@ impl Drop for Guard {
 
 /// A run that would take long, with all its processes: so many servers, and a client.
 fn start_long_run(program: &str, servers: usize) -> (Guard, Vec<(u32, u64)>) {
-    build_fable();
+    build_tools();
     let mut command =
         common::iobench(&["programs", program, "--rounds", "1000", "--duration", "1s"]);
     let guard = Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
@@ -220,6 +287,20 @@ fn no_process_outlives_an_interruption() {
     assert_eq!(wait(&mut run.0), Some(130));
     assert_all_end(&started);
     assert_eq!(leftovers(run.0.id()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn stacks_leave_nothing_after_an_interruption() {
+    if lacks_rights("stacks_leave_nothing_after_an_interruption") {
+        return;
+    }
+    let before = devices();
+    let (mut run, started) = start_long_run("lighttpd", 3);
+    signal(run.0.id(), libc::SIGINT);
+    assert_eq!(wait(&mut run.0), Some(130));
+    assert_all_end(&started);
+    assert_eq!(leftovers(run.0.id()), Vec::<PathBuf>::new());
+    assert_eq!(devices(), before);
 }
 
 #[test]

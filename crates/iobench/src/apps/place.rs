@@ -13,6 +13,9 @@ use crate::sys::socket::{CongestionControl, default_congestion_control};
 const APPS_VARIABLE: &str = "MEGAPIPE_APPS";
 const LEAST_ROOM: usize = 4_096;
 const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+/// Whether ports that rest may be used again before their minute is over; without it only on
+/// loopback.
+const REUSE: &str = "/proc/sys/net/ipv4/tcp_tw_reuse";
 /// How long a port of a connection that a client has ended stays unused. The clients end tens of
 /// thousands in a second, and with the usual second all ports would soon be waiting.
 const PORT_REST_MS: &str = "10";
@@ -21,7 +24,6 @@ const PORT_REST_MS: &str = "10";
 /// system's congestion control then get one that does not pace, and nobody else's settings change.
 /// Tells what the network is, for the report.
 pub(crate) fn isolate() -> Result<String> {
-    let wanted = CongestionControl::pick();
     if !namespace::isolate()? {
         output::note(
             "no permission for a network namespace: the servers use the system's congestion \
@@ -29,7 +31,15 @@ pub(crate) fn isolate() -> Result<String> {
         );
         return Ok("the machine's own loopback device".to_owned());
     }
-    if wanted.must_be_set {
+    settle()?;
+    let default = default_congestion_control();
+    Ok(format!("loopback in a network namespace of its own, congestion control {default}"))
+}
+
+/// Gives the calling thread's network namespace, which must be of our own making, a congestion
+/// control that does not pace, and lets ports rest only shortly.
+pub(crate) fn settle() -> Result<()> {
+    if CongestionControl::pick().must_be_set {
         // Outside the machine's own network only what every user may choose can be the default.
         let set = ["cubic", "reno"].iter().find(|name| fs::write(CONGESTION, name).is_ok());
         set.ok_or_else(|| {
@@ -41,8 +51,8 @@ pub(crate) fn isolate() -> Result<String> {
     }
     // Kernels before 6.14 do not have it, and rest ports for a second.
     let _ = fs::write("/proc/sys/net/ipv4/tcp_tw_reuse_delay", PORT_REST_MS);
-    let default = default_congestion_control();
-    Ok(format!("loopback in a network namespace of its own, congestion control {default}"))
+    let _ = fs::write(REUSE, "1");
+    Ok(())
 }
 
 /// A file that `cargo xtask` has built, in the directory that is known for it.

@@ -170,7 +170,8 @@ pub(super) fn acquire_privilege() -> Result<()> {
     Ok(())
 }
 
-pub(super) fn has_capabilities() -> bool {
+/// Whether this process may make network namespaces and devices in them.
+pub(crate) fn has_capabilities() -> bool {
     let effective = fs::read_to_string("/proc/thread-self/status").ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
         u64::from_str_radix(line.trim(), 16).ok()

@@ -9,7 +9,7 @@ use crate::compare::stats::slot_order;
 use crate::error::Result;
 use crate::ipc::placement::Pair;
 use crate::output;
-use crate::programs::fable::Fable;
+use crate::programs::road::Road;
 use crate::programs::row::{self, Measured, Row};
 use crate::programs::server::Server;
 use crate::programs::slice::Slicer;
@@ -37,7 +37,6 @@ pub(crate) struct Campaign<'a> {
     program: &'a dyn Program,
     cells: Vec<Cell>,
     pairs: &'a [Pair],
-    fable: &'a Fable,
     signals: &'a Signals,
     rounds: u32,
     duration: Duration,
@@ -50,7 +49,6 @@ impl<'a> Campaign<'a> {
         program: &'a dyn Program,
         arguments: &ProgramsArgs,
         pairs: &'a [Pair],
-        fable: &'a Fable,
         signals: &'a Signals,
     ) -> Campaign<'a> {
         let (rounds, duration) = match arguments.quick {
@@ -61,7 +59,6 @@ impl<'a> Campaign<'a> {
             program,
             cells: cells(program, arguments),
             pairs,
-            fable,
             signals,
             rounds: arguments.rounds.unwrap_or(rounds),
             duration: arguments.duration.unwrap_or(duration),
@@ -71,7 +68,7 @@ impl<'a> Campaign<'a> {
     }
 
     /// Measures everything; the rows, baseline first in each cell.
-    pub(crate) fn run(&self, seed: u64) -> Result<Vec<Row>> {
+    pub(crate) fn run(&self, road: &mut Road, seed: u64) -> Result<Vec<Row>> {
         let variants = self.program.variants();
         let slice_ns = self.slice_ns();
         let slices = (self.cells.len() * self.pairs.len() * variants.len()) as u64;
@@ -83,10 +80,9 @@ impl<'a> Campaign<'a> {
         for &pair in self.pairs {
             let (mut servers, cpu) = (Vec::new(), pair.cpus[0]);
             for &variant in variants {
-                let server = Server::start(self.program, variant, cpu, self.fable, self.signals);
-                servers.push(server?);
+                servers.push(Server::start(self.program, variant, cpu, road, self.signals)?);
             }
-            let mut slicer = Slicer::new(self.program, pair, self.fable, self.signals)?;
+            let mut slicer = Slicer::new(self.program, pair, self.signals)?;
             for &cell in &self.cells {
                 let amount = self.calibrate(&mut slicer, &mut servers[0], &cell)?;
                 measured.push(Measured::new(cell, pair, variants, amount));

@@ -1,16 +1,14 @@
 //! `fable run`: where it is, and what it says that it did.
 
-use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use crate::error::{Context, Error, Result};
-use crate::programs::installed;
+use crate::error::Result;
+use crate::programs::installed::find_runner;
 
-const PROGRAM: &str = "fable";
 const REMEDY: &str = "build it with `cargo build --release -p fabled -p fable-preload`";
 
 /// The command `fable`, with a library that it finds.
+#[derive(Debug, Clone)]
 pub(crate) struct Fable {
     program: PathBuf,
 }
@@ -18,25 +16,7 @@ pub(crate) struct Fable {
 impl Fable {
     /// Beside our own program, else on the PATH.
     pub(crate) fn find() -> Result<Fable> {
-        let own = env::current_exe().context("find this program's file", "mount /proc")?;
-        let beside: Vec<PathBuf> = own.parent().map(Path::to_owned).into_iter().collect();
-        let program = installed::search(&beside, PROGRAM).ok_or_else(|| {
-            Error::setup("`fable` is neither beside iobench nor on the PATH", REMEDY)
-        })?;
-        // It alone knows where its library may be; a program that is certainly there is our own.
-        let tried = Command::new(&program)
-            .arg("run")
-            .arg(&own)
-            .arg("--version")
-            .stdin(Stdio::null())
-            .output()
-            .context(format!("start {}", program.display()), REMEDY)?;
-        if !tried.status.success() {
-            let complaint = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
-            let cause = format!("{} run does not work: {complaint}", program.display());
-            return Err(Error::setup(cause, REMEDY));
-        }
-        Ok(Fable { program })
+        Ok(Fable { program: find_runner("fable", &[], REMEDY)? })
     }
 
     /// The command that runs `words` over shared memory, with statistics at the end.
@@ -75,10 +55,10 @@ impl Connections {
     }
 
     /// Why this was no measurement of shared memory, if so many connections were wanted.
-    pub(crate) fn complaint(&self, wanted: u32) -> Option<String> {
+    pub(crate) fn complaint(&self, wanted: u64) -> Option<String> {
         let lost: Vec<String> =
             self.lost.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-        if self.upgraded < u64::from(wanted) {
+        if self.upgraded < wanted {
             let told =
                 if lost.is_empty() { String::new() } else { format!(": {}", lost.join(" ")) };
             let upgraded = self.upgraded;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 
 /// Where servers are that are not on the PATH of everybody.
 const MORE_DIRECTORIES: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
@@ -29,6 +29,31 @@ pub(crate) fn find_in(first: &[PathBuf], program: &str, package: &str) -> Result
             format!("install the package {package}"),
         )
     })
+}
+
+/// One of our own commands `COMMAND run OPTIONS PROGRAM`, which put a library under programs:
+/// beside our own program, else on the PATH. It is tried with these options, because it alone knows
+/// where its library may be.
+pub(crate) fn find_runner(
+    command: &str,
+    options: &[String],
+    remedy: &'static str,
+) -> Result<PathBuf> {
+    let own = env::current_exe().context("find this program's file", "mount /proc")?;
+    let beside: Vec<PathBuf> = own.parent().map(Path::to_owned).into_iter().collect();
+    let program = search(&beside, command).ok_or_else(|| {
+        Error::setup(format!("`{command}` is neither beside iobench nor on the PATH"), remedy)
+    })?;
+    let mut trial = Command::new(&program);
+    // A program that is certainly there is our own.
+    trial.arg("run").args(options).arg(&own).arg("--version").stdin(Stdio::null());
+    let tried = trial.output().context(format!("start {}", program.display()), remedy)?;
+    if !tried.status.success() {
+        let complaint = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
+        let cause = format!("{} run does not work: {complaint}", program.display());
+        return Err(Error::setup(cause, remedy));
+    }
+    Ok(program)
 }
 
 /// These directories, the PATH, and those of servers.

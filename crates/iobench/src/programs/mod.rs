@@ -1,17 +1,24 @@
 //! `iobench programs`: servers and clients of the distribution, unmodified, over plain TCP and over
-//! shared memory under `fable run` (section 3 of the FABLE paper).
+//! shared memory under `fable run` (section 3 of the FABLE paper), or over TCP in user space under
+//! `mtcp run` (section 5.3 of the mTCP paper).
 //!
-//! A program is a server with its usual client, one file each; `server` starts it in its variants,
-//! `slice` is one run of a client, `campaign` the rounds, `row` what comes of them.
+//! A program is a server with its usual client, one file each. It says over which path it goes,
+//! which `road` lays; `link` is the way between one server and its clients, in one variant.
+//! `server` is such a server, `slice` one run of a client, `campaign` the rounds, `row` what comes
+//! of them.
 
 mod campaign;
 mod fable;
 mod file;
 mod installed;
+mod lighttpd;
+mod link;
 mod memcached;
+mod mtcp;
 mod nginx;
 mod postgres;
 mod redis;
+mod road;
 mod row;
 mod server;
 mod slice;
@@ -28,14 +35,16 @@ use crate::compare::environment::Environment;
 use crate::compare::report::JsonFile;
 use crate::error::{Error, Result};
 use crate::ipc::placement::{self, Pair};
+use crate::network::PathKind;
 use crate::output;
 use crate::programs::campaign::Campaign;
-use crate::programs::fable::Fable;
 use crate::programs::file::Document;
+use crate::programs::lighttpd::Lighttpd;
 use crate::programs::memcached::Memcached;
 use crate::programs::nginx::Nginx;
 use crate::programs::postgres::Postgres;
 use crate::programs::redis::Redis;
+use crate::programs::road::{Road, Tools};
 use crate::programs::row::Row;
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
@@ -43,7 +52,7 @@ use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
 
 /// Without a choice, in this order.
-const ALL: [Name; 4] = [Name::Redis, Name::Memcached, Name::Nginx, Name::Postgres];
+const ALL: [Name; 5] = [Name::Redis, Name::Memcached, Name::Nginx, Name::Postgres, Name::Lighttpd];
 
 /// How server and client are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +63,12 @@ pub(crate) enum Variant {
     Unix,
     /// TCP as the programs see it, shared memory in fact.
     Fable,
+    /// The kernel's TCP over a veth pair: the baseline there.
+    Veth,
+    /// The server's TCP in user space, the client's in the kernel.
+    Mtcp,
+    /// Both in user space.
+    MtcpBoth,
 }
 
 impl Variant {
@@ -62,6 +77,18 @@ impl Variant {
             Variant::Tcp => "tcp",
             Variant::Unix => "unix",
             Variant::Fable => "fable",
+            Variant::Veth => "veth",
+            Variant::Mtcp => "mtcp",
+            Variant::MtcpBoth => "mtcp/mtcp",
+        }
+    }
+
+    /// Whether the server and the client bring a TCP of their own.
+    pub(crate) fn stacks(self) -> [bool; 2] {
+        match self {
+            Variant::Tcp | Variant::Unix | Variant::Fable | Variant::Veth => [false, false],
+            Variant::Mtcp => [true, false],
+            Variant::MtcpBoth => [true, true],
         }
     }
 }
@@ -111,13 +138,21 @@ pub(crate) trait Program {
     fn name(&self) -> &'static str;
     /// Versions and settings, for people.
     fn settings(&self) -> String;
-    /// The baseline first.
+    /// Between clients and servers.
+    fn path(&self) -> PathKind {
+        PathKind::Loopback
+    }
+    /// The baseline first: the kernel's TCP.
     fn variants(&self) -> &'static [Variant] {
         &[Variant::Tcp, Variant::Fable]
     }
     fn operations(&self) -> &'static [&'static str];
     fn can_pipeline(&self) -> bool {
         false
+    }
+    /// How many connections a client has from its start to its end, at least.
+    fn connections(&self, cell: &Cell, _printed: &Printed) -> u64 {
+        cell.connections.into()
     }
     /// Whether its client is told a number of operations instead of a time.
     fn counts_operations(&self) -> bool {
@@ -149,8 +184,8 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
     let begun_ns = now_ns();
     // Before any thread is started, because threads inherit the mask and the network.
     let signals = Signals::block();
-    let fable = Fable::find()?;
-    let programs = choose(arguments)?;
+    let mut tools = Tools::default();
+    let programs = choose(arguments, &mut tools)?;
     let pairs = pairs(&arguments.placement)?;
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
     let network = place::isolate()?;
@@ -158,8 +193,9 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
     let environment = Environment::gather(&Limits::raise()?, seed)?;
     let (mut rows, mut settings): (Vec<Row>, Vec<String>) = Default::default();
     for program in &programs {
-        let campaign = Campaign::new(program.as_ref(), arguments, &pairs, &fable, &signals);
-        rows.extend(campaign.run(seed)?);
+        let mut road = Road::lay(program.path(), &mut tools)?;
+        let campaign = Campaign::new(program.as_ref(), arguments, &pairs, &signals);
+        rows.extend(campaign.run(&mut road, seed)?);
         settings.push(format!("{}: {}", program.name(), program.settings()));
     }
     let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
@@ -171,18 +207,21 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
     Ok(document.results.iter().all(|row| row.valid))
 }
 
-fn prepare(name: Name, arguments: &ProgramsArgs) -> Result<Box<dyn Program>> {
+fn prepare(name: Name, arguments: &ProgramsArgs, tools: &mut Tools) -> Result<Box<dyn Program>> {
     let connections = arguments.connections.iter().copied().max().unwrap_or(1);
-    Ok(match name {
+    let program: Box<dyn Program> = match name {
         Name::Redis => Box::new(Redis::find()?),
         Name::Memcached => Box::new(Memcached::find(connections)?),
         Name::Nginx => Box::new(Nginx::find(connections)?),
         Name::Postgres => Box::new(Postgres::find(connections)?),
-    })
+        Name::Lighttpd => Box::new(Lighttpd::find(connections)?),
+    };
+    tools.check(program.path())?;
+    Ok(program)
 }
 
 /// Those that were named, each once, or else those that can run here.
-fn choose(arguments: &ProgramsArgs) -> Result<Vec<Box<dyn Program>>> {
+fn choose(arguments: &ProgramsArgs, tools: &mut Tools) -> Result<Vec<Box<dyn Program>>> {
     let mut names = arguments.programs.clone();
     if !names.is_empty() {
         let mut seen = Vec::new();
@@ -192,18 +231,18 @@ fn choose(arguments: &ProgramsArgs) -> Result<Vec<Box<dyn Program>>> {
                 true
             }
         });
-        return names.into_iter().map(|name| prepare(name, arguments)).collect();
+        return names.into_iter().map(|name| prepare(name, arguments, tools)).collect();
     }
     let mut programs = Vec::new();
     for name in ALL {
-        match prepare(name, arguments) {
+        match prepare(name, arguments, tools) {
             Ok(program) => programs.push(program),
             Err(error) => output::note(&format!("left out: {error}")),
         }
     }
     match programs.is_empty() {
         true => Err(Error::setup(
-            "none of the programs is installed",
+            "none of the programs can be measured, for the reasons above",
             "install one, such as the packages redis-server and redis-tools",
         )),
         false => Ok(programs),

@@ -89,7 +89,7 @@ impl Program for Redis {
             [["--csv", "-t"], [cell.operation, "-n"], [&operations, "-c"], [&connections, "-P"]];
         let place: &[&str] = match target.variant {
             Variant::Unix => &["-s", &socket],
-            Variant::Tcp | Variant::Fable => &["-h", "127.0.0.1", "-p", &port],
+            _ => &["-h", "127.0.0.1", "-p", &port],
         };
         let program = self.client.to_string_lossy();
         let words = [&[program.as_ref()][..], &options.concat(), &[&pipeline], place].concat();

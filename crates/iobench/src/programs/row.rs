@@ -15,9 +15,13 @@ const ROUGH: &str = ", so the figures are of all: try a longer --duration or a q
 const COMPLAINTS_MAX: usize = 3;
 
 /// What the fields of a row mean, for readers of the file.
-pub(crate) const FIELDS: [(&str, &str); 17] = [
+pub(crate) const FIELDS: [(&str, &str); 18] = [
     ("program", "the server; its usual client loads it"),
-    ("variant", "tcp: loopback; unix: the server's socket; fable: both under `fable run`"),
+    (
+        "variant",
+        "tcp: loopback; unix: the server's socket; fable: both under `fable run`; veth: the \
+         kernel's TCP over a veth pair; mtcp: there, the server under `mtcp run`; mtcp/mtcp: both",
+    ),
     ("operation", "what the client asks for"),
     ("connections", "at the same time, all from one client process"),
     ("pipeline", "requests under way on each connection"),
@@ -28,9 +32,22 @@ pub(crate) const FIELDS: [(&str, &str); 17] = [
     ("latency_us", "as the client reports it, medians over rounds; null: not reported"),
     ("server_cpu_us", "CPU time of the server and its children per operation, user and system"),
     ("client_cpu_us", "the same of the client, its start included"),
-    ("*_ratio_tcp", "over the variant tcp in the same rounds, median and 95 % interval"),
+    (
+        "cpu_both_us",
+        "CPU time per operation of both sides and the kernel's softirq threads: over veth the \
+         receiver's part of the kernel runs in the time of the sender",
+    ),
+    (
+        "*_ratio_tcp",
+        "over the kernel's TCP (the variant tcp, or veth) in the same rounds, median and 95 % \
+         interval",
+    ),
     ("*_ratio_unix", "the same over the variant unix"),
-    ("upgraded_connections", "of a client, least of all rounds; null where none should be"),
+    (
+        "upgraded_connections",
+        "of a client, to shared memory or to a stack in user space, least of all rounds; null \
+         where none should be",
+    ),
     ("slices", "undisturbed ones, which count, and the others"),
     ("rounds", "each round's own figures; clean: its slice was undisturbed"),
 ];
@@ -50,10 +67,12 @@ pub(crate) struct Row {
     pub(crate) latency_us: LatencyUs,
     pub(crate) server_cpu_us: Option<f64>,
     pub(crate) client_cpu_us: Option<f64>,
+    pub(crate) cpu_both_us: Option<f64>,
     pub(crate) operations_ratio_tcp: Option<Interval>,
     pub(crate) latency_p50_ratio_tcp: Option<Interval>,
     pub(crate) server_cpu_ratio_tcp: Option<Interval>,
     pub(crate) client_cpu_ratio_tcp: Option<Interval>,
+    pub(crate) cpu_both_ratio_tcp: Option<Interval>,
     pub(crate) operations_ratio_unix: Option<Interval>,
     pub(crate) upgraded_connections: Option<u64>,
     pub(crate) valid: bool,
@@ -77,6 +96,7 @@ pub(crate) struct RoundFigures {
     pub(crate) latency_p50_us: Option<f64>,
     pub(crate) server_cpu_us: f64,
     pub(crate) client_cpu_us: f64,
+    pub(crate) cpu_both_us: f64,
     pub(crate) clean: bool,
 }
 
@@ -171,6 +191,8 @@ fn row(program: &str, measured: &Measured, variant: Variant, seed: u64) -> Optio
         true => own.middle(figure).map(|_| Interval::ONE),
         false => own.ratio(&measured.digest(other)?, figure, seed),
     };
+    let baseline = *measured.variants.first()?;
+    let against_tcp = |figure| against(baseline, figure);
     let mut slices = SliceCounts::default();
     own.rounds.iter().flatten().for_each(|slice| slices.add(&slice.slices));
     let Measured { cell, pair, .. } = measured;
@@ -192,10 +214,12 @@ fn row(program: &str, measured: &Measured, variant: Variant, seed: u64) -> Optio
         },
         server_cpu_us: own.middle(|figures| Some(figures.server_cpu_us)),
         client_cpu_us: own.middle(|figures| Some(figures.client_cpu_us)),
-        operations_ratio_tcp: against(Variant::Tcp, rate),
-        latency_p50_ratio_tcp: against(Variant::Tcp, |figures| figures.latency.p50_us),
-        server_cpu_ratio_tcp: against(Variant::Tcp, |figures| Some(figures.server_cpu_us)),
-        client_cpu_ratio_tcp: against(Variant::Tcp, |figures| Some(figures.client_cpu_us)),
+        cpu_both_us: own.middle(|figures| Some(figures.cpu_both_us)),
+        operations_ratio_tcp: against_tcp(rate),
+        latency_p50_ratio_tcp: against_tcp(|figures| figures.latency.p50_us),
+        server_cpu_ratio_tcp: against_tcp(|figures| Some(figures.server_cpu_us)),
+        client_cpu_ratio_tcp: against_tcp(|figures| Some(figures.client_cpu_us)),
+        cpu_both_ratio_tcp: against_tcp(|figures| Some(figures.cpu_both_us)),
         operations_ratio_unix: against(Variant::Unix, rate),
         upgraded_connections: own.rounds.iter().flatten().filter_map(|slice| slice.upgraded).min(),
         valid: own.reasons.is_empty(),
@@ -212,6 +236,7 @@ fn of_round(slice: &SliceOutcome) -> Option<RoundFigures> {
         latency_p50_us: figures.latency.p50_us,
         server_cpu_us: figures.server_cpu_us,
         client_cpu_us: figures.client_cpu_us,
+        cpu_both_us: figures.cpu_both_us,
         clean: slice.is_clean(),
     })
 }
@@ -227,8 +252,14 @@ mod tests {
 
     fn slice(operations_s: f64, clean: bool) -> Option<SliceOutcome> {
         let latency = Latency::default();
-        let (operations, server_cpu_us, client_cpu_us) = (100, 4.0, 5.0);
-        let figures = Figures { operations, operations_s, latency, server_cpu_us, client_cpu_us };
+        let figures = Figures {
+            operations: 100,
+            operations_s,
+            latency,
+            server_cpu_us: 4.0,
+            client_cpu_us: 5.0,
+            cpu_both_us: 9.5,
+        };
         let slices =
             SliceCounts { clean: clean.into(), stolen: (!clean).into(), delayed: 0, late: 0 };
         Some(SliceOutcome { figures: Some(figures), slices, ..SliceOutcome::default() })

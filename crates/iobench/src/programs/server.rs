@@ -1,15 +1,17 @@
 //! One server in one variant, for the whole run.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::chown;
-use std::path::PathBuf;
 
 use crate::apps::place::Scratch;
 use crate::error::{Context, Error, Result};
-use crate::programs::fable::Fable;
-use crate::programs::{Program, Target, Variant};
+use crate::network::Entered;
+use crate::programs::link::{Counts, Evidence, Link, stack_statistics};
+use crate::programs::road::Road;
+use crate::programs::{Amount, Cell, Program, Target, Variant, mtcp};
 use crate::server::external::{ExternalProcess, Foreign};
 use crate::server::process::Launch;
+use crate::stack;
 use crate::sys::signals::Signals;
 
 /// A running server. Dropping it ends it and then removes its directory.
@@ -17,15 +19,16 @@ pub(crate) struct Server {
     pub(crate) process: ExternalProcess,
     directory: Scratch,
     variant: Variant,
+    link: Link,
 }
 
 impl Server {
-    /// Starts it on one CPU and fills it.
+    /// Starts it on one CPU at the far end of the road, and fills it.
     pub(crate) fn start(
         program: &dyn Program,
         variant: Variant,
         cpu: usize,
-        fable: &Fable,
+        road: &mut Road,
         signals: &Signals,
     ) -> Result<Server> {
         let directory = Scratch::make(program.name())?;
@@ -37,19 +40,24 @@ impl Server {
         }
         let name = format!("{} over {}", program.name(), variant.name());
         let foreign = Foreign { name: &name, orphan_signal: program.orphan_signal() };
-        let launch = Launch::echo(&name, &[cpu]);
-        let process = ExternalProcess::start_command(&foreign, &launch, signals, |port| {
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let (link, mut launch) = (road.link(variant)?, Launch::echo(&name, &[cpu]));
+        link.place(&mut launch);
+        let command = |port| {
+            let address = SocketAddr::new(launch.address, port);
             let target = Target { variant, address, directory: directory.path() };
             let words = program.server(&target, signals)?;
-            let statistics = directory.path().join("server-statistics");
-            let words = match variant {
-                Variant::Fable => fable.wrap(words, &statistics),
-                Variant::Tcp | Variant::Unix => words,
-            };
-            Ok(as_user(program.user(), words))
-        })?;
-        let server = Server { process, directory, variant };
+            Ok(as_user(program.user(), link.server_command(words, directory.path())?))
+        };
+        let process = if link.server_has_stack() {
+            let (words, port) = (command(stack::PORT)?, stack::PORT);
+            let address = SocketAddr::new(launch.address, port);
+            let statistics = stack_statistics(directory.path());
+            let listens = || mtcp::listens(&statistics);
+            ExternalProcess::start_words(&foreign, &launch, signals, address, &words, listens)?
+        } else {
+            ExternalProcess::start_command(&foreign, &launch, signals, command)?
+        };
+        let server = Server { process, directory, variant, link };
         program.fill(&server.target(), signals)?;
         Ok(server)
     }
@@ -59,9 +67,32 @@ impl Server {
         Target { variant, address: self.process.address(), directory }
     }
 
-    /// Where a client under `fable run` says what it did.
-    pub(crate) fn client_statistics(&self) -> PathBuf {
-        self.directory.path().join("client-statistics")
+    /// What starts a client of this server.
+    pub(crate) fn client_command(
+        &self,
+        program: &dyn Program,
+        cell: &Cell,
+        amount: Amount,
+    ) -> Result<Vec<String>> {
+        let words = program.client(&self.target(), cell, amount);
+        let words = self.link.client_command(words, self.directory.path())?;
+        Ok(as_user(program.user(), words))
+    }
+
+    /// See [`Link::enter_client`].
+    pub(crate) fn enter_client(&self) -> Result<Option<Entered>> {
+        self.link.enter_client()
+    }
+
+    /// See [`Link::count`].
+    pub(crate) fn count(&self) -> Result<Counts, String> {
+        self.link.count(self.directory.path())
+    }
+
+    /// Of a client that began at these counts and has ended, see [`Link::judge`].
+    pub(crate) fn judge(&self, before: &Counts, wanted: u64) -> Result<Evidence, String> {
+        let after = self.count()?;
+        Ok(self.link.judge(before, &after, wanted, self.directory.path()))
     }
 }
 

@@ -1,6 +1,5 @@
 //! One slice: a client from its start to its end, with what both sides used.
 
-use std::fs;
 use std::time::Duration;
 
 use crate::compare::outcome::SliceCounts;
@@ -8,9 +7,9 @@ use crate::compare::slots::is_used_by_others;
 use crate::error::Result;
 use crate::ipc::placement::Pair;
 use crate::load::external::{Run, run_to_end};
-use crate::programs::fable::{Connections, Fable};
-use crate::programs::server::{Server, as_user};
-use crate::programs::{Amount, Cell, Latency, Printed, Program, Variant};
+use crate::programs::link::Evidence;
+use crate::programs::server::Server;
+use crate::programs::{Amount, Cell, Latency, Printed, Program};
 use crate::sys::clock::now_ns;
 use crate::sys::procstat::{CpuReader, CpuTicks, TICK_NS, ThreadReader, softirq_threads};
 use crate::sys::signals::Signals;
@@ -27,7 +26,7 @@ pub(crate) struct SliceOutcome {
     pub(crate) figures: Option<Figures>,
     /// One slice, counted where it belongs.
     pub(crate) slices: SliceCounts,
-    /// Connections in shared memory, where that was wanted.
+    /// Connections that left the kernel's TCP, where that was wanted.
     pub(crate) upgraded: Option<u64>,
     /// Why the slice is worth nothing.
     pub(crate) complaint: Option<String>,
@@ -48,13 +47,14 @@ pub(crate) struct Figures {
     /// CPU time for each operation.
     pub(crate) server_cpu_us: f64,
     pub(crate) client_cpu_us: f64,
+    /// Both sides together, with the kernel's threads that finish the network's work.
+    pub(crate) cpu_both_us: f64,
 }
 
 /// Runs clients of one program on one pair of CPUs.
 pub(crate) struct Slicer<'a> {
     program: &'a dyn Program,
     pair: Pair,
-    fable: &'a Fable,
     signals: &'a Signals,
     cpus: CpuReader,
     softirq: Vec<ThreadReader>,
@@ -73,18 +73,11 @@ impl<'a> Slicer<'a> {
     pub(crate) fn new(
         program: &'a dyn Program,
         pair: Pair,
-        fable: &'a Fable,
         signals: &'a Signals,
     ) -> Result<Slicer<'a>> {
         let cpus = CpuReader::new(&pair.distinct())?;
-        Ok(Slicer {
-            program,
-            pair,
-            fable,
-            signals,
-            cpus,
-            softirq: softirq_threads(&pair.distinct()),
-        })
+        let softirq = softirq_threads(&pair.distinct());
+        Ok(Slicer { program, pair, signals, cpus, softirq })
     }
 
     /// Loads the server once.
@@ -94,21 +87,19 @@ impl<'a> Slicer<'a> {
         cell: &Cell,
         amount: Amount,
     ) -> Result<SliceOutcome> {
-        let words = self.program.client(&server.target(), cell, amount);
-        let shares = server.target().variant == Variant::Fable;
-        let statistics = server.client_statistics();
-        let words = match shares {
-            true => self.fable.wrap(words, &statistics),
-            false => words,
+        let words = server.client_command(self.program, cell, amount)?;
+        let counts = match server.count() {
+            Ok(counts) => counts,
+            Err(complaint) => return Ok(failed(complaint)),
         };
-        let words = as_user(self.program.user(), words);
-        let _ = fs::remove_file(&statistics);
         let limit = amount.duration * 2 + END_LIMIT;
         let mut before = self.sample(server);
         before.answered = self.program.answered(&server.target(), cell.operation);
         // What that cost the server is not the client's doing.
         before.server_ns = server.process.cpu_time_ns();
+        let entered = server.enter_client()?;
         let run = run_to_end(&words, &[self.pair.cpus[1]], limit, self.signals)?;
+        drop(entered);
         let lives = server.process.drain(self.signals)?;
         let mut after = self.sample(server);
         after.answered = self.program.answered(&server.target(), cell.operation);
@@ -121,14 +112,14 @@ impl<'a> Slicer<'a> {
             Err(complaint) => return Ok(failed(complaint)),
         };
         let client_ns = run.ended.map_or(0, |ended| ended.cpu_ns);
-        let mut outcome = self.evaluate(&printed, client_ns, &before, &after);
-        if shares {
-            let text = fs::read_to_string(&statistics).unwrap_or_default();
-            let connections = Connections::parse(&text);
-            outcome.upgraded = Some(connections.upgraded);
-            outcome.complaint = connections.complaint(cell.connections);
-        }
-        Ok(outcome)
+        let outcome = self.evaluate(&printed, client_ns, &before, &after);
+        let wanted = self.program.connections(cell, &printed);
+        Ok(match server.judge(&counts, wanted) {
+            Ok(Evidence { connections, complaint }) => {
+                SliceOutcome { upgraded: connections, complaint, ..outcome }
+            }
+            Err(complaint) => SliceOutcome { complaint: Some(complaint), ..outcome },
+        })
     }
 
     fn sample(&mut self, server: &Server) -> Border {
@@ -198,6 +189,7 @@ impl<'a> Slicer<'a> {
             latency: printed.latency,
             server_cpu_us: each_us(server_ns),
             client_cpu_us: each_us(client_ns),
+            cpu_both_us: each_us(ours_ns),
         };
         SliceOutcome { figures: Some(figures), slices, ..SliceOutcome::default() }
     }

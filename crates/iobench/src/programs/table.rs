@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::compare::table::{figure, lay_out, ratio};
 use crate::programs::row::Row;
 
-const HEAD: [&str; 11] = [
+const HEAD: [&str; 13] = [
     "operation",
     "connections",
     "variant",
@@ -17,12 +17,15 @@ const HEAD: [&str; 11] = [
     "server CPU us",
     "x tcp",
     "client CPU us",
+    "both CPU us",
+    "x tcp",
 ];
 
 const LEGEND: &str = "\
 op/s, p50, p99: as the client reports them (p50 in brackets: only the mean is reported); CPU: user
-and system time per operation. x tcp, x unix: over that variant in the same rounds (of op/s more is
-better, of CPU less), median and 95 % interval over rounds.
+and system time per operation, both: with the kernel's softirq threads. x tcp: over the kernel's TCP
+(the variant tcp, or veth) in the same rounds, x unix: over that variant (of op/s more is better, of
+CPU less), median and 95 % interval over rounds.
 ";
 
 /// The whole table.
@@ -70,6 +73,8 @@ fn line<'a>(row: &'a Row, notes: &mut Vec<&'a str>) -> Vec<String> {
         figure(row.server_cpu_us, 2),
         ratio(row.server_cpu_ratio_tcp),
         figure(row.client_cpu_us, 2),
+        figure(row.cpu_both_us, 2),
+        ratio(row.cpu_both_ratio_tcp),
     ];
     if let Some(reason) = row.reason.as_deref() {
         let place = notes.iter().position(|note| *note == reason).unwrap_or_else(|| {

@@ -65,20 +65,34 @@ impl ExternalProcess {
         signals: &Signals,
         command: impl FnOnce(u16) -> Result<Vec<String>>,
     ) -> Result<Self> {
-        process_tree::check_supported()?;
-        let name = foreign.name;
         let namespace = launch.namespace.as_deref();
         let port = inside(namespace, || free_port(launch.address)).context(
-            format!("find a free port at {} for `{name}`", launch.address),
+            format!("find a free port at {} for `{}`", launch.address, foreign.name),
             "give the machine that address, or end what holds its ports",
         )?;
         let words = command(port)?;
+        let address = SocketAddr::new(launch.address, port);
+        let accepts = || inside(namespace, || accepts(address)).unwrap_or(false);
+        Self::start_words(foreign, launch, signals, address, &words, accepts)
+    }
+
+    /// The same with a command that is known to listen at `address`, and another way to find out
+    /// when it does: for servers that the kernel cannot reach from where they are.
+    pub(crate) fn start_words(
+        foreign: &Foreign<'_>,
+        launch: &Launch,
+        signals: &Signals,
+        address: SocketAddr,
+        words: &[String],
+        listens: impl Fn() -> bool,
+    ) -> Result<Self> {
+        process_tree::check_supported()?;
+        let name = foreign.name;
         let (output, writing) = OutputTail::start().context(
             format!("listen to what `{name}` prints"),
             "raise `ulimit -n` or `ulimit -u`",
         )?;
-        let child = spawn(foreign, &words, launch, writing)?;
-        let address = SocketAddr::new(launch.address, port);
+        let child = spawn(foreign, words, launch, writing)?;
         let mut process = ExternalProcess {
             name: name.to_owned(),
             child,
@@ -87,19 +101,19 @@ impl ExternalProcess {
             thread_ids: None,
             has_cpus_to_itself: false,
         };
-        process.wait_until_ready(namespace, &words, signals)?;
+        process.wait_until_ready(words, listens, signals)?;
         Ok(process)
     }
 
     fn wait_until_ready(
         &mut self,
-        namespace: Option<&OwnedFd>,
         words: &[String],
+        listens: impl Fn() -> bool,
         signals: &Signals,
     ) -> Result<()> {
         let deadline_ns = now_ns() + START_TIMEOUT_NS;
         loop {
-            let accepted = inside(namespace, || accepts(self.address)).unwrap_or(false);
+            let accepted = listens();
             // In this order: a dead server's port may be somebody else's.
             if let Some(status) = self.ended() {
                 return Err(Error::setup(

@@ -1,0 +1,171 @@
+//! `mtcp run`: where it is, the settings of its stacks, and what they say that they did.
+
+use std::fmt::Write;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use crate::apps::place::Scratch;
+use crate::error::{Context, Error, Result};
+use crate::network::namespace::has_capabilities;
+use crate::network::veth::PREFIX_BITS;
+use crate::programs::installed::find_runner;
+use crate::sys::socket::CongestionControl;
+
+const REMEDY: &str = "build it with `cargo build --release -p mtcp -p mtcp-preload`";
+/// How long a stack holds the ports of connections that it has closed first: twice this, which is
+/// as long as the kernel lets them rest here. A client that is started again numbers its
+/// connections afresh, so that they cannot take over from those that rest.
+const SEGMENT_LIFETIME_MS: u32 = 5;
+/// One stack in a process of one CPU; the program comes back to its event loop by itself.
+const MODE: &str = "--complete";
+
+/// How often a stack is asked that is silent, which takes half a second each time.
+const QUESTIONS: u32 = 20;
+
+/// What all stacks have in common, for people.
+pub(crate) const SETTINGS: &str =
+    "AF_XDP, one stack for each process, in its own thread (--complete), ports rest for 10 ms";
+
+/// The command `mtcp`, with a library that it finds.
+#[derive(Debug, Clone)]
+pub(crate) struct MtcpRun {
+    program: PathBuf,
+}
+
+impl MtcpRun {
+    /// Beside our own program, else on the PATH.
+    pub(crate) fn find() -> Result<MtcpRun> {
+        if !has_capabilities() {
+            return Err(Error::setup(
+                "no permission for veth pairs and the stacks of `mtcp run` on them",
+                "run as root (CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF)",
+            ));
+        }
+        // Settings that say nothing but that they are some: nothing is opened by a program that
+        // does not communicate.
+        let directory = Scratch::make("mtcp")?;
+        let interface = Interface { device: "none".to_owned(), address: Ipv4Addr::LOCALHOST };
+        let file = directory.path().join("trial.toml");
+        write(&file, &settings(&interface, None))?;
+        let options = options(&file);
+        Ok(MtcpRun { program: find_runner("mtcp", &options, REMEDY)? })
+    }
+
+    /// The command that runs `words` on a stack of its own, whose settings are written into the
+    /// directory. Whoever is told the path of a socket can ask it there.
+    pub(crate) fn wrap(
+        &self,
+        words: Vec<String>,
+        interface: &Interface,
+        statistics: Option<&Path>,
+        directory: &Path,
+    ) -> Result<Vec<String>> {
+        let file = directory.join(format!("{}.toml", interface.device));
+        write(&file, &settings(interface, statistics))?;
+        let mut all = vec![self.program.display().to_string(), "run".to_owned()];
+        all.extend(options(&file));
+        all.extend(words);
+        Ok(all)
+    }
+}
+
+/// Where a stack is at home.
+#[derive(Debug, Clone)]
+pub(crate) struct Interface {
+    pub(crate) device: String,
+    /// Its own, unknown to the kernel.
+    pub(crate) address: Ipv4Addr,
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    const REMEDY: &str = "free some space in the directory for temporary files";
+    fs::write(file, text).context(format!("write {}", file.display()), REMEDY)
+}
+
+fn options(file: &Path) -> Vec<String> {
+    vec![MODE.to_owned(), format!("--config={}", file.display())]
+}
+
+/// The settings file, see docs/mtcp.toml.
+fn settings(interface: &Interface, statistics: Option<&Path>) -> String {
+    let Interface { device, address } = interface;
+    let congestion = CongestionControl::pick().name;
+    let congestion = if congestion == "reno" { "reno" } else { "cubic" };
+    let mut text = format!(
+        "[device]\nkind = \"xdp\"\ninterface = \"{device}\"\n\n[address]\n\
+         list = [\"{address}/{PREFIX_BITS}\"]\n\n[tcp]\nephemeral_ports = [1024, 65535]\n\
+         maximum_segment_lifetime_ms = {SEGMENT_LIFETIME_MS}\ncongestion = \"{congestion}\"\n\n\
+         [stat]\nenabled = {}\n",
+        statistics.is_some()
+    );
+    if let Some(path) = statistics {
+        let path = toml::Value::from(path.display().to_string());
+        let _ = writeln!(text, "socket = {path}");
+    }
+    text
+}
+
+/// Whether the stack that can be asked there has somebody who listens.
+pub(crate) fn listens(statistics: &Path) -> bool {
+    let report = mtcp::stat::ask(&statistics.display().to_string(), false);
+    report.is_ok_and(|report| report.cores.iter().any(|core| core.states.contains_key("LISTEN")))
+}
+
+/// Connections that the stack which can be asked there has accepted since its start.
+pub(crate) fn accepted(statistics: &Path) -> Result<u64, String> {
+    let name = statistics.display().to_string();
+    for _ in 0..QUESTIONS {
+        let report = mtcp::stat::ask(&name, false)
+            .map_err(|error| format!("the server's stack cannot be asked: {error}"))?;
+        // There is one core; it answers in its next turn, which a busy machine may put off.
+        let core = report.cores.first();
+        if let Some(count) = core.and_then(|core| core.stack.get("connections_accepted")) {
+            return Ok(*count);
+        }
+    }
+    Err("the server's stack does not tell what it accepted".to_owned())
+}
+
+/// Connections that the kernel has opened in the calling thread's network namespace.
+pub(crate) fn kernel_opens() -> Result<u64, String> {
+    const FILE: &str = "/proc/thread-self/net/snmp";
+    let text = fs::read_to_string(FILE).map_err(|error| format!("cannot read {FILE}: {error}"))?;
+    active_opens(&text).ok_or_else(|| format!("{FILE} does not tell the connections opened"))
+}
+
+/// The column `ActiveOpens` of the two lines `Tcp:`, names and values.
+fn active_opens(text: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
+    let column = lines.next()?.split_whitespace().position(|name| name == "ActiveOpens")?;
+    lines.next()?.split_whitespace().nth(column)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_those_that_stacks_read() {
+        let interface = Interface { device: "server2".to_owned(), address: [10, 78, 2, 1].into() };
+        let directory = Scratch::make("settings").unwrap();
+        for statistics in [None, Some(Path::new("/tmp/a \"b\"/stat"))] {
+            let file = directory.path().join("stack.toml");
+            write(&file, &settings(&interface, statistics)).unwrap();
+            let config = mtcp::config::Config::load(&file).unwrap();
+            assert_eq!(config.device.interface, "server2");
+            assert_eq!(config.addresses, [([10, 78, 2, 1].into(), 24)]);
+            assert_eq!(config.stat.socket.as_deref(), statistics);
+            assert_eq!(config.stat.enabled, statistics.is_some());
+        }
+    }
+
+    #[test]
+    fn opened_connections_are_found_by_the_name_of_their_column() {
+        let text = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoMin MaxConn ActiveOpens\n\
+                    Tcp: 200 -1 17\nUdp: InDatagrams\nUdp: 3\n";
+        assert_eq!(active_opens(text), Some(17));
+        assert_eq!(active_opens("Tcp: RtoMin\nTcp: 200\n"), None);
+        assert!(kernel_opens().is_ok());
+    }
+}
