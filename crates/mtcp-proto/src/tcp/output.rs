@@ -244,7 +244,9 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> bool {
         let start = self.send.next;
-        let segment = Segment { sequence: start, bytes: fresh.bytes, fin: fresh.fin, new: true };
+        // A byte that a probe of the window held was sent before (RFC 3168, section 6.1.5).
+        let new = !(self.send.probed && fresh.bytes == 1);
+        let segment = Segment { sequence: start, bytes: fresh.bytes, fin: fresh.fin, new };
         let Some(end) = self.write_segment(&segment, sink, context) else { return false };
         self.send.probed = false;
         self.sent_fresh(start, end, context);

@@ -335,6 +335,12 @@ impl Application {
         Ok(())
     }
 
+    /// Gives the connection up with a reset.
+    pub(crate) fn give_up(&mut self, stack: &mut Stack, now: Instant) {
+        stack.abort(now, self.socket);
+        self.outcome = Some(Outcome::Aborted);
+    }
+
     /// Whether the handshake is over; what ends before it ends otherwise.
     fn connected(&self, stack: &Stack) -> bool {
         use mtcp_proto::State::{SynReceived, SynSent};

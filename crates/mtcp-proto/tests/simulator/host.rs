@@ -132,7 +132,7 @@ impl Host {
                 other.stack.sockets().any(|there| {
                     (there.local, there.remote) == (remote, Some(info.local))
                         && there.send_queue == 0
-                        && there.state != State::SynReceived
+                        && !matches!(there.state, State::SynReceived | State::SynSent)
                 })
             })
         };

@@ -115,7 +115,8 @@ fn is_excused(world: &World<'_>, connection: usize) -> bool {
         && server.plan.config.syn_cookies != SynCookies::Never
         && is_reset(0)
         && run.lived_ns[0] >= COOKIE_NS;
-    losses >= EXCUSING_LOSSES
+    world.watch.overlaps(connection)
+        || losses >= EXCUSING_LOSSES
         || is_forgotten
         || (has_lost_patience && losses >= EXCUSING_LOSSES_OF_THE_IMPATIENT)
         || (in_vain && is_half_open)

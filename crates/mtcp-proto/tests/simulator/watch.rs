@@ -71,6 +71,11 @@ pub(crate) struct Flow {
     pub(crate) fruitless_max: u32,
     fruitless: u32,
     lost_ns: u64,
+    /// What the predecessor between these addresses has sent last, if it had one.
+    before: [Option<u32>; 2],
+    /// Numbers of the predecessor reach into this connection: its packets, if they are late, pass
+    /// for those of this one. Without timestamps nobody can tell (RFC 9293, section 3.4.3).
+    pub(crate) overlaps: bool,
     /// A SYN was answered again after the first answer was taken: a half-open connection, or a
     /// second cookie. From then on numbers tell nothing for certain.
     pub(crate) confused: bool,
@@ -113,6 +118,11 @@ impl Watch {
         if self.flow(addresses[0], addresses[1]).is_some_and(|flow| flow.connection == connection) {
             return;
         }
+        let before = self.flow(addresses[0], addresses[1]).map(|flow| {
+            let turned = flow.addresses[0] != addresses[0];
+            let last = |end: &End| Some(end.initial()?.wrapping_add(end.sent as u32));
+            [usize::from(turned), usize::from(!turned)].map(|side| last(&flow.ends[side]))
+        });
         let ends = contents.map(|content| End { content: Some(content), ..End::default() });
         self.places.insert((addresses[0], addresses[1]), self.flows.len());
         self.places.insert((addresses[1], addresses[0]), self.flows.len());
@@ -123,6 +133,8 @@ impl Watch {
             fruitless_max: 0,
             fruitless: 0,
             lost_ns: 0,
+            before: before.unwrap_or_default(),
+            overlaps: false,
             confused: false,
         });
     }
@@ -133,6 +145,11 @@ impl Watch {
 
     pub(crate) fn flows(&self) -> &[Flow] {
         &self.flows
+    }
+
+    /// Whether late packets of a predecessor may have passed for packets of this connection.
+    pub(crate) fn overlaps(&self, connection: usize) -> bool {
+        self.flows.iter().any(|flow| flow.connection == connection && flow.overlaps)
     }
 
     /// A packet of the flow was lost or flipped.
@@ -237,6 +254,10 @@ impl Flow {
                 || (ours.timestamps.is_some() && theirs.timestamps.is_none())
                 || (ours.sack_permitted && !theirs.sack_permitted);
             keep!(!more, "a SYN-ACK with an option that was not offered");
+        }
+        let ahead = |last: u32| last.wrapping_sub(segment.sequence) as i32 > 0;
+        if segment.options.timestamps.is_none() && self.before[sender].is_some_and(ahead) {
+            (self.overlaps, self.confused) = (true, true);
         }
         let other = end.initial().is_some_and(|initial| initial != segment.sequence);
         if (segment.has(ACK) && end.acknowledged > Some(1)) || (taken && other) {

@@ -302,9 +302,16 @@ impl<'a> World<'a> {
         let run = &mut self.runs[connection];
         let Some(application) = run.applications[side].as_mut() else { return Ok(()) };
         let was_over = application.outcome.is_some();
-        let wake = application
-            .step(&mut self.hosts[host].stack, self.now_ns)
-            .map_err(|what| format!("connection {connection}, side {side}: {what}"))?;
+        let stack = &mut self.hosts[host].stack;
+        let wake = match application.step(stack, self.now_ns) {
+            Err(_) if self.watch.overlaps(connection) => {
+                application.give_up(stack, Instant::from_nanos(self.now_ns));
+                None
+            }
+            result => {
+                result.map_err(|what| format!("connection {connection}, side {side}: {what}"))?
+            }
+        };
         if !was_over {
             run.lived_ns[side] = self.now_ns - application.begun_ns;
         }

@@ -4,6 +4,7 @@ use super::by_hand::ByHand;
 use super::harness::{Pair, pattern};
 use crate::stack::{Config, Error, Keepalive, Options, Readiness};
 use crate::tcp::State;
+use crate::wire::ip::Ecn;
 use crate::wire::tcp::Flags;
 use std::time::Duration;
 
@@ -46,6 +47,23 @@ fn every_second_full_segment_is_acknowledged_and_a_small_one_late() {
     peer.end.wait();
     assert_eq!(peer.end.now.since(before), Duration::from_millis(40));
     assert_eq!(peer.end.put()[0].header.acknowledgement, peer.next);
+}
+
+#[test]
+fn a_byte_that_a_probe_held_is_not_sent_as_new() {
+    let mut peer = ByHand::new(Config { ecn: true, ..Config::default() });
+    peer.expect(&[1; 10]);
+    peer.window = 0;
+    peer.acknowledge();
+    assert!(peer.expect(&[2; 1]).is_empty());
+    peer.end.wait();
+    assert_eq!(peer.end.put()[0].ecn, Ecn::NotCapable, "the probe");
+    peer.window = 1000;
+    let sent = peer.acknowledge();
+    assert_eq!((sent[0].data.len(), sent[0].ecn), (1, Ecn::NotCapable));
+    peer.expected += 1;
+    peer.acknowledge();
+    assert_eq!(peer.expect(&[3; 1])[0].ecn, Ecn::Capable0);
 }
 
 #[test]
