@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-const BYTES: u64 = 8 << 20;
-const CONNECTIONS: usize = 4;
+const BYTES: u64 = 12 << 20;
+/// Two windows of 1 MiB fit into what a device holds, however short the segments and however long
+/// the stack does not get the CPU.
+const CONNECTIONS: usize = 2;
 /// As many segments as these bytes make, retransmissions left out.
 const SEGMENTS: u64 = CONNECTIONS as u64 * BYTES / 1448;
 /// A hundredth of the segments may be sent again: where a process waits for the CPU its peer probes
