@@ -1,0 +1,126 @@
+//! Programs that people use: curl, ab, lighttpd.
+
+use crate::backend;
+use crate::content::content;
+use crate::process::{Guard, PATIENCE, succeed};
+use crate::site::{PEER, PROXY, Road, Site};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const SIZES: [usize; 6] = [0, 1, 1448, 65_536, 1_000_003, 64 << 20];
+
+/// lighttpd at the peers' address, with a file of each of these sizes.
+pub(crate) fn lighttpd(site: &Site, sizes: &[usize]) -> Guard {
+    let mut command = Command::new("lighttpd");
+    command.args(["-D", "-f"]).arg(lighttpd_settings(site, PEER, sizes));
+    let mut running = Guard::spawn(site.peers(), command);
+    let address = format!("{PEER}:80").parse().expect("an address");
+    let begin = Instant::now();
+    let answers = || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok();
+    while !site.peers().run(answers) {
+        let ended = running.0.try_wait().expect("it is a child");
+        assert!(ended.is_none(), "lighttpd has ended: {ended:?}");
+        assert!(begin.elapsed() < PATIENCE, "lighttpd does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    running
+}
+
+/// Writes what lighttpd reads.
+pub(crate) fn lighttpd_settings(site: &Site, address: &str, sizes: &[usize]) -> std::path::PathBuf {
+    let root = site.path("www");
+    std::fs::create_dir_all(&root).expect("a directory");
+    for bytes in sizes {
+        std::fs::write(root.join(bytes.to_string()), content(*bytes)).expect("it is written");
+    }
+    let settings = format!(
+        "server.document-root = \"{}\"\nserver.bind = \"{address}\"\nserver.port = 80\n\
+         server.errorlog = \"{}\"\nserver.max-keep-alive-idle = 60\n\
+         server.max-keep-alive-requests = 100000\n",
+        root.display(),
+        site.path("error.log").display()
+    );
+    site.write("lighttpd.conf", &settings);
+    site.path("lighttpd.conf")
+}
+
+fn curl(site: &Site, arguments: &[&str], path: &str) -> Vec<u8> {
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--show-error", "--fail", "--max-time", "60", "--cacert"]);
+    command.arg(site.path("chain.pem")).args(arguments);
+    command.arg(format!("https://{PROXY}/{path}"));
+    succeed(site.peers(), command).stdout
+}
+
+pub(crate) fn curl_gets_every_byte(road: Road) {
+    let site = Site::new(road);
+    let _server = lighttpd(&site, &SIZES);
+    let proxy = site.proxy(&[]);
+    for bytes in SIZES {
+        let got = curl(&site, &[], &bytes.to_string());
+        assert!(got == content(bytes), "{bytes} bytes differ; {} came", got.len());
+    }
+    for version in [["--tlsv1.2", "--tls-max=1.2"], ["--tlsv1.3", "--tls-max=1.3"]] {
+        let arguments: Vec<&str> = version.iter().flat_map(|word| word.split('=')).collect();
+        let got = curl(&site, &arguments, "1000003");
+        assert!(got == content(1_000_003), "{version:?}");
+    }
+    let counts = proxy.end();
+    assert_eq!((counts.of("connections"), counts.of("handshakes")), (8, 8), "{}", counts.0);
+    assert!(counts.of("to clients") > 64 << 20, "{}", counts.0);
+}
+
+pub(crate) fn curl_puts_every_byte(road: Road) {
+    let site = Site::new(road);
+    let bytes = 64 << 20;
+    std::fs::write(site.path("upload"), content(bytes)).expect("it is written");
+    let server = backend::serve(site.listen(80), 1, backend::take_upload);
+    let proxy = site.proxy(&[]);
+    let upload = site.path("upload");
+    let upload = upload.to_str().expect("a path of text");
+    curl(&site, &["--header", "Expect:", "--upload-file", upload], "file");
+    let bodies = server.join().expect("the backend");
+    assert!(bodies[0] == content(bytes), "other bytes came");
+    assert!(proxy.end().of("to backends") > bytes as u64);
+}
+
+pub(crate) fn connections_are_kept(road: Road) {
+    let site = Site::new(road);
+    let _server = lighttpd(&site, &[1]);
+    let proxy = site.proxy(&[]);
+    let told = ["--write-out", "%{num_connects} "];
+    let got = curl(&site, &told, "1?request=[1-20]");
+    let text = String::from_utf8(got).expect("it is text");
+    let connects = text.split_whitespace().filter(|word| word.ends_with('1')).count();
+    assert_eq!(connects, 1, "one connection for all: {text}");
+    let counts = proxy.end();
+    assert_eq!(counts.of("connections"), 1, "{}", counts.0);
+}
+
+pub(crate) fn ab_finds_no_failure(road: Road) {
+    let site = Site::new(road);
+    let _server = lighttpd(&site, &[1448]);
+    let proxy = site.proxy(&[]);
+    for arguments in [&["-n", "600", "-c", "200"][..], &["-k", "-n", "2000", "-c", "200"]] {
+        let mut command = Command::new("ab");
+        command.args(["-q", "-s", "60"]).args(arguments).arg(format!("https://{PROXY}/1448"));
+        let report = succeed(site.peers(), command).stdout;
+        assert_all_succeeded(&String::from_utf8_lossy(&report), arguments);
+    }
+    let counts = proxy.end();
+    assert_eq!(counts.of("failed"), 0, "{}", counts.0);
+    assert_eq!(counts.of("backend"), 0, "{}", counts.0);
+}
+
+/// Reads the report of ab.
+pub(crate) fn assert_all_succeeded(report: &str, arguments: &[&str]) {
+    let at = arguments.iter().position(|word| *word == "-n").expect("a number of requests");
+    let figure = |name: &str| {
+        let line = report.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no {name} in\n{report}")).trim()
+    };
+    assert_eq!(figure("Complete requests:"), arguments[at + 1], "{report}");
+    assert_eq!(figure("Failed requests:"), "0", "{report}");
+    assert!(!report.contains("Non-2xx"), "{report}");
+}
