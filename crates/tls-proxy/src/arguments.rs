@@ -57,10 +57,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) cores: Option<u16>,
 
-    /// Connections at a time
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) max_connections: u32,
+    /// Connections at a time [default: 10000, or half of what `ulimit -Hn` allows]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) max_connections: Option<u32>,
 
     /// How long a TLS handshake may take
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]

@@ -73,7 +73,8 @@ impl Backends {
             .map(|at| (tries.first + at) % count)
             .filter(|backend| tries.tried & (1 << backend) == 0);
         let rests = |backend: &usize| self.rest_until[*backend].is_some_and(|until| now < until);
-        let chosen = left.clone().find(|backend| !rests(backend)).or_else(|| left.clone().next())?;
+        let chosen =
+            left.clone().find(|backend| !rests(backend)).or_else(|| left.clone().next())?;
         tries.tried |= 1 << chosen;
         Some(chosen)
     }

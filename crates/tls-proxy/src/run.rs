@@ -3,16 +3,19 @@
 use crate::arguments::Arguments;
 use crate::backends::{self, Health};
 use crate::certificates;
-use crate::event_loop::{Core, Limits, Plan};
 use crate::error::ProxyError;
+use crate::event_loop::{Core, Limits, Plan};
 use crate::listeners;
 use crate::orders::{Order, Orders};
 use crate::placement;
 use crate::tally::{Tally, Totals};
-use megapipe::{Channel, Config, DriverChoice, Event, Repeat, Signals, WakeSource, Waker, wake_pair};
+use megapipe::{
+    Channel, Config, DriverChoice, Event, Repeat, Signals, WakeSource, Waker, wake_pair,
+};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::io::Write;
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, ScopedJoinHandle};
@@ -20,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Descriptors beside those of connections: of files, rings, devices, signals.
 const OTHER_DESCRIPTORS: u64 = 256;
+/// Connections where nobody says how many.
+const USUAL_CONNECTIONS: u32 = 10_000;
 
 /// Runs until a signal ends it.
 ///
@@ -30,7 +35,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), ProxyError> {
     if arguments.to.len() > backends::MOST {
         return Err(ProxyError::Backends(arguments.to.len()));
     }
-    raise_descriptors(arguments.max_connections)?;
+    let connections = make_room(arguments.max_connections)?;
     // Before there are other threads, which inherit that these signals are blocked.
     let signals = [Signal::TERM, Signal::INT, Signal::USR1].map(Signal::as_raw);
     let signals = Signals::new(&signals).map_err(|source| ProxyError::System {
@@ -50,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), ProxyError> {
             connect: arguments.connect_timeout,
             idle: arguments.idle_timeout,
         },
-        connections: arguments.max_connections.div_ceil(cores as u32),
+        connections: connections.div_ceil(cores as u32),
         orders: Orders::default(),
         placement,
     };
@@ -62,22 +67,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), ProxyError> {
     outcome
 }
 
-/// Each connection has two sockets.
-fn raise_descriptors(connections: u32) -> Result<(), ProxyError> {
-    let needed = 2 * u64::from(connections) + OTHER_DESCRIPTORS;
+/// Raises the limit of descriptors to what the connections need, of which each has two sockets;
+/// without a wish, gives as many connections as there can be within reason.
+fn make_room(wish: Option<u32>) -> Result<u32, ProxyError> {
     let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= needed) {
-        return Ok(());
-    }
+    let most = limit.maximum.map_or(u64::MAX, |most| most.saturating_sub(OTHER_DESCRIPTORS) / 2);
+    let usual = u32::try_from(most).map_or(USUAL_CONNECTIONS, |most| most.min(USUAL_CONNECTIONS));
+    let connections = wish.unwrap_or(usual).max(1);
+    let needed = 2 * u64::from(connections) + OTHER_DESCRIPTORS;
     if let Some(limit) = limit.maximum.filter(|maximum| *maximum < needed) {
         return Err(ProxyError::Descriptors { connections, needed, limit });
+    }
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(connections);
     }
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     setrlimit(Resource::Nofile, raised).map_err(|errno| ProxyError::System {
         what: "raise the limit of open files",
         source: errno.into(),
         remedy: "raise it before (ulimit -n), or lower --max-connections",
-    })
+    })?;
+    Ok(connections)
 }
 
 fn totals(tallies: &[Tally]) -> Totals {
@@ -135,6 +145,7 @@ fn serve(
     let ended = news.register(ended, ())?;
     news.watch(ended, Repeat::UntilCancelled)?;
     let alive = AtomicUsize::new(0);
+    let listeners = Arc::new(listeners);
     let mut control =
         Control { plan, tallies, wakers: Vec::new(), alive: &alive, drain: arguments.drain };
     thread::scope(|scope| {
@@ -146,10 +157,10 @@ fn serve(
             control.wakers.push(waker);
             alive.fetch_add(1, Ordering::Release);
             let farewell = Farewell { alive: &alive, waker: farewells.clone() };
-            let (listeners, ready) = (&listeners, ready.clone());
+            let (listeners, ready) = (Arc::clone(&listeners), ready.clone());
             let work = move || {
                 let _farewell = farewell;
-                work(plan, tally, number, listeners, wake, &ready)
+                work(plan, tally, number, listeners, wake, ready)
             };
             let builder = thread::Builder::new().name(format!("core-{number}"));
             match builder.spawn_scoped(scope, work) {
@@ -162,6 +173,8 @@ fn serve(
         let drivers: Vec<String> = readiness.iter().collect();
         if drivers.len() == tallies.len() {
             announce(arguments, &listeners, &drivers);
+            // The cores have their shares, and what they leave must not be listened on any more.
+            drop(listeners);
             started = control.watch(&mut news);
         }
         control.order(Order::Stop);
@@ -174,9 +187,9 @@ fn work(
     plan: &Plan,
     tally: &Tally,
     number: usize,
-    listeners: &[TcpListener],
+    listeners: Arc<Vec<TcpListener>>,
     wake: WakeSource,
-    ready: &Sender<String>,
+    ready: Sender<String>,
 ) -> Result<(), ProxyError> {
     if plan.placement.is_pinned {
         mtcp::pin(plan.placement.cpus[number]).map_err(|source| ProxyError::System {
@@ -185,10 +198,12 @@ fn work(
             remedy: "see taskset(1) and the cpuset of this process",
         })?;
     }
-    let mut core = Core::new(plan, tally, number, listeners, wake)?;
+    let mut core = Core::new(plan, tally, number, &listeners, wake)?;
+    drop(listeners);
     let report = core.driver();
     // Nobody listens any more if another core could not start.
     let _ = ready.send(format!("{} ({})", report.kind, report.reason));
+    drop(ready);
     core.run()
 }
 

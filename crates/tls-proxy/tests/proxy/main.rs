@@ -4,8 +4,10 @@
 #[path = "../../../mtcp/tests/common/content.rs"]
 mod content;
 #[path = "../../../mtcp/tests/common/namespace.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod namespace;
 #[path = "../../../mtcp/tests/common/process.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod process;
 
 mod backend;

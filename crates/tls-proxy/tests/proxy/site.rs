@@ -2,6 +2,8 @@
 
 use crate::namespace::Namespace;
 use crate::process::{Guard, PATIENCE};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -63,6 +65,18 @@ impl Site {
                 home.ip(&format!("addr add {PEER_V6}/128 dev lo nodad"));
             }
         }
+        Site::furnished(road, home, peers)
+    }
+
+    /// The stack over AF_XDP, on a cable to a bridge.
+    pub(crate) fn bridged(hub: &Namespace, cable: &str) -> Site {
+        let home = Namespace::new();
+        hub.join(cable, &home, "server");
+        hub.ip(&format!("link set {cable} master hub"));
+        Site::furnished(Road::Xdp, home, None)
+    }
+
+    fn furnished(road: Road, home: Namespace, peers: Option<Namespace>) -> Site {
         let directory = tempfile::tempdir().expect("a directory");
         let site = Site { road, home, peers, directory };
         site.furnish();
@@ -74,8 +88,8 @@ impl Site {
         let names = ["proxy.test", PROXY, PROXY_V6].map(str::to_owned);
         let CertifiedKey { cert, signing_key } =
             generate_simple_self_signed(names).expect("a certificate");
-        self.write("chain.pem", &cert.pem());
-        self.write("key.pem", &signing_key.serialize_pem());
+        self.write("chain.pem", &pem("CERTIFICATE", cert.der()));
+        self.write("key.pem", &pem("PRIVATE KEY", &signing_key.serialize_der()));
         let (kind, interface) = match self.road {
             Road::Xdp => ("xdp", "server"),
             _ => ("tap", "mtcp0"),
@@ -202,6 +216,15 @@ impl Site {
         assert_eq!(text.lines().count(), 1, "one line says it: {text}");
         text
     }
+}
+
+/// Bytes as the text that programs read (RFC 7468, section 2).
+pub(crate) fn pem(label: &str, bytes: &[u8]) -> String {
+    let text = BASE64.encode(bytes);
+    let lines: Vec<&str> = (0..text.len().div_ceil(64))
+        .map(|line| &text[64 * line..text.len().min(64 * (line + 1))])
+        .collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
 /// A proxy that runs.
