@@ -1,5 +1,6 @@
 //! What can go wrong, with its remedy.
 
+use crate::backends::MOST as MOST_BACKENDS;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -66,7 +67,7 @@ pub(crate) enum ProxyError {
     #[error("there is no driver {0:?}; choose auto, uring, epoll or mtcp")]
     Driver(String),
     /// More backends than can be tried.
-    #[error("{0} backends, and {most} are the most; name fewer with --to", most = crate::backends::MOST)]
+    #[error("{0} backends, and {MOST_BACKENDS} are the most; name fewer with --to")]
     Backends(usize),
     /// `--config` without the driver that reads it.
     #[error("--config is for the driver mtcp, and this is {0}; add --driver mtcp")]

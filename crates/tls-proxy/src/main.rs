@@ -5,8 +5,10 @@
 //! TCP in user space (`--driver mtcp`), clients and backends each on whichever road leads there.
 //!
 //! - [`relay`]: one connection, without I/O.
-//! - [`event_loop`]: the event loop of a thread, which owns a channel and nothing that others write.
+//! - [`event_loop`]: that of a thread, which owns a channel and nothing that others write.
 //! - [`run`]: the whole, from the command line to the line of counts at the end.
+
+#![forbid(unsafe_code)]
 
 mod arguments;
 mod backends;

@@ -197,18 +197,18 @@ impl Relay {
                 self.client_ended();
                 0
             }
-            (Side::Client, false) => self.from_client(bytes, pool),
+            (Side::Client, false) => self.take_from_client(bytes, pool),
             (Side::Backend, true) => {
                 self.backend_ended(pool);
                 0
             }
-            (Side::Backend, false) => self.from_backend(bytes, pool),
+            (Side::Backend, false) => self.take_from_backend(bytes, pool),
         };
         self.settle();
         relayed
     }
 
-    fn from_client(&mut self, mut bytes: &[u8], pool: &mut Pool) -> usize {
+    fn take_from_client(&mut self, mut bytes: &[u8], pool: &mut Pool) -> usize {
         if self.stage == Stage::Lingering {
             return 0;
         }
@@ -301,7 +301,7 @@ impl Relay {
         }
     }
 
-    fn from_backend(&mut self, mut bytes: &[u8], pool: &mut Pool) -> usize {
+    fn take_from_backend(&mut self, mut bytes: &[u8], pool: &mut Pool) -> usize {
         let relayed = bytes.len();
         while !bytes.is_empty() {
             // Takes what its buffer has room for.

@@ -1,12 +1,18 @@
 //! What cannot begin says why, and what would help; openssl as a client.
 
 use crate::backend;
+use crate::client::{expect, send};
 use crate::process::succeed;
 use crate::site::{PEER, PROXY, Road, Site, pem};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::process::{Command, Stdio};
 
+/// Runs the program with other options than the usual ones; what it complains of.
 fn start(site: &Site, replace: &[(&str, &str)]) -> String {
+    site.complaint(options(site, replace))
+}
+
+fn options(site: &Site, replace: &[(&str, &str)]) -> Command {
     let mut options = vec![
         ("--listen", format!("{PROXY}:443")),
         ("--to", format!("{PEER}:80")),
@@ -20,7 +26,7 @@ fn start(site: &Site, replace: &[(&str, &str)]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tls-proxy"));
     command.env_remove("MEGAPIPE_DRIVER").env_remove("MTCP_CONFIG").stdin(Stdio::null());
     command.args(options.iter().flat_map(|(name, value)| [*name, value.as_str()]));
-    site.complaint(command)
+    command
 }
 
 fn assert_says(text: &str, words: &[&str]) {
@@ -66,17 +72,32 @@ fn addresses_and_drivers_that_cannot_be_had_are_told_with_the_remedy() {
     let config = site.path("mtcp.toml").display().to_string();
     site.write("mtcp.toml", "[device]\nkind = \"xdp\"\ninterface = \"nowhere\"\n");
     let text = start(&site, &[("--driver", "mtcp"), ("--config", &config)]);
+    assert_says(&text, &["mtcp.toml", "address.list"]);
+    let settings = "[device]\nkind = \"xdp\"\ninterface = \"nowhere\"\n\
+                    [address]\nlist = [\"10.9.0.1/24\"]\n";
+    site.write("mtcp.toml", settings);
+    let text = start(&site, &[("--driver", "mtcp"), ("--config", &config)]);
     assert_says(&text, &["nowhere"]);
     assert_says(&start(&site, &[("--cores", "255")]), &["--cores 255", "ask for fewer"]);
-    let many = start(&site, &[("--max-connections", "1000000")]);
-    // The limit may be as high as that; then it is the address that is missing below.
-    assert!(many.contains("ulimit -Hn"), "{many}");
+    let text = site.complaint(under_limit(options(&site, &[("--max-connections", "1000")])));
+    assert_says(&text, &["1000 connections", "2256 descriptors", "limit is 1000", "ulimit -Hn"]);
+}
+
+/// The program where there are 1000 descriptors at most.
+fn under_limit(program: Command) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 1000 && exec \"$@\"", "sh"]).arg(program.get_program());
+    command.args(program.get_args()).stdin(Stdio::null());
+    command
 }
 
 #[test]
 fn openssl_resumes_its_session() {
     let site = Site::new(Road::Uring);
-    let server = backend::serve(site.listen(80), 4, backend::echo);
+    let server = backend::serve(site.listen(80), 4, |mut stream| {
+        expect(&mut stream, b"a line\n");
+        send(&mut stream, b"its answer\n");
+    });
     let proxy = site.proxy(&[]);
     for version in ["-tls1_2", "-tls1_3"] {
         for (option, state) in [("-sess_out", "New"), ("-sess_in", "Reused")] {
@@ -89,10 +110,11 @@ fn openssl_resumes_its_session() {
             let output = succeed(site.peers(), command).stdout;
             let text = String::from_utf8_lossy(&output);
             assert!(text.contains(&format!("{state}, TLSv1.")), "{version} {option}: {text}");
+            assert!(text.contains("its answer"), "{text}");
             assert!(text.contains("Verify return code: 0"), "{text}");
         }
     }
-    drop(server);
+    server.join().expect("the backend");
     proxy.await_counts(&[("resumed", 2)]);
 }
 

@@ -30,6 +30,12 @@ pub(crate) enum Road {
     Tap,
 }
 
+/// Gives the peers' end of a cable its addresses.
+fn settle_in(peers: &Namespace) {
+    peers.ip(&format!("addr add {PEER}/24 dev client"));
+    peers.ip(&format!("addr add {PEER_V6}/64 dev client nodad"));
+}
+
 /// Two namespaces, or one that is both, and a directory.
 pub(crate) struct Site {
     road: Road,
@@ -55,8 +61,7 @@ impl Site {
             Road::Xdp => {
                 let other = Namespace::new();
                 home.join("server", &other, "client");
-                other.ip(&format!("addr add {PEER}/24 dev client"));
-                other.ip(&format!("addr add {PEER_V6}/64 dev client nodad"));
+                settle_in(&other);
                 peers = Some(other);
             }
             // The device is the proxy's to make, and backends are bound before.
@@ -66,6 +71,29 @@ impl Site {
             }
         }
         Site::furnished(road, home, peers)
+    }
+
+    /// Two stacks over AF_XDP that are driven in this way ("complete", "paired"), each on a queue
+    /// of the cable to the peers' namespace.
+    pub(crate) fn with_two_stacks(mode: &str) -> Site {
+        const QUEUES: &str = "numrxqueues 2 numtxqueues 2";
+        let (home, peers) = (Namespace::new(), Namespace::new());
+        peers.run(|| {
+            let thread = rustix::thread::gettid().as_raw_nonzero();
+            let peer = format!("peer name client {QUEUES} netns {thread}");
+            home.ip(&format!("link add server {QUEUES} type veth {peer}"));
+        });
+        for (namespace, name) in [(&home, "server"), (&peers, "client")] {
+            namespace.ip(&format!("link set {name} up"));
+        }
+        home.await_queue("server");
+        peers.await_queue("client");
+        settle_in(&peers);
+        let site = Site::furnished(Road::Xdp, home, Some(peers));
+        let path = site.path("mtcp.toml");
+        let settings = std::fs::read_to_string(path).expect("it was written");
+        site.write("mtcp.toml", &format!("{settings}[engine]\ncores = 2\nmode = \"{mode}\"\n"));
+        site
     }
 
     /// The stack over AF_XDP, on a cable to a bridge.

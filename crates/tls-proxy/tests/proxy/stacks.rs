@@ -1,9 +1,10 @@
 //! The three programs that mTCP's paper ports, all on the user-level stack: ab, this proxy and
-//! lighttpd, each with a cable to the same bridge.
+//! lighttpd, each with a cable to the same bridge; and two stacks of one proxy.
 
 use crate::namespace::Namespace;
 use crate::process::{Guard, built, succeed};
 use crate::site::{PEER, PROXY, Site};
+use crate::streams::exchange_many;
 use crate::web::{assert_all_succeeded, lighttpd_settings};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -64,4 +65,12 @@ fn ab_proxy_and_lighttpd_talk_by_the_stack_alone() {
     let after = proxy.end();
     assert!(after.of("handshakes") >= before.of("handshakes") + 360, "{}", after.0);
     assert_eq!(after.of("failed"), before.of("failed"), "{}", after.0);
+}
+
+#[test]
+fn two_stacks_share_the_connections() {
+    for mode in ["complete", "paired"] {
+        let site = Site::with_two_stacks(mode);
+        exchange_many(&site);
+    }
 }

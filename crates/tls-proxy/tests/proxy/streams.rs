@@ -183,12 +183,16 @@ pub(crate) fn a_slow_reader_holds_the_other_end_back(road: Road) {
 }
 
 pub(crate) fn many_streams_at_once(road: Road) {
+    exchange_many(&Site::new(road));
+}
+
+/// Two hundred streams at a time, each with its own bytes both ways.
+pub(crate) fn exchange_many(site: &Site) {
     const STREAMS: usize = 200;
     const BYTES: usize = 100_000;
-    let site = Site::new(road);
     let server = backend::serve(site.listen(80), STREAMS, backend::echo);
     let proxy = site.proxy(&[]);
-    let settings = settings(&site, rustls::ALL_VERSIONS);
+    let settings = settings(site, rustls::ALL_VERSIONS);
     // All are connected before the first one goes on.
     let clients: Vec<_> =
         (0..STREAMS).map(|_| handshaken(with(&settings, site.connect()))).collect();
