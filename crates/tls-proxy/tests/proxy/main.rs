@@ -14,6 +14,7 @@ mod backend;
 mod client;
 mod limits;
 mod refusals;
+mod server;
 mod setup;
 mod signals;
 mod site;
@@ -48,7 +49,8 @@ on_every_road! {
         a_backend_that_resets_resets_the_client, a_cut_client_is_no_end_for_the_backend,
         a_slow_reader_holds_the_other_end_back, many_streams_at_once, both_families;
     refusals: plain_http_gets_an_alert, garbage_is_refused, a_change_on_the_way_is_noticed,
-        a_backend_that_is_down_is_passed_over, without_a_backend_the_client_is_reset;
+        a_backend_that_is_down_is_passed_over, without_a_backend_the_client_is_reset,
+        a_backend_without_a_route_is_told;
     limits: a_silent_client_is_cut, nothing_moves_for_too_long, a_deaf_backend_is_passed_over,
         more_than_the_most_wait;
     signals: what_is_under_way_is_ended_in_order, the_rest_is_cut_after_the_drain,

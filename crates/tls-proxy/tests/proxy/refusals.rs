@@ -128,3 +128,17 @@ pub(crate) fn without_a_backend_the_client_is_reset(road: Road) {
     expect(&mut backend, b"back");
     assert!(proxy.complaint().contains("answers again"));
 }
+
+pub(crate) fn a_backend_without_a_route_is_told(road: Road) {
+    let site = Site::new(road);
+    // Addresses of documentation (RFC 5737), to which nothing leads here.
+    let proxy = site.proxy_for(&["192.0.2.1:80"], &[]);
+    let mut client = over(&site, site.connect());
+    let error = match client.flush() {
+        Ok(()) => read_to_failure(&mut client),
+        Err(error) => error,
+    };
+    assert!(is_reset(&error), "{error}");
+    let complaint = proxy.complaint();
+    assert!(complaint.contains("192.0.2.1:80: ") && complaint.contains("no route"), "{complaint}");
+}

@@ -290,6 +290,11 @@ impl Proxy {
         proxy
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.running.0.id()
+    }
+
     /// The next line on the standard error.
     pub(crate) fn complaint(&self) -> String {
         self.complaints.recv_timeout(PATIENCE).unwrap_or_default()
@@ -298,7 +303,7 @@ impl Proxy {
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: the child was not waited for, so the number is still its own.
-        let sent = unsafe { libc::kill(self.running.0.id() as i32, signal) };
+        let sent = unsafe { libc::kill(self.id() as i32, signal) };
         assert_eq!(sent, 0, "it is still there");
     }
 
