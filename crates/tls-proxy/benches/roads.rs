@@ -1,10 +1,9 @@
 //! What the proxy costs on each road: `cargo bench --package tls-proxy`, as root.
 //!
-//! ab of the kernel, the proxy, lighttpd of the kernel, in the namespaces of the tests; one core
-//! for the proxy. Printed are the requests per second that ab counts, and the proxy's CPU time for
-//! each request, from /proc/PID/stat (proc(5)), the kernel's part of it included. On the kernel's
-//! roads all three programs talk over loopback; on the stack's they are at the other end of a cable
-//! or a TAP device, whose work is partly done in the peers' time.
+//! ab and lighttpd are the kernel's, in a namespace at the other end of the proxy's cable (or TAP
+//! device); one core for the proxy. Printed are the requests per second that ab counts, and the
+//! proxy's CPU time for each request, from /proc/PID/stat (proc(5)), the kernel's part included.
+//! The medians of three rounds by CPU time. Neighbours on the machine change both.
 
 #[path = "../../mtcp/tests/common/content.rs"]
 mod content;

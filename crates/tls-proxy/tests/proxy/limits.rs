@@ -5,7 +5,7 @@ use crate::client::{
     Stream, client, expect, handshaken, is_reset, over, read_all, read_to_failure, say_goodbye,
     send,
 };
-use crate::site::{PEER, Road, Site};
+use crate::site::{NOBODY, PEER, Road, Site};
 use std::collections::VecDeque;
 use std::io::Write;
 
@@ -39,7 +39,7 @@ pub(crate) fn nothing_moves_for_too_long(road: Road) {
 
 pub(crate) fn a_deaf_backend_is_passed_over(road: Road) {
     let site = Site::new(road);
-    let (deaf, up) = (site.deaf_address().to_string(), format!("{PEER}:80"));
+    let (deaf, up) = (format!("{NOBODY}:80"), format!("{PEER}:80"));
     let server = backend::serve(site.listen(80), 2, backend::echo);
     let proxy = site.proxy_for(&[&deaf, &up], &["--cores", "1", "--connect-timeout", "0.2"]);
     for _ in 0..2 {

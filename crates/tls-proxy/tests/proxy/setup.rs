@@ -62,7 +62,7 @@ fn files_that_are_wrong_are_named_with_what_belongs_there() {
 #[test]
 fn addresses_and_drivers_that_cannot_be_had_are_told_with_the_remedy() {
     let site = Site::new(Road::Epoll);
-    let taken = site.listen_at(&format!("{PROXY}:443"));
+    let taken = site.proxy(&[]);
     assert_says(&start(&site, &[]), &["10.9.0.1:443", "ss -ltnp"]);
     drop(taken);
     assert_says(&start(&site, &[("--listen", "10.99.0.1:443")]), &["10.99.0.1:443", "ip address"]);

@@ -18,13 +18,16 @@ pub(crate) const PROXY: &str = "10.9.0.1";
 pub(crate) const PROXY_V6: &str = "fd00:9::1";
 pub(crate) const PEER: &str = "10.9.0.3";
 pub(crate) const PEER_V6: &str = "fd00:9::3";
+/// Nobody has this address, to which the cable leads.
+pub(crate) const NOBODY: &str = "10.9.0.77";
 
 /// What the proxy's connections go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Road {
+    /// The kernel's TCP, on a cable to the peers' namespace.
     Uring,
     Epoll,
-    /// The stack over AF_XDP, on a cable to the peers' namespace.
+    /// The stack over AF_XDP, on such a cable.
     Xdp,
     /// The stack over a TAP device, whose other end is the peers' kernel.
     Tap,
@@ -50,18 +53,14 @@ impl Site {
         let home = Namespace::new();
         let mut peers = None;
         match road {
-            Road::Uring | Road::Epoll => {
-                for address in [PROXY, PEER] {
-                    home.ip(&format!("addr add {address}/32 dev lo"));
-                }
-                for address in [PROXY_V6, PEER_V6] {
-                    home.ip(&format!("addr add {address}/128 dev lo nodad"));
-                }
-            }
-            Road::Xdp => {
+            Road::Uring | Road::Epoll | Road::Xdp => {
                 let other = Namespace::new();
                 home.join("server", &other, "client");
                 settle_in(&other);
+                if road != Road::Xdp {
+                    home.ip(&format!("addr add {PROXY}/24 dev server"));
+                    home.ip(&format!("addr add {PROXY_V6}/64 dev server nodad"));
+                }
                 peers = Some(other);
             }
             // The device is the proxy's to make, and backends are bound before.
@@ -143,23 +142,6 @@ impl Site {
     /// Where clients and backends are.
     pub(crate) fn peers(&self) -> &Namespace {
         self.peers.as_ref().unwrap_or(&self.home)
-    }
-
-    /// Whether the proxy's TCP is the stack's.
-    pub(crate) fn is_on_stack(&self) -> bool {
-        matches!(self.road, Road::Xdp | Road::Tap)
-    }
-
-    /// An address that swallows what is sent to it.
-    pub(crate) fn deaf_address(&self) -> SocketAddr {
-        if self.is_on_stack() {
-            // Nobody answers for it.
-            return "10.9.0.77:80".parse().expect("an address");
-        }
-        self.home.join("deaf", &self.home, "mute");
-        self.home.ip("addr add 10.8.0.1/24 dev deaf");
-        self.home.ip("neigh add 10.8.0.9 lladdr 02:00:00:00:00:09 dev deaf");
-        "10.8.0.9:80".parse().expect("an address")
     }
 
     /// A socket that listens at the peers' address.
