@@ -1,5 +1,6 @@
 //! The servers behind the proxy: whose turn it is, and who does not answer.
 
+use rustix::io::Errno;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -102,6 +103,10 @@ impl Backends {
 }
 
 fn remedy_for(error: &io::Error) -> &'static str {
+    let exhausted = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+    if exhausted.contains(&error.raw_os_error()) {
+        return "that is ours: raise `ulimit -n`, or lower --max-connections";
+    }
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "nobody listens there: start the server",
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {

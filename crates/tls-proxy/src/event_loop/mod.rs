@@ -18,6 +18,7 @@ use megapipe::{
     Accept, Channel, Completion, Config, DriverReport, Event, Handle, Repeat, Socket, WakeSource,
 };
 use rustls::{ServerConfig, ServerConnection};
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,6 +70,8 @@ pub(crate) struct Core<'a> {
     channel: Channel<Cookie>,
     gates: Vec<Gate>,
     accept_again: Option<Instant>,
+    /// Clients that waited to be accepted when the listeners were left, and their gates.
+    waiting: VecDeque<(usize, Socket)>,
     backends: Backends,
     pool: Pool,
     deadlines: Deadlines,
@@ -104,6 +107,7 @@ impl<'a> Core<'a> {
             channel: Channel::with_config(config)?,
             gates: Vec::new(),
             accept_again: None,
+            waiting: VecDeque::new(),
             backends: Backends::new(plan.backends.clone(), plan.health.clone(), number),
             pool: Pool::default(),
             deadlines: Deadlines::default(),
@@ -148,7 +152,9 @@ impl<'a> Core<'a> {
             }
             self.look_at_deadlines();
             self.obey();
+            self.admit_waiting();
             if self.order == Order::Stop || self.order == Order::Drain && self.sessions == 0 {
+                self.waiting.clear();
                 // What was closed last is to leave.
                 return Ok(self.channel.flush()?);
             }
@@ -270,14 +276,21 @@ impl<'a> Core<'a> {
     }
 
     /// Leaves the listeners. Clients whose connections wait there have been let in by the kernel or
-    /// the stack, so they are served.
+    /// the stack, so they are served when it is their turn.
     fn stop_listening(&mut self) {
         self.accept_again = None;
         for (number, gate) in std::mem::take(&mut self.gates).into_iter().enumerate() {
             let Ok(left) = self.channel.unregister(gate.handle) else { continue };
-            for socket in left.connections.into_iter().take(gate.asked as usize) {
-                self.admit(number, socket);
-            }
+            self.waiting.extend(left.connections.into_iter().map(|socket| (number, socket)));
+        }
+    }
+
+    fn admit_waiting(&mut self) {
+        while self.order == Order::Drain
+            && self.sessions < self.plan.connections as usize
+            && let Some((gate, socket)) = self.waiting.pop_front()
+        {
+            self.admit(gate, socket);
         }
     }
 }

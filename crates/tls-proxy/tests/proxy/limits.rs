@@ -75,3 +75,26 @@ pub(crate) fn more_than_the_most_wait(road: Road) {
     server.join().expect("the backends");
     proxy.await_counts(&[("connections", 5), ("whole", 5), ("open", 0)]);
 }
+
+/// Sets how many descriptors a process may have.
+fn limit_descriptors(process: u32, most: u64) {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: 4096 };
+    let (process, resource) = (process as i32, libc::RLIMIT_NOFILE);
+    // SAFETY: the limit is valid for reads; the old one is not asked for.
+    let set = unsafe { libc::prlimit(process, resource, &raw const limit, std::ptr::null_mut()) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn without_descriptors_clients_wait_until_there_are_some() {
+    let site = Site::new(Road::Epoll);
+    let listener = site.listen(80);
+    let proxy = site.proxy(&["--cores", "1"]);
+    limit_descriptors(proxy.id(), 3);
+    let waiting = over(&site, site.connect());
+    assert_eq!(proxy.counts().of("connections"), 0);
+    limit_descriptors(proxy.id(), 4096);
+    let mut waiting = handshaken(waiting);
+    send(&mut waiting, b"at last");
+    expect(&mut accept(&listener), b"at last");
+}

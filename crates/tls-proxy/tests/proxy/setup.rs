@@ -1,7 +1,7 @@
 //! What cannot begin says why, and what would help; openssl as a client.
 
 use crate::backend;
-use crate::client::{expect, send};
+use crate::client::{client, expect, read_all, say_goodbye, send};
 use crate::process::succeed;
 use crate::site::{PEER, PROXY, Road, Site, pem};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
@@ -122,4 +122,19 @@ fn openssl_resumes_its_session() {
 fn input(site: &Site) -> std::fs::File {
     site.write("input", "a line\n");
     std::fs::File::open(site.path("input")).expect("it was written")
+}
+
+#[test]
+fn the_environment_chooses_where_the_command_line_does_not() {
+    let site = Site::new(Road::Xdp);
+    let server = backend::serve(site.listen(80), 1, backend::echo);
+    let mut command = options(&site, &[]);
+    command.env("MEGAPIPE_DRIVER", "mtcp").env("MTCP_CONFIG", site.path("mtcp.toml"));
+    let proxy = site.start(command);
+    let mut client = client(&site);
+    send(&mut client, b"by the stack");
+    say_goodbye(&mut client);
+    assert_eq!(read_all(&mut client), b"by the stack");
+    server.join().expect("the backend");
+    assert_eq!(proxy.end().of("whole"), 1);
 }

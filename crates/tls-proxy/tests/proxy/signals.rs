@@ -1,7 +1,9 @@
 //! The end of the proxy, and its counts.
 
 use crate::backend::accept;
-use crate::client::{client, expect, is_reset, over, read_all, read_to_failure, say_goodbye, send};
+use crate::client::{
+    client, expect, handshaken, is_reset, over, read_all, read_to_failure, say_goodbye, send,
+};
 use crate::process::PATIENCE;
 use crate::site::{PROXY, Proxy, Road, Site};
 use std::time::{Duration, Instant};
@@ -76,4 +78,28 @@ pub(crate) fn counts_are_told_when_asked(road: Road) {
     proxy.await_counts(&wanted);
     proxy.await_counts(&[("to clients", 5)]);
     drop((client, backend));
+}
+
+pub(crate) fn who_waits_to_be_let_in_is_served_before_the_end(road: Road) {
+    let site = Site::new(road);
+    let listener = site.listen(80);
+    let mut proxy = site.proxy(&["--cores", "1", "--max-connections", "2", "--drain", "60"]);
+    // One at a time comes in by each of the two listening addresses.
+    let mut inside = client(&site);
+    let mut first = accept(&listener);
+    let waiting = over(&site, site.connect());
+    proxy.signal(libc::SIGTERM);
+    await_closed(&site);
+    send(&mut first, b"first");
+    drop(first);
+    assert_eq!(read_all(&mut inside), b"first");
+    say_goodbye(&mut inside);
+    let mut waiting = handshaken(waiting);
+    let mut second = accept(&listener);
+    send(&mut second, b"second");
+    drop(second);
+    assert_eq!(read_all(&mut waiting), b"second");
+    say_goodbye(&mut waiting);
+    let counts = proxy.wait();
+    assert!(counts.of("whole") == 2 && counts.of("proxy") == 0, "{}", counts.0);
 }

@@ -187,13 +187,18 @@ impl Site {
         command.args(["--listen", &format!("[{PROXY_V6}]:443")]);
         command.args(backends.iter().flat_map(|backend| ["--to", backend]));
         command.args(options);
-        let proxy = Proxy::start(&self.home, command);
+        let proxy = self.start(command);
         if self.road == Road::Tap {
             self.home.ip(&format!("addr add {PEER}/24 dev mtcp0"));
             self.home.ip(&format!("addr add {PEER_V6}/64 dev mtcp0 nodad"));
             self.home.await_queue("mtcp0");
         }
         proxy
+    }
+
+    /// Runs the program, which is to start.
+    pub(crate) fn start(&self, command: Command) -> Proxy {
+        Proxy::start(&self.home, command)
     }
 
     /// The program with driver, certificate and key.
