@@ -375,3 +375,135 @@ fn idle_relays_hold_no_buffers() {
     assert_eq!(rig.relay.backend.waiting.capacity(), 0);
     assert_eq!(rig.relay.client.waiting.capacity(), 0);
 }
+
+/// A conversation in which everything happens in an order that a seed draws.
+struct Conversation {
+    rig: Rig,
+    state: u64,
+    /// What each end has sent, and what of the client's ciphertext has not arrived.
+    by_client: Vec<u8>,
+    by_backend: Vec<u8>,
+    on_the_way: Vec<u8>,
+    client_has_ended: bool,
+    backend_has_ended: bool,
+}
+
+impl Conversation {
+    fn new(seed: u64) -> Conversation {
+        Conversation {
+            rig: Rig::relaying(),
+            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            by_client: Vec::new(),
+            by_backend: Vec::new(),
+            on_the_way: Vec::new(),
+            client_has_ended: false,
+            backend_has_ended: false,
+        }
+    }
+
+    fn draw(&mut self, below: usize) -> usize {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 20) as usize % below
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let length = 1 + self.draw(40_000);
+        (0..length).map(|_| self.draw(256) as u8).collect()
+    }
+
+    /// Takes what the client's TLS has to say.
+    fn collect(&mut self) {
+        while self.rig.client.wants_write() {
+            self.rig.client.write_tls(&mut self.on_the_way).unwrap();
+        }
+    }
+
+    /// Hands on a piece of what is on its way from the client.
+    fn carry(&mut self) {
+        self.collect();
+        if !self.on_the_way.is_empty() && self.rig.receives.contains(&Side::Client) {
+            let length = 1 + self.draw(self.on_the_way.len().min(66_000));
+            let piece: Vec<u8> = self.on_the_way.drain(..length).collect();
+            assert!(self.rig.receive(Side::Client, &piece));
+        }
+    }
+
+    /// Ends a write that is under way.
+    fn unstick(&mut self) {
+        if !self.rig.stuck.is_empty() {
+            let (side, bytes) = self.rig.stuck.remove(0);
+            self.rig.deliver(side, &bytes);
+            self.rig.relay.written(side, true, bytes, &mut self.rig.pool);
+            self.rig.grant();
+        }
+    }
+
+    fn step(&mut self) {
+        match self.draw(8) {
+            0 if !self.client_has_ended => {
+                let bytes = self.bytes();
+                let taken = self.rig.client.writer().write(&bytes).unwrap();
+                self.by_client.extend_from_slice(&bytes[..taken]);
+            }
+            1 if !self.backend_has_ended && self.rig.receives.contains(&Side::Backend) => {
+                let bytes = self.bytes();
+                assert!(self.rig.receive(Side::Backend, &bytes));
+                self.by_backend.extend_from_slice(&bytes);
+            }
+            2 => self.rig.client_is_stuck = self.draw(2) == 0,
+            3 => self.rig.backend_is_stuck = self.draw(2) == 0,
+            4 => self.unstick(),
+            _ => self.carry(),
+        }
+        assert!(self.rig.relay.client.backlog() <= BACKLOG_BYTES + 42_000);
+        assert!(self.rig.relay.backend.backlog() <= BACKLOG_BYTES + 66_000);
+        assert!(self.by_client.starts_with(&self.rig.at_backend));
+        assert!(self.by_backend.starts_with(&self.rig.at_client));
+        if self.rig.client_knows_the_end() {
+            assert!(self.backend_has_ended && self.rig.at_client == self.by_backend);
+        }
+        if self.rig.shut.contains(&Side::Backend) {
+            assert!(self.client_has_ended && self.rig.at_backend == self.by_client);
+        }
+    }
+}
+
+#[test]
+fn whatever_happens_in_whatever_order_both_streams_arrive_whole() {
+    for seed in 0..200 {
+        println!("seed {seed}");
+        let mut talk = Conversation::new(seed);
+        let (client_ends, backend_ends) = (talk.draw(120), talk.draw(120));
+        for step in 0..120 {
+            if step == client_ends {
+                talk.rig.client.send_close_notify();
+                talk.client_has_ended = true;
+            }
+            if step >= backend_ends
+                && !talk.backend_has_ended
+                && talk.rig.receives.contains(&Side::Backend)
+            {
+                talk.backend_has_ended = true;
+                assert!(talk.rig.receive(Side::Backend, b""));
+            }
+            talk.step();
+        }
+        (talk.rig.client_is_stuck, talk.rig.backend_is_stuck) = (false, false);
+        let mut turns = 0;
+        while talk.rig.closed.is_empty() {
+            talk.unstick();
+            talk.carry();
+            if !talk.backend_has_ended && talk.rig.receives.contains(&Side::Backend) {
+                talk.backend_has_ended = true;
+                assert!(talk.rig.receive(Side::Backend, b""));
+            }
+            turns += 1;
+            assert!(turns < 10_000, "it does not come to its end");
+        }
+        assert_eq!(talk.rig.at_backend, talk.by_client);
+        assert_eq!(talk.rig.at_client, talk.by_backend);
+        talk.rig.assert_over(Outcome::Whole, Close::Orderly, Some(Close::Orderly));
+    }
+}
