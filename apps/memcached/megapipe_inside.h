@@ -40,7 +40,7 @@ struct megapipe_piece;
 #define MEGAPIPE_RETRY_MS 10
 
 /* Connections of a worker that wait, no longer than that, for the ends of others. */
-#define MEGAPIPE_POSTPONED_MAX 16
+#define MEGAPIPE_POSTPONED_MAX 1024
 
 /* Every cookie begins with its kind. */
 enum megapipe_kind { MEGAPIPE_NOTIFY, MEGAPIPE_LISTENER, MEGAPIPE_STREAM, MEGAPIPE_READINESS };

@@ -5,14 +5,11 @@
 //! go back to it in mid-connection. The invariants:
 //!
 //! - Neither side puts anything but the application's bytes into TCP before it has seen that the
-//!   other
-//!   uses the shared page (`rendezvous`).
+//!   other uses the shared page (`rendezvous`).
 //! - Each direction goes over to its ring at a position that its sender publishes, and back at most
-//!   once
-//!   (`connection`).
+//!   once (`connection`).
 //! - A doorbell is sent only to an end that asked for it, once for each time it asked, and is
-//!   counted
-//!   before it is sent (`connection`, doorbells).
+//!   counted before it is sent (`connection`, doorbells).
 //! - What the peer writes into the page is read once and checked; nonsense is a reset connection.
 //! - No lock is held while sleeping; a descriptor that is not ours costs one look (`table`).
 //!
@@ -26,7 +23,6 @@ mod hooks;
 mod lock;
 mod page;
 mod poll;
-mod real;
 mod rendezvous;
 mod settings;
 mod spin;

@@ -7,7 +7,6 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::real;
 use crate::sys::{self, Errno, Result};
 
 /// Where the rings begin.

@@ -8,7 +8,7 @@ use crate::connection::{ASKED, Connection};
 use crate::counted::Held;
 use crate::statistics::{self, Why};
 use crate::wait::Deadline;
-use crate::{epoll, real, sys, table};
+use crate::{epoll, sys, table};
 
 const LOOKS_PER_CLOCK: u32 = 32;
 /// Events that poll(2) reports unasked.

@@ -4,7 +4,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::io::Write;
 
-use crate::{real, sys};
+use crate::sys;
 
 /// What is counted.
 #[derive(Clone, Copy)]

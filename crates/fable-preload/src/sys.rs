@@ -2,8 +2,6 @@
 
 use core::ffi::{c_int, c_void};
 
-use crate::real;
-
 /// The number of a failure, as in `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);

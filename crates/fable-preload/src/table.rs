@@ -225,5 +225,5 @@ static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn closes_on_exec(fd: c_int) -> bool {
     let _keep = sys::KeepErrno::new();
     // SAFETY: F_GETFD has no argument.
-    unsafe { crate::real::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC != 0 }
+    unsafe { real::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC != 0 }
 }

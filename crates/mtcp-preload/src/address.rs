@@ -70,7 +70,7 @@ pub(crate) fn bound_to(fd: c_int) -> Option<SocketAddr> {
     let mut size = size_of_val(&room) as socklen_t;
     let at = room.as_mut_ptr().cast::<sockaddr>();
     // SAFETY: the room is as large as `size` says.
-    let outcome = unsafe { crate::real::getsockname(fd, at, &raw mut size) };
+    let outcome = unsafe { real::getsockname(fd, at, &raw mut size) };
     // SAFETY: the kernel has written so many bytes.
     if outcome == 0 { unsafe { from_c(at, size) } } else { None }
 }

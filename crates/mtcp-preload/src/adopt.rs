@@ -3,13 +3,14 @@
 use crate::outcome::Outcome;
 use crate::state::{Guard, World};
 use crate::table::{self, Kind};
-use crate::{epoll, real, report};
+use crate::{epoll, report};
 use core::ffi::c_int;
 use libc::socklen_t;
 use mtcp::{Descriptor, Family};
 
 /// Options that are taken over as they are.
-const OPTIONS: [(c_int, c_int); 10] = [
+const OPTIONS: [(c_int, c_int); 11] = [
+    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_LINGER),
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
@@ -76,6 +77,13 @@ fn take_options(world: &mut World, fd: c_int, descriptor: Descriptor) {
             let _ = world.context.setsockopt(descriptor, libc::SOL_SOCKET, name, &bytes);
         }
     }
+}
+
+/// Whether a socket of the kernel's that listens on `::` takes IPv6 only.
+pub(crate) fn is_ipv6_only(fd: c_int) -> bool {
+    let mut room = [0u8; 4];
+    kernel_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &mut room)
+        .is_none_or(|_| i32::from_ne_bytes(room) != 0)
 }
 
 fn kernel_option(fd: c_int, level: c_int, name: c_int, room: &mut [u8]) -> Option<usize> {

@@ -3,10 +3,10 @@
 //! rules.
 
 use crate::outcome::{Outcome, check, failure};
+use crate::report;
 use crate::state::{self, EarlyWatch, Guard};
 use crate::table::{self, Kind};
 use crate::wait::{self, Deadline};
-use crate::{real, report};
 use core::ffi::c_int;
 use libc::{epoll_event, pollfd, sigset_t};
 use mtcp::{Descriptor, EpollControl, EpollEvent, Events};

@@ -1,7 +1,7 @@
 //! Forking: connections stay with the parent, and nothing of the stack lives on in the child.
 
+use crate::state;
 use crate::table::{self, Kind};
-use crate::{real, state};
 use core::ffi::c_int;
 
 pub(crate) extern "C" fn before() {

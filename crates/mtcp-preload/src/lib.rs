@@ -27,7 +27,6 @@ mod fork;
 mod hooks;
 mod outcome;
 mod poll;
-mod real;
 mod report;
 mod select;
 mod settings;

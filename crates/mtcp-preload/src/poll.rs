@@ -1,7 +1,6 @@
 //! poll(2) over sockets of the stack and descriptors of the kernel.
 
 use crate::outcome::{Outcome, check};
-use crate::real;
 use crate::state::World;
 use crate::table::{self, Kind};
 use crate::wait::{self, Deadline};

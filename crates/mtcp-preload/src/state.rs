@@ -3,7 +3,7 @@
 use crate::outcome::{Outcome, failure};
 use crate::table::{self, Kind};
 use crate::wait::Waker;
-use crate::{fork, real, report, settings};
+use crate::{fork, report, settings};
 use core::ffi::c_int;
 use mtcp::{Context, Descriptor, Family, Mtcp};
 use std::cell::UnsafeCell;

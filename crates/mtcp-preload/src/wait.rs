@@ -1,9 +1,9 @@
 //! Sleeping until the stack, the kernel or time has something.
 
+use crate::outcome;
 use crate::outcome::Outcome;
 use crate::state::{self, World};
 use crate::table::{self, Kind};
-use crate::{outcome, real};
 use core::ffi::c_int;
 use libc::{pollfd, sigset_t, timespec};
 use std::cell::RefCell;

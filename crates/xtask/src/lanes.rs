@@ -9,11 +9,12 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crate::guard;
 use crate::tally::{Scanner, Tally};
 
 /// The command of ours that stands in cargo's setting.
@@ -22,6 +23,9 @@ pub(crate) const RUN_LATER: &str = "run-later";
 /// Test programs that measure: beside others they would find a machine too busy to be measured on,
 /// and say so instead of what is tested.
 const ALONE: [&str; 7] = ["ceiling", "compare", "ipc", "load", "open", "run", "veth"];
+
+/// No test program takes so long: one that does hangs, and would keep the run from ever ending.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
 /// A program that cargo would have run, as it would have.
 #[derive(Debug, PartialEq, Eq)]
@@ -133,14 +137,13 @@ impl Job {
     fn run(&self) -> (Tally, Option<String>) {
         let name = self.words.join(OsStr::new(" ")).to_string_lossy().into_owned();
         let began = Instant::now();
-        let output = Command::new(&self.words[0])
+        let mut command = Command::new(&self.words[0]);
+        command
             .args(&self.words[1..])
             .current_dir(&self.directory)
             .env_clear()
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .output();
-        let output = match output {
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let output = match guard::output(&mut command, PATIENCE) {
             Ok(output) => output,
             Err(error) => return (Tally::default(), Some(format!("{name}: {error}"))),
         };
@@ -151,7 +154,11 @@ impl Job {
         let mut out = io::stdout().lock();
         let _ = writeln!(out, "     Ran {name} in {seconds:.1} s");
         let _ = out.write_all(&output.stdout).and_then(|()| out.write_all(&output.stderr));
-        let failure = (!output.status.success()).then(|| format!("{name}: {}", output.status));
+        let failure = match output.status {
+            Some(status) if status.success() => None,
+            Some(status) => Some(format!("{name}: {status}")),
+            None => Some(format!("{name}: hangs, and was killed; its last test is the one")),
+        };
         (tally, failure)
     }
 

@@ -6,9 +6,11 @@
 
 mod apps;
 mod fuzz;
+mod guard;
 mod lanes;
 mod runner;
 mod setup;
+mod signals;
 mod soak;
 mod steps;
 mod tally;
@@ -63,6 +65,9 @@ fn main() -> ExitCode {
     let mut raw = env::args_os().skip(1);
     if raw.next().is_some_and(|word| word == lanes::RUN_LATER) {
         return run_later(raw.collect());
+    }
+    if let Err(error) = signals::restore() {
+        return verdict(Err(error));
     }
     let arguments: Vec<String> =
         env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();

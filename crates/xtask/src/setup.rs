@@ -152,6 +152,11 @@ const PACKAGES: &[Package] = &[
         why: "tests of the user-level stack load lighttpd with ab",
         probe: Probe::Program("ab"),
     },
+    Package {
+        name: "iperf3",
+        why: "a test runs it on the user-level stack and against it",
+        probe: Probe::Program("iperf3"),
+    },
     Package { name: "curl", why: "tests talk to nginx with it", probe: Probe::Program("curl") },
     Package {
         name: "openssl",

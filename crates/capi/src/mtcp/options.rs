@@ -23,7 +23,8 @@ fn option_bytes(bytes: socklen_t) -> Result<usize, Failure> {
 /// At SOL_SOCKET: SO_ERROR, SO_TYPE, SO_ACCEPTCONN, SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER,
 /// SO_SNDBUF, SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO and SO_SNDTIMEO. At IPPROTO_TCP: TCP_NODELAY,
 /// TCP_QUICKACK, TCP_USER_TIMEOUT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_MAXSEG,
-/// TCP_CONGESTION, TCP_DEFER_ACCEPT and TCP_INFO.
+/// TCP_CONGESTION, TCP_DEFER_ACCEPT and TCP_INFO. At IPPROTO_IPV6: IPV6_V6ONLY; without it a socket
+/// on :: takes IPv4 connections as well.
 ///
 /// Errors:
 ///   ENOPROTOOPT      there is no such option

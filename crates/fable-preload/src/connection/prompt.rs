@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::Connection;
 use super::own::INSIDE;
-use crate::{real, sys};
+use crate::sys;
 
 const OPTIONS: [c_int; 2] = [libc::TCP_NODELAY, libc::TCP_CORK];
 

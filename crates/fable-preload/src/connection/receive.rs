@@ -288,7 +288,7 @@ fn read_rest(fd: c_int, cursor: &mut Cursor, reading: Reading) -> usize {
         && let Some((at, length)) = cursor.segment()
     {
         // SAFETY: the segment is the application's buffer.
-        let moved = unsafe { crate::real::recv(fd, at.cast(), length, reading.flags) };
+        let moved = unsafe { real::recv(fd, at.cast(), length, reading.flags) };
         if moved <= 0 {
             break;
         }

@@ -176,7 +176,7 @@ impl Connection {
         let (to, length) = self.outgoing_ring().run(position, room.min(count as u64));
         let entry = libc::iovec { iov_base: to.cast(), iov_len: length };
         // SAFETY: the entry is a free part of the ring.
-        let moved = unsafe { crate::real::preadv(from, &entry, 1, offset) };
+        let moved = unsafe { real::preadv(from, &entry, 1, offset) };
         let moved = usize::try_from(moved).map_err(|_| Errno(sys::errno()))?;
         self.publish(fd, position.wrapping_add(moved as u64));
         Ok(Some(moved))
@@ -347,7 +347,7 @@ impl Connection {
 fn write_rest(fd: c_int, cursor: &mut Cursor, flags: c_int) -> usize {
     while let Some((at, length)) = cursor.segment() {
         // SAFETY: the segment is the application's buffer.
-        let moved = unsafe { crate::real::send(fd, at.cast(), length, flags) };
+        let moved = unsafe { real::send(fd, at.cast(), length, flags) };
         if moved <= 0 {
             break;
         }

@@ -5,7 +5,6 @@ use core::sync::atomic::Ordering;
 
 use super::Connection;
 use super::own::{AFTER, BEFORE, INSIDE, RESENDING, get};
-use crate::real;
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
 

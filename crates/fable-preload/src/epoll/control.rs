@@ -10,7 +10,7 @@ use crate::connection::Connection;
 use crate::counted::Held;
 use crate::statistics::Why;
 use crate::sys::{self, Errno, Result};
-use crate::{real, table};
+use crate::table;
 
 /// What the kernel is asked about a connection, whatever the application asked for.
 const KERNEL_EVENTS: c_int =

@@ -28,7 +28,7 @@ use crate::counted::{Counted, Held};
 use crate::lock::Locked;
 use crate::spin::Spin;
 use crate::statistics::Why;
-use crate::{real, table};
+use crate::table;
 
 /// One connection in one set.
 struct Registration {

@@ -9,8 +9,8 @@ use super::Set;
 use super::gather::Reports;
 use crate::counted::Held;
 use crate::statistics::{self, Why};
+use crate::sys;
 use crate::wait::Deadline;
-use crate::{real, sys};
 
 /// The kernel is asked about other descriptors at least this often while connections keep us busy.
 const KERNEL_EVERY_NS: u64 = 50_000;

@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::statistics::Why;
-use crate::{epoll, real, sys, table};
+use crate::{epoll, sys, table};
 
 /// What is due before a descriptor is closed, by whatever call.
 pub(super) fn closing(fd: c_int) {

@@ -7,7 +7,7 @@ use libc::{cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
 use super::answer;
 use super::transfers::{receive_many, send_many};
 use crate::statistics::Why;
-use crate::{real, table};
+use crate::table;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {

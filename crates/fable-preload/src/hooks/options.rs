@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use libc::socklen_t;
 
 use crate::statistics::Why;
-use crate::{real, table};
+use crate::table;
 
 /// Options that concern what comes or goes through TCP from now on.
 const LATE: [c_int; 8] = [

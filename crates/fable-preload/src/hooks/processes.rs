@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int, c_void};
 use libc::pid_t;
 
 use crate::statistics::Why;
-use crate::{real, settings, table};
+use crate::{settings, table};
 
 type List = *const *const c_char;
 
@@ -67,7 +67,7 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: List, environment: List) -> c
 /// with registers and stack as they were.
 #[cfg(target_arch = "x86_64")]
 mod lists {
-    use crate::real::Symbol;
+    use real::Symbol;
 
     extern "C" fn before(which: u64) -> usize {
         static NEXT: [Symbol; 3] =

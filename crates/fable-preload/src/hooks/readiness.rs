@@ -6,7 +6,7 @@ use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, time
 
 use crate::poll::{self, Selection};
 use crate::wait::Deadline;
-use crate::{epoll, real, table};
+use crate::{epoll, table};
 
 /// The list of an application, if it concerns us.
 ///

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use libc::{sockaddr, socklen_t};
 
 use crate::statistics::Why;
-use crate::{real, rendezvous, sys, table};
+use crate::{rendezvous, sys, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {

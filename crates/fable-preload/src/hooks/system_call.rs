@@ -2,9 +2,9 @@
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
 
-use crate::real::Symbol;
 use crate::statistics::Why;
-use crate::{real, settings, table};
+use crate::{settings, table};
+use real::Symbol;
 
 /// The kernel will read and write sockets behind our back: all go back to TCP, and none is
 /// upgraded.

@@ -8,7 +8,7 @@ use super::{answer, read_from, write_to};
 use crate::cursor::Cursor;
 use crate::statistics::Why;
 use crate::sys::KeepErrno;
-use crate::{real, table};
+use crate::table;
 
 /// Flags for recv(2) that concern what only the kernel knows.
 const KERNEL_RECEIVES: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;

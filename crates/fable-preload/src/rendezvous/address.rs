@@ -4,8 +4,6 @@ use core::ffi::c_int;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
-use crate::real;
-
 /// An address and a port; version 4 is written as version 6 (RFC 4291, section 2.5.5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]

@@ -9,7 +9,7 @@ use super::{Address, PLACES, is_tcp, name, peer_user, unix_socket};
 use crate::connection::{self, Connection};
 use crate::counted::Held;
 use crate::statistics::Why;
-use crate::{page, real, settings, sys, table};
+use crate::{page, settings, sys, table};
 
 /// Offers shared memory to whoever listens at an address, before the application's socket is
 /// connected to it; also says which address the socket will have. `None`: nobody is there to take

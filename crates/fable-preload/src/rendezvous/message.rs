@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use libc::{c_void, cmsghdr, iovec, msghdr};
 
 use super::Address;
-use crate::{real, sys};
+use crate::sys;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FABLEof1");
 /// An offer that is older found no connection and never will.

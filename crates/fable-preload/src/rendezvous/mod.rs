@@ -48,7 +48,7 @@ fn hexadecimal(bytes: &[u8]) -> impl Iterator<Item = u8> {
 fn unix_socket() -> c_int {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers.
-    unsafe { crate::real::socket(libc::AF_UNIX, kind, 0) }
+    unsafe { real::socket(libc::AF_UNIX, kind, 0) }
 }
 
 /// The user at the other end of a UNIX socket, as the kernel recorded it.
@@ -57,8 +57,7 @@ fn peer_user(fd: c_int) -> Option<libc::uid_t> {
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     // SAFETY: `who` has the size that is announced.
-    let result =
-        unsafe { crate::real::getsockopt(fd, level, name, (&raw mut who).cast(), &mut size) };
+    let result = unsafe { real::getsockopt(fd, level, name, (&raw mut who).cast(), &mut size) };
     (result == 0).then_some(who.uid)
 }
 

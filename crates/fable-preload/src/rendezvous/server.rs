@@ -10,7 +10,7 @@ use crate::counted::{Counted, Held};
 use crate::lock::{Lock, Locked};
 use crate::page::{self, ACCEPTED, OFFERED};
 use crate::statistics::{self, Why};
-use crate::{real, settings, sys, table};
+use crate::{settings, sys, table};
 
 /// How long to wait for an offer whose sender has connected to the rendezvous already.
 const SENDER_MS: c_int = 2;

@@ -2,7 +2,7 @@
 
 use crate::outcome::{failure, number};
 use crate::table::{self, Kind};
-use crate::{epoll, real, report, state};
+use crate::{epoll, report, state};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// What has to be done before the kernel closes the number; false: it is not the application's.

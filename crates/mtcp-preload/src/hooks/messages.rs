@@ -3,7 +3,7 @@
 use super::transfers::{parts, refused, rooms};
 use crate::outcome::{failure, long, number};
 use crate::table::{self, Kind};
-use crate::{real, report, stream};
+use crate::{report, stream};
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
 use mtcp::Descriptor;

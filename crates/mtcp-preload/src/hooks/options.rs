@@ -1,9 +1,9 @@
 //! Options, and what fcntl(2) and ioctl(2) say of sockets.
 
 use crate::outcome::{Outcome, failure, number};
+use crate::report;
 use crate::state;
 use crate::table::{self, Kind};
-use crate::{real, report};
 use core::ffi::{c_int, c_void};
 use libc::socklen_t;
 use mtcp::Descriptor;

@@ -4,7 +4,7 @@ use crate::outcome::{failure, long, number};
 use crate::select::Selection;
 use crate::table::{self, Kind};
 use crate::wait::Deadline;
-use crate::{epoll, poll, real};
+use crate::{epoll, poll};
 use core::ffi::c_int;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use std::ptr;

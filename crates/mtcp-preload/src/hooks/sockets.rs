@@ -4,11 +4,11 @@ use crate::outcome::{Outcome, failure, number, would_block};
 use crate::state::{self, Guard};
 use crate::table::{self, Kind};
 use crate::wait::{self, Deadline};
-use crate::{address, adopt, real, report};
+use crate::{address, adopt, report};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
 use mtcp::{Descriptor, Family, OptionName, SocketOption};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ptr;
 
 #[unsafe(no_mangle)]
@@ -36,6 +36,12 @@ fn is_of_stack(address: IpAddr) -> bool {
         return own.any(|other| other.is_ipv4() == address.is_ipv4());
     }
     own.any(|other| other == address)
+}
+
+/// Whether a socket of IPv6, which is not the stack's yet, listens to an IPv4 address of the stack
+/// as well.
+fn takes_both(fd: c_int) -> bool {
+    !adopt::is_ipv6_only(fd) && is_of_stack(Ipv4Addr::UNSPECIFIED.into())
 }
 
 fn bind_here(fd: c_int, at: SocketAddr) -> Outcome<Option<c_int>> {
@@ -93,7 +99,8 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
         }
         Kind::Fresh => {
             let Some(local) = address::bound_to(fd) else { return Ok(None) };
-            if !local.ip().is_unspecified() || !is_of_stack(local.ip()) {
+            let concerns = is_of_stack(local.ip()) || local.is_ipv6() && takes_both(fd);
+            if !local.ip().is_unspecified() || !concerns {
                 return Ok(None);
             }
             let mut guard = state::lock()?;
@@ -131,7 +138,7 @@ fn connect_here(fd: c_int, to: SocketAddr) -> Outcome<Option<c_int>> {
             let descriptor = adopt::adopt(&mut guard, fd, family_of(remote), mapped)?;
             if let Some(port) = bound.map(|local| local.port()).filter(|port| *port != 0) {
                 let all: IpAddr = match family_of(remote) {
-                    Family::V4 => std::net::Ipv4Addr::UNSPECIFIED.into(),
+                    Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
                     Family::V6 => std::net::Ipv6Addr::UNSPECIFIED.into(),
                 };
                 bind_or_disown(&mut guard, fd, descriptor, SocketAddr::new(all, port))?;

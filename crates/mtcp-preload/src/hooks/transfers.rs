@@ -2,7 +2,7 @@
 
 use crate::outcome::{failure, long};
 use crate::table::{self, Kind};
-use crate::{real, report, stream};
+use crate::{report, stream};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use mtcp::Descriptor;

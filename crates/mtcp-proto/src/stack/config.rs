@@ -183,10 +183,18 @@ pub struct ListenOptions {
     /// A connection is offered to the application only when its first data is there
     /// (TCP_DEFER_ACCEPT), or after so long without.
     pub defer_accept: Option<Duration>,
+    /// On `::`, takes connections to IPv4 addresses as well (RFC 3493, section 3.7); elsewhere
+    /// without effect.
+    pub both_families: bool,
 }
 
 impl Default for ListenOptions {
     fn default() -> ListenOptions {
-        ListenOptions { backlog: 4096, connection: Options::default(), defer_accept: None }
+        ListenOptions {
+            backlog: 4096,
+            connection: Options::default(),
+            defer_accept: None,
+            both_families: false,
+        }
     }
 }

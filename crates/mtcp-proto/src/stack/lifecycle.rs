@@ -210,12 +210,12 @@ impl Stack {
                 next = self.table.belonging.next(connection);
             }
         }
-        let local = listener.local;
+        let names = listener.names();
         for connection in connections {
             self.set_stage(connection, Stage::Orphan);
             self.abort_at(connection);
         }
-        self.listeners.remove(local);
+        names.for_each(|name| self.listeners.remove(name));
         self.events.forget(index);
         self.table.remove(index);
     }

@@ -32,6 +32,13 @@ impl Listener {
         }
     }
 
+    /// The addresses that it is found by: a second one if it takes both families.
+    pub(super) fn names(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+        let both = self.options.both_families && self.local.ip() == Ipv6Addr::UNSPECIFIED;
+        let second = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.local.port());
+        std::iter::once(self.local).chain(both.then_some(second))
+    }
+
     /// Whether the backlog takes no further established connection.
     pub(super) const fn is_full(&self) -> bool {
         self.waiting.len() + self.deferred.len() >= self.options.backlog
@@ -43,15 +50,10 @@ impl Listener {
 pub(super) struct Listeners(BTreeMap<(u16, IpAddr), u32>);
 
 impl Listeners {
-    /// False if the very address has a listener already. A listener on all addresses and one on a
+    /// Adds a listener, which none of the same name may precede. One on all addresses and one on a
     /// single address may stand side by side; the closer one is found.
-    pub(super) fn insert(&mut self, local: SocketAddr, index: u32) -> bool {
-        let key = (local.port(), local.ip());
-        if self.0.contains_key(&key) {
-            return false;
-        }
-        self.0.insert(key, index);
-        true
+    pub(super) fn insert(&mut self, local: SocketAddr, index: u32) {
+        self.0.insert((local.port(), local.ip()), index);
     }
 
     pub(super) fn contains(&self, local: SocketAddr) -> bool {
@@ -84,10 +86,10 @@ mod tests {
     #[test]
     fn the_closest_listener_of_the_family_is_found() {
         let mut listeners = Listeners::default();
-        assert!(listeners.insert(end("0.0.0.0:80"), 1));
-        assert!(listeners.insert(end("10.0.0.1:80"), 2));
-        assert!(listeners.insert(end("[::]:80"), 3));
-        assert!(!listeners.insert(end("10.0.0.1:80"), 4));
+        listeners.insert(end("0.0.0.0:80"), 1);
+        listeners.insert(end("10.0.0.1:80"), 2);
+        listeners.insert(end("[::]:80"), 3);
+        assert!(listeners.contains(end("10.0.0.1:80")));
         let find = |text: &str| listeners.find((end(text).ip(), end(text).port()));
         assert_eq!(find("10.0.0.1:80"), Some(2));
         assert_eq!(find("10.0.0.2:80"), Some(1));

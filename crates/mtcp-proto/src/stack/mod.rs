@@ -170,7 +170,8 @@ impl Stack {
         self.next_deadline()
     }
 
-    /// Listens on an address, or on all of them if it is unspecified (`::` takes IPv6 only).
+    /// Listens on an address, or on all of them if it is unspecified; `::` takes IPv6 only, unless
+    /// [`ListenOptions::both_families`] is set.
     ///
     /// # Errors
     /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`] if the address is not the stack's or

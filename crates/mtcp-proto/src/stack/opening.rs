@@ -27,16 +27,17 @@ impl Stack {
         if !local.ip().is_unspecified() && !self.is_own(local.ip()) || local.port() == 0 {
             return Err(Error::AddressNotAvailable);
         }
-        if self.listeners.contains(local) {
+        let listener = Listener::new(local, options);
+        let names = listener.names();
+        if listener.names().any(|name| self.listeners.contains(name)) {
             return Err(Error::AddressInUse);
         }
         if !self.make_room() {
             return Err(Error::TooMany);
         }
-        let listener = Listener::new(local, options);
         let listening = Box::new(Listening { listener, notice: Notice::default() });
         let socket = self.table.insert(Slot::Listener(listening))?;
-        self.listeners.insert(local, socket.index);
+        names.for_each(|name| self.listeners.insert(name, socket.index));
         Ok(socket)
     }
 

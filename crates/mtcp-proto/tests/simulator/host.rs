@@ -60,6 +60,7 @@ impl Host {
             backlog: scenario.backlog,
             connection: scenario.connections[0].plans[1].options,
             defer_accept: scenario.defer_accept,
+            both_families: false,
         };
         let listener = stack
             .listen(SocketAddr::new(address, PORT), &options)

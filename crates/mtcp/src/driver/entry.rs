@@ -16,7 +16,7 @@ pub(super) enum Phase {
     /// The stack's.
     Connected(SocketId),
     /// Listens on both roads; in the stack for each family.
-    Listening([Option<SocketId>; 2]),
+    Listening(SocketId),
 }
 
 /// An operation under way.
@@ -91,7 +91,7 @@ impl Entry {
     pub(super) fn is(&self, socket: SocketId) -> bool {
         match self.phase {
             Phase::Connecting(own) | Phase::Connected(own) => own == socket,
-            Phase::Listening(own) => own.contains(&Some(socket)),
+            Phase::Listening(own) => own == socket,
             Phase::Fresh | Phase::Kernel => false,
         }
     }

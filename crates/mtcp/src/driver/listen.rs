@@ -16,7 +16,7 @@ use megapipe::road::{Endpoint, Full, Object, Operation, Outcome, Output};
 use megapipe::{Kind, Socket};
 use mtcp_proto::{Error, ListenOptions, Readiness, SocketId};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// An operation that both roads serve.
@@ -49,51 +49,39 @@ impl<P: Port> Road<P> {
     /// families and protocols, addresses that are not the stack's, and a port on which the channel
     /// listens already.
     pub(super) fn attach_listener(&mut self, descriptor: OwnedFd) -> io::Result<Object> {
-        let locals = self.stack_addresses(&descriptor);
+        let local = address::tcp_name(descriptor.as_fd());
+        let both_families = !address::is_ipv6_only(descriptor.as_fd());
         let kernel = self.kernel.attach(Endpoint::Descriptor(descriptor), Kind::Listener)?;
-        if locals.iter().all(Option::is_none) {
+        let Some(local) = local.filter(|local| self.is_of_stack(*local, both_families)) else {
             return Ok(kernel);
-        }
+        };
         let mut entry = Entry::new(Some(kernel), Phase::Fresh);
-        let mut options = ListenOptions { connection: self.defaults, ..ListenOptions::default() };
+        let mut options =
+            ListenOptions { connection: self.defaults, both_families, ..ListenOptions::default() };
         options.backlog = self.backlog(kernel).unwrap_or(options.backlog);
         options.connection = self.copy_options(kernel, options.connection, &mut entry);
-        let mut sockets = [None; 2];
-        for (socket, local) in sockets.iter_mut().zip(locals) {
-            let Some(local) = local else { continue };
-            match self.port.listen(local, &options) {
-                Ok(listening) => *socket = Some(listening),
-                Err(Error::AddressInUse) => {}
-                Err(error) => {
-                    sockets.into_iter().flatten().for_each(|socket| self.port.close(socket));
-                    drop(self.kernel.detach(kernel, false));
-                    return Err(failure(error));
-                }
+        let socket = match self.port.listen(local, &options) {
+            Ok(socket) => socket,
+            Err(Error::AddressInUse) => return Ok(kernel),
+            Err(error) => {
+                drop(self.kernel.detach(kernel, false));
+                return Err(failure(error));
             }
-        }
-        if sockets == [None; 2] {
-            return Ok(kernel);
-        }
-        entry.phase = Phase::Listening(sockets);
+        };
+        entry.phase = Phase::Listening(socket);
         let number = self.entries.insert(entry);
-        for socket in sockets.into_iter().flatten() {
-            self.entries.place(socket, number);
-        }
+        self.entries.place(socket, number);
         Ok(Object(Object::INSTALLED + number))
     }
 
-    /// Where the stack listens for a socket of the kernel's.
-    fn stack_addresses(&self, descriptor: &OwnedFd) -> [Option<SocketAddr>; 2] {
-        let Some(local) = address::tcp_name(descriptor.as_fd()) else { return [None; 2] };
-        let has = |ipv6: bool| self.port.addresses().iter().any(|own| own.is_ipv6() == ipv6);
+    /// Whether a listener on that address takes any of the stack's.
+    fn is_of_stack(&self, local: SocketAddr, both_families: bool) -> bool {
+        let own = self.port.addresses();
         if !local.ip().is_unspecified() {
-            let is_ours = self.port.addresses().contains(&local.ip());
-            return [is_ours.then_some(local), None];
+            return own.contains(&local.ip());
         }
-        let both = local.is_ipv6() && !address::is_ipv6_only(descriptor.as_fd());
-        let any: IpAddr = Ipv4Addr::UNSPECIFIED.into();
-        let second = (both && has(false)).then(|| SocketAddr::new(any, local.port()));
-        [has(local.is_ipv6()).then_some(local), second]
+        let both = local.is_ipv6() && both_families;
+        own.iter().any(|own| both || own.is_ipv6() == local.is_ipv6())
     }
 
     fn backlog(&mut self, kernel: Object) -> Option<u32> {
@@ -107,12 +95,8 @@ impl<P: Port> Road<P> {
     /// Connections that wait in the stack.
     fn waiting(&mut self, number: u32) -> u32 {
         let Some(entry) = self.entries.get_mut(number) else { return 0 };
-        let Phase::Listening(sockets) = entry.phase else { return 0 };
-        let mut waiting = 0;
-        for socket in sockets.into_iter().flatten() {
-            waiting += self.port.info(socket).map_or(0, |info| info.receive_queue);
-        }
-        waiting
+        let Phase::Listening(socket) = entry.phase else { return 0 };
+        self.port.info(socket).map_or(0, |info| info.receive_queue)
     }
 
     /// Adds the connections that wait in the stack to what the kernel says of its own.
@@ -130,8 +114,8 @@ impl<P: Port> Road<P> {
 
     /// Takes a connection out of the stack's queues.
     fn take_connection(&mut self, number: u32) -> Option<SocketId> {
-        let Phase::Listening(sockets) = self.entries.get_mut(number)?.phase else { return None };
-        sockets.into_iter().flatten().find_map(|socket| self.port.accept(socket).ok())
+        let Phase::Listening(socket) = self.entries.get_mut(number)?.phase else { return None };
+        self.port.accept(socket).ok()
     }
 
     fn accepted(&mut self, number: u32, socket: SocketId) -> Option<Output> {
@@ -167,22 +151,17 @@ impl<P: Port> Road<P> {
         Ok(())
     }
 
-    fn listener_readiness(&self, sockets: [Option<SocketId>; 2]) -> Readiness {
-        let all = sockets.into_iter().flatten();
-        all.fold(Readiness::default(), |ready, socket| ready.with(self.port.readiness(socket)))
-    }
-
     /// Gives the operations of a listener what the stack has for them.
     pub(super) fn serve_listener(&mut self, number: u32) {
         let Some(entry) = self.entries.get_mut(number) else { return };
-        let (Phase::Listening(sockets), Some(kernel)) = (entry.phase, entry.kernel) else { return };
+        let (Phase::Listening(socket), Some(kernel)) = (entry.phase, entry.kernel) else { return };
         for at in 0..self.shared.len() {
             let shared = &self.shared[at];
             if shared.number != number || shared.yielding || shared.cancelled {
                 continue;
             }
             let (tag, operation, repeats) = (shared.tag, shared.operation, shared.repeats());
-            let ready = self.listener_readiness(sockets);
+            let ready = self.port.readiness(socket);
             if !ready.intersects(Readiness::READABLE) {
                 return;
             }
@@ -231,8 +210,8 @@ impl<P: Port> Road<P> {
         let number = shared.number;
         if let Operation::Poll { events, .. } = shared.operation {
             let Some(entry) = self.entries.get_mut(number) else { return };
-            let Phase::Listening(sockets) = entry.phase else { return };
-            let ready = of_readiness(self.listener_readiness(sockets)).0 & events;
+            let Phase::Listening(socket) = entry.phase else { return };
+            let ready = of_readiness(self.port.readiness(socket)).0 & events;
             // What has gone meanwhile was there: the caller looks and finds nothing.
             outcome.result = if ready == 0 { libc::POLLIN as i32 } else { ready as i32 };
             return;

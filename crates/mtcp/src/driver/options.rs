@@ -23,10 +23,11 @@ impl<P: Port> Road<P> {
         value: &[u8],
     ) -> io::Result<()> {
         let entry = self.entries.get_mut(number).ok_or_else(|| from(libc::EBADF))?;
-        let sockets = match entry.phase {
+        let socket = match entry.phase {
             Phase::Fresh | Phase::Kernel => return Ok(()),
-            Phase::Connecting(socket) | Phase::Connected(socket) => [Some(socket), None],
-            Phase::Listening(sockets) => sockets,
+            Phase::Connecting(socket) | Phase::Connected(socket) | Phase::Listening(socket) => {
+                socket
+            }
         };
         let parsed = raw::option_name(level, name).and_then(|name| raw::parse(name, value));
         let option = match (parsed, entry.phase) {
@@ -34,18 +35,12 @@ impl<P: Port> Road<P> {
             (Err(_), Phase::Listening(_)) => return Ok(()),
             (Err(error), _) => return Err(error),
         };
-        let mut extras = entry.extras.take();
-        for socket in sockets.into_iter().flatten() {
-            let mut options = self.port.options(socket).map_err(failure)?;
-            let before = options;
-            let settings = extras.get_or_insert_with(|| Box::new(Extras::new(options)));
-            apply(option.clone(), &mut options, settings)?;
-            if options != before {
-                self.port.set_options(socket, &options).map_err(failure)?;
-            }
-        }
-        if let Some(entry) = self.entries.get_mut(number) {
-            entry.extras = extras;
+        let mut options = self.port.options(socket).map_err(failure)?;
+        let before = options;
+        let extras = entry.extras.get_or_insert_with(|| Box::new(Extras::new(options)));
+        apply(option, &mut options, extras)?;
+        if options != before {
+            self.port.set_options(socket, &options).map_err(failure)?;
         }
         Ok(())
     }

@@ -284,9 +284,7 @@ impl<P: Port> Road<P> {
             Phase::Connecting(socket) | Phase::Connected(socket) if close => {
                 self.port.close(socket);
             }
-            Phase::Listening(sockets) => {
-                sockets.into_iter().flatten().for_each(|socket| self.port.close(socket));
-            }
+            Phase::Listening(socket) => self.port.close(socket),
             _ => {}
         }
         self.shared.retain(|shared| shared.number != number || shared.cancelled);

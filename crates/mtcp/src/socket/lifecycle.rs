@@ -2,6 +2,7 @@
 
 use super::errors::{failure, from};
 use super::events::of_readiness;
+use super::naming::plain;
 use super::pipe::PipeEnd;
 use super::settings::Extras;
 use super::{Context, Descriptor, FRUITLESS_CALLS, Family, Object, Phase, Socket};
@@ -29,8 +30,8 @@ impl Context {
     /// Gives the socket its local address; port 0 takes a free one. See bind(2).
     ///
     /// # Errors
-    /// `EBADF`, `ENOTSOCK`, `EINVAL` (bound or connected already), `EAFNOSUPPORT`,
-    /// `EADDRNOTAVAIL` (none of the stack's), `EADDRINUSE`.
+    /// `EBADF`, `ENOTSOCK`, `EINVAL` (bound or connected already; an IPv4 address with
+    /// `IPV6_V6ONLY`), `EAFNOSUPPORT`, `EADDRNOTAVAIL` (none of the stack's), `EADDRINUSE`.
     pub fn bind(&mut self, descriptor: Descriptor, local: SocketAddr) -> io::Result<()> {
         let socket = self.socket_of(descriptor)?;
         let family = socket.family;
@@ -39,9 +40,7 @@ impl Context {
         if bound || socket.phase != Phase::Fresh {
             return Err(from(libc::EINVAL));
         }
-        if Family::of(local) != family {
-            return Err(from(libc::EAFNOSUPPORT));
-        }
+        let local = plain(local, family, socket.extras.as_deref())?;
         if !local.ip().is_unspecified() && !self.port.addresses().contains(&local.ip()) {
             return Err(from(libc::EADDRNOTAVAIL));
         }
@@ -82,6 +81,7 @@ impl Context {
             backlog: backlog.max(1),
             connection: extras.options,
             defer_accept: extras.defer_accept,
+            both_families: !extras.ipv6_only,
         };
         let id = self.port.listen(local, &options).map_err(failure)?;
         let socket = self.socket_of(descriptor)?;
@@ -163,13 +163,11 @@ impl Context {
     /// # Errors
     /// `EINPROGRESS` (not blocking, or the time is over), `EALREADY`, `EISCONN`, `ECONNREFUSED`,
     /// `ETIMEDOUT`, `EHOSTUNREACH`, `EADDRNOTAVAIL` (no free port), `EADDRINUSE`, `EAFNOSUPPORT`,
-    /// `EBADF`, `ENOTSOCK`, `EINVAL` (listens), `ENFILE`.
+    /// `EBADF`, `ENOTSOCK`, `EINVAL` (listens; an IPv4 address with `IPV6_V6ONLY`), `ENFILE`.
     pub fn connect(&mut self, descriptor: Descriptor, remote: SocketAddr) -> io::Result<()> {
         let socket = self.socket_of(descriptor)?;
         let (nonblocking, phase) = (socket.nonblocking, socket.phase);
-        if Family::of(remote) != socket.family {
-            return Err(from(libc::EAFNOSUPPORT));
-        }
+        let remote = plain(remote, socket.family, socket.extras.as_deref())?;
         match phase {
             Phase::Listening => return Err(from(libc::EINVAL)),
             Phase::Connected => return Err(from(libc::EISCONN)),

@@ -36,7 +36,6 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::marker::PhantomData;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,14 +49,9 @@ pub struct Descriptor(pub u32);
 pub enum Family {
     /// IPv4: `AF_INET`.
     V4,
-    /// IPv6: `AF_INET6`, IPv6 only.
+    /// IPv6: `AF_INET6`; also IPv4, whose addresses then are IPv6-mapped ones, unless
+    /// [`SocketOption::Ipv6Only`] is set.
     V6,
-}
-
-impl Family {
-    fn of(address: SocketAddr) -> Family {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
-    }
 }
 
 /// What the sockets of a context begin with.

@@ -134,15 +134,17 @@ impl Context {
     /// `EBADF`, `ENOTSOCK`.
     pub fn getsockname(&mut self, descriptor: Descriptor) -> io::Result<SocketAddr> {
         let socket = self.socket_of(descriptor)?;
+        let family = socket.family;
         if let Some(id) = socket.id {
-            return self.port.info(id).map(|info| info.local).map_err(failure);
+            let local = self.port.info(id).map_err(failure)?.local;
+            return Ok(clothed(local, family));
         }
-        let none: IpAddr = match socket.family {
+        let none: IpAddr = match family {
             Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
             Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
         };
         let bound = socket.extras.as_ref().and_then(|extras| extras.local);
-        Ok(bound.unwrap_or(SocketAddr::new(none, 0)))
+        Ok(bound.map_or(SocketAddr::new(none, 0), |local| clothed(local, family)))
     }
 
     /// The peer's address. See getpeername(2).
@@ -154,11 +156,40 @@ impl Context {
         let (Phase::Connected | Phase::Connecting, Some(id)) = (socket.phase, socket.id) else {
             return Err(from(libc::ENOTCONN));
         };
+        let family = socket.family;
         if socket.phase == Phase::Connecting && self.connected(descriptor)?.is_none() {
             return Err(from(libc::ENOTCONN));
         }
         let info = self.port.info(id).map_err(failure)?;
-        info.remote.ok_or_else(|| from(libc::ENOTCONN))
+        let remote = info.remote.ok_or_else(|| from(libc::ENOTCONN))?;
+        Ok(clothed(remote, family))
+    }
+}
+
+/// What the stack calls an address of the application's: IPv4 as such, also in IPv6's clothes (RFC
+/// 3493, section 3.7).
+pub(super) fn plain(
+    address: SocketAddr,
+    family: Family,
+    extras: Option<&Extras>,
+) -> io::Result<SocketAddr> {
+    let mapped = match (family, address.ip()) {
+        (Family::V6, IpAddr::V6(ip)) => ip.to_ipv4_mapped(),
+        (Family::V4, IpAddr::V4(_)) => None,
+        _ => return Err(from(libc::EAFNOSUPPORT)),
+    };
+    match mapped {
+        Some(_) if extras.is_some_and(|extras| extras.ipv6_only) => Err(from(libc::EINVAL)),
+        Some(ip) => Ok(SocketAddr::new(ip.into(), address.port())),
+        None => Ok(address),
+    }
+}
+
+/// What an application is told that a socket of its family has.
+fn clothed(address: SocketAddr, family: Family) -> SocketAddr {
+    match (family, address.ip()) {
+        (Family::V6, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+        _ => address,
     }
 }
 

@@ -37,6 +37,9 @@ pub enum SocketOption {
     ReceiveTimeout(Option<Duration>),
     /// `SO_SNDTIMEO`: the same for writing, and for connecting, which fails with `EINPROGRESS`.
     SendTimeout(Option<Duration>),
+    /// `IPV6_V6ONLY`: a socket bound to `::` takes no IPv4 connections. Without it, it does, and
+    /// calls tell their addresses as IPv6 ones (`::ffff:10.0.0.1`). Of use before listening.
+    Ipv6Only(bool),
     /// `TCP_NODELAY`: small segments are sent at once.
     NoDelay(bool),
     /// `TCP_QUICKACK`: segments are acknowledged at once. Unlike the kernel's it stays set.
@@ -74,6 +77,7 @@ pub enum OptionName {
     ReceiveLowWater,
     ReceiveTimeout,
     SendTimeout,
+    Ipv6Only,
     NoDelay,
     QuickAck,
     UserTimeout,
@@ -225,6 +229,7 @@ pub(crate) fn tell(
         }
         OptionName::ReceiveTimeout => SocketOption::ReceiveTimeout(extras.receive_timeout),
         OptionName::SendTimeout => SocketOption::SendTimeout(extras.send_timeout),
+        OptionName::Ipv6Only => SocketOption::Ipv6Only(extras.ipv6_only),
         OptionName::NoDelay => SocketOption::NoDelay(options.no_delay),
         OptionName::QuickAck => SocketOption::QuickAck(options.quick_ack),
         OptionName::UserTimeout => SocketOption::UserTimeout(options.user_timeout),
@@ -263,6 +268,7 @@ pub(crate) fn apply(
         }
         SocketOption::ReceiveTimeout(time) => extras.receive_timeout = nonzero(time),
         SocketOption::SendTimeout(time) => extras.send_timeout = nonzero(time),
+        SocketOption::Ipv6Only(on) => extras.ipv6_only = on,
         SocketOption::NoDelay(on) => options.no_delay = on,
         SocketOption::QuickAck(on) => options.quick_ack = on,
         SocketOption::UserTimeout(time) => options.user_timeout = nonzero(time),

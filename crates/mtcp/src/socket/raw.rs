@@ -96,6 +96,7 @@ pub(crate) fn option_name(level: i32, name: i32) -> io::Result<OptionName> {
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => OptionName::ReceiveLowWater,
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => OptionName::ReceiveTimeout,
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => OptionName::SendTimeout,
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => OptionName::Ipv6Only,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => OptionName::NoDelay,
         (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => OptionName::QuickAck,
         (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => OptionName::UserTimeout,
@@ -137,6 +138,7 @@ pub(crate) fn parse(name: OptionName, value: &[u8]) -> io::Result<SocketOption> 
         OptionName::ReceiveLowWater => SocketOption::ReceiveLowWater(bytes()?),
         OptionName::ReceiveTimeout => SocketOption::ReceiveTimeout(Some(time_of(value)?)),
         OptionName::SendTimeout => SocketOption::SendTimeout(Some(time_of(value)?)),
+        OptionName::Ipv6Only => SocketOption::Ipv6Only(on()?),
         OptionName::NoDelay => SocketOption::NoDelay(on()?),
         OptionName::QuickAck => SocketOption::QuickAck(on()?),
         OptionName::UserTimeout => {
@@ -188,6 +190,7 @@ fn number(option: &SocketOption) -> i32 {
         SocketOption::AcceptConnections(on)
         | SocketOption::ReuseAddress(on)
         | SocketOption::KeepAlive(on)
+        | SocketOption::Ipv6Only(on)
         | SocketOption::NoDelay(on)
         | SocketOption::QuickAck(on) => i32::from(*on),
         SocketOption::SendBuffer(bytes)

@@ -17,6 +17,7 @@ pub(crate) struct Extras {
     pub(crate) keepalive: Keepalive,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) reuse_address: bool,
+    pub(crate) ipv6_only: bool,
     pub(crate) receive_timeout: Option<Duration>,
     pub(crate) send_timeout: Option<Duration>,
     /// How long `close` waits for data to be acknowledged; zero resets.
@@ -31,6 +32,7 @@ impl Extras {
             keepalive: options.keepalive.unwrap_or(KEEPALIVE),
             local: None,
             reuse_address: false,
+            ipv6_only: false,
             receive_timeout: None,
             send_timeout: None,
             linger: None,

@@ -1,8 +1,9 @@
 //! Programs that tests run: built if they are ours, and ended with the test.
 
 use crate::namespace::Namespace;
+use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Output};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,19 @@ pub(crate) fn built(packages: &[&str]) -> PathBuf {
     profile
 }
 
+/// Waits until the port answers the kernel of that namespace.
+pub(crate) fn await_port(from: &Namespace, address: &str, port: u16, running: &mut Guard) {
+    let begin = Instant::now();
+    let address = format!("{address}:{port}").parse().expect("an address");
+    let try_once = || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok();
+    while !from.run(try_once) {
+        let ended = running.0.try_wait().expect("it is a child");
+        assert!(ended.is_none(), "the server has ended: {ended:?}");
+        assert!(begin.elapsed() < PATIENCE, "nobody listens on {address}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A process that ends with this, at the latest.
 pub(crate) struct Guard(pub(crate) Child);
 
@@ -35,6 +49,11 @@ impl Guard {
     pub(crate) fn spawn(namespace: &Namespace, mut command: Command) -> Guard {
         let spawned = namespace.run(|| command.spawn());
         Guard(spawned.unwrap_or_else(|error| panic!("{command:?}: {error}: cargo xtask setup")))
+    }
+
+    /// What it says, which must be piped; can be taken once.
+    pub(crate) fn output(&mut self) -> ChildStdout {
+        self.0.stdout.take().expect("it is piped")
     }
 
     /// Sends a signal and waits for the end.

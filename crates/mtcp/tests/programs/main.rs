@@ -10,5 +10,7 @@ mod namespace;
 mod process;
 
 mod calls;
+mod command;
+mod speed;
 mod support;
 mod web;

@@ -1,13 +1,10 @@
 //! The cable, the library, and processes that end with the test.
 
 use crate::namespace::Namespace;
-pub(crate) use crate::process::{Guard, PATIENCE, built, succeed};
-use std::net::TcpStream;
+pub(crate) use crate::process::{Guard, PATIENCE, await_port, built, succeed};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::thread;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The stack that serves, on the interface `server`.
@@ -65,18 +62,5 @@ impl Site {
     /// What ip(8) says of the server's interface, without what differs each time.
     pub(crate) fn interface(&self) -> String {
         self.server.ip("-o link show server")
-    }
-
-    /// Waits until the port answers the client's kernel.
-    pub(crate) fn await_port(&self, port: u16, running: &mut Guard) {
-        let begin = Instant::now();
-        let address = format!("{SERVER}:{port}").parse().expect("an address");
-        let try_once = || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok();
-        while !self.client.run(try_once) {
-            let ended = running.0.try_wait().expect("it is a child");
-            assert!(ended.is_none(), "the server has ended: {ended:?}");
-            assert!(begin.elapsed() < PATIENCE, "nobody listens on {address}");
-            thread::sleep(Duration::from_millis(20));
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! lighttpd and ab (ApacheBench), as Debian has them, and curl.
 
 use crate::content::content;
-use crate::support::{Guard, KERNEL, SERVER, Site, succeed};
+use crate::support::{Guard, KERNEL, SERVER, Site, await_port, succeed};
 use std::process::{Command, ExitStatus};
 
 const SIZES: [usize; 6] = [0, 1, 1448, 65_536, 1_000_003, 64 << 20];
@@ -28,12 +28,12 @@ fn furnish(site: &Site, address: &str) {
     std::fs::write(site.path("lighttpd.conf"), settings).expect("it is written");
 }
 
-fn lighttpd(site: &Site, options: &[&str]) -> Guard {
+pub(crate) fn lighttpd(site: &Site, options: &[&str]) -> Guard {
     furnish(site, SERVER);
     let mut command = site.under_stack("server", options, "lighttpd");
     command.args(["-D", "-f"]).arg(site.path("lighttpd.conf"));
     let mut running = Guard::spawn(&site.server, command);
-    site.await_port(80, &mut running);
+    await_port(&site.client, SERVER, 80, &mut running);
     running
 }
 

@@ -2,5 +2,6 @@
 
 mod cores;
 mod epoll;
+mod families;
 mod pair;
 mod streams;

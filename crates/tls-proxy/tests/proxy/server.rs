@@ -1,27 +1,17 @@
 //! lighttpd as the backend, and ab as the client.
 
 use crate::content::content;
-use crate::process::{Guard, PATIENCE};
+use crate::process::{Guard, await_port};
 use crate::site::{PEER, Site};
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// lighttpd at the peers' address, with a file of each of these sizes.
 pub(crate) fn lighttpd(site: &Site, sizes: &[usize]) -> Guard {
     let mut command = Command::new("lighttpd");
     command.args(["-D", "-f"]).arg(lighttpd_settings(site, PEER, sizes));
     let mut running = Guard::spawn(site.peers(), command);
-    let address = format!("{PEER}:80").parse().expect("an address");
-    let begin = Instant::now();
-    let answers = || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok();
-    while !site.peers().run(answers) {
-        let ended = running.0.try_wait().expect("it is a child");
-        assert!(ended.is_none(), "lighttpd has ended: {ended:?}");
-        assert!(begin.elapsed() < PATIENCE, "lighttpd does not listen");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    await_port(site.peers(), PEER, 80, &mut running);
     running
 }
 

@@ -268,7 +268,7 @@ impl Proxy {
     fn start(home: &Namespace, mut command: Command) -> Proxy {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut running = Guard::spawn(home, command);
-        let lines = lines_of(running.0.stdout.take().expect("a pipe"));
+        let lines = lines_of(running.output());
         let complaints = lines_of(running.0.stderr.take().expect("a pipe"));
         let proxy = Proxy { running, lines, complaints };
         let first = proxy.lines.recv_timeout(PATIENCE);

@@ -1,5 +1,5 @@
 use super::network::{CLIENT, Network, SERVER, end, v4, v6};
-use crate::stack::{Config, ListenOptions, Options, Readiness, SynCookies};
+use crate::stack::{Config, Error, ListenOptions, Options, Readiness, SynCookies};
 use std::time::Duration;
 
 fn flood(syn_cookies: SynCookies) -> (Network, Vec<crate::stack::SocketId>) {
@@ -37,6 +37,30 @@ fn cookies_take_over_when_the_backlog_is_full() {
     }
     assert_eq!(network.stacks[SERVER].counters().cookies_accepted, 6);
     assert_eq!(network.stacks[SERVER].counters().drop_backlog, 0);
+}
+
+#[test]
+fn a_listener_of_both_families_takes_both_and_leaves_nothing() {
+    let mut network = Network::simple();
+    let options = ListenOptions { both_families: true, ..ListenOptions::default() };
+    let all = end(std::net::Ipv6Addr::UNSPECIFIED.into(), 80);
+    let all_v4 = end(std::net::Ipv4Addr::UNSPECIFIED.into(), 80);
+    let taken = network.listen(all_v4, 1);
+    let server = &mut network.stacks[SERVER];
+    assert_eq!(server.listen(all, &options), Err(Error::AddressInUse));
+    server.close(network.now, taken);
+    let listener = server.listen(all, &options).unwrap();
+    assert_eq!(server.listen(all_v4, &options), Err(Error::AddressInUse));
+    for address in [v4(SERVER), v6(SERVER)] {
+        let (client, server) = network.pair(listener, end(address, 80));
+        network.echo(client, server);
+        let info = network.stacks[SERVER].info(server).unwrap();
+        assert_eq!(info.local, end(address, 80));
+    }
+    network.close(SERVER, listener);
+    for free in [all_v4, all] {
+        network.listen(free, 1);
+    }
 }
 
 #[test]

@@ -1,30 +1,42 @@
-//! The functions that this library stands in front of: the next definition of each name.
+//! The functions that a preload library stands in front of: the next definition of each name, which
+//! is the C library's unless another library stands in between (`RTLD_NEXT`, dlsym(3)).
+//!
+//! A library that defines such a name itself must not reach the function through the `libc` crate,
+//! because there the name leads back to the library.
+//!
+//! Each function has the contract of its page in the manual. One that this C library lacks fails
+//! with `ENOSYS`.
 
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
+
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, timespec, timeval,
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 /// A name whose next definition is looked up once.
-struct Symbol {
+#[derive(Debug)]
+pub struct Symbol {
     name: &'static CStr,
     address: AtomicUsize,
 }
 
 /// Stands for a function that this C library lacks.
-extern "C" fn missing() -> ssize_t {
-    crate::outcome::set_errno(libc::ENOSYS);
+extern "C" fn missing() -> c_long {
+    // SAFETY: the C library gives a valid pointer for every thread.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
     -1
 }
 
 impl Symbol {
-    const fn new(name: &'static CStr) -> Self {
+    /// The name, not looked up yet.
+    pub const fn new(name: &'static CStr) -> Self {
         Symbol { name, address: AtomicUsize::new(0) }
     }
 
-    fn address(&self) -> usize {
+    /// The address of the next definition.
+    pub fn address(&self) -> usize {
         let known = self.address.load(Ordering::Relaxed);
         if known != 0 {
             return known;
@@ -39,7 +51,11 @@ impl Symbol {
 
 macro_rules! next {
     ($($function:ident = $name:literal ($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
-        pub(crate) unsafe fn $function($($argument: $kind),*) -> $result {
+        #[doc = concat!("The next `", stringify!($function), "`.")]
+        ///
+        /// # Safety
+        /// As the function of the C library.
+        pub unsafe fn $function($($argument: $kind),*) -> $result {
             static NEXT: Symbol = Symbol::new($name);
             type Function = unsafe extern "C" fn($($kind),*) -> $result;
             // SAFETY: the C library defines this name with this signature, or `missing` stands
@@ -57,6 +73,11 @@ next! {
     write = c"write" (fd: c_int, from: Bytes, length: size_t) -> ssize_t;
     readv = c"readv" (fd: c_int, list: *const iovec, count: c_int) -> ssize_t;
     writev = c"writev" (fd: c_int, list: *const iovec, count: c_int) -> ssize_t;
+    preadv = c"preadv" (fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t;
+    preadv2 = c"preadv2"
+        (fd: c_int, list: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    pwritev2 = c"pwritev2"
+        (fd: c_int, list: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
     recv = c"recv" (fd: c_int, to: Pointer, length: size_t, flags: c_int) -> ssize_t;
     send = c"send" (fd: c_int, from: Bytes, length: size_t, flags: c_int) -> ssize_t;
     recvfrom = c"recvfrom" (fd: c_int, to: Pointer, length: size_t, flags: c_int,
@@ -73,12 +94,14 @@ next! {
         (to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     splice = c"splice" (from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t,
         length: size_t, flags: c_uint) -> ssize_t;
+    tee = c"tee" (from: c_int, to: c_int, length: size_t, flags: c_uint) -> ssize_t;
     socket = c"socket" (family: c_int, kind: c_int, protocol: c_int) -> c_int;
     bind = c"bind" (fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int;
     listen = c"listen" (fd: c_int, backlog: c_int) -> c_int;
     connect = c"connect" (fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int;
     accept4 = c"accept4"
         (fd: c_int, address: *mut sockaddr, size: *mut socklen_t, flags: c_int) -> c_int;
+    accept = c"accept" (fd: c_int, address: *mut sockaddr, size: *mut socklen_t) -> c_int;
     shutdown = c"shutdown" (fd: c_int, how: c_int) -> c_int;
     getsockname = c"getsockname"
         (fd: c_int, address: *mut sockaddr, size: *mut socklen_t) -> c_int;
@@ -90,6 +113,7 @@ next! {
         (fd: c_int, level: c_int, name: c_int, value: Bytes, size: socklen_t) -> c_int;
     close = c"close" (fd: c_int) -> c_int;
     close_range = c"close_range" (first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    closefrom = c"closefrom" (first: c_int) -> ();
     dup = c"dup" (fd: c_int) -> c_int;
     dup2 = c"dup2" (fd: c_int, to: c_int) -> c_int;
     dup3 = c"dup3" (fd: c_int, to: c_int, flags: c_int) -> c_int;
@@ -110,5 +134,28 @@ next! {
         timeout_ms: c_int, mask: *const sigset_t) -> c_int;
     epoll_pwait2 = c"epoll_pwait2" (set: c_int, events: *mut epoll_event, count: c_int,
         timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    fork = c"fork" () -> pid_t;
+    execve = c"execve" (path: *const c_char, arguments: *const *const c_char,
+        environment: *const *const c_char) -> c_int;
+    execv = c"execv" (path: *const c_char, arguments: *const *const c_char) -> c_int;
+    execvp = c"execvp" (path: *const c_char, arguments: *const *const c_char) -> c_int;
+    execvpe = c"execvpe" (path: *const c_char, arguments: *const *const c_char,
+        environment: *const *const c_char) -> c_int;
+    fexecve = c"fexecve" (fd: c_int, arguments: *const *const c_char,
+        environment: *const *const c_char) -> c_int;
+    posix_spawn = c"posix_spawn" (child: *mut pid_t, path: *const c_char, actions: Bytes,
+        attributes: Bytes, arguments: *const *mut c_char,
+        environment: *const *mut c_char) -> c_int;
+    posix_spawnp = c"posix_spawnp" (child: *mut pid_t, path: *const c_char, actions: Bytes,
+        attributes: Bytes, arguments: *const *mut c_char,
+        environment: *const *mut c_char) -> c_int;
+    posix_spawn_file_actions_adddup2 = c"posix_spawn_file_actions_adddup2"
+        (actions: Pointer, fd: c_int, to: c_int) -> c_int;
+    system = c"system" (command: *const c_char) -> c_int;
+    popen = c"popen" (command: *const c_char, mode: *const c_char) -> Pointer;
+    setns = c"setns" (fd: c_int, kind: c_int) -> c_int;
+    unshare = c"unshare" (flags: c_int) -> c_int;
+    syscall = c"syscall" (number: c_long, first: usize, second: usize, third: usize,
+        fourth: usize, fifth: usize, sixth: usize) -> c_long;
     exit_now = c"_exit" (status: c_int) -> ();
 }

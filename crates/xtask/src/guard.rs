@@ -1,0 +1,103 @@
+//! A program that is given so much time and no more, with all that it has said.
+
+use std::io::{self, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether the program has ended.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long the output of a program that was killed may stay open: others may have it still.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// What a program has left.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// `None`: it had to be killed.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+}
+
+/// Runs a program without input, and kills it when its time is over.
+pub(crate) fn output(command: &mut Command, patience: Duration) -> io::Result<Output> {
+    let pipes = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = pipes.spawn()?;
+    let stdout = child.stdout.take().map(listen);
+    let stderr = child.stderr.take().map(listen);
+    let status = wait(&mut child, patience)?;
+    let until = status.is_none().then(|| Instant::now() + LINGER);
+    let [stdout, stderr] = [stdout, stderr].map(|pipe| pipe.map_or(Vec::new(), |p| all(&p, until)));
+    Ok(Output { status, stdout, stderr })
+}
+
+fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Reads a pipe on a thread of its own, because nobody reads the other one meanwhile.
+fn listen(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut room = [0; 8192];
+        while let Ok(bytes @ 1..) = pipe.read(&mut room) {
+            if sender.send(room[..bytes].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+/// All that comes until the end of the pipe, or until that time.
+fn all(pipe: &Receiver<Vec<u8>>, until: Option<Instant>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let piece = match until {
+            None => pipe.recv().ok(),
+            Some(until) => pipe.recv_timeout(until.saturating_duration_since(Instant::now())).ok(),
+        };
+        match piece {
+            Some(piece) => bytes.extend(piece),
+            None => return bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, patience: Duration) -> Output {
+        output(Command::new("sh").args(["-c", script]), patience).unwrap()
+    }
+
+    #[test]
+    fn what_a_program_says_is_kept_whole() {
+        let long = Duration::from_secs(600);
+        let said = shell("seq 1 20000; seq 1 20000 >&2; exit 3", long);
+        assert_eq!(said.status.and_then(|status| status.code()), Some(3));
+        assert_eq!(said.stdout, said.stderr);
+        assert!(said.stdout.ends_with(b"\n20000\n"));
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed_and_heard() {
+        // The shell's child keeps the pipes open beyond its end.
+        let said = shell("echo here; sleep 3 & wait", Duration::from_millis(200));
+        assert!(said.status.is_none());
+        assert_eq!(said.stdout, b"here\n");
+    }
+}
