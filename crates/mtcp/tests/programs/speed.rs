@@ -1,6 +1,6 @@
 //! iperf3, as Debian has it: as a server on the stack, as a client, and as both.
 
-use crate::common::namespace::Namespace;
+use crate::namespace::Namespace;
 use crate::support::{Guard, KERNEL, SERVER, Site, await_port, succeed};
 use serde_json::Value;
 use std::process::Command;

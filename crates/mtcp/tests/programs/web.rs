@@ -1,23 +1,11 @@
 //! lighttpd and ab (ApacheBench), as Debian has them, and curl.
 
+use crate::content::content;
 use crate::support::{Guard, KERNEL, SERVER, Site, await_port, succeed};
 use std::process::{Command, ExitStatus};
 
 const SIZES: [usize; 6] = [0, 1, 1448, 65_536, 1_000_003, 64 << 20];
 const CHUNKED: &str = "chunked.sh";
-
-/// Bytes without a period that a lost or repeated block could hide in.
-fn content(bytes: usize) -> Vec<u8> {
-    let mut state = bytes as u64 + 1;
-    let mut all = Vec::with_capacity(bytes + 8);
-    while all.len() < bytes {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        all.extend_from_slice(&(state >> 16).to_le_bytes()[..6]);
-    }
-    all.truncate(bytes);
-    all
-}
 
 /// Writes lighttpd's settings and what it serves.
 fn furnish(site: &Site, address: &str) {

@@ -1,0 +1,58 @@
+//! The proxy as its users have it: a process between clients and backends of every kind, over every
+//! road.
+
+#[path = "../../../mtcp/tests/common/content.rs"]
+mod content;
+#[path = "../../../mtcp/tests/common/namespace.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod namespace;
+#[path = "../../../mtcp/tests/common/process.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod process;
+
+mod backend;
+mod client;
+mod limits;
+mod refusals;
+mod server;
+mod setup;
+mod signals;
+mod site;
+mod stacks;
+mod streams;
+mod web;
+
+use site::Road;
+
+/// Makes a test of each function for each road.
+macro_rules! on_every_road {
+    ($($file:ident: $($name:ident),+;)+) => {
+        on_every_road! { @road uring Road::Uring; $($file: $($name),+;)+ }
+        on_every_road! { @road epoll Road::Epoll; $($file: $($name),+;)+ }
+        on_every_road! { @road xdp Road::Xdp; $($file: $($name),+;)+ }
+        on_every_road! { @road tap Road::Tap; $($file: $($name),+;)+ }
+    };
+    (@road $module:ident $road:expr; $($file:ident: $($name:ident),+;)+) => {
+        mod $module {
+            use super::Road;
+            $($(#[test]
+            fn $name() {
+                crate::$file::$name($road);
+            })+)+
+        }
+    };
+}
+
+on_every_road! {
+    web: curl_gets_every_byte, curl_puts_every_byte, connections_are_kept, ab_finds_no_failure;
+    streams: both_versions_are_spoken_and_sessions_resumed, each_direction_ends_by_itself,
+        a_backend_that_resets_resets_the_client, a_cut_client_is_no_end_for_the_backend,
+        a_slow_reader_holds_the_other_end_back, many_streams_at_once, both_families;
+    refusals: plain_http_gets_an_alert, garbage_is_refused, a_change_on_the_way_is_noticed,
+        a_backend_that_is_down_is_passed_over, without_a_backend_the_client_is_reset,
+        a_backend_without_a_route_is_told;
+    limits: a_silent_client_is_cut, nothing_moves_for_too_long, a_deaf_backend_is_passed_over,
+        more_than_the_most_wait;
+    signals: what_is_under_way_is_ended_in_order, the_rest_is_cut_after_the_drain,
+        who_waits_to_be_let_in_is_served_before_the_end, a_second_signal_ends_at_once, counts_are_told_when_asked;
+}

@@ -1,0 +1,342 @@
+//! Where proxy, clients and backends live, on each road.
+
+use crate::namespace::Namespace;
+use crate::process::{Guard, PATIENCE};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use tempfile::TempDir;
+
+/// The proxy's addresses, and those of clients and backends.
+pub(crate) const PROXY: &str = "10.9.0.1";
+pub(crate) const PROXY_V6: &str = "fd00:9::1";
+pub(crate) const PEER: &str = "10.9.0.3";
+pub(crate) const PEER_V6: &str = "fd00:9::3";
+/// Nobody has this address, to which the cable leads.
+pub(crate) const NOBODY: &str = "10.9.0.77";
+
+/// What the proxy's connections go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Road {
+    /// The kernel's TCP, on a cable to the peers' namespace.
+    Uring,
+    Epoll,
+    /// The stack over AF_XDP, on such a cable.
+    Xdp,
+    /// The stack over a TAP device, whose other end is the peers' kernel.
+    Tap,
+}
+
+/// Gives the peers' end of a cable its addresses.
+fn settle_in(peers: &Namespace) {
+    peers.ip(&format!("addr add {PEER}/24 dev client"));
+    peers.ip(&format!("addr add {PEER_V6}/64 dev client nodad"));
+}
+
+/// Two namespaces, or one that is both, and a directory.
+pub(crate) struct Site {
+    road: Road,
+    home: Namespace,
+    /// `None`: the proxy's own.
+    peers: Option<Namespace>,
+    directory: TempDir,
+}
+
+impl Site {
+    pub(crate) fn new(road: Road) -> Site {
+        let home = Namespace::new();
+        let mut peers = None;
+        match road {
+            Road::Uring | Road::Epoll | Road::Xdp => {
+                let other = Namespace::new();
+                home.join("server", &other, "client");
+                settle_in(&other);
+                if road != Road::Xdp {
+                    home.ip(&format!("addr add {PROXY}/24 dev server"));
+                    home.ip(&format!("addr add {PROXY_V6}/64 dev server nodad"));
+                }
+                peers = Some(other);
+            }
+            // The device is the proxy's to make, and backends are bound before.
+            Road::Tap => {
+                home.ip(&format!("addr add {PEER}/32 dev lo"));
+                home.ip(&format!("addr add {PEER_V6}/128 dev lo nodad"));
+            }
+        }
+        Site::furnished(road, home, peers)
+    }
+
+    /// Two stacks over AF_XDP that are driven in this way ("complete", "paired"), each on a queue
+    /// of the cable to the peers' namespace.
+    pub(crate) fn with_two_stacks(mode: &str) -> Site {
+        const QUEUES: &str = "numrxqueues 2 numtxqueues 2";
+        let (home, peers) = (Namespace::new(), Namespace::new());
+        peers.run(|| {
+            let thread = rustix::thread::gettid().as_raw_nonzero();
+            let peer = format!("peer name client {QUEUES} netns {thread}");
+            home.ip(&format!("link add server {QUEUES} type veth {peer}"));
+        });
+        for (namespace, name) in [(&home, "server"), (&peers, "client")] {
+            namespace.ip(&format!("link set {name} up"));
+        }
+        home.await_queue("server");
+        peers.await_queue("client");
+        settle_in(&peers);
+        let site = Site::furnished(Road::Xdp, home, Some(peers));
+        let path = site.path("mtcp.toml");
+        let settings = std::fs::read_to_string(path).expect("it was written");
+        site.write("mtcp.toml", &format!("{settings}[engine]\ncores = 2\nmode = \"{mode}\"\n"));
+        site
+    }
+
+    /// The stack over AF_XDP, on a cable to a bridge.
+    pub(crate) fn bridged(hub: &Namespace, cable: &str) -> Site {
+        let home = Namespace::new();
+        hub.join(cable, &home, "server");
+        hub.ip(&format!("link set {cable} master hub"));
+        Site::furnished(Road::Xdp, home, None)
+    }
+
+    fn furnished(road: Road, home: Namespace, peers: Option<Namespace>) -> Site {
+        let directory = tempfile::tempdir().expect("a directory");
+        let site = Site { road, home, peers, directory };
+        site.furnish();
+        site
+    }
+
+    /// Writes certificate, key, and the stack's settings.
+    fn furnish(&self) {
+        let names = ["proxy.test", PROXY, PROXY_V6].map(str::to_owned);
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(names).expect("a certificate");
+        self.write("chain.pem", &pem("CERTIFICATE", cert.der()));
+        self.write("key.pem", &pem("PRIVATE KEY", &signing_key.serialize_der()));
+        let (kind, interface) = match self.road {
+            Road::Xdp => ("xdp", "server"),
+            _ => ("tap", "mtcp0"),
+        };
+        self.write(
+            "mtcp.toml",
+            &format!(
+                "[device]\nkind = \"{kind}\"\ninterface = \"{interface}\"\n[address]\n\
+                 list = [\"{PROXY}/24\", \"{PROXY_V6}/64\"]\n"
+            ),
+        );
+    }
+
+    /// A file of this site.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).expect("it is written");
+    }
+
+    /// Where clients and backends are.
+    pub(crate) fn peers(&self) -> &Namespace {
+        self.peers.as_ref().unwrap_or(&self.home)
+    }
+
+    /// A socket that listens at the peers' address.
+    pub(crate) fn listen(&self, port: u16) -> TcpListener {
+        self.listen_at(&format!("{PEER}:{port}"))
+    }
+
+    pub(crate) fn listen_at(&self, address: &str) -> TcpListener {
+        let listener = self.peers().run(|| TcpListener::bind(address));
+        let listener = listener.unwrap_or_else(|error| panic!("{address}: {error}"));
+        // Accepting gives up when this time is over, too.
+        let socket = socket2::SockRef::from(&listener);
+        socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        listener
+    }
+
+    /// A connection of the peers' kernel to the proxy.
+    pub(crate) fn connect(&self) -> TcpStream {
+        self.connect_to(&format!("{PROXY}:443"))
+    }
+
+    pub(crate) fn connect_to(&self, address: &str) -> TcpStream {
+        self.try_connect(address).unwrap_or_else(|error| panic!("{address}: {error}"))
+    }
+
+    pub(crate) fn try_connect(&self, address: &str) -> std::io::Result<TcpStream> {
+        let address: SocketAddr = address.parse().expect("an address");
+        let stream = self.peers().run(|| TcpStream::connect_timeout(&address, PATIENCE))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// The proxy with these options besides the usual ones, for the backend on port 80.
+    pub(crate) fn proxy(&self, options: &[&str]) -> Proxy {
+        self.proxy_for(&[&format!("{PEER}:80")], options)
+    }
+
+    pub(crate) fn proxy_for(&self, backends: &[&str], options: &[&str]) -> Proxy {
+        let mut command = self.command();
+        command.args(["--listen", &format!("{PROXY}:443")]);
+        command.args(["--listen", &format!("[{PROXY_V6}]:443")]);
+        command.args(backends.iter().flat_map(|backend| ["--to", backend]));
+        command.args(options);
+        let proxy = self.start(command);
+        if self.road == Road::Tap {
+            self.home.ip(&format!("addr add {PEER}/24 dev mtcp0"));
+            self.home.ip(&format!("addr add {PEER_V6}/64 dev mtcp0 nodad"));
+            self.home.await_queue("mtcp0");
+        }
+        proxy
+    }
+
+    /// Runs the program, which is to start.
+    pub(crate) fn start(&self, command: Command) -> Proxy {
+        Proxy::start(&self.home, command)
+    }
+
+    /// The program with driver, certificate and key.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tls-proxy"));
+        command.arg("--certificate").arg(self.path("chain.pem"));
+        command.arg("--key").arg(self.path("key.pem"));
+        // What a test does not ask for must not come from outside.
+        command.env_remove("MEGAPIPE_DRIVER").env_remove("MTCP_CONFIG");
+        match self.road {
+            Road::Uring => command.args(["--driver", "uring"]),
+            Road::Epoll => command.args(["--driver", "epoll"]),
+            Road::Xdp | Road::Tap => {
+                command.args(["--driver", "mtcp", "--config"]).arg(self.path("mtcp.toml"))
+            }
+        };
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the program, which is to fail, and gives what it says.
+    pub(crate) fn complaint(&self, mut command: Command) -> String {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = Guard::spawn(&self.home, command);
+        let status = running.wait();
+        let mut text = String::new();
+        let errors = running.0.stderr.take().expect("a pipe");
+        BufReader::new(errors).read_to_string(&mut text).expect("it is text");
+        assert_eq!(status.code(), Some(1), "{text}");
+        assert_eq!(text.lines().count(), 1, "one line says it: {text}");
+        text
+    }
+}
+
+/// Bytes as the text that programs read (RFC 7468, section 2).
+pub(crate) fn pem(label: &str, bytes: &[u8]) -> String {
+    let text = BASE64.encode(bytes);
+    let lines: Vec<&str> = (0..text.len().div_ceil(64))
+        .map(|line| &text[64 * line..text.len().min(64 * (line + 1))])
+        .collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+}
+
+/// A proxy that runs.
+pub(crate) struct Proxy {
+    running: Guard,
+    lines: Receiver<String>,
+    complaints: Receiver<String>,
+}
+
+/// Hands the lines of a stream on.
+fn lines_of(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = channel();
+    // Ends with the stream, which ends with the process.
+    thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+impl Proxy {
+    /// Starts it and waits until it listens.
+    fn start(home: &Namespace, mut command: Command) -> Proxy {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = Guard::spawn(home, command);
+        let lines = lines_of(running.output());
+        let complaints = lines_of(running.0.stderr.take().expect("a pipe"));
+        let proxy = Proxy { running, lines, complaints };
+        let first = proxy.lines.recv_timeout(PATIENCE);
+        let Ok(first) = first else { panic!("it does not start: {:?}", proxy.complaint()) };
+        assert!(first.contains("listening on"), "{first}");
+        proxy
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.running.0.id()
+    }
+
+    /// The next line on the standard error.
+    pub(crate) fn complaint(&self) -> String {
+        self.complaints.recv_timeout(PATIENCE).unwrap_or_default()
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: i32) {
+        // SAFETY: the child was not waited for, so the number is still its own.
+        let sent = unsafe { libc::kill(self.id() as i32, signal) };
+        assert_eq!(sent, 0, "it is still there");
+    }
+
+    /// What it has done so far.
+    pub(crate) fn counts(&self) -> Counts {
+        self.signal(libc::SIGUSR1);
+        Counts(self.lines.recv_timeout(PATIENCE).expect("a line of counts"))
+    }
+
+    /// Waits until the counts are as they should be.
+    pub(crate) fn await_counts(&self, wanted: &[(&str, u64)]) {
+        let begin = std::time::Instant::now();
+        loop {
+            let counts = self.counts();
+            if wanted.iter().all(|(name, number)| counts.of(name) == *number) {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "not {wanted:?}: {}", counts.0);
+            thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// Ends it by SIGTERM, when all is done; it must say what it has done.
+    pub(crate) fn end(mut self) -> Counts {
+        self.signal(libc::SIGTERM);
+        self.wait()
+    }
+
+    /// Waits for its end, which must be good.
+    pub(crate) fn wait(&mut self) -> Counts {
+        let status = self.running.wait();
+        let complaints: Vec<String> = self.complaints.try_iter().collect();
+        assert!(status.success(), "{status}: {complaints:?}");
+        Counts(self.lines.recv_timeout(PATIENCE).expect("a line of counts"))
+    }
+}
+
+/// The line of counts.
+pub(crate) struct Counts(pub(crate) String);
+
+impl Counts {
+    /// The number behind a word.
+    pub(crate) fn of(&self, name: &str) -> u64 {
+        let (_, rest) = self.0.split_once(&format!("{name} ")).expect("the line has it");
+        let digits = rest.split(|c: char| !c.is_ascii_digit()).next();
+        let number = digits.and_then(|digits| digits.parse().ok());
+        number.unwrap_or_else(|| panic!("no number behind {name}: {}", self.0))
+    }
+}

@@ -1,0 +1,76 @@
+//! The three programs that mTCP's paper ports, all on the user-level stack: ab, this proxy and
+//! lighttpd, each with a cable to the same bridge; and two stacks of one proxy.
+
+use crate::namespace::Namespace;
+use crate::process::{Guard, built, succeed};
+use crate::server::{assert_all_succeeded, lighttpd_settings};
+use crate::site::{PEER, PROXY, Site};
+use crate::streams::exchange_many;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The stack of ab.
+const CLIENT: &str = "10.9.0.2";
+
+/// `mtcp run` with settings of this name.
+fn under_stack(site: &Site, programs: &Path, name: &str, program: &str) -> Command {
+    let mut command = Command::new(programs.join("mtcp"));
+    command.env("MTCP_PRELOAD", programs.join("libmtcp_preload.so"));
+    command.args(["run", "--config"]).arg(site.path(name)).arg(program).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn ab_proxy_and_lighttpd_talk_by_the_stack_alone() {
+    let programs = built(&["mtcp", "mtcp-preload"]);
+    let hub = Namespace::new();
+    hub.ip("link add hub type bridge");
+    hub.ip("link set hub up");
+    let site = Site::bridged(&hub, "proxy");
+    let (client, server) = (Namespace::new(), Namespace::new());
+    for (name, namespace, address) in [("client", &client, CLIENT), ("server", &server, PEER)] {
+        hub.join(name, namespace, name);
+        hub.ip(&format!("link set {name} master hub"));
+        site.write(
+            &format!("{name}.toml"),
+            &format!(
+                "[device]\nkind = \"xdp\"\ninterface = \"{name}\"\n\
+                 [address]\nlist = [\"{address}/24\"]\n"
+            ),
+        );
+    }
+    let mut lighttpd = under_stack(&site, &programs, "server.toml", "lighttpd");
+    lighttpd.args(["-D", "-f"]).arg(lighttpd_settings(&site, PEER, &[1, 65_536]));
+    let _lighttpd = Guard::spawn(&server, lighttpd);
+    let proxy = site.proxy(&[]);
+    // The first connections may find that lighttpd does not listen yet.
+    let mut curl = under_stack(&site, &programs, "client.toml", "curl");
+    curl.args(["--silent", "--show-error", "--fail", "--retry-all-errors", "--retry", "60"]);
+    curl.args(["--retry-delay", "1", "--cacert"]).arg(site.path("chain.pem"));
+    curl.arg(format!("https://{PROXY}/65536"));
+    let got = succeed(&client, curl).stdout;
+    assert!(got == crate::content::content(65_536), "curl got something else");
+    let before = proxy.counts();
+    let requests = [
+        (&["-n", "300", "-c", "50"][..], "1"),
+        (&["-k", "-n", "2000", "-c", "50"], "1"),
+        (&["-k", "-n", "200", "-c", "10"], "65536"),
+    ];
+    for (arguments, path) in requests {
+        let mut ab = under_stack(&site, &programs, "client.toml", "ab");
+        ab.args(["-q", "-s", "60"]).args(arguments).arg(format!("https://{PROXY}/{path}"));
+        let report = succeed(&client, ab).stdout;
+        assert_all_succeeded(&String::from_utf8_lossy(&report), arguments);
+    }
+    let after = proxy.end();
+    assert!(after.of("handshakes") >= before.of("handshakes") + 360, "{}", after.0);
+    assert_eq!(after.of("backend"), before.of("backend"), "{}", after.0);
+}
+
+#[test]
+fn two_stacks_share_the_connections() {
+    for mode in ["complete", "paired"] {
+        let site = Site::with_two_stacks(mode);
+        exchange_many(&site);
+    }
+}
