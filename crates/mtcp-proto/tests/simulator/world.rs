@@ -363,7 +363,7 @@ impl<'a> World<'a> {
         };
         let connection = flow.connection;
         let is_second = self.runs[connection].applications[1].is_some();
-        let is_early = !flow.ends[0].has_acknowledged();
+        let is_early = !flow.confused && !flow.ends[0].has_acknowledged();
         let cookies = self.hosts[host].plan.config.syn_cookies != SynCookies::Never;
         if cookies && (is_second || is_early) {
             // A segment that comes twice brings its cookie twice (RFC 4987), perhaps when a later
@@ -542,7 +542,9 @@ impl<'a> World<'a> {
                 gone: application.outcome.is_some(),
             })
         };
+        let foreign = watch.flows().iter().any(|flow| flow.overlaps);
         if self.scenario.attacks.is_empty()
+            && !foreign
             && let Some(bytes) = hosts[host].hoards(&hosts[1 - host])
         {
             return Err(format!("host {host} keeps {bytes} bytes for nobody"));
