@@ -54,5 +54,6 @@ on_every_road! {
     limits: a_silent_client_is_cut, nothing_moves_for_too_long, a_deaf_backend_is_passed_over,
         more_than_the_most_wait;
     signals: what_is_under_way_is_ended_in_order, the_rest_is_cut_after_the_drain,
-        who_waits_to_be_let_in_is_served_before_the_end, a_second_signal_ends_at_once, counts_are_told_when_asked;
+        who_waits_to_be_let_in_is_served_before_the_end, a_second_signal_ends_at_once,
+        counts_are_told_when_asked;
 }

@@ -48,7 +48,8 @@ fn assert_cut(site: &Site, mut proxy: Proxy, signals: &[i32]) {
         assert!(is_reset(&error), "{error}");
     }
     let counts = proxy.wait();
-    assert_eq!((counts.of("whole"), counts.of("proxy")), (0, 1), "{}", counts.0);
+    // What looked whether it still listens may have been cut, too.
+    assert!(counts.of("whole") == 0 && counts.of("proxy") >= 1, "{}", counts.0);
 }
 
 pub(crate) fn the_rest_is_cut_after_the_drain(road: Road) {
