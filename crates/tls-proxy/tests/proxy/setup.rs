@@ -1,9 +1,9 @@
 //! What cannot begin says why, and what would help; openssl as a client.
 
 use crate::backend;
-use crate::client::{client, expect, read_all, say_goodbye, send};
+use crate::client::{client, expect, over, read_all, say_goodbye, send};
 use crate::process::succeed;
-use crate::site::{PEER, PROXY, Road, Site, pem};
+use crate::site::{PEER, PROXY, PROXY_V6, Road, Site, pem};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::process::{Command, Stdio};
 
@@ -137,4 +137,24 @@ fn the_environment_chooses_where_the_command_line_does_not() {
     assert_eq!(read_all(&mut client), b"by the stack");
     server.join().expect("the backend");
     assert_eq!(proxy.end().of("whole"), 1);
+}
+
+#[test]
+fn all_addresses_of_both_families_can_be_listened_on_side_by_side() {
+    for road in [Road::Uring, Road::Epoll, Road::Xdp] {
+        let site = Site::new(road);
+        let server = backend::serve(site.listen(80), 2, backend::echo);
+        let mut command = site.command();
+        command.args(["--listen", "0.0.0.0:443", "--listen", "[::]:443"]);
+        command.args(["--to", &format!("{PEER}:80")]);
+        let proxy = site.start(command);
+        for address in [format!("{PROXY}:443"), format!("[{PROXY_V6}]:443")] {
+            let mut client = over(&site, site.connect_to(&address));
+            send(&mut client, address.as_bytes());
+            say_goodbye(&mut client);
+            assert_eq!(read_all(&mut client), address.as_bytes(), "{road:?}");
+        }
+        server.join().expect("the backend");
+        assert_eq!(proxy.end().of("whole"), 2);
+    }
 }
