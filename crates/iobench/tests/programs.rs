@@ -20,7 +20,7 @@ fn build_tools() {
         let profile = Path::new(env!("CARGO_BIN_EXE_iobench")).parent().unwrap();
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--locked", "-p", "fabled", "-p", "fable-preload"]);
-        cargo.args(["-p", "mtcp", "-p", "mtcp-preload"]);
+        cargo.args(["-p", "mtcp", "-p", "mtcp-preload", "-p", "tls-proxy"]);
         cargo.arg("--target-dir").arg(profile.parent().unwrap());
         cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
         if profile.ends_with("release") {
@@ -170,6 +170,30 @@ fn lighttpd_is_measured_over_the_kernel_and_over_stacks() {
 }
 
 #[test]
+fn a_proxy_is_measured_before_a_server_of_the_kernel() {
+    if lacks_rights("a_proxy_is_measured_before_a_server_of_the_kernel") {
+        return;
+    }
+    build_tools();
+    let before = devices();
+    let words = ["programs", "tls-proxy", "--connections", "4", "--rounds", "1"];
+    let (status, document, printed) = run_with_json(&[&words[..], &SHORT[2..]].concat());
+    assert!(matches!(status, Some(0 | 2)), "{printed}");
+    let rows = rows(&document);
+    assert_eq!(rows.len(), 2 * 4, "{printed}");
+    for (index, row) in rows.iter().enumerate() {
+        assert_measured(row);
+        assert_eq!(row["variant"], ["veth", "mtcp"][index % 2]);
+        // The server behind the proxy works, too.
+        let two = number(row, "server_cpu_us") + number(row, "client_cpu_us");
+        assert!(number(row, "cpu_both_us") > two, "{row:#}");
+    }
+    let upgraded = rows[1]["upgraded_connections"].as_f64();
+    assert!(upgraded >= rows[1]["operations"].as_f64(), "{:#}", rows[1]);
+    assert_eq!(devices(), before);
+}
+
+#[test]
 fn a_stack_that_is_missing_is_told_with_its_remedy() {
     if lacks_rights("a_stack_that_is_missing_is_told_with_its_remedy") {
         return;
@@ -217,8 +241,8 @@ fn a_library_that_is_missing_is_told_with_its_remedy() {
 #[test]
 fn help_tells_what_is_measured_and_how() {
     let help = stdout(&common::run(&["programs", "--help"]));
-    let names = ["redis-benchmark", "memcslap", "wrk", "pgbench", "lighttpd", "mtcp/mtcp"];
-    for part in names.into_iter().chain(["INVALID", "Examples:"]) {
+    let names = ["redis-benchmark", "memcslap", "wrk", "pgbench", "lighttpd", "tls-proxy"];
+    for part in names.into_iter().chain(["mtcp/mtcp", "INVALID", "Examples:"]) {
         assert!(help.contains(part), "no `{part}` in: {help}");
     }
 }

@@ -27,26 +27,29 @@ Server and client are the distribution's programs, unmodified:
   lighttpd   lighttpd as one process and ab, GET of files of 64 bytes and 8 KiB, as in the paper on
              mTCP: get-64 and get-8k have a connection for each request, get-64-kept and get-8k-kept
              keep them (ab -k)
+  tls-proxy  our TLS proxy with one core in front of lighttpd, and ab by TLS, the same files; where
+             connections are not kept, each request has a handshake
 
 Variants: tcp is plain TCP over loopback, the baseline; fable has both programs under `fable run`;
 unix is redis over its UNIX socket, a second baseline. `fable` and its library are looked for beside
 iobench, then on the PATH: cargo build --release -p fabled -p fable-preload.
 
-lighttpd goes over veth pairs between two network namespaces, which are made for the run and vanish
-with it (root's rights are needed): veth is the kernel's TCP at both ends, the baseline; mtcp has
-lighttpd under `mtcp run` and ab on the kernel; mtcp/mtcp has both under `mtcp run`. Each server
-with a stack has a cable of its own; the stacks use AF_XDP. `mtcp` and its library are looked for as
-`fable` is: cargo build --release -p mtcp -p mtcp-preload. Over veth the receiver's part of the
-kernel runs in the time of the sender: only the CPU time of both sides together says what an
-operation costs. That the server's connections went through its stack is told by the stack, and that
-the client's did by the kernel, which must not have opened any.
+lighttpd and tls-proxy go over veth pairs between two namespaces, which are made for the run and
+vanish with it (root's rights are needed): veth is the kernel's TCP at both ends, the baseline;
+mtcp has lighttpd under `mtcp run`, or tls-proxy with its driver mtcp instead of epoll, and ab (with
+the lighttpd behind the proxy) on the kernel; mtcp/mtcp has lighttpd and ab under `mtcp run`. Each
+server with a stack has a cable of its own; the stacks use AF_XDP. `mtcp`, its library and tls-proxy
+are looked for as `fable` is: cargo build --release -p mtcp -p mtcp-preload -p tls-proxy. Over veth
+the receiver's part of the kernel runs in the time of the sender: only the CPU time of both sides
+together says what an operation costs. That the server's connections went through its stack is told
+by the stack, and that the client's did by the kernel, which must not have opened any.
 
 A server is started for each variant and placement and kept for all rounds. Every round loads each
 of them once, baseline first or last in turn. The number of operations is the same for all variants
 of a row: what takes the baseline about --duration. Operations per second and latencies are those
 that the client reports. CPU time per operation is from /proc for the server, and from wait4 for the
 client, whose start is included; so is that of its stack, which a long --duration makes small. That
-of both sides includes the kernel's softirq threads.
+of both sides includes the lighttpd behind a proxy and the kernel's softirq threads.
 
 Servers and clients run in a network namespace of their own, where the default congestion control
 does not pace, if that is permitted (as root). Slices in which the host took time away or others
@@ -110,4 +113,6 @@ pub(crate) enum Name {
     Postgres,
     /// lighttpd and ab, on user-level TCP
     Lighttpd,
+    /// tls-proxy in front of lighttpd and ab, on user-level TCP
+    TlsProxy,
 }

@@ -25,8 +25,8 @@ const QUICK_DURATION: Duration = Duration::from_millis(200);
 const QUICK_NS: u64 = 26_000_000_000;
 /// What a slice costs beside the client's own time.
 const SLICE_OVERHEAD_NS: u64 = 60_000_000;
-/// The first guess, for each connection and in all.
-const FIRST_OPERATIONS: (u64, u64) = (20, 1_000);
+/// The first guess, for each connection.
+const FIRST_OPERATIONS: u64 = 20;
 /// The second guess aims at this part (1/4) of the time, and warms up the server.
 const SECOND_PART: f64 = 0.25;
 /// A bound for what a client reports.
@@ -78,9 +78,9 @@ impl<'a> Campaign<'a> {
         output::note(&format!("{name}: {} rounds, about {seconds} s", self.rounds));
         let (mut stations, mut measured) = (Vec::new(), Vec::new());
         for &pair in self.pairs {
-            let (mut servers, cpu) = (Vec::new(), pair.cpus[0]);
+            let mut servers = Vec::new();
             for &variant in variants {
-                servers.push(Server::start(self.program, variant, cpu, road, self.signals)?);
+                servers.push(Server::start(self.program, variant, pair, road, self.signals)?);
             }
             let mut slicer = Slicer::new(self.program, pair, self.signals)?;
             for &cell in &self.cells {
@@ -124,8 +124,8 @@ impl<'a> Campaign<'a> {
         baseline: &mut Server,
         cell: &Cell,
     ) -> Result<Amount> {
-        let (each, least) = FIRST_OPERATIONS;
-        let least = least.max(each * u64::from(cell.connections) * u64::from(cell.pipeline));
+        let each = FIRST_OPERATIONS * u64::from(cell.pipeline);
+        let least = self.program.least_operations().max(each * u64::from(cell.connections));
         let mut amount = Amount { operations: least, duration: self.duration };
         if !self.program.counts_operations() {
             return Ok(amount);

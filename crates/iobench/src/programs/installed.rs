@@ -31,19 +31,27 @@ pub(crate) fn find_in(first: &[PathBuf], program: &str, package: &str) -> Result
     })
 }
 
+/// One of our own commands: beside our own program, else on the PATH.
+pub(crate) fn find_own(command: &str, remedy: &'static str) -> Result<PathBuf> {
+    let own = own_file()?;
+    let beside: Vec<PathBuf> = own.parent().map(Path::to_owned).into_iter().collect();
+    search(&beside, command).ok_or_else(|| {
+        Error::setup(format!("`{command}` is neither beside iobench nor on the PATH"), remedy)
+    })
+}
+
+fn own_file() -> Result<PathBuf> {
+    env::current_exe().context("find this program's file", "mount /proc")
+}
+
 /// One of our own commands `COMMAND run OPTIONS PROGRAM`, which put a library under programs:
-/// beside our own program, else on the PATH. It is tried with these options, because it alone knows
-/// where its library may be.
+/// tried with these options, because it alone knows where its library may be.
 pub(crate) fn find_runner(
     command: &str,
     options: &[String],
     remedy: &'static str,
 ) -> Result<PathBuf> {
-    let own = env::current_exe().context("find this program's file", "mount /proc")?;
-    let beside: Vec<PathBuf> = own.parent().map(Path::to_owned).into_iter().collect();
-    let program = search(&beside, command).ok_or_else(|| {
-        Error::setup(format!("`{command}` is neither beside iobench nor on the PATH"), remedy)
-    })?;
+    let (own, program) = (own_file()?, find_own(command, remedy)?);
     let mut trial = Command::new(&program);
     // A program that is certainly there is our own.
     trial.arg("run").args(options).arg(&own).arg("--version").stdin(Stdio::null());

@@ -39,6 +39,28 @@ impl Lighttpd {
     }
 }
 
+impl Lighttpd {
+    /// The command of the client for a server that hands these files out.
+    pub(crate) fn load(
+        &self,
+        scheme: &str,
+        target: &Target<'_>,
+        cell: &Cell,
+        amount: Amount,
+    ) -> Vec<String> {
+        let (bytes, keeps) = meaning(cell.operation);
+        let (requests, connections) = (amount.operations.to_string(), cell.connections.to_string());
+        let program = self.client.to_string_lossy();
+        let mut words: Vec<&str> = vec![&program, "-q", "-s", TIMEOUT_S, "-n", &requests, "-c"];
+        // Percentiles in the report itself are whole milliseconds; in this file they are not.
+        words.extend([connections.as_str(), "-e", "/dev/stdout"]);
+        words.extend(keeps.then_some("-k"));
+        let mut words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        words.push(format!("{scheme}://{}/{bytes}", target.address));
+        words
+    }
+}
+
 /// The size of the file, and whether connections are kept.
 fn meaning(operation: &str) -> (usize, bool) {
     let known = OPERATIONS.into_iter().find(|(name, ..)| *name == operation);
@@ -97,47 +119,43 @@ impl Program for Lighttpd {
     }
 
     fn client(&self, target: &Target<'_>, cell: &Cell, amount: Amount) -> Vec<String> {
-        let (bytes, keeps) = meaning(cell.operation);
-        let (requests, connections) = (amount.operations.to_string(), cell.connections.to_string());
-        let program = self.client.to_string_lossy();
-        let mut words: Vec<&str> = vec![&program, "-q", "-s", TIMEOUT_S, "-n", &requests, "-c"];
-        // Percentiles in the report itself are whole milliseconds; in this file they are not.
-        words.extend([connections.as_str(), "-e", "/dev/stdout"]);
-        words.extend(keeps.then_some("-k"));
-        let mut words: Vec<String> = words.into_iter().map(str::to_owned).collect();
-        words.push(format!("http://{}/{bytes}", target.address));
-        words
+        self.load("http", target, cell, amount)
     }
 
     fn parse(&self, text: &str, cell: &Cell, amount: Amount) -> Result<Printed, String> {
-        let told = |name: &str| figure(text, name).ok_or_else(|| format!("ab did not tell {name}"));
-        let (bytes, keeps) = meaning(cell.operation);
-        let (complete, failed) = (told("Complete requests:")?, told("Failed requests:")?);
-        let refused = figure(text, "Non-2xx responses:").unwrap_or(0.0);
-        if complete != amount.operations as f64 || failed + refused > 0.0 {
-            let asked = amount.operations;
-            return Err(format!(
-                "ab counted {complete} of {asked} answers, {failed} failed and {refused} refused"
-            ));
-        }
-        let length = told("Document Length:")?;
-        if length != bytes as f64 {
-            return Err(format!("answers of {length} bytes came, not of {bytes}"));
-        }
-        let kept = if keeps { told("Keep-Alive requests:")? } else { 0.0 };
-        let ends = amount.operations / KEPT_REQUESTS + u64::from(cell.connections);
-        if keeps && kept + (ends as f64) < complete {
-            return Err(format!("only {kept} of {complete} answers kept their connection"));
-        }
-        let us = |ms: f64| ms * 1e3;
-        let latency = Latency {
-            mean_us: figure(text, "Time per request:").map(us),
-            p50_us: figure(text, "50,").map(us),
-            p99_us: figure(text, "99,").map(us),
-        };
-        let operations_s = told("Requests per second:")?;
-        Ok(Printed { operations: amount.operations, operations_s, latency })
+        read_report(text, cell, amount)
     }
+}
+
+/// What ab printed.
+fn read_report(text: &str, cell: &Cell, amount: Amount) -> Result<Printed, String> {
+    let told = |name: &str| figure(text, name).ok_or_else(|| format!("ab did not tell {name}"));
+    let (bytes, keeps) = meaning(cell.operation);
+    let (complete, failed) = (told("Complete requests:")?, told("Failed requests:")?);
+    let refused = figure(text, "Non-2xx responses:").unwrap_or(0.0);
+    if complete != amount.operations as f64 || failed + refused > 0.0 {
+        let asked = amount.operations;
+        return Err(format!(
+            "ab counted {complete} of {asked} answers, {failed} failed and {refused} refused"
+        ));
+    }
+    let length = told("Document Length:")?;
+    if length != bytes as f64 {
+        return Err(format!("answers of {length} bytes came, not of {bytes}"));
+    }
+    let kept = if keeps { told("Keep-Alive requests:")? } else { 0.0 };
+    let ends = amount.operations / KEPT_REQUESTS + u64::from(cell.connections);
+    if keeps && kept + (ends as f64) < complete {
+        return Err(format!("only {kept} of {complete} answers kept their connection"));
+    }
+    let us = |ms: f64| ms * 1e3;
+    let latency = Latency {
+        mean_us: figure(text, "Time per request:").map(us),
+        p50_us: figure(text, "50,").map(us),
+        p99_us: figure(text, "99,").map(us),
+    };
+    let operations_s = told("Requests per second:")?;
+    Ok(Printed { operations: amount.operations, operations_s, latency })
 }
 
 /// The first number behind these words at the beginning of a line.

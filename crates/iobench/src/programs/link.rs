@@ -76,21 +76,33 @@ impl Link {
         matches!(self, Link::Cable(joined) if joined.has_stack[0])
     }
 
-    /// The server's command as it runs here; `directory` is the server's own.
+    /// Puts what the server asks for itself at the clients' end.
+    pub(crate) fn place_backend(&self, launch: &mut Launch) {
+        if let Link::Cable(joined) = self {
+            launch.address = joined.cable.client_addresses[0].into();
+            launch.namespace = Some(Arc::clone(&joined.client_namespace));
+        }
+    }
+
+    /// Writes the settings of the server's stack, if it has one, into the server's own directory.
+    pub(crate) fn server_settings(&self, directory: &Path) -> Result<Option<PathBuf>> {
+        let Link::Cable(joined) = self else { return Ok(None) };
+        let statistics = stack_statistics(directory);
+        let write = |home: Interface| mtcp::write_settings(&home, Some(&statistics), directory);
+        joined.server().map(write).transpose()
+    }
+
+    /// The server's command as it runs here, on the stack with these settings if there are any.
     pub(crate) fn server_command(
         &self,
         words: Vec<String>,
+        settings: Option<&Path>,
         directory: &Path,
-    ) -> Result<Vec<String>> {
-        match self {
-            Link::Plain => Ok(words),
-            Link::Fable(fable) => Ok(fable.wrap(words, &directory.join("server-statistics"))),
-            Link::Cable(joined) => match joined.server() {
-                None => Ok(words),
-                Some(home) => {
-                    joined.mtcp.wrap(words, &home, Some(&stack_statistics(directory)), directory)
-                }
-            },
+    ) -> Vec<String> {
+        match (self, settings) {
+            (Link::Fable(fable), _) => fable.wrap(words, &directory.join("server-statistics")),
+            (Link::Cable(joined), Some(settings)) => joined.mtcp.wrap(words, settings),
+            _ => words,
         }
     }
 
@@ -110,7 +122,10 @@ impl Link {
             }
             Link::Cable(joined) => match joined.client() {
                 None => Ok(words),
-                Some(home) => joined.mtcp.wrap(words, &home, None, directory),
+                Some(home) => {
+                    let settings = mtcp::write_settings(&home, None, directory)?;
+                    Ok(joined.mtcp.wrap(words, &settings))
+                }
             },
         }
     }

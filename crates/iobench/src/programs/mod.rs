@@ -23,6 +23,7 @@ mod row;
 mod server;
 mod slice;
 mod table;
+mod tls_proxy;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -46,13 +47,15 @@ use crate::programs::postgres::Postgres;
 use crate::programs::redis::Redis;
 use crate::programs::road::{Road, Tools};
 use crate::programs::row::Row;
+use crate::programs::tls_proxy::TlsProxy;
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
 
 /// Without a choice, in this order.
-const ALL: [Name; 5] = [Name::Redis, Name::Memcached, Name::Nginx, Name::Postgres, Name::Lighttpd];
+const ALL: [Name; 6] =
+    [Name::Redis, Name::Memcached, Name::Nginx, Name::Postgres, Name::Lighttpd, Name::TlsProxy];
 
 /// How server and client are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,11 +113,24 @@ pub(crate) struct Amount {
 }
 
 /// Where a client finds its server.
+#[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) variant: Variant,
     pub(crate) address: SocketAddr,
     /// The server's own.
     pub(crate) directory: &'a Path,
+    /// What the server asks for itself.
+    pub(crate) backend: Option<SocketAddr>,
+    /// The settings of the server's stack, if it has one.
+    pub(crate) stack: Option<&'a Path>,
+}
+
+impl Target<'_> {
+    /// The same with this port.
+    fn at(mut self, port: u16) -> Self {
+        self.address.set_port(port);
+        self
+    }
 }
 
 /// What a client printed, in its own words translated.
@@ -158,6 +174,10 @@ pub(crate) trait Program {
     fn counts_operations(&self) -> bool {
         true
     }
+    /// Fewer operations say nothing, because the client's start would be most of it.
+    fn least_operations(&self) -> u64 {
+        1_000
+    }
     /// The user as whom both run, if not ours.
     fn user(&self) -> Option<&str> {
         None
@@ -168,6 +188,15 @@ pub(crate) trait Program {
     }
     /// Writes what the server needs into its directory and gives its command.
     fn server(&self, target: &Target<'_>, signals: &Signals) -> Result<Vec<String>>;
+    /// Whether the server starts the stack itself with those settings, instead of being put on it
+    /// by `mtcp run`.
+    fn brings_stack(&self) -> bool {
+        false
+    }
+    /// Another program that the server asks for itself, on the kernel and CPU of the clients.
+    fn backend(&self) -> Option<&dyn Program> {
+        None
+    }
     /// Stores what is asked for later, in a server that has just been started.
     fn fill(&self, target: &Target<'_>, signals: &Signals) -> Result<()>;
     fn client(&self, target: &Target<'_>, cell: &Cell, amount: Amount) -> Vec<String>;
@@ -215,6 +244,7 @@ fn prepare(name: Name, arguments: &ProgramsArgs, tools: &mut Tools) -> Result<Bo
         Name::Nginx => Box::new(Nginx::find(connections)?),
         Name::Postgres => Box::new(Postgres::find(connections)?),
         Name::Lighttpd => Box::new(Lighttpd::find(connections)?),
+        Name::TlsProxy => Box::new(TlsProxy::find(connections)?),
     };
     tools.check(program.path())?;
     Ok(program)

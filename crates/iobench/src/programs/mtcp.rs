@@ -52,22 +52,25 @@ impl MtcpRun {
         Ok(MtcpRun { program: find_runner("mtcp", &options, REMEDY)? })
     }
 
-    /// The command that runs `words` on a stack of its own, whose settings are written into the
-    /// directory. Whoever is told the path of a socket can ask it there.
-    pub(crate) fn wrap(
-        &self,
-        words: Vec<String>,
-        interface: &Interface,
-        statistics: Option<&Path>,
-        directory: &Path,
-    ) -> Result<Vec<String>> {
-        let file = directory.join(format!("{}.toml", interface.device));
-        write(&file, &settings(interface, statistics))?;
+    /// The command that runs `words` on a stack with the settings of this file.
+    pub(crate) fn wrap(&self, words: Vec<String>, settings: &Path) -> Vec<String> {
         let mut all = vec![self.program.display().to_string(), "run".to_owned()];
-        all.extend(options(&file));
+        all.extend(options(settings));
         all.extend(words);
-        Ok(all)
+        all
     }
+}
+
+/// Writes the settings of a stack into the directory. Whoever knows the path of the socket can ask
+/// it there.
+pub(crate) fn write_settings(
+    interface: &Interface,
+    statistics: Option<&Path>,
+    directory: &Path,
+) -> Result<PathBuf> {
+    let file = directory.join(format!("{}.toml", interface.device));
+    write(&file, &settings(interface, statistics))?;
+    Ok(file)
 }
 
 /// Where a stack is at home.

@@ -20,7 +20,7 @@ pub(crate) const FIELDS: [(&str, &str); 18] = [
     (
         "variant",
         "tcp: loopback; unix: the server's socket; fable: both under `fable run`; veth: the \
-         kernel's TCP over a veth pair; mtcp: there, the server under `mtcp run`; mtcp/mtcp: both",
+         kernel's TCP over a veth pair; mtcp: there, the server on a stack; mtcp/mtcp: both",
     ),
     ("operation", "what the client asks for"),
     ("connections", "at the same time, all from one client process"),
@@ -34,8 +34,8 @@ pub(crate) const FIELDS: [(&str, &str); 18] = [
     ("client_cpu_us", "the same of the client, its start included"),
     (
         "cpu_both_us",
-        "CPU time per operation of both sides and the kernel's softirq threads: over veth the \
-         receiver's part of the kernel runs in the time of the sender",
+        "CPU time per operation of both sides, a backend and the kernel's softirq threads: over \
+         veth the receiver's part of the kernel runs in the time of the sender",
     ),
     (
         "*_ratio_tcp",

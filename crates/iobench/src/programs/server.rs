@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::os::unix::fs::chown;
+use std::path::PathBuf;
 
 use crate::apps::place::Scratch;
 use crate::error::{Context, Error, Result};
+use crate::ipc::placement::Pair;
 use crate::network::Entered;
 use crate::programs::link::{Counts, Evidence, Link, stack_statistics};
 use crate::programs::road::Road;
@@ -17,17 +19,20 @@ use crate::sys::signals::Signals;
 /// A running server. Dropping it ends it and then removes its directory.
 pub(crate) struct Server {
     pub(crate) process: ExternalProcess,
+    backend: Option<ExternalProcess>,
+    /// The settings of its stack, if it has one.
+    stack: Option<PathBuf>,
     directory: Scratch,
     variant: Variant,
     link: Link,
 }
 
 impl Server {
-    /// Starts it on one CPU at the far end of the road, and fills it.
+    /// Starts it on the first CPU at the far end of the road, and fills it.
     pub(crate) fn start(
         program: &dyn Program,
         variant: Variant,
-        cpu: usize,
+        pair: Pair,
         road: &mut Road,
         signals: &Signals,
     ) -> Result<Server> {
@@ -40,13 +45,25 @@ impl Server {
         }
         let name = format!("{} over {}", program.name(), variant.name());
         let foreign = Foreign { name: &name, orphan_signal: program.orphan_signal() };
-        let (link, mut launch) = (road.link(variant)?, Launch::echo(&name, &[cpu]));
+        let (link, mut launch) = (road.link(variant)?, Launch::echo(&name, &[pair.cpus[0]]));
         link.place(&mut launch);
+        let stack = link.server_settings(directory.path())?;
+        let alone = Target {
+            variant,
+            address: SocketAddr::new(launch.address, 0),
+            directory: directory.path(),
+            backend: None,
+            stack: stack.as_deref(),
+        };
+        let backend = start_backend(program, alone, pair, &link, signals)?;
+        let target = Target { backend: backend.as_ref().map(ExternalProcess::address), ..alone };
         let command = |port| {
-            let address = SocketAddr::new(launch.address, port);
-            let target = Target { variant, address, directory: directory.path() };
-            let words = program.server(&target, signals)?;
-            Ok(as_user(program.user(), link.server_command(words, directory.path())?))
+            let words = program.server(&target.at(port), signals)?;
+            let words = match program.brings_stack() {
+                true => words,
+                false => link.server_command(words, target.stack, target.directory),
+            };
+            Ok(as_user(program.user(), words))
         };
         let process = if link.server_has_stack() {
             let (words, port) = (command(stack::PORT)?, stack::PORT);
@@ -57,14 +74,24 @@ impl Server {
         } else {
             ExternalProcess::start_command(&foreign, &launch, signals, command)?
         };
-        let server = Server { process, directory, variant, link };
+        let server = Server { process, backend, stack, directory, variant, link };
         program.fill(&server.target(), signals)?;
         Ok(server)
     }
 
     pub(crate) fn target(&self) -> Target<'_> {
-        let (variant, directory) = (self.variant, self.directory.path());
-        Target { variant, address: self.process.address(), directory }
+        Target {
+            variant: self.variant,
+            address: self.process.address(),
+            directory: self.directory.path(),
+            backend: self.backend.as_ref().map(ExternalProcess::address),
+            stack: self.stack.as_deref(),
+        }
+    }
+
+    /// CPU time of what the server asks for itself.
+    pub(crate) fn backend_cpu_time_ns(&self) -> u64 {
+        self.backend.as_ref().map_or(0, ExternalProcess::cpu_time_ns)
     }
 
     /// What starts a client of this server.
@@ -94,6 +121,25 @@ impl Server {
         let after = self.count()?;
         Ok(self.link.judge(before, &after, wanted, self.directory.path()))
     }
+}
+
+/// Starts what the server asks for itself, if there is such a thing, at the clients' end.
+fn start_backend(
+    program: &dyn Program,
+    server: Target<'_>,
+    pair: Pair,
+    link: &Link,
+    signals: &Signals,
+) -> Result<Option<ExternalProcess>> {
+    let Some(backend) = program.backend() else { return Ok(None) };
+    let name = format!("{} behind {}", backend.name(), program.name());
+    let foreign = Foreign { name: &name, orphan_signal: backend.orphan_signal() };
+    let mut launch = Launch::echo(&name, &[pair.cpus[1]]);
+    link.place_backend(&mut launch);
+    let address = SocketAddr::new(launch.address, 0);
+    let target = Target { address, ..server };
+    let command = |port| backend.server(&target.at(port), signals);
+    ExternalProcess::start_command(&foreign, &launch, signals, command).map(Some)
 }
 
 /// The command that does the same as another user. The signal that ends it with us stays.

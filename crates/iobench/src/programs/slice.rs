@@ -47,7 +47,8 @@ pub(crate) struct Figures {
     /// CPU time for each operation.
     pub(crate) server_cpu_us: f64,
     pub(crate) client_cpu_us: f64,
-    /// Both sides together, with the kernel's threads that finish the network's work.
+    /// Both sides together, with a backend and the kernel's threads that finish the network's
+    /// work.
     pub(crate) cpu_both_us: f64,
 }
 
@@ -65,6 +66,7 @@ struct Border {
     at_ns: u64,
     ticks: CpuTicks,
     server_ns: u64,
+    backend_ns: u64,
     softirq_ns: u64,
     answered: Option<u64>,
 }
@@ -127,6 +129,7 @@ impl<'a> Slicer<'a> {
             at_ns: now_ns(),
             ticks: self.cpus.read(),
             server_ns: server.process.cpu_time_ns(),
+            backend_ns: server.backend_cpu_time_ns(),
             softirq_ns: self.softirq.iter().map(|thread| thread.read().run_ns).sum(),
             answered: None,
         }
@@ -172,7 +175,8 @@ impl<'a> Slicer<'a> {
         let softirq_ns = after.softirq_ns.saturating_sub(before.softirq_ns);
         let wall_ns = after.at_ns.saturating_sub(before.at_ns);
         let stolen_ns = after.ticks.steal.saturating_sub(before.ticks.steal) * TICK_NS;
-        let ours_ns = server_ns + client_ns + softirq_ns;
+        let backend_ns = after.backend_ns.saturating_sub(before.backend_ns);
+        let ours_ns = server_ns + client_ns + backend_ns + softirq_ns;
         let cpus = self.pair.distinct().len();
         let mut slices = SliceCounts::default();
         if stolen_ns > wall_ns / STOLEN_PART {

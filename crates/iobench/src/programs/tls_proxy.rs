@@ -1,0 +1,145 @@
+//! Our TLS proxy in front of lighttpd, in the role of SSLShader in section 5.3 of the mTCP paper:
+//! ab asks it by TLS, and it asks lighttpd, both on the kernel's TCP at the other end of its cable.
+
+use std::fs;
+use std::path::PathBuf;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use crate::error::{Context, Error, Result};
+use crate::network::PathKind;
+use crate::programs::installed::{find_own, version};
+use crate::programs::lighttpd::Lighttpd;
+use crate::programs::{Amount, Cell, Printed, Program, Target, Variant};
+use crate::sys::signals::Signals;
+
+const REMEDY: &str = "build it with `cargo build --release -p tls-proxy`";
+/// Characters of a line of PEM (RFC 7468, section 2).
+const LINE: usize = 64;
+
+pub(crate) struct TlsProxy {
+    server: PathBuf,
+    lighttpd: Lighttpd,
+}
+
+impl TlsProxy {
+    pub(crate) fn find(connections: u32) -> Result<TlsProxy> {
+        let lighttpd = Lighttpd::find(connections)?;
+        Ok(TlsProxy { server: find_own("tls-proxy", REMEDY)?, lighttpd })
+    }
+}
+
+impl Program for TlsProxy {
+    fn name(&self) -> &'static str {
+        "tls-proxy"
+    }
+
+    fn settings(&self) -> String {
+        let version = version(&self.server, "--version");
+        format!("{version}, one core, epoll or mtcp, in front of {}", self.lighttpd.settings())
+    }
+
+    fn path(&self) -> PathKind {
+        PathKind::Veth
+    }
+
+    fn variants(&self) -> &'static [Variant] {
+        &[Variant::Veth, Variant::Mtcp]
+    }
+
+    fn operations(&self) -> &'static [&'static str] {
+        self.lighttpd.operations()
+    }
+
+    fn connections(&self, cell: &Cell, printed: &Printed) -> u64 {
+        self.lighttpd.connections(cell, printed)
+    }
+
+    /// Handshakes take far longer than starting ab.
+    fn least_operations(&self) -> u64 {
+        100
+    }
+
+    fn brings_stack(&self) -> bool {
+        true
+    }
+
+    fn backend(&self) -> Option<&dyn Program> {
+        Some(&self.lighttpd)
+    }
+
+    fn server(&self, target: &Target<'_>, _signals: &Signals) -> Result<Vec<String>> {
+        let backend = target.backend.ok_or_else(|| {
+            Error::setup("there is no backend for tls-proxy", "report this as a bug")
+        })?;
+        let [certificate, key] = write_certificate(target)?;
+        let mut words = vec![self.server.display().to_string()];
+        words.extend([format!("--listen={}", target.address), format!("--to={backend}")]);
+        words.extend([format!("--certificate={certificate}"), format!("--key={key}")]);
+        words.push("--cores=1".to_owned());
+        match target.stack {
+            Some(settings) => words
+                .extend(["--driver=mtcp".to_owned(), format!("--config={}", settings.display())]),
+            None => words.push("--driver=epoll".to_owned()),
+        }
+        Ok(words)
+    }
+
+    fn fill(&self, _target: &Target<'_>, _signals: &Signals) -> Result<()> {
+        Ok(())
+    }
+
+    fn client(&self, target: &Target<'_>, cell: &Cell, amount: Amount) -> Vec<String> {
+        self.lighttpd.load("https", target, cell, amount)
+    }
+
+    fn parse(&self, text: &str, cell: &Cell, amount: Amount) -> Result<Printed, String> {
+        self.lighttpd.parse(text, cell, amount)
+    }
+}
+
+/// Writes a certificate that is its own authority, and its key; the names of the files.
+fn write_certificate(target: &Target<'_>) -> Result<[String; 2]> {
+    let name = target.address.ip().to_string();
+    let made = rcgen::generate_simple_self_signed([name]).map_err(|error| {
+        Error::setup(format!("cannot make a certificate: {error}"), "report this as a bug")
+    })?;
+    let write = |name: &str, label: &str, bytes: &[u8]| -> Result<String> {
+        let file = target.directory.join(name);
+        fs::write(&file, pem(label, bytes)).context(
+            format!("write {}", file.display()),
+            "free some space in the directory for temporary files",
+        )?;
+        Ok(file.display().to_string())
+    };
+    let key = made.signing_key.serialize_der();
+    Ok([
+        write("chain.pem", "CERTIFICATE", made.cert.der())?,
+        write("key.pem", "PRIVATE KEY", &key)?,
+    ])
+}
+
+/// Bytes as the text that programs read.
+fn pem(label: &str, bytes: &[u8]) -> String {
+    let mut text = format!("-----BEGIN {label}-----\n");
+    for (index, character) in BASE64.encode(bytes).chars().enumerate() {
+        if index > 0 && index % LINE == 0 {
+            text.push('\n');
+        }
+        text.push(character);
+    }
+    text + &format!("\n-----END {label}-----\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_pem_have_64_characters() {
+        let lines: Vec<usize> = pem("X", &[7; 60]).lines().map(str::len).collect();
+        assert_eq!(lines, [17, 64, 16, 15]);
+        assert_eq!(pem("X", &[7; 48]).lines().count(), 3);
+    }
+}
