@@ -71,10 +71,13 @@ fn assert_nothing_lost(site: &Site, report: &CoreReport, text: &str) {
     for counter in ["receive_drops", "transmit_drops"] {
         assert_eq!(report.device[counter], 0, "{counter}; {text}");
     }
-    for counter in ["drop_checksum", "drop_malformed", "drop_no_memory", "out_of_order"] {
+    for counter in ["drop_checksum", "drop_malformed", "drop_no_memory"] {
         assert_eq!(report.stack[counter], 0, "{counter}; {text}");
     }
     assert_eq!(dropped_on_cable(site), 0, "the cable drops; {text}");
+    // Frames for a generic program wait on the CPU that sent them: two CPUs overtake each other.
+    let overtaken = report.stack["out_of_order"];
+    assert!(overtaken <= REPEATED_MAX, "{overtaken} of {SEGMENTS} were overtaken; {text}");
     let (ours, theirs) = (report.stack["retransmissions"], kernel_retransmissions(site));
     assert!(ours <= REPEATED_MAX, "we have repeated {ours} of {SEGMENTS} segments; {text}");
     assert!(theirs <= REPEATED_MAX, "the kernel has repeated {theirs} of {SEGMENTS}; {text}");

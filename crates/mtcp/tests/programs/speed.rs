@@ -1,9 +1,11 @@
 //! iperf3, as Debian has it: as a server on the stack, as a client, and as both.
 
 use crate::namespace::Namespace;
-use crate::support::{Guard, KERNEL, SERVER, Site, await_port, succeed};
+use crate::support::{Guard, KERNEL, PATIENCE, SERVER, Site};
 use serde_json::Value;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const PORT: u16 = 5201;
 const BYTES: u64 = 32 << 20;
@@ -17,12 +19,28 @@ fn server(mut command: Command) -> Command {
     command
 }
 
+/// Runs iperf3's client. Between two clients, its server listens anew: one that comes too early is
+/// refused or reset before its test has begun.
+fn client(at: &Namespace, command: impl Fn() -> Command, address: &str, way: &[&str]) -> Value {
+    let begin = Instant::now();
+    loop {
+        let mut command = command();
+        command.args(["--client", address, "--port", &PORT.to_string(), "--json"]);
+        command.args(["--bytes", &BYTES.to_string()]).args(way);
+        let output = at.run(|| command.output()).expect("iperf3: cargo xtask setup");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let report: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{output:?}"));
+        let began = report["start"]["connected"].as_array().is_some_and(|all| !all.is_empty());
+        if began || begin.elapsed() > PATIENCE {
+            return report;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Sends so many bytes and reads iperf3's account of it.
-fn measure(at: &Namespace, mut command: Command, address: &str, way: &[&str]) {
-    command.args(["--client", address, "--port", &PORT.to_string(), "--json"]);
-    command.args(["--bytes", &BYTES.to_string()]).args(way);
-    let output = succeed(at, command).stdout;
-    let report: Value = serde_json::from_slice(&output).expect("a report");
+fn measure(at: &Namespace, command: impl Fn() -> Command, address: &str, way: &[&str]) {
+    let report = client(at, command, address, way);
     assert!(report["error"].is_null(), "{way:?}: {report}");
     let bytes = |side: &str| report["end"][side]["bytes"].as_u64().expect("a number");
     let (sent, received) = (bytes("sum_sent"), bytes("sum_received"));
@@ -34,20 +52,18 @@ fn measure(at: &Namespace, mut command: Command, address: &str, way: &[&str]) {
 #[test]
 fn iperf3_on_the_stack_serves_iperf3_of_the_kernel_and_on_the_stack() {
     let site = Site::new("xdp");
-    let mut running = Guard::spawn(&site.server, server(site.under_stack("server", &[], "iperf3")));
-    await_port(&site.client, SERVER, PORT, &mut running);
+    let _running = Guard::spawn(&site.server, server(site.under_stack("server", &[], "iperf3")));
     for way in WAYS {
-        measure(&site.client, Command::new("iperf3"), SERVER, way);
-        measure(&site.client, site.under_stack("client", &[], "iperf3"), SERVER, way);
+        measure(&site.client, || Command::new("iperf3"), SERVER, way);
+        measure(&site.client, || site.under_stack("client", &[], "iperf3"), SERVER, way);
     }
 }
 
 #[test]
 fn iperf3_on_the_stack_reaches_iperf3_of_the_kernel() {
     let site = Site::new("packet");
-    let mut running = Guard::spawn(&site.client, server(Command::new("iperf3")));
-    await_port(&site.client, KERNEL, PORT, &mut running);
+    let _running = Guard::spawn(&site.client, server(Command::new("iperf3")));
     for way in WAYS {
-        measure(&site.server, site.under_stack("server", &[], "iperf3"), KERNEL, way);
+        measure(&site.server, || site.under_stack("server", &[], "iperf3"), KERNEL, way);
     }
 }
