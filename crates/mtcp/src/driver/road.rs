@@ -133,6 +133,8 @@ impl<P: Port> Road<P> {
         self.free_discarded();
         for _ in 0..PASSES {
             self.port.turn()?;
+            // Who called, for figures, has had his look.
+            self.port.alarm().answer();
             self.moved = false;
             while self.outcomes.len() < self.limit
                 && let Some((socket, readiness)) = self.port.next_event()

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 impl Port for Engine {
     fn turn(&mut self) -> io::Result<bool> {
-        Engine::turn(self)
+        self.step()
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {

@@ -105,6 +105,14 @@ impl Engine {
     /// # Errors
     /// Those of the device, if it has gone (`ENXIO`, `ENETDOWN`): they do not pass.
     pub fn turn(&mut self) -> io::Result<bool> {
+        let came = self.step()?;
+        // Who called, for figures, has had his look.
+        self.alarm.answer();
+        Ok(came)
+    }
+
+    /// A turn for those who answer the alarm themselves.
+    pub(crate) fn step(&mut self) -> io::Result<bool> {
         let came = self.receive()?;
         self.transmit()?;
         Ok(came)

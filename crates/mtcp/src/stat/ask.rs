@@ -35,9 +35,9 @@ pub enum AskError {
 /// with a path of their own are not among them.
 ///
 /// # Errors
-/// Of reading /proc/net/unix.
+/// Of reading /proc/thread-self/net/unix.
 pub fn processes() -> io::Result<Vec<String>> {
-    let table = fs::read_to_string("/proc/self/net/unix")?;
+    let table = fs::read_to_string("/proc/thread-self/net/unix")?;
     let prefix = format!("@{ABSTRACT_PREFIX}");
     // Field 6 is the state: 01 listens, so that connections to it do not count again.
     let mut names: Vec<String> = table

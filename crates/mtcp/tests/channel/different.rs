@@ -16,6 +16,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// A test of the suite, why it is not run, and what is tested in its place.
 type Difference = (fn(DriverChoice), &'static str, fn());
@@ -319,6 +320,31 @@ fn a_channel_has_an_engine_and_gives_it_back() {
         drop(first);
         channel().unwrap();
     });
+}
+
+/// How many turns the stack takes in a fifth of a second, after it was asked for its figures.
+fn turns_when_asked(mode: Mode) {
+    crate::road::within_mode(mode, |_| {
+        let mut channel = channel().unwrap();
+        let asker = std::thread::spawn(|| {
+            let name = mtcp::stat::processes().unwrap().remove(0);
+            let turns = || mtcp::stat::ask(&name, false).unwrap().cores[0].engine.turns;
+            let before = turns();
+            std::thread::sleep(Duration::from_millis(200));
+            turns() - before
+        });
+        while !asker.is_finished() {
+            assert!(channel.dispatch(Some(Duration::from_millis(50))).unwrap().is_none());
+        }
+        let turns = asker.join().unwrap();
+        assert!(turns < 100, "{turns} turns, and nothing to do");
+    });
+}
+
+#[test]
+fn a_channel_whose_stack_was_asked_sleeps_again() {
+    turns_when_asked(Mode::Complete);
+    turns_when_asked(Mode::Paired);
 }
 
 /// Echoes one message for each connection, until all clients together were served.

@@ -87,7 +87,6 @@ pub(crate) fn start(namespace: &Namespace, mode: Mode, cores: u16) -> Mtcp {
     };
     config.engine.mode = mode;
     config.engine.cores = cores;
-    config.stat.enabled = false;
     let devices = devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>);
     Mtcp::with_devices(config, devices.collect()).expect("a stack")
 }
