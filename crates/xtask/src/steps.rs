@@ -121,12 +121,16 @@ fn mpi() -> Step {
 
 /// Tests of iobench that stay out of the sanitized run: they build other packages, which the
 /// sanitizer's flags would reach, or need them built with features.
-const UNSANITIZED: [&str; 7] = [
+const UNSANITIZED: [&str; 11] = [
     "a_library_that_is_missing_is_told_with_its_remedy",
+    "a_proxy_is_measured_before_a_server_of_the_kernel",
+    "a_stack_that_is_missing_is_told_with_its_remedy",
+    "lighttpd_is_measured_over_the_kernel_and_over_stacks",
     "no_process_outlives_an_interruption",
     "peers_are_rows_of_the_same_table",
     "redis_is_measured_over_tcp_its_socket_and_shared_memory",
     "servers_of_another_user_end_when_the_benchmark_is_killed",
+    "stacks_leave_nothing_after_an_interruption",
     "the_other_programs_are_measured_on_one_cpu",
     "what_is_missing_is_told_with_its_remedy",
 ];
