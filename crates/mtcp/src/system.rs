@@ -91,3 +91,19 @@ pub(crate) fn fill_random(to: &mut [u8]) -> io::Result<()> {
     // SAFETY: the kernel writes at most `room` bytes.
     check_length(unsafe { libc::getrandom(to.as_mut_ptr().cast(), room, 0) }).map(|_| ())
 }
+
+/// Binds a packet socket to an interface, for frames of this protocol (packet(7)).
+pub(crate) fn bind_packet_socket(
+    socket: BorrowedFd<'_>,
+    interface: u32,
+    protocol: u16,
+) -> io::Result<()> {
+    // SAFETY: sockaddr_ll is plain data for which all zeros is valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = interface as libc::c_int;
+    let bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the address is an initialised sockaddr_ll of this length.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) }).map(|_| ())
+}

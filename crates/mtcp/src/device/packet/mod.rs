@@ -14,7 +14,9 @@ mod filter;
 use self::batch::{Batch, FRAME_BYTES_MAX};
 use super::offload::{self, HEADER_BYTES};
 use super::{Capabilities, Device, DeviceCounters, Link, Received, Transmit};
-use crate::system::{Plain, check, errno, get_option, interface, new_socket, set_option};
+use crate::system::{
+    Plain, bind_packet_socket, check, errno, get_option, interface, new_socket, set_option,
+};
 use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
@@ -208,7 +210,7 @@ fn open_queue(options: &PacketOptions) -> Result<PacketDevice, PacketError> {
     };
     set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
         .map_err(configure("ask for multicast on"))?;
-    bind(fd, index).map_err(configure("bind"))?;
+    bind_packet_socket(fd, index as u32, libc::ETH_P_ALL as u16).map_err(configure("bind"))?;
     Ok(PacketDevice {
         socket,
         index,
@@ -278,17 +280,6 @@ fn attach(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<(
         libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const program).cast(), bytes)
     };
     check(outcome).map(|_| ())
-}
-
-fn bind(socket: BorrowedFd<'_>, index: i32) -> io::Result<()> {
-    // SAFETY: sockaddr_ll is plain data for which all zeros is valid.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-    address.sll_ifindex = index;
-    let bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the address is an initialised sockaddr_ll of this length.
-    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) }).map(|_| ())
 }
 
 /// Joins a group of sockets, or makes one; gives what the next socket is to join.

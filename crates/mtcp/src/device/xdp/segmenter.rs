@@ -14,9 +14,9 @@ use super::error::{XdpError, failed};
 use super::interface::Interface;
 use crate::device::Transmit;
 use crate::device::outgoing::{ETHERNET_HEADER_BYTES, Outgoing, PACKET_BYTES_MAX, Written};
-use crate::system::{check, new_socket, set_option};
+use crate::system::{bind_packet_socket, new_socket, set_option};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// What the kernel may hold of it, as it counts: many frames, so that none waits on this side.
 const SEND_BUFFER_BYTES: i32 = 16 << 20;
@@ -33,7 +33,7 @@ pub(super) struct Segmenter {
 
 impl Segmenter {
     pub(super) fn open(interface: &Interface) -> Result<Segmenter, XdpError> {
-        // Protocol 0: nothing ever comes.
+        // With protocol 0, here and in the binding, nothing ever comes.
         let socket = new_socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
             .map_err(failed("open a packet socket", REMEDY))?;
         let fd = socket.as_fd();
@@ -41,7 +41,8 @@ impl Segmenter {
             .map_err(failed("ask for offloads of a packet socket", REMEDY))?;
         // With less, frames wait more often.
         let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_BYTES);
-        bind(&socket, interface.index).map_err(failed("bind a packet socket", REMEDY))?;
+        bind_packet_socket(fd, interface.index, 0)
+            .map_err(failed("bind a packet socket", REMEDY))?;
         let single_bytes = interface.mtu as usize + ETHERNET_HEADER_BYTES;
         Ok(Segmenter { socket, outgoing: Outgoing::new(), single_bytes })
     }
@@ -72,14 +73,4 @@ impl Segmenter {
     pub(super) fn write(&mut self) -> io::Result<Written> {
         self.outgoing.write(self.socket.as_fd())
     }
-}
-
-fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
-    // SAFETY: sockaddr_ll is plain data for which all zeros is valid.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_ifindex = interface as libc::c_int;
-    let bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the address is an initialised sockaddr_ll of this length.
-    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) }).map(|_| ())
 }
