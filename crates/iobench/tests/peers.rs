@@ -127,7 +127,7 @@ fn a_peer_that_never_listens_is_waited_for_until_somebody_interrupts() {
 fn a_peer_that_never_listens_is_given_up() {
     let begun = Instant::now();
     let message = failure("x=sh -c 'echo not today; sleep 1000{port}'");
-    assert!(message.contains("did not listen at 127.0.0.1:"), "{message}");
+    assert!(message.contains("did not serve at 127.0.0.1:"), "{message}");
     assert!(message.contains("not today"), "{message}");
     assert!(begun.elapsed() >= Duration::from_secs(30));
 }

@@ -197,6 +197,10 @@ pub(crate) trait Program {
     fn backend(&self) -> Option<&dyn Program> {
         None
     }
+    /// Whether a server that listens also serves: some turn clients away until they are ready.
+    fn serves(&self, _target: &Target<'_>) -> bool {
+        true
+    }
     /// Stores what is asked for later, in a server that has just been started.
     fn fill(&self, target: &Target<'_>, signals: &Signals) -> Result<()>;
     fn client(&self, target: &Target<'_>, cell: &Cell, amount: Amount) -> Vec<String>;

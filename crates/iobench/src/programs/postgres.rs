@@ -1,6 +1,7 @@
 //! postgres, and pgbench's transactions of one SELECT each.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::apps::place::is_root;
@@ -24,6 +25,7 @@ pub(crate) struct Postgres {
     initdb: PathBuf,
     server: PathBuf,
     client: PathBuf,
+    readiness: PathBuf,
     connections: u32,
 }
 
@@ -38,6 +40,7 @@ impl Postgres {
             initdb: find_in(&directories, "initdb", PACKAGE)?,
             server: find_in(&directories, "postgres", PACKAGE)?,
             client: find_in(&directories, "pgbench", PACKAGE)?,
+            readiness: find_in(&directories, "pg_isready", PACKAGE)?,
             connections,
         })
     }
@@ -50,17 +53,26 @@ impl Postgres {
         if run.ended.is_some_and(|ended| ended.status.success()) {
             return Ok(());
         }
-        let last = run.text.lines().last().unwrap_or("it said nothing").to_owned();
         Err(Error::setup(
-            format!("{program} failed: {last}"),
+            format!("{program} failed: {}", last_words(&run.text)),
             "see whether the user postgres may use the directory for temporary files",
         ))
     }
 }
 
+/// The end of what a program printed. The cause may stand before the last line.
+fn last_words(text: &str) -> String {
+    const MOST_LINES: usize = 3;
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    match &lines[lines.len().saturating_sub(MOST_LINES)..] {
+        [] => "it said nothing".to_owned(),
+        last => last.join("; "),
+    }
+}
+
 fn check_user() -> Result<()> {
     let known = search(&[], "id").map(|id| {
-        let mut command = std::process::Command::new(id);
+        let mut command = Command::new(id);
         command.args(["-u", USER]).output().is_ok_and(|output| output.status.success())
     });
     match known {
@@ -119,6 +131,13 @@ impl Program for Postgres {
         Ok(words)
     }
 
+    /// It listens, and turns clients away, before it has recovered what is in its files.
+    fn serves(&self, target: &Target<'_>) -> bool {
+        let mut command = Command::new(&self.readiness);
+        command.args(["-h", "127.0.0.1", "-p", &target.address.port().to_string(), "-U", USER]);
+        command.output().is_ok_and(|output| output.status.success())
+    }
+
     fn fill(&self, target: &Target<'_>, signals: &Signals) -> Result<()> {
         let port = target.address.port().to_string();
         let mut words = vec![self.client.display().to_string()];
@@ -160,7 +179,57 @@ fn figures(text: &str) -> Option<(u64, f64, f64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::os::unix::fs::chown;
+
     use super::*;
+    use crate::apps::place::Scratch;
+    use crate::programs::Variant;
+    use crate::programs::server::user_id;
+    use crate::server::external::{ExternalProcess, Foreign};
+    use crate::server::process::Launch;
+
+    /// It recovers from an archive that has nothing, and takes its time to say so.
+    #[test]
+    fn a_server_that_listens_and_lets_nobody_in_is_waited_for() {
+        let (postgres, signals) = (Postgres::find(1).unwrap(), Signals::block());
+        let directory = Scratch::make("late-postgres").unwrap();
+        let owner = postgres.user().map(|user| user_id(user).unwrap());
+        chown(directory.path(), owner, None).unwrap();
+        let target = Target {
+            variant: Variant::Tcp,
+            address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+            directory: directory.path(),
+            backend: None,
+            stack: None,
+        };
+        let command = |port| {
+            let mut words = postgres.server(&target.at(port), &signals)?;
+            let recovery = directory.path().join("data/recovery.signal");
+            std::fs::write(&recovery, "").unwrap();
+            chown(&recovery, owner, None).unwrap();
+            let slowly = ["-c", "restore_command=sleep 1; false", "-c", "hot_standby=off"];
+            words.extend(slowly.map(str::to_owned));
+            Ok(as_user(postgres.user(), words))
+        };
+        let foreign = Foreign { name: "postgres", orphan_signal: postgres.orphan_signal() };
+        let launch = Launch::echo("postgres", &allowed_cpus().unwrap());
+        let mut server =
+            ExternalProcess::start_command(&foreign, &launch, &signals, command).unwrap();
+        let target = Target { address: server.address(), ..target };
+        assert!(!postgres.serves(&target));
+        server.wait_until(|| postgres.serves(&target), &signals).unwrap();
+        postgres.fill(&target, &signals).unwrap();
+    }
+
+    #[test]
+    fn the_cause_is_told_even_before_the_last_line() {
+        assert_eq!(
+            last_words("1\n2\nFATAL: starting up\n\nno connection\n"),
+            "2; FATAL: starting up; no connection"
+        );
+        assert_eq!(last_words("\n"), "it said nothing");
+    }
 
     #[test]
     fn figures_are_those_without_connecting() {

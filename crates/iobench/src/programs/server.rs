@@ -65,7 +65,7 @@ impl Server {
             };
             Ok(as_user(program.user(), words))
         };
-        let process = if link.server_has_stack() {
+        let mut process = if link.server_has_stack() {
             let (words, port) = (command(stack::PORT)?, stack::PORT);
             let address = SocketAddr::new(launch.address, port);
             let statistics = stack_statistics(directory.path());
@@ -74,6 +74,8 @@ impl Server {
         } else {
             ExternalProcess::start_command(&foreign, &launch, signals, command)?
         };
+        let target = Target { address: process.address(), ..target };
+        process.wait_until(|| program.serves(&target), signals)?;
         let server = Server { process, backend, stack, directory, variant, link };
         program.fill(&server.target(), signals)?;
         Ok(server)
@@ -152,7 +154,7 @@ pub(crate) fn as_user(user: Option<&str>, words: Vec<String>) -> Vec<String> {
     all
 }
 
-fn user_id(user: &str) -> Result<u32> {
+pub(crate) fn user_id(user: &str) -> Result<u32> {
     let users = std::fs::read_to_string("/etc/passwd")
         .context("read /etc/passwd", "see whether it is there")?;
     let mut lines = users.lines().map(|line| line.split(':').collect::<Vec<_>>());

@@ -34,6 +34,8 @@ const MOST_PORTS_TRIED: usize = 200;
 /// A running foreign server. Dropping it ends its process group.
 pub(crate) struct ExternalProcess {
     name: String,
+    /// As one would type it.
+    command: String,
     child: Child,
     address: SocketAddr,
     output: OutputTail,
@@ -95,25 +97,22 @@ impl ExternalProcess {
         let child = spawn(foreign, words, launch, writing)?;
         let mut process = ExternalProcess {
             name: name.to_owned(),
+            command: shell_words::join(words),
             child,
             address,
             output,
             thread_ids: None,
             has_cpus_to_itself: false,
         };
-        process.wait_until_ready(words, listens, signals)?;
+        process.wait_until(listens, signals)?;
         Ok(process)
     }
 
-    fn wait_until_ready(
-        &mut self,
-        words: &[String],
-        listens: impl Fn() -> bool,
-        signals: &Signals,
-    ) -> Result<()> {
+    /// Waits until the server, which has just been started, is ready in this sense.
+    pub(crate) fn wait_until(&mut self, ready: impl Fn() -> bool, signals: &Signals) -> Result<()> {
         let deadline_ns = now_ns() + START_TIMEOUT_NS;
         loop {
-            let accepted = listens();
+            let ready = ready();
             // In this order: a dead server's port may be somebody else's.
             if let Some(status) = self.ended() {
                 return Err(Error::setup(
@@ -124,22 +123,22 @@ impl ExternalProcess {
                     ),
                     format!(
                         "it has to stay in the foreground; try its command by hand: {}",
-                        shell_words::join(words)
+                        self.command
                     ),
                 ));
             }
-            if accepted {
+            if ready {
                 return Ok(());
             }
             if now_ns() > deadline_ns {
                 return Err(Error::setup(
                     format!(
-                        "the server `{}` did not listen at {} within 30 s{}",
+                        "the server `{}` did not serve at {} within 30 s{}",
                         self.name,
                         self.address,
                         self.output.describe()
                     ),
-                    format!("see whether its command does: {}", shell_words::join(words)),
+                    format!("see whether its command does: {}", self.command),
                 ));
             }
             signals.sleep_ms(10)?;
