@@ -1,5 +1,6 @@
 //! Stacks made from a configuration, with the kernel as their peer.
 
+#[expect(dead_code, reason = "other tests use the rest")]
 mod common;
 
 use common::namespace::Namespace;

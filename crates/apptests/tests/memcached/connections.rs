@@ -7,6 +7,26 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::thread;
 
+fn accepted(watcher: &mut Client<TcpStream>, worker: usize) -> u64 {
+    watcher.number("megapipe", &format!("{worker}:accepted"))
+}
+
+/// Workers take their shares of the listening socket a moment after it is there; until then the
+/// main thread accepts. Connects from this CPU until its worker does.
+fn await_share(server: &Server, watcher: &mut Client<TcpStream>, worker: usize, cpu: usize) {
+    thread::scope(|scope| {
+        let shared = move || {
+            stay_on(cpu);
+            eventually(PATIENCE, || {
+                let before = accepted(watcher, worker);
+                assert_eq!(server.client().get("key").as_deref(), Some(&b"value"[..]));
+                accepted(watcher, worker) > before
+            })
+        };
+        assert!(scope.spawn(shared).join().unwrap(), "worker {worker} accepts nothing of {cpu}");
+    });
+}
+
 /// Keeps the calling thread on one CPU; the handshake of its connections runs there.
 fn stay_on(cpu: usize) {
     // SAFETY: all-zero bytes are an empty set, and the set outlives the call that reads it.
@@ -36,6 +56,12 @@ fn every_worker_accepts_for_its_cpus() {
         let mut watcher = server.client();
         watcher.set("key", b"value");
         let cpus = allowed_cpus();
+        for cpu in &cpus {
+            await_share(&server, &mut watcher, cpu % 2, *cpu);
+        }
+        let alone = || watcher.number("", "curr_connections") == 1;
+        assert!(eventually(PATIENCE, alone), "{driver}: connections are left over");
+        let before = [0, 1].map(|worker| accepted(&mut watcher, worker));
         let kept: Vec<_> = cpus
             .iter()
             .map(|cpu| {
@@ -55,8 +81,8 @@ fn every_worker_accepts_for_its_cpus() {
         let clients: Vec<_> = kept.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
         let expected = (cpus.len() * PER_CPU + 1) as u64;
         assert_eq!(watcher.number("", "curr_connections"), expected, "{driver}");
-        for worker in 0..2 {
-            let accepted = watcher.number("megapipe", &format!("{worker}:accepted"));
+        for (worker, before) in before.into_iter().enumerate() {
+            let accepted = accepted(&mut watcher, worker) - before;
             let its = cpus.iter().filter(|cpu| *cpu % 2 == worker).count() * PER_CPU;
             assert!(accepted >= its as u64, "{driver}: worker {worker} accepted {accepted}");
         }

@@ -100,7 +100,7 @@ fn the_client_gets_what_the_kernel_serves() {
     namespace.set("ipv6/conf/default/accept_dad", "0");
     namespace.join("kernel0", &namespace, "stack0");
     namespace.ip("addr add 10.20.0.1/24 dev kernel0");
-    namespace.ip("addr add fd00:20::1/64 dev kernel0 nodad");
+    namespace.add_v6("fd00:20::1", 64, "kernel0");
     for mode in MODES {
         let own = "\"10.20.0.2/24\", \"fd00:20::2/64\"";
         let settings = Settings::packet("stack0", mode, own);

@@ -77,9 +77,9 @@ pub(crate) fn start(namespace: &Namespace, mode: Mode, cores: u16) -> Mtcp {
     let options = TapOptions { name, link, queues: cores, ..TapOptions::default() };
     let devices = TapDevice::open(&options).expect("a TAP device: /dev/net/tun and CAP_NET_ADMIN");
     namespace.ip("addr add 10.77.0.1/24 dev mtcp0");
-    namespace.ip("addr add fd77::1/64 dev mtcp0 nodad");
     namespace.ip("link set mtcp0 up");
     namespace.await_queue("mtcp0");
+    namespace.add_v6("fd77::1", 64, "mtcp0");
     let mut config = Config {
         addresses: vec![(STACK[0], 24), (STACK[1], 64)],
         grace: std::time::Duration::from_millis(20),

@@ -59,6 +59,18 @@ impl Namespace {
         }
     }
 
+    /// Gives an interface an address of IPv6, which the kernel answers for a moment later: if the
+    /// interface is up, waits until it does.
+    pub(crate) fn add_v6(&self, address: &str, length: u8, interface: &str) {
+        self.ip(&format!("addr add {address}/{length} dev {interface} nodad"));
+        let is_up = self.ip(&format!("link show {interface}")).contains("LOWER_UP");
+        let begin = Instant::now();
+        while is_up && self.ip(&format!("-6 route show table local {address}")).is_empty() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{interface} gets no {address}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     /// Sets a kernel parameter of the namespace, by its path below /proc/sys/net.
     pub(crate) fn set(&self, parameter: &str, value: &str) {
         let path = format!("/proc/sys/net/{parameter}");

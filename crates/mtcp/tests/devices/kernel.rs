@@ -118,7 +118,7 @@ fn tap_network(link: Link) -> (Namespace, impl Device) {
     let options = TapOptions { link, name: "peer".to_owned(), ..TapOptions::default() };
     let tap = open_tap(&namespace, &options);
     namespace.ip("address add 10.9.0.1/24 dev peer");
-    namespace.ip("address add fd09::1/64 dev peer nodad");
+    namespace.add_v6("fd09::1", 64, "peer");
     (namespace, tap)
 }
 
@@ -202,7 +202,7 @@ fn an_own_address_beside_the_kernel_is_filtered_from_a_packet_socket() {
     let (near, far) = (Namespace::new(), Namespace::new());
     near.join("near0", &far, "far0");
     far.ip("address add 10.9.0.1/24 dev far0");
-    far.ip("address add fd09::1/64 dev far0 nodad");
+    far.add_v6("fd09::1", 64, "far0");
     let network = own(&["10.9.0.2/24", "fd09::2/64"]);
     let options = PacketOptions {
         interface: "near0".to_owned(),
@@ -221,10 +221,10 @@ fn shared_addresses_use_what_the_kernel_knows() {
     let (near, far) = (Namespace::new(), Namespace::new());
     near.join("near0", &far, "far0");
     far.ip("address add 10.9.0.1/24 dev far0");
-    far.ip("address add fd09::1/64 dev far0 nodad");
+    far.add_v6("fd09::1", 64, "far0");
     far.ip("address add 192.0.2.1/32 dev lo");
     near.ip("address add 10.9.0.2/24 dev near0");
-    near.ip("address add fd09::2/64 dev near0 nodad");
+    near.add_v6("fd09::2", 64, "near0");
     let options = PacketOptions { interface: "near0".to_owned(), ..PacketOptions::default() };
     let device = open_packet(&near, &options);
     let watch = near.run(|| Watch::open("near0")).unwrap();

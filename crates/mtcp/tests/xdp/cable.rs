@@ -113,7 +113,7 @@ impl Cable {
 fn configure(side: &Namespace, interface: &str, address: [u8; 6], addresses: [IpAddr; 2]) {
     side.ip(&format!("link set {interface} address {} up", mac(address)));
     side.ip(&format!("addr add {}/24 dev {interface}", addresses[0]));
-    side.ip(&format!("addr add {}/64 dev {interface} nodad", addresses[1]));
+    side.add_v6(&addresses[1].to_string(), 64, interface);
 }
 
 fn mac(address: [u8; 6]) -> String {

@@ -36,7 +36,7 @@ pub(crate) enum Road {
 /// Gives the peers' end of a cable its addresses.
 fn settle_in(peers: &Namespace) {
     peers.ip(&format!("addr add {PEER}/24 dev client"));
-    peers.ip(&format!("addr add {PEER_V6}/64 dev client nodad"));
+    peers.add_v6(PEER_V6, 64, "client");
 }
 
 /// Two namespaces, or one that is both, and a directory.
@@ -59,14 +59,14 @@ impl Site {
                 settle_in(&other);
                 if road != Road::Xdp {
                     home.ip(&format!("addr add {PROXY}/24 dev server"));
-                    home.ip(&format!("addr add {PROXY_V6}/64 dev server nodad"));
+                    home.add_v6(PROXY_V6, 64, "server");
                 }
                 peers = Some(other);
             }
             // The device is the proxy's to make, and backends are bound before.
             Road::Tap => {
                 home.ip(&format!("addr add {PEER}/32 dev lo"));
-                home.ip(&format!("addr add {PEER_V6}/128 dev lo nodad"));
+                home.add_v6(PEER_V6, 128, "lo");
             }
         }
         Site::furnished(road, home, peers)
@@ -190,7 +190,7 @@ impl Site {
         let proxy = self.start(command);
         if self.road == Road::Tap {
             self.home.ip(&format!("addr add {PEER}/24 dev mtcp0"));
-            self.home.ip(&format!("addr add {PEER_V6}/64 dev mtcp0 nodad"));
+            self.home.add_v6(PEER_V6, 64, "mtcp0");
             self.home.await_queue("mtcp0");
         }
         proxy
