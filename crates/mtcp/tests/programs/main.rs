@@ -13,4 +13,5 @@ mod calls;
 mod command;
 mod speed;
 mod support;
+mod ways;
 mod web;

@@ -8,7 +8,7 @@ const SIZES: [usize; 6] = [0, 1, 1448, 65_536, 1_000_003, 64 << 20];
 const CHUNKED: &str = "chunked.sh";
 
 /// Writes lighttpd's settings and what it serves.
-fn furnish(site: &Site, address: &str) {
+pub(crate) fn furnish(site: &Site, address: &str) {
     let root = site.path("www");
     std::fs::create_dir_all(&root).expect("a directory");
     for bytes in SIZES {
