@@ -4,9 +4,6 @@
 use std::fs;
 use std::path::PathBuf;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
-
 use crate::error::{Context, Error, Result};
 use crate::network::PathKind;
 use crate::programs::installed::{find_own, version};
@@ -15,8 +12,6 @@ use crate::programs::{Amount, Cell, Printed, Program, Target, Variant};
 use crate::sys::signals::Signals;
 
 const REMEDY: &str = "build it with `cargo build --release -p tls-proxy`";
-/// Characters of a line of PEM (RFC 7468, section 2).
-const LINE: usize = 64;
 
 pub(crate) struct TlsProxy {
     server: PathBuf,
@@ -105,41 +100,13 @@ fn write_certificate(target: &Target<'_>) -> Result<[String; 2]> {
     let made = rcgen::generate_simple_self_signed([name]).map_err(|error| {
         Error::setup(format!("cannot make a certificate: {error}"), "report this as a bug")
     })?;
-    let write = |name: &str, label: &str, bytes: &[u8]| -> Result<String> {
+    let write = |name: &str, text: String| -> Result<String> {
         let file = target.directory.join(name);
-        fs::write(&file, pem(label, bytes)).context(
+        fs::write(&file, text).context(
             format!("write {}", file.display()),
             "free some space in the directory for temporary files",
         )?;
         Ok(file.display().to_string())
     };
-    let key = made.signing_key.serialize_der();
-    Ok([
-        write("chain.pem", "CERTIFICATE", made.cert.der())?,
-        write("key.pem", "PRIVATE KEY", &key)?,
-    ])
-}
-
-/// Bytes as the text that programs read.
-fn pem(label: &str, bytes: &[u8]) -> String {
-    let mut text = format!("-----BEGIN {label}-----\n");
-    for (index, character) in BASE64.encode(bytes).chars().enumerate() {
-        if index > 0 && index % LINE == 0 {
-            text.push('\n');
-        }
-        text.push(character);
-    }
-    text + &format!("\n-----END {label}-----\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_of_pem_have_64_characters() {
-        let lines: Vec<usize> = pem("X", &[7; 60]).lines().map(str::len).collect();
-        assert_eq!(lines, [17, 64, 16, 15]);
-        assert_eq!(pem("X", &[7; 48]).lines().count(), 3);
-    }
+    Ok([write("chain.pem", made.cert.pem())?, write("key.pem", made.signing_key.serialize_pem())?])
 }

@@ -5,7 +5,8 @@ use crate::client::{
     Stream, client, expect, handshaken, is_reset, over, read_all, read_to_failure, say_goodbye,
     send,
 };
-use crate::site::{NOBODY, PEER, Road, Site};
+use crate::refusals::passed_over;
+use crate::site::{NOBODY, Road, Site};
 use std::collections::VecDeque;
 use std::io::Write;
 
@@ -38,21 +39,7 @@ pub(crate) fn nothing_moves_for_too_long(road: Road) {
 }
 
 pub(crate) fn a_deaf_backend_is_passed_over(road: Road) {
-    let site = Site::new(road);
-    let (deaf, up) = (format!("{NOBODY}:80"), format!("{PEER}:80"));
-    let server = backend::serve(site.listen(80), 2, backend::echo);
-    let proxy = site.proxy_for(&[&deaf, &up], &["--cores", "1", "--connect-timeout", "0.2"]);
-    for _ in 0..2 {
-        let mut client = client(&site);
-        send(&mut client, b"anybody");
-        say_goodbye(&mut client);
-        assert_eq!(read_all(&mut client), b"anybody");
-    }
-    server.join().expect("the backend");
-    let complaint = proxy.complaint();
-    assert!(complaint.contains(&format!("backend {deaf}: ")), "{complaint}");
-    let counts = proxy.end();
-    assert_eq!((counts.of("whole"), counts.of("backend")), (2, 0), "{}", counts.0);
+    passed_over(road, &format!("{NOBODY}:80"), &["--connect-timeout", "0.2"], 2);
 }
 
 pub(crate) fn more_than_the_most_wait(road: Road) {

@@ -3,7 +3,7 @@
 use crate::backend;
 use crate::client::{client, expect, over, read_all, say_goodbye, send};
 use crate::process::succeed;
-use crate::site::{PEER, PROXY, PROXY_V6, Road, Site, pem};
+use crate::site::{PEER, PROXY, PROXY_V6, Road, Site};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::process::{Command, Stdio};
 
@@ -54,7 +54,7 @@ fn files_that_are_wrong_are_named_with_what_belongs_there() {
     assert_says(&start(&site, &[("--certificate", &file("broken.pem"))]), &["broken.pem"]);
     let CertifiedKey { signing_key, .. } =
         generate_simple_self_signed(["other.test".to_owned()]).expect("a certificate");
-    site.write("other.pem", &pem("PRIVATE KEY", &signing_key.serialize_der()));
+    site.write("other.pem", &signing_key.serialize_pem());
     let text = start(&site, &[("--key", &file("other.pem"))]);
     assert_says(&text, &["other.pem does not belong to", "chain.pem", "name the key"]);
 }

@@ -2,8 +2,6 @@
 
 use crate::namespace::Namespace;
 use crate::process::{Guard, PATIENCE};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -115,8 +113,8 @@ impl Site {
         let names = ["proxy.test", PROXY, PROXY_V6].map(str::to_owned);
         let CertifiedKey { cert, signing_key } =
             generate_simple_self_signed(names).expect("a certificate");
-        self.write("chain.pem", &pem("CERTIFICATE", cert.der()));
-        self.write("key.pem", &pem("PRIVATE KEY", &signing_key.serialize_der()));
+        self.write("chain.pem", &cert.pem());
+        self.write("key.pem", &signing_key.serialize_pem());
         let (kind, interface) = match self.road {
             Road::Xdp => ("xdp", "server"),
             _ => ("tap", "mtcp0"),
@@ -231,15 +229,6 @@ impl Site {
         assert_eq!(text.lines().count(), 1, "one line says it: {text}");
         text
     }
-}
-
-/// Bytes as the text that programs read (RFC 7468, section 2).
-pub(crate) fn pem(label: &str, bytes: &[u8]) -> String {
-    let text = BASE64.encode(bytes);
-    let lines: Vec<&str> = (0..text.len().div_ceil(64))
-        .map(|line| &text[64 * line..text.len().min(64 * (line + 1))])
-        .collect();
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
 /// A proxy that runs.
