@@ -28,5 +28,6 @@ conformance!(
     a_listener_gives_back_what_came_in_mid_call,
     a_closed_listener_refuses,
     an_unregistered_listener_goes_on_without_the_channel,
+    a_listener_of_both_families_maps_addresses,
     options_are_inherited_from_the_listener,
 );

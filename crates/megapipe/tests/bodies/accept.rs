@@ -2,11 +2,11 @@
 
 use crate::common;
 use crate::common::{
-    PATIENCE, Rig, accepted, client, inet, listener, outcome, read_of, received, written,
+    PATIENCE, Rig, accepted, client, inet, listener, outcome, read_of, received, road, written,
 };
 use megapipe::{Accept, Address, DriverChoice, Error, Event, Kind, Repeat};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
@@ -36,6 +36,27 @@ pub(crate) fn accept_one(driver: DriverChoice) {
         assert_eq!(rig.kind(handle).unwrap(), Kind::Stream);
         talk(&mut rig, handle, &client);
         assert_eq!(rig.outstanding(), 0);
+    }
+}
+
+pub(crate) fn a_listener_of_both_families_maps_addresses(driver: DriverChoice) {
+    for accept in [Accept::descriptors(), Accept::lightweight()] {
+        let mut rig = Rig::new(driver);
+        let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let listening = rig.join(listener);
+        for found in road().found {
+            rig.accept(listening, accept.count(1)).unwrap();
+            let client = client(SocketAddr::new(found, port));
+            let accepted = accepted(rig.last(listening));
+            let handle = rig.join(accepted.socket);
+            let ours = client.local_addr().unwrap();
+            let told = match ours.ip() {
+                IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), ours.port()),
+                IpAddr::V6(_) => ours,
+            };
+            assert_eq!(rig.peer_address(handle).unwrap(), inet(told));
+        }
     }
 }
 

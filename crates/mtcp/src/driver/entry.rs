@@ -57,6 +57,9 @@ pub(super) struct Entry {
     pub(super) poll: Option<Poll>,
     /// Settings that differ from the stack's defaults, and where it was bound.
     pub(super) extras: Option<Box<Extras>>,
+    /// It is a listener on an address of IPv6, or comes from one: its peers' addresses are told as
+    /// IPv6's, those of IPv4 mapped.
+    pub(super) speaks_v6: bool,
     /// The kernel's driver may have an operation on the socket from before it connected.
     pub(super) lent: bool,
     /// Waits for its turn to go on receiving.
@@ -74,6 +77,7 @@ impl Entry {
             outbound: None,
             poll: None,
             extras: None,
+            speaks_v6: false,
             lent: false,
             queued: false,
             hungry: false,

@@ -56,6 +56,7 @@ impl<P: Port> Road<P> {
             return Ok(kernel);
         };
         let mut entry = Entry::new(Some(kernel), Phase::Fresh);
+        entry.speaks_v6 = local.is_ipv6();
         let mut options =
             ListenOptions { connection: self.defaults, both_families, ..ListenOptions::default() };
         options.backlog = self.backlog(kernel).unwrap_or(options.backlog);
@@ -119,8 +120,11 @@ impl<P: Port> Road<P> {
     }
 
     fn accepted(&mut self, number: u32, socket: SocketId) -> Option<Output> {
-        let extras = self.entries.get_mut(number)?.extras.clone();
-        let socket = self.give_out(socket, extras);
+        let mut entry = Entry::new(None, Phase::Connected(socket));
+        let listener = self.entries.get_mut(number)?;
+        entry.extras = listener.extras.clone();
+        entry.speaks_v6 = listener.speaks_v6;
+        let socket = self.give_out(socket, entry);
         Some(Output::Socket { socket, queue_nonempty: false })
     }
 

@@ -3,13 +3,15 @@
 use super::address;
 use super::entry::Phase;
 use super::road::{Road, own};
+use crate::Family;
 use crate::engine::Port;
 use crate::socket::errors::{errno, failure, from};
+use crate::socket::naming::clothed;
 use crate::socket::options::{OptionName, SocketOption, TcpInfo, apply, tell};
 use crate::socket::raw;
 use crate::socket::settings::Extras;
 use megapipe::road::Object;
-use mtcp_proto::{Options, SocketId};
+use mtcp_proto::Options;
 use std::io;
 
 impl<P: Port> Road<P> {
@@ -53,12 +55,12 @@ impl<P: Port> Road<P> {
         name: i32,
         value: &mut [u8],
     ) -> io::Result<usize> {
-        let socket = own(object)
-            .and_then(|number| self.entries.get_mut(number)?.socket())
-            .ok_or_else(|| from(libc::EBADF))?;
+        let number = own(object).ok_or_else(|| from(libc::EBADF))?;
         if (level, name) == (libc::SOL_SOCKET, libc::SO_PEERNAME) {
-            return self.peer_name(socket, value);
+            return self.peer_name(number, value);
         }
+        let entry = self.entries.get_mut(number);
+        let socket = entry.and_then(|entry| entry.socket()).ok_or_else(|| from(libc::EBADF))?;
         let option = match raw::option_name(level, name)? {
             OptionName::Error => {
                 let error = self.port.take_error(socket).map_or(0, errno);
@@ -95,10 +97,13 @@ impl<P: Port> Road<P> {
     }
 
     /// The peer's address. As the kernel does, refuses to fill more than it has.
-    fn peer_name(&mut self, socket: SocketId, value: &mut [u8]) -> io::Result<usize> {
+    fn peer_name(&mut self, number: u32, value: &mut [u8]) -> io::Result<usize> {
+        let entry = self.entries.get_mut(number).ok_or_else(|| from(libc::EBADF))?;
+        let socket = entry.socket().ok_or_else(|| from(libc::EBADF))?;
+        let family = if entry.speaks_v6 { Family::V6 } else { Family::V4 };
         let info = self.port.info(socket).map_err(failure)?;
         let remote = info.remote.ok_or_else(|| from(libc::ENOTCONN))?;
-        let (bytes, length) = address::bytes_of(remote);
+        let (bytes, length) = address::bytes_of(clothed(remote, family));
         if value.len() > length {
             return Err(from(libc::EINVAL));
         }
@@ -107,10 +112,10 @@ impl<P: Port> Road<P> {
     }
 
     /// The peer's address as the outcome of an operation.
-    pub(super) fn tell_peer(&mut self, socket: SocketId, address: *mut u8, bytes: u32) -> i32 {
+    pub(super) fn tell_peer(&mut self, number: u32, address: *mut u8, bytes: u32) -> i32 {
         let mut name = [0; address::LONGEST];
         let Some(name) = name.get_mut(..bytes as usize) else { return -libc::EINVAL };
-        match self.peer_name(socket, name) {
+        match self.peer_name(number, name) {
             Ok(length) => {
                 // SAFETY: the operation's memory is writable for `bytes` bytes, which is `length`.
                 unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), address, length) };

@@ -7,7 +7,6 @@ use super::seat::Seat;
 use super::sleep::Doorbell;
 use crate::engine::Port;
 use crate::socket::events::of_readiness;
-use crate::socket::settings::Extras;
 use megapipe::Kind;
 use megapipe::road::{
     Below, Discarded, Driver, Endpoint, Full, InstalledSocket, Object, Operation, Outcome, Pools,
@@ -110,9 +109,7 @@ impl<P: Port> Road<P> {
     }
 
     /// A connection as the application gets it.
-    pub(super) fn give_out(&mut self, socket: SocketId, extras: Option<Box<Extras>>) -> Socket {
-        let mut entry = Entry::new(None, Phase::Connected(socket));
-        entry.extras = extras;
+    pub(super) fn give_out(&mut self, socket: SocketId, entry: Entry) -> Socket {
         let number = self.entries.insert(entry);
         self.entries.place(socket, number);
         let installed = InstalledSocket::new(number, &self.discarded);
@@ -375,7 +372,7 @@ impl<P: Port> Road<P> {
                 self.end(tag, if connecting { -libc::EALREADY } else { -libc::EISCONN });
             }
             Operation::PeerName { address, bytes } => {
-                let result = self.tell_peer(socket, address, bytes);
+                let result = self.tell_peer(number, address, bytes);
                 self.end(tag, result);
             }
             // Not of streams; the channel does not ask for them.

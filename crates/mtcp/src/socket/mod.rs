@@ -10,7 +10,7 @@ mod epoll;
 pub(crate) mod errors;
 pub(crate) mod events;
 mod lifecycle;
-mod naming;
+pub(crate) mod naming;
 pub(crate) mod options;
 mod pipe;
 pub(crate) mod raw;

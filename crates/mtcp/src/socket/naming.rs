@@ -186,7 +186,7 @@ pub(super) fn plain(
 }
 
 /// What an application is told that a socket of its family has.
-fn clothed(address: SocketAddr, family: Family) -> SocketAddr {
+pub(crate) fn clothed(address: SocketAddr, family: Family) -> SocketAddr {
     match (family, address.ip()) {
         (Family::V6, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
         _ => address,

@@ -94,6 +94,7 @@ suite! {
         a_listener_gives_back_what_it_accepted,
         a_listener_gives_back_what_came_in_mid_call,
         a_closed_listener_refuses,
+        a_listener_of_both_families_maps_addresses,
         options_are_inherited_from_the_listener;
     cancel:
         each_request_has_its_last_completion,
