@@ -53,6 +53,12 @@ fn assert_measured(row: &Value) {
     }
 }
 
+/// Whether nothing disturbed any round.
+fn is_undisturbed(row: &Value) -> bool {
+    let rounds = row["rounds"].as_array().expect("rounds");
+    rounds.iter().all(|round| round["clean"] == true)
+}
+
 fn rows(document: &Value) -> &Vec<Value> {
     document["results"].as_array().expect("rows")
 }
@@ -160,9 +166,11 @@ fn lighttpd_is_measured_over_the_kernel_and_over_stacks() {
         let latency = &row["latency_us"];
         assert!(number(latency, "p50") > 0.0 && number(latency, "mean") > 0.0, "{row:#}");
         assert!(number(latency, "p99") >= number(latency, "p50"), "{row:#}");
-        let ratio = &row["cpu_both_ratio_tcp"];
-        assert!(number(ratio, "low") > 0.0, "{row:#}");
         assert!(row["rounds"].as_array().is_some_and(|rounds| rounds.len() == 2), "{row:#}");
+        // One round does not scatter, and on a busy machine no other may be left.
+        let has_pairs = is_undisturbed(row) && is_undisturbed(&rows[index / 3 * 3]);
+        let ratio = &row["cpu_both_ratio_tcp"];
+        assert!(!has_pairs || number(ratio, "low") > 0.0, "{row:#}");
     }
     assert_eq!(rows[0]["cpu_both_ratio_tcp"]["median"], 1.0);
     assert!(printed.contains("lighttpd/1.") && printed.contains("veth pairs"), "{printed}");
