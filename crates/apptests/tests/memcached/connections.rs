@@ -3,7 +3,7 @@
 use crate::server::{Client, DRIVERS, PATIENCE, Server, pattern};
 use megapipe_apptests::eventually;
 use std::io::ErrorKind;
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::thread;
 
@@ -211,6 +211,32 @@ fn as_many_connections_are_taken_as_by_the_unmodified_server() {
     }
 }
 
+/// Ends connections, and waits until the server's kernel knows: what is sent later on another CPU
+/// may come earlier.
+fn end(clients: Vec<Client<TcpStream>>) {
+    const FIN_WAIT_1: u8 = 4;
+    clients.iter().for_each(|client| client.stream().shutdown(Shutdown::Write).unwrap());
+    let known = || clients.iter().all(|client| tcp_state(client.stream()) != FIN_WAIT_1);
+    assert!(eventually(PATIENCE, known));
+}
+
+/// As include/net/tcp_states.h of the kernel numbers them: what TCP_INFO begins with.
+fn tcp_state(stream: &TcpStream) -> u8 {
+    let (mut state, mut length) = (0_u8, 1);
+    // SAFETY: the kernel writes at most the one byte.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut state).cast(),
+            &raw mut length,
+        )
+    };
+    assert_eq!(result, 0);
+    state
+}
+
 /// The server stands still meanwhile, so that it meets the ends and the new ones together.
 #[test]
 fn connections_that_have_ended_make_room_for_new_ones() {
@@ -226,7 +252,7 @@ fn connections_that_have_ended_make_room_for_new_ones() {
                 assert!(answer.starts_with("VERSION "), "{driver}: {round}: {answer}");
             }
             server.process.signal(libc::SIGSTOP).unwrap();
-            drop(clients);
+            end(clients);
             clients = connect();
             server.process.signal(libc::SIGCONT).unwrap();
         }
