@@ -6,7 +6,7 @@ use crate::outcome::{Outcome, check, failure};
 use crate::report;
 use crate::state::{self, EarlyWatch, Guard};
 use crate::table::{self, Kind};
-use crate::wait::{self, Deadline};
+use crate::wait::{self, Deadline, Interrupted};
 use core::ffi::c_int;
 use libc::{epoll_event, pollfd, sigset_t};
 use mtcp::{Descriptor, EpollControl, EpollEvent, Events};
@@ -153,7 +153,7 @@ pub(crate) fn wait(
             }
         };
         let kernel = [pollfd { fd: set, events: libc::POLLIN, revents: 0 }];
-        let found = wait::until(deadline, &kernel, mask, |world| {
+        let found = wait::until(deadline, &kernel, Interrupted::Ends(mask), |world| {
             let mut room = [EpollEvent::default(); BATCH];
             let limit = events.len().min(BATCH);
             let none = Some(Duration::ZERO);

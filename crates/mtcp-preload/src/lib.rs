@@ -30,6 +30,7 @@ mod poll;
 mod report;
 mod select;
 mod settings;
+mod signals;
 mod state;
 mod stream;
 mod table;

@@ -3,7 +3,7 @@
 use crate::outcome::{Outcome, check};
 use crate::state::World;
 use crate::table::{self, Kind};
-use crate::wait::{self, Deadline};
+use crate::wait::{self, Deadline, Interrupted};
 use core::ffi::c_short;
 use libc::{nfds_t, pollfd, sigset_t};
 use mtcp::Events;
@@ -36,7 +36,7 @@ pub(crate) fn poll(
             _ => pollfd { revents: 0, ..*entry },
         })
         .collect();
-    let found = wait::until(deadline, &kernel, mask, |world| {
+    let found = wait::until(deadline, &kernel, Interrupted::Ends(mask), |world| {
         world.context.turn()?;
         let count = look(world, list, &kernel)?;
         Ok((count > 0).then_some(count))

@@ -236,7 +236,7 @@ impl World {
 fn start() -> Result<World, String> {
     let config = settings::config().ok_or("there is no configuration")?.clone();
     let before = fork::open_descriptors();
-    let signals = crate::wait::BlockedSignals::all();
+    let signals = crate::signals::BlockedSignals::all();
     let opened = Mtcp::start(config).and_then(|mtcp| mtcp.context(0));
     drop(signals);
     let context = opened.map_err(|error| error.to_string())?;

@@ -2,12 +2,11 @@
 
 use crate::outcome::{Outcome, failure, would_block};
 use crate::state;
-use crate::wait::{self, Deadline};
+use crate::wait::{self, Deadline, Interrupted};
 use core::ffi::c_int;
 use libc::off_t;
 use mtcp::{Context, Descriptor, Flags, OptionName, SocketOption};
 use std::io::{IoSlice, IoSliceMut};
-use std::ptr;
 
 /// Bytes of a file that are read at once to be sent.
 const FILE_CHUNK: usize = 64 << 10;
@@ -39,7 +38,7 @@ fn attempt<R>(
             _ => Deadline::Never,
         }
     };
-    let done = wait::until(deadline, &[], ptr::null(), |world| {
+    let done = wait::until(deadline, &[], Interrupted::of(deadline), |world| {
         world.context.turn()?;
         match attempt(&mut world.context) {
             Err(error) if would_block(&error) => Ok(None),

@@ -1,7 +1,7 @@
 //! Sleeping until the stack, the kernel or time has something.
 
-use crate::outcome;
-use crate::outcome::Outcome;
+use crate::outcome::{self, Outcome, failure};
+use crate::signals::{BlockedSignals, SignalWatch};
 use crate::state::{self, World};
 use crate::table::{self, Kind};
 use core::ffi::c_int;
@@ -9,8 +9,10 @@ use libc::{pollfd, sigset_t, timespec};
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::LocalKey;
 use std::time::{Duration, Instant};
 
 /// When waiting ends.
@@ -48,7 +50,7 @@ impl Deadline {
             (Ok(seconds), Ok(nanos @ 0..1_000_000_000)) => {
                 Ok(Deadline::after(Some(Duration::new(seconds, nanos))))
             }
-            _ => outcome::failure(libc::EINVAL),
+            _ => failure(libc::EINVAL),
         }
     }
 
@@ -101,69 +103,77 @@ impl Drop for Waker {
     }
 }
 
+/// What a thread keeps for the next time, and of which process it is: a forked child does not share
+/// its parent's.
+type Kept<T> = RefCell<Option<(u32, Arc<T>)>>;
+
 thread_local! {
-    static OWN: RefCell<Option<(u32, Arc<Waker>)>> = const { RefCell::new(None) };
+    static WAKER: Kept<Waker> = const { RefCell::new(None) };
+    static WATCH: Kept<SignalWatch> = const { RefCell::new(None) };
 }
 
-/// The calling thread's waker; a forked child does not share its parent's.
-fn own_waker() -> Outcome<Arc<Waker>> {
+/// The calling thread's, or a new one.
+fn own<T>(
+    place: &'static LocalKey<Kept<T>>,
+    suits: impl Fn(&T) -> bool,
+    make: impl FnOnce() -> Outcome<T>,
+) -> Outcome<Arc<T>> {
     let process = std::process::id();
-    let known = OWN.try_with(|own| match &*own.borrow() {
-        Some((owner, waker)) if *owner == process => Some(Arc::clone(waker)),
+    let known = place.try_with(|kept| match &*kept.borrow() {
+        Some((owner, kept)) if *owner == process && suits(kept) => Some(Arc::clone(kept)),
         _ => None,
     });
-    if let Ok(Some(waker)) = known {
-        return Ok(waker);
+    if let Ok(Some(known)) = known {
+        return Ok(known);
     }
-    let waker = Arc::new(Waker::new()?);
+    let new = Arc::new(make()?);
     // A thread that ends has no place to keep it.
-    let _ = OWN.try_with(|own| *own.borrow_mut() = Some((process, Arc::clone(&waker))));
-    Ok(waker)
+    let _ = place.try_with(|kept| *kept.borrow_mut() = Some((process, Arc::clone(&new))));
+    Ok(new)
 }
 
-/// No signal is delivered to this thread as long as this lives: between looking and sleeping none
-/// may get lost that the application expects to end its wait.
-pub(crate) struct BlockedSignals(sigset_t);
+/// What a signal does to a call that sleeps, once it was handled (signal(7)).
+#[derive(Clone, Copy)]
+pub(crate) enum Interrupted {
+    /// It ends with `EINTR`, as poll(2) and its like do. These signals are blocked meanwhile; null:
+    /// those of the thread.
+    Ends(*const sigset_t),
+    /// It goes on if the handler was installed with `SA_RESTART`.
+    Restarts,
+}
 
-impl BlockedSignals {
-    pub(crate) fn all() -> BlockedSignals {
-        // SAFETY: both sets are plain data that the calls fill.
-        unsafe {
-            let mut all: sigset_t = std::mem::zeroed();
-            let mut before: sigset_t = std::mem::zeroed();
-            libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-            BlockedSignals(before)
+impl Interrupted {
+    /// Of a call on a socket: one that has a time limit is not restarted.
+    pub(crate) fn of(deadline: Deadline) -> Interrupted {
+        match deadline {
+            Deadline::Never => Interrupted::Restarts,
+            Deadline::Now | Deadline::At(_) => Interrupted::Ends(ptr::null()),
         }
     }
-}
 
-impl Drop for BlockedSignals {
-    fn drop(&mut self) {
-        // SAFETY: the set is the one that was in force.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    fn has_mask(self) -> bool {
+        matches!(self, Interrupted::Ends(mask) if !mask.is_null())
     }
 }
 
 /// Repeats an attempt until it gives something, asleep in between; `None` when the time is over.
-/// `kernel` is what else ends the sleep; `mask`, if not null, are the signals that are blocked
-/// meanwhile.
+/// `kernel` is what else ends the sleep.
 ///
 /// # Errors
-/// Those of the attempt; `EINTR`: a signal was handled.
+/// Those of the attempt; `EINTR`: a signal was handled that ends the wait.
 pub(crate) fn until<R>(
     deadline: Deadline,
     kernel: &[pollfd],
-    mask: *const sigset_t,
+    interrupted: Interrupted,
     mut attempt: impl FnMut(&mut World) -> Outcome<Option<R>>,
 ) -> Outcome<Option<R>> {
     let first = attempt(state::lock()?.world()?)?;
-    if first.is_some() || matches!(deadline, Deadline::Now) && mask.is_null() {
+    if first.is_some() || matches!(deadline, Deadline::Now) && !interrupted.has_mask() {
         return Ok(first);
     }
-    let waker = own_waker()?;
+    let waker = own(&WAKER, |_| true, Waker::new)?;
     let signals = BlockedSignals::all();
-    let mask = if mask.is_null() { &raw const signals.0 } else { mask };
+    let bed = Bed::new(interrupted, &signals)?;
     let mut list = kernel.to_vec();
     let mut tells = true;
     loop {
@@ -182,7 +192,7 @@ pub(crate) fn until<R>(
         let news = [waker.event.as_raw_fd()].into_iter().chain(world.descriptors.iter().copied());
         list.extend(news.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }));
         drop(guard);
-        let slept = sleep(&mut list, limit, mask);
+        let slept = bed.sleep(&mut list, limit);
         if let Err(error) = slept {
             delist(&waker);
             return Err(error);
@@ -206,12 +216,47 @@ fn delist(waker: &Arc<Waker>) {
     }
 }
 
+/// How a thread sleeps.
+enum Bed<'a> {
+    /// With this mask.
+    Masked(*const sigset_t),
+    /// With all signals kept back, and something that tells of them.
+    Watched(&'a BlockedSignals, Arc<SignalWatch>),
+}
+
+impl Bed<'_> {
+    fn new(interrupted: Interrupted, signals: &BlockedSignals) -> Outcome<Bed<'_>> {
+        Ok(match interrupted {
+            Interrupted::Ends(mask) if mask.is_null() => Bed::Masked(&raw const signals.0),
+            Interrupted::Ends(mask) => Bed::Masked(mask),
+            Interrupted::Restarts => {
+                let suits = |watch: &SignalWatch| watch.suits(&signals.0);
+                let make = || SignalWatch::new(&signals.0);
+                Bed::Watched(signals, own(&WATCH, suits, make)?)
+            }
+        })
+    }
+
+    /// Sleeps until a descriptor of the list has something, or `limit` is over.
+    fn sleep(&self, list: &mut Vec<pollfd>, limit: Option<Duration>) -> Outcome<()> {
+        match self {
+            Bed::Masked(mask) => sleep(list, limit, *mask),
+            Bed::Watched(signals, watch) => {
+                list.push(pollfd { fd: watch.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+                sleep(list, limit, ptr::null())?;
+                let told = list.pop().is_some_and(|entry| entry.revents != 0);
+                if told && signals.let_through() { failure(libc::EINTR) } else { Ok(()) }
+            }
+        }
+    }
+}
+
 fn sleep(list: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t) -> Outcome<()> {
     let time = limit.map(|limit| timespec {
         tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32),
     });
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     let count = list.len() as libc::nfds_t;
     // SAFETY: the list is ours, the time is null or lives, the mask is a set of signals.
     let woken = unsafe { real::ppoll(list.as_mut_ptr(), count, time, mask) };

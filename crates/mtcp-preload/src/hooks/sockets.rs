@@ -3,13 +3,12 @@
 use crate::outcome::{Outcome, failure, number, would_block};
 use crate::state::{self, Guard};
 use crate::table::{self, Kind};
-use crate::wait::{self, Deadline};
+use crate::wait::{self, Deadline, Interrupted};
 use crate::{address, adopt, report};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
 use mtcp::{Descriptor, Family, OptionName, SocketOption};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::ptr;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -167,7 +166,7 @@ fn connect_stream(descriptor: Descriptor, remote: SocketAddr) -> Outcome<()> {
             _ => Deadline::Never,
         }
     };
-    let done = wait::until(deadline, &[], ptr::null(), |world| {
+    let done = wait::until(deadline, &[], Interrupted::of(deadline), |world| {
         world.context.turn()?;
         match world.context.connect(descriptor, remote) {
             Err(error) if error.raw_os_error() == Some(libc::EALREADY) => Ok(None),
@@ -194,7 +193,7 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, size: socklen_
 fn accept_stream(listener: Descriptor, flags: c_int) -> Outcome<(c_int, SocketAddr)> {
     let nonblocking = state::lock()?.world()?.socket(listener)?.nonblocking;
     let deadline = if nonblocking { Deadline::Now } else { Deadline::Never };
-    let accepted = wait::until(deadline, &[], ptr::null(), |world| {
+    let accepted = wait::until(deadline, &[], Interrupted::of(deadline), |world| {
         let descriptor = match world.context.accept(listener) {
             Err(error) if would_block(&error) => {
                 world.context.turn()?;

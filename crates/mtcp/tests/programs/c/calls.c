@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,6 +176,73 @@ static void threads_and_signals(void) {
     close(fd);
 }
 
+static volatile sig_atomic_t handled;
+static atomic_int waits;
+
+static void count(int number) {
+    (void)number;
+    handled++;
+}
+
+struct disturber {
+    pthread_t victim;
+    int fd, signals;
+};
+
+// Sends so many signals and then a byte, or, without a number, signals until the wait is over.
+static void *disturb(void *argument) {
+    const struct disturber *self = argument;
+    for (int sent = 0; waits && (self->signals == 0 || sent < self->signals); sent++) {
+        CHECK(pthread_kill(self->victim, SIGUSR1) == 0);
+        usleep(5000);
+    }
+    if (self->signals != 0)
+        CHECK(write(self->fd, "x", 1) == 1);
+    return NULL;
+}
+
+// Reads one byte, which comes after so many signals; 0: never.
+static ssize_t read_disturbed(int fd, int signals) {
+    struct disturber self = {pthread_self(), fd, signals};
+    pthread_t thread;
+    char byte;
+    waits = 1;
+    CHECK(pthread_create(&thread, NULL, disturb, &self) == 0);
+    ssize_t result = read(fd, &byte, 1);
+    int error = errno;
+    waits = 0;
+    CHECK(pthread_join(thread, NULL) == 0);
+    errno = error;
+    return result;
+}
+
+static void restarts(void) {
+    struct sigaction action = {.sa_handler = count, .sa_flags = SA_RESTART};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    int fd = dial();
+    CHECK(read_disturbed(fd, 3) == 1 && handled > 0);
+    // A call with a time limit ends all the same.
+    struct timeval time = {60, 0};
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
+    CHECK(read_disturbed(fd, 0) == -1 && errno == EINTR);
+    time.tv_sec = 0;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
+    action.sa_flags = 0;
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    CHECK(read_disturbed(fd, 0) == -1 && errno == EINTR);
+    // A signal that is blocked or ignored ends nothing.
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
+    CHECK(read_disturbed(fd, 3) == 1);
+    action.sa_handler = SIG_IGN;
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    CHECK(pthread_sigmask(SIG_UNBLOCK, &set, NULL) == 0);
+    CHECK(read_disturbed(fd, 3) == 1);
+    close(fd);
+}
+
 static void forks(void) {
     int fd = dial();
     pid_t child = fork();
@@ -216,6 +284,7 @@ int main(int count, char **arguments) {
     vectors_and_questions();
     epolls();
     threads_and_signals();
+    restarts();
     forks();
     puts("good");
     return 0;
