@@ -45,7 +45,7 @@ pub struct Config {
     pub steering: Steering,
     /// Connections and listeners that may exist at once, without TIME_WAIT: 1 to 2²⁴.
     pub max_sockets: u32,
-    /// Connections in SYN-RECEIVED over all listeners.
+    /// Connections in SYN-RECEIVED over all listeners, but for those that replace one in TIME_WAIT.
     pub max_half_open: u32,
     /// Records of TIME_WAIT; beyond, the oldest are forgotten.
     pub max_time_wait: u32,

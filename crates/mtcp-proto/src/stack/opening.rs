@@ -53,9 +53,14 @@ impl Stack {
         Ok(socket)
     }
 
+    /// A SYN that replaces a connection in TIME_WAIT says with which number the new one may begin
+    /// (RFC 6191). A cookie cannot heed that, and a second try would not say it: such a connection
+    /// is taken into the backlog in any case, where there are no more of them than there were in
+    /// TIME_WAIT.
     pub(super) fn take_syn(&mut self, index: u32, segment: &Segment<'_>, least: Option<Sequence>) {
         let Some(listening) = self.table.listening(index) else { return };
-        let full = self.half_open >= self.shared.config.max_half_open;
+        let replaces = least.is_some();
+        let full = self.half_open >= self.shared.config.max_half_open && !replaces;
         let mode = self.shared.config.syn_cookies;
         let listener = &listening.listener;
         if listener.is_full() || full && mode == SynCookies::Never {
@@ -68,11 +73,11 @@ impl Stack {
             return;
         }
         let birth = self.birth(&segment.flow, &listener.options.connection, least);
-        if full || mode == SynCookies::Always {
+        if full || mode == SynCookies::Always && !replaces {
             return self.send_cookie(segment, &birth);
         }
         if !self.make_room(Newcomer::Syn) {
-            if mode == SynCookies::WhenFull {
+            if mode == SynCookies::WhenFull && !replaces {
                 return self.send_cookie(segment, &birth);
             }
             self.shared.counters.drop_table_full += 1;

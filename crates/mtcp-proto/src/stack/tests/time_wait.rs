@@ -1,6 +1,6 @@
 use super::network::{CLIENT, Network, SERVER, end, packet, parse, secret, v4};
 use crate::sequence::Sequence;
-use crate::stack::{Config, Error, Options, SocketId, Stack};
+use crate::stack::{Config, Error, Options, SocketId, Stack, SynCookies};
 use crate::wire::tcp::{Flags, TcpHeader};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -69,6 +69,29 @@ fn a_newer_syn_ends_time_wait() {
         network.echo(client, server);
         assert_eq!(network.stacks[SERVER].counters().time_wait_reused, 1);
         assert_eq!(network.stacks[SERVER].time_wait.len(), 0);
+    }
+}
+
+#[test]
+fn a_newer_syn_gets_no_cookie_which_could_begin_too_early() {
+    for syn_cookies in [SynCookies::Always, SynCookies::WhenFull, SynCookies::Never] {
+        let config = Config { syn_cookies, max_half_open: 1, ..Config::default() };
+        let mut network = Network::new(Config::default(), config);
+        let listener = network.listen(end(v4(SERVER), REMOTE), 10);
+        closed_by(SERVER, &mut network, listener);
+        let cookies = u64::from(syn_cookies == SynCookies::Always);
+        network.pass(Duration::from_millis(5));
+        // Another connection fills the backlog.
+        network.connect(end(v4(SERVER), REMOTE)).unwrap();
+        let client = connect(&mut network).unwrap();
+        network.run();
+        let counters = network.stacks[SERVER].counters();
+        assert_eq!(counters.cookies_sent, 2 * cookies);
+        assert_eq!((counters.time_wait_reused, counters.drop_backlog), (1, 0));
+        let accepted = [(); 2].map(|()| network.stacks[SERVER].accept(listener).unwrap());
+        let remote = |server| network.stacks[SERVER].info(server).unwrap().remote;
+        let server = accepted.into_iter().find(|&server| remote(server) == Some(ends().0));
+        network.echo(client, server.unwrap());
     }
 }
 
