@@ -39,8 +39,10 @@ struct megapipe_piece;
 /* How long a worker without free descriptors waits before it accepts again, as memcached does. */
 #define MEGAPIPE_RETRY_MS 10
 
-/* Connections of a worker that wait, no longer than that, for the ends of others. */
+/* Connections of a worker that wait for the ends of others, and for how many of its turns at most:
+ * time would also pass while it has no CPU. */
 #define MEGAPIPE_POSTPONED_MAX 1024
+#define MEGAPIPE_POSTPONED_TURNS 64
 
 /* Every cookie begins with its kind. */
 enum megapipe_kind { MEGAPIPE_NOTIFY, MEGAPIPE_LISTENER, MEGAPIPE_STREAM, MEGAPIPE_READINESS };
@@ -115,7 +117,7 @@ struct megapipe_worker {
     int64_t accept_again_at_ms; /* 0: nothing to do again */
     struct megapipe_postponed postponed[MEGAPIPE_POSTPONED_MAX];
     unsigned postponed_count;
-    int64_t postponed_at_ms; /* the first of them */
+    unsigned postponed_turns; /* since the first of them */
     SLIST_HEAD(, megapipe_piece) pieces; /* free ones, the warmest first */
     unsigned pieces_free;
     /* Written by the worker alone, read by any thread's `stats megapipe`. */

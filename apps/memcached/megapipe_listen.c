@@ -204,7 +204,7 @@ static void postpone(struct megapipe_share *share, int fd) {
         return;
     }
     if (worker->postponed_count == 0)
-        worker->postponed_at_ms = megapipe_now_ms();
+        worker->postponed_turns = 0;
     worker->postponed[worker->postponed_count++] = (struct megapipe_postponed){share, fd};
 }
 

@@ -182,7 +182,7 @@ int64_t megapipe_now_ms(void) {
  * completed. */
 static void keep_house(struct megapipe_worker *worker, bool is_idle) {
     if (worker->postponed_count != 0
-        && (is_idle || megapipe_now_ms() - worker->postponed_at_ms >= MEGAPIPE_RETRY_MS))
+        && (is_idle || ++worker->postponed_turns >= MEGAPIPE_POSTPONED_TURNS))
         megapipe_decide_postponed(worker);
     if (!TAILQ_EMPTY(&worker->closing))
         megapipe_reap(worker);
