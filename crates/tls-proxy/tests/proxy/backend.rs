@@ -1,5 +1,6 @@
 //! Backends of the tests' own, on sockets that block.
 
+use crate::client::retried;
 use crate::process::PATIENCE;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -35,7 +36,7 @@ pub(crate) fn serve<T: Send + 'static>(
 pub(crate) fn echo(mut stream: TcpStream) {
     let mut room = vec![0; 64 << 10];
     loop {
-        let count = stream.read(&mut room).expect("bytes or the end");
+        let count = retried(|| stream.read(&mut room)).expect("bytes or the end");
         if count == 0 {
             return;
         }

@@ -80,11 +80,21 @@ pub(crate) fn send(stream: &mut impl Write, bytes: &[u8]) {
     stream.write_all(bytes).and_then(|()| stream.flush()).expect("it is sent");
 }
 
+/// Repeats a call that a signal interrupts: the kernel does not if it has a time-out (signal(7)).
+pub(crate) fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 /// Reads until the connection is broken; what broke it.
 pub(crate) fn read_to_failure(stream: &mut impl Read) -> io::Error {
     let mut room = [0; 4096];
     loop {
-        match stream.read(&mut room) {
+        match retried(|| stream.read(&mut room)) {
             Ok(0) => panic!("the stream looks whole"),
             Ok(_) => {}
             Err(error) => return error,

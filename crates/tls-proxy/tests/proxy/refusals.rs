@@ -1,7 +1,9 @@
 //! Clients that speak something else, and backends that are not there.
 
 use crate::backend::{self, accept};
-use crate::client::{client, expect, is_reset, over, read_all, read_to_failure, say_goodbye, send};
+use crate::client::{
+    client, expect, is_reset, over, read_all, read_to_failure, retried, say_goodbye, send,
+};
 use crate::site::{PEER, Road, Site};
 use std::io::{ErrorKind, Read, Write};
 
@@ -55,7 +57,7 @@ pub(crate) fn garbage_is_refused(road: Road) {
         let _ = client.shutdown(std::net::Shutdown::Write);
         let mut room = [0; 64];
         loop {
-            match client.read(&mut room) {
+            match retried(|| client.read(&mut room)) {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(error) => {
@@ -80,7 +82,7 @@ pub(crate) fn a_change_on_the_way_is_noticed(road: Road) {
     client.conn.write_tls(&mut bytes).expect("memory takes all");
     *bytes.last_mut().expect("a record") ^= 1;
     client.sock.write_all(&bytes).expect("it is sent");
-    let error = client.read(&mut [0; 16]).expect_err("an alert");
+    let error = retried(|| client.read(&mut [0; 16])).expect_err("an alert");
     assert!(error.to_string().contains("BadRecordMac"), "{error}");
     let error = read_to_failure(&mut backend);
     assert!(is_reset(&error), "{error}");

@@ -2,8 +2,8 @@
 
 use crate::backend::{self, accept};
 use crate::client::{
-    client, expect, handshaken, is_reset, over, read_all, read_to_failure, say_goodbye, send,
-    settings, will_reset, with,
+    client, expect, handshaken, is_reset, over, read_all, read_to_failure, retried, say_goodbye,
+    send, settings, will_reset, with,
 };
 use crate::content::content;
 use crate::process::PATIENCE;
@@ -113,7 +113,7 @@ fn stuff(stream: &mut impl Write, most: usize) -> usize {
     let block = content(64 << 10);
     let mut taken = 0;
     while taken < most {
-        match stream.write(&block[taken % block.len()..]) {
+        match retried(|| stream.write(&block[taken % block.len()..])) {
             Ok(count) => taken += count,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 return taken;
@@ -131,7 +131,7 @@ fn unstuff(stream: &mut impl Read, bytes: usize) {
     let mut read = 0;
     while read < bytes {
         let limit = room.len().min(bytes - read);
-        let count = stream.read(&mut room[..limit]).expect("bytes");
+        let count = retried(|| stream.read(&mut room[..limit])).expect("bytes");
         assert!(count > 0, "the end after {read} of {bytes} bytes");
         let mut at = 0;
         while at < count {
