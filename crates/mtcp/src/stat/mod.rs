@@ -37,7 +37,7 @@ pub struct Report {
 /// The beginning of abstract names, as processes without a configured path have them.
 const ABSTRACT_PREFIX: &str = "mtcp/";
 /// The longest question.
-const QUESTION_BYTES: usize = 64;
+const QUESTION_BYTES: u64 = 64;
 /// How long either side waits for the other.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
 

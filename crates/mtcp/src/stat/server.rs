@@ -4,7 +4,7 @@ use super::board::Board;
 use super::{ABSTRACT_PREFIX, PATIENCE, QUESTION_BYTES, Report};
 use crate::engine::Alarm;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -121,15 +121,9 @@ fn answer(mut stream: UnixStream, engines: &Engines) -> io::Result<()> {
     if !is_permitted(&stream)? {
         return stream.write_all(b"{\"error\":\"only its own user and root may ask\"}\n");
     }
-    let mut question = [0; QUESTION_BYTES];
-    let mut length = 0;
-    while length < question.len() && !question[..length].contains(&b'\n') {
-        match stream.read(&mut question[length..])? {
-            0 => break,
-            bytes => length += bytes,
-        }
-    }
-    let connections = match question[..length].trim_ascii() {
+    let mut question = Vec::new();
+    BufReader::new((&stream).take(QUESTION_BYTES)).read_until(b'\n', &mut question)?;
+    let connections = match question.trim_ascii() {
         b"counters" => false,
         b"connections" => true,
         _ => return stream.write_all(b"{\"error\":\"ask for counters or connections\"}\n"),
