@@ -46,9 +46,9 @@ impl Namespace {
         let mut command = Command::new("ip");
         command.args(words.split_whitespace());
         // SAFETY: the closure does nothing. With it the standard library calls fork(2) and not
-        // posix_spawn(3), which blocks signals in this thread until it has the CPU again. If a quick
-        // command has ended by then, the kernel wakes another thread for SIGCHLD, and what that
-        // waits for on a socket with a time-out ends with EINTR.
+        // posix_spawn(3), which blocks signals in this thread until it has the CPU again. If a
+        // quick command has ended by then, the kernel wakes another thread for SIGCHLD, and what
+        // that waits for on a socket with a time-out ends with EINTR.
         unsafe { command.pre_exec(|| Ok(())) };
         let output = self.run(|| command.output());
         let output = output.expect("ip(8) of iproute2 is installed: cargo xtask setup");
