@@ -109,7 +109,13 @@ impl Client {
 
     fn more(&mut self) -> io::Result<()> {
         let mut room = [0; 16384];
-        match self.stream.read(&mut room)? {
+        let count = loop {
+            match self.stream.read(&mut room) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => break done?,
+            }
+        };
+        match count {
             0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the end within a response")),
             count => {
                 self.ahead.extend_from_slice(&room[..count]);

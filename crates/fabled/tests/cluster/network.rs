@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -64,9 +63,6 @@ impl Namespace {
         self.run(move || {
             let mut command = Command::new(&words[0]);
             command.args(&words[1..]).envs(environment).stdin(Stdio::null());
-            // SAFETY: the closure does nothing. With it this is a fork(2): posix_spawn(3) blocks
-            // signals meanwhile, and SIGCHLD of a quick command then interrupts other threads.
-            unsafe { command.pre_exec(|| Ok(())) };
             let output = command.output().expect("the program starts");
             let message = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{}: {message}", words.join(" "));

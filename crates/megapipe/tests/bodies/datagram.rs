@@ -1,5 +1,6 @@
 //! Datagrams: UDP over both internet protocols, and UNIX.
 
+use crate::common::retried::retried;
 use crate::common::{PATIENCE, Pattern, Rig, datagram, inet, outcome, read_of, udp, written};
 use megapipe::{Address, BufferClass, Config, DriverChoice, Error, Event, Kind, Lease, Repeat};
 use std::net::UdpSocket;
@@ -67,7 +68,7 @@ pub(crate) fn send_to_an_address(driver: DriverChoice) {
             other => panic!("unexpected {other:?}"),
         }
         let mut found = [0; 200];
-        assert_eq!(ours.recv_from(&mut found).unwrap(), (message.len(), their_address));
+        assert_eq!(retried(|| ours.recv_from(&mut found)).unwrap(), (message.len(), their_address));
         assert_eq!(&found[..message.len()], message);
     }
 }
@@ -88,7 +89,7 @@ pub(crate) fn an_echo_without_copies(driver: DriverChoice) {
         rig.send_to(handle, datagram.into_lease(), to).unwrap();
         assert_eq!(outcome(&rig.last(handle)), Ok(message.len() as u64));
         let mut found = vec![0; 2000];
-        let bytes = ours.recv(&mut found).unwrap();
+        let bytes = retried(|| ours.recv(&mut found)).unwrap();
         assert_eq!(&found[..bytes], message);
     }
 }
@@ -109,7 +110,7 @@ pub(crate) fn both_directions_over_ipv6(driver: DriverChoice) {
         rig.send_to(handle, "and back", our_address).unwrap();
         assert_eq!(outcome(&rig.last(handle)), Ok(8));
         let mut found = [0; 20];
-        assert_eq!(ours.recv_from(&mut found).unwrap(), (8, address));
+        assert_eq!(retried(|| ours.recv_from(&mut found)).unwrap(), (8, address));
     }
 }
 
@@ -131,7 +132,7 @@ pub(crate) fn the_largest_datagram(driver: DriverChoice) {
         rig.send_to(handle, datagram.into_lease(), our_address).unwrap();
         assert_eq!(outcome(&rig.last(handle)), Ok(65_507));
         let mut found = vec![0; 70_000];
-        assert_eq!(ours.recv(&mut found).unwrap(), 65_507);
+        assert_eq!(retried(|| ours.recv(&mut found)).unwrap(), 65_507);
         pattern.check(0, &found[..65_507]);
     }
 }
@@ -178,7 +179,7 @@ pub(crate) fn empty_datagrams(driver: DriverChoice) {
     }
     rig.send_to(handle, Vec::new(), our_address).unwrap();
     assert!(matches!(rig.last(handle), Event::SendTo(Ok(0), _)));
-    assert_eq!(ours.recv_from(&mut [0; 10]).unwrap(), (0, address));
+    assert_eq!(retried(|| ours.recv_from(&mut [0; 10])).unwrap(), (0, address));
     // Also by way of reads and writes.
     rig.cancel(handle).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Err(libc::ECANCELED));
@@ -189,7 +190,7 @@ pub(crate) fn empty_datagrams(driver: DriverChoice) {
     assert_eq!(outcome(&rig.last(handle)), Ok(0));
     rig.write(handle, b"").unwrap();
     assert_eq!(written(rig.last(handle)).len(), 0);
-    assert_eq!(ours.recv_from(&mut [0; 10]).unwrap(), (0, address));
+    assert_eq!(retried(|| ours.recv_from(&mut [0; 10])).unwrap(), (0, address));
 }
 
 pub(crate) fn reads_and_writes_keep_boundaries(driver: DriverChoice) {
@@ -204,8 +205,8 @@ pub(crate) fn reads_and_writes_keep_boundaries(driver: DriverChoice) {
     assert_eq!(written(rig.last(handle)).len(), 5);
     assert_eq!(outcome(&rig.last(handle)), Ok(6));
     let mut found = [0; 100];
-    assert_eq!(ours.recv(&mut found).unwrap(), 5);
-    assert_eq!(ours.recv(&mut found).unwrap(), 6);
+    assert_eq!(retried(|| ours.recv(&mut found)).unwrap(), 5);
+    assert_eq!(retried(|| ours.recv(&mut found)).unwrap(), 6);
     assert_eq!(&found[..6], b"second");
     for message in [&b"one"[..], b"twotwo", b"three"] {
         ours.send(message).unwrap();
@@ -281,7 +282,7 @@ pub(crate) fn unix_datagrams_have_names(driver: DriverChoice) {
                 rig.send_to(handle, datagram.into_lease(), address.clone()).unwrap();
                 assert_eq!(outcome(&rig.last(handle)), Ok(9));
                 let mut found = [0; 20];
-                let (bytes, from) = sender.recv_from(&mut found).unwrap();
+                let (bytes, from) = retried(|| sender.recv_from(&mut found)).unwrap();
                 assert_eq!((bytes, from.as_pathname()), (9, Some(path.as_path())));
             }
         }
@@ -312,7 +313,7 @@ pub(crate) fn a_full_unix_socket_makes_senders_wait(driver: DriverChoice) {
             assert_eq!(written(rig.last(handle)).len(), 4);
             complete += 1;
         }
-        assert_eq!(ours.recv(&mut found).unwrap(), 4);
+        assert_eq!(retried(|| ours.recv(&mut found)).unwrap(), 4);
         assert_eq!(found[..4], number.to_ne_bytes());
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod model;
 pub mod process;
+pub mod retried;
 pub mod seccomp;
 
 use megapipe::{

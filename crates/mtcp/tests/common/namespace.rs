@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -43,14 +42,7 @@ impl Namespace {
 
     /// Runs ip(8) in the namespace, with these words; gives what it prints.
     pub(crate) fn ip(&self, words: &str) -> String {
-        let mut command = Command::new("ip");
-        command.args(words.split_whitespace());
-        // SAFETY: the closure does nothing. With it the standard library calls fork(2) and not
-        // posix_spawn(3), which blocks signals in this thread until it has the CPU again. If a
-        // quick command has ended by then, the kernel wakes another thread for SIGCHLD, and what
-        // that waits for on a socket with a time-out ends with EINTR.
-        unsafe { command.pre_exec(|| Ok(())) };
-        let output = self.run(|| command.output());
+        let output = self.run(|| Command::new("ip").args(words.split_whitespace()).output());
         let output = output.expect("ip(8) of iproute2 is installed: cargo xtask setup");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "ip {words}: {errors}");

@@ -1,6 +1,7 @@
 //! Two network namespaces and a virtual cable between them, with kernels that talk to each other.
 
 use crate::common::namespace::Namespace;
+use crate::retried::retried;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -135,7 +136,7 @@ fn ping_our_kernel() {
     socket.send_to(&request, &SocketAddr::new(OURS[0], 0).into()).expect("it is sent");
     let mut answer = [0; 128];
     loop {
-        let length = (&socket).read(&mut answer).expect("our kernel answers a ping");
+        let length = retried(|| (&socket).read(&mut answer)).expect("our kernel answers a ping");
         if length >= 28 && answer[20] == 0 && answer[24..28] == request[4..] {
             return;
         }

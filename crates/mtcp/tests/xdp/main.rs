@@ -3,6 +3,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../megapipe/tests/common/retried.rs"]
+mod retried;
 
 mod cable;
 mod frames;
@@ -13,6 +15,7 @@ use cable::{Cable, INTERFACE, OURS, OWNED, PATIENCE, THEIRS, connect};
 use frames::{next_segment, refusal, segment, send, wait_for};
 use mtcp::device::Device;
 use mtcp::device::xdp::{AttachMode, Attachment, Claim, CopyMode, XdpError, XdpOptions, XdpPort};
+use retried::retried;
 use socket2::{Domain, Socket, Type};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
@@ -196,7 +199,7 @@ fn every_queue_has_a_device_over_one_umem() {
             }
         });
         let mut senders = [0; 2].map(|_: u8| {
-            let (_, from) = heard.recv_from(&mut [0; 8]).expect("it arrives");
+            let (_, from) = retried(|| heard.recv_from(&mut [0; 8])).expect("it arrives");
             from.port()
         });
         senders.sort_unstable();

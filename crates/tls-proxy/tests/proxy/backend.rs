@@ -1,7 +1,7 @@
 //! Backends of the tests' own, on sockets that block.
 
-use crate::client::retried;
 use crate::process::PATIENCE;
+use crate::retried::retried;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};

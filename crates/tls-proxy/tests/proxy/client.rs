@@ -1,5 +1,6 @@
 //! Clients that speak TLS by rustls over the kernel's TCP.
 
+use crate::retried::retried;
 use crate::site::{PROXY, Site};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -78,16 +79,6 @@ pub(crate) fn expect(stream: &mut impl Read, expected: &[u8]) {
 
 pub(crate) fn send(stream: &mut impl Write, bytes: &[u8]) {
     stream.write_all(bytes).and_then(|()| stream.flush()).expect("it is sent");
-}
-
-/// Repeats a call that a signal interrupts: the kernel does not if it has a time-out (signal(7)).
-pub(crate) fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            done => return done,
-        }
-    }
 }
 
 /// Reads until the connection is broken; what broke it.

@@ -9,6 +9,8 @@ mod namespace;
 #[path = "../../../mtcp/tests/common/process.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod process;
+#[path = "../../../megapipe/tests/common/retried.rs"]
+mod retried;
 
 mod backend;
 mod client;

@@ -1,9 +1,8 @@
 //! Clients that speak something else, and backends that are not there.
 
 use crate::backend::{self, accept};
-use crate::client::{
-    client, expect, is_reset, over, read_all, read_to_failure, retried, say_goodbye, send,
-};
+use crate::client::{client, expect, is_reset, over, read_all, read_to_failure, say_goodbye, send};
+use crate::retried::retried;
 use crate::site::{PEER, Road, Site};
 use std::io::{ErrorKind, Read, Write};
 

@@ -2,11 +2,12 @@
 
 use crate::backend::{self, accept};
 use crate::client::{
-    client, expect, handshaken, is_reset, over, read_all, read_to_failure, retried, say_goodbye,
-    send, settings, will_reset, with,
+    client, expect, handshaken, is_reset, over, read_all, read_to_failure, say_goodbye, send,
+    settings, will_reset, with,
 };
 use crate::content::content;
 use crate::process::PATIENCE;
+use crate::retried::retried;
 use crate::site::{PEER, PEER_V6, PROXY_V6, Road, Site};
 use rustls::version::{TLS12, TLS13};
 use rustls::{HandshakeKind, ProtocolVersion};
