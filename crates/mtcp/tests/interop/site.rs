@@ -8,6 +8,8 @@ use crate::sockets::{KernelSockets, OurSockets};
 use mtcp::config::{DeviceConfig, DeviceKind, Ownership, XdpMode};
 use mtcp::{Config, Mtcp};
 use mtcp_proto::Counters;
+use std::error::Error;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, mpsc};
@@ -119,7 +121,8 @@ impl Site {
     }
 
     pub(crate) fn start(&self, config: Config) -> Mtcp {
-        let mtcp = self.home().run(|| Mtcp::start(config)).expect("the stack starts");
+        let start = || once_free(|| Mtcp::start(config.clone()));
+        let mtcp = self.home().run(start).expect("the stack starts");
         self.prepare_tap();
         mtcp
     }
@@ -244,6 +247,29 @@ impl Watch {
             thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// Repeats an attempt at what may still be taken: a port or a device that was closed here stays
+/// open in what another test is just spawning, until that executes its program.
+pub(crate) fn once_free<T, E: Error + 'static>(
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let begin = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_taken(&error) && begin.elapsed() < PATIENCE => {
+                thread::sleep(Duration::from_millis(2));
+            }
+            done => return done,
+        }
+    }
+}
+
+fn is_taken(error: &(dyn Error + 'static)) -> bool {
+    let system: Option<&io::Error> = error.downcast_ref();
+    let kind = system.map(io::Error::kind);
+    matches!(kind, Some(ErrorKind::AddrInUse | ErrorKind::ResourceBusy))
+        || error.source().is_some_and(is_taken)
 }
 
 /// Stops a server also when whoever needs it panics.

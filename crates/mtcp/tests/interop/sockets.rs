@@ -1,5 +1,6 @@
 //! The same programs over two kinds of sockets: the kernel's and ours.
 
+use crate::site::once_free;
 use mtcp::{Context, Descriptor, EpollControl, EpollEvent, Events, Family};
 use rustix::event::epoll;
 use socket2::{Domain, Socket, Type};
@@ -76,10 +77,13 @@ impl KernelSockets {
 
 impl Sockets for KernelSockets {
     fn listen(&mut self, at: SocketAddr) -> io::Result<u32> {
-        let socket = self.make(at)?;
-        socket.set_reuse_address(true)?;
-        socket.bind(&at.into())?;
-        socket.listen(BACKLOG as i32)?;
+        let socket = once_free(|| {
+            let socket = self.make(at)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&at.into())?;
+            socket.listen(BACKLOG as i32)?;
+            Ok::<_, io::Error>(socket)
+        })?;
         self.add(socket, epoll::EventFlags::IN)
     }
 
