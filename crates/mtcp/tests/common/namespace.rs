@@ -1,8 +1,10 @@
 //! Network namespaces without a name: they vanish with the last descriptor, and all in them too.
 
+#[path = "shell.rs"]
+mod shell;
+
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,11 +44,10 @@ impl Namespace {
 
     /// Runs ip(8) in the namespace, with these words; gives what it prints.
     pub(crate) fn ip(&self, words: &str) -> String {
-        let output = self.run(|| Command::new("ip").args(words.split_whitespace()).output());
-        let output = output.expect("ip(8) of iproute2 is installed: cargo xtask setup");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "ip {words}: {errors}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        let place = format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd());
+        let (succeeded, printed) = shell::run(&format!("nsenter --net={place} ip {words}"));
+        assert!(succeeded, "ip {words}: {printed}; it is of iproute2: cargo xtask setup");
+        printed
     }
 
     /// Waits until an interface that is up sends what it is given: the kernel gives it its queue a

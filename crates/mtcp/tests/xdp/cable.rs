@@ -4,7 +4,6 @@ use crate::common::namespace::Namespace;
 use crate::retried::retried;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -62,10 +61,7 @@ impl Cable {
 
     /// What ip(8) says of our interface.
     pub(crate) fn show(&self) -> String {
-        let show = || Command::new("ip").args(["link", "show", INTERFACE]).output();
-        let output = self.ours.run(show).expect("iproute2 is installed");
-        assert!(output.status.success());
-        String::from_utf8(output.stdout).expect("it is text")
+        self.ours.ip(&format!("link show {INTERFACE}"))
     }
 
     /// Tells each side where the addresses of the other's kernel are.
