@@ -65,9 +65,11 @@ fn rows(document: &Value) -> &Vec<Value> {
     document["results"].as_array().unwrap()
 }
 
-fn assert_percentiles(value: &Value) {
+fn assert_percentiles(row: &Value, times: &str) {
+    let value = &row[times];
     let names = ["p1", "p25", "p50", "p75", "p99", "p999", "max"];
-    let values = names.map(|name| value[name].as_f64().unwrap_or_else(|| panic!("{value}")));
+    let values =
+        names.map(|name| value[name].as_f64().unwrap_or_else(|| panic!("{times} of {row}")));
     assert!(values.is_sorted() && values[0] >= 0.0, "{value}");
 }
 
@@ -90,7 +92,7 @@ fn every_server_has_a_row_at_every_point() {
     assert_eq!(keys, [(20, "epoll"), (20, "megapipe"), (40, "epoll"), (40, "megapipe")]);
     for row in rows(&document) {
         for times in ["service_us", "send_lag_us", "transmit_us"] {
-            assert_percentiles(&row[times]);
+            assert_percentiles(row, times);
         }
         assert_eq!((row["request_rate"].as_f64(), &row["request_bytes"]), (Some(400.0), &1.into()));
         assert!(row["server_cpu_us"].as_f64().is_some_and(|cpu_us| cpu_us > 0.0));
@@ -177,7 +179,7 @@ fn closed_loops_run_in_the_same_way() {
     assert_status(&output, &document);
     assert_eq!(rows(&document).len(), 8);
     for row in rows(&document) {
-        assert_percentiles(&row["service_us"]);
+        assert_percentiles(row, "service_us");
         assert!(row["send_lag_us"].is_null() && row["request_rate"].is_null());
         assert!(row["achieved_rate"].as_f64().is_some_and(|rate| rate > 0.0));
     }
@@ -193,7 +195,7 @@ fn churn_reports_the_time_to_the_first_answer() {
     let document = place.document();
     assert_status(&output, &document);
     for row in rows(&document) {
-        assert_percentiles(&row["accept_us"]);
+        assert_percentiles(row, "accept_us");
         let accounts = &row["accounts"];
         assert_eq!(accounts["scheduled"], accounts["answered"], "{row}");
     }
