@@ -240,7 +240,7 @@ impl Watch {
     }
 
     /// Waits until the server's counters are as they should be.
-    pub(crate) fn await_counters(&self, are_right: impl Fn(&Counters) -> bool) {
+    pub(crate) fn await_counters(&self, mut are_right: impl FnMut(&Counters) -> bool) {
         let begin = Instant::now();
         while !are_right(&self.counters()) {
             assert!(begin.elapsed() < PATIENCE, "it never comes: {:#?}", self.counters());
