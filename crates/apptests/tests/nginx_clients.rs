@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server with one small file `f`.
 fn server(setup: &Setup) -> Nginx {

@@ -5,7 +5,7 @@ use megapipe_apptests::http::Client;
 use megapipe_apptests::nginx::{Nginx, Setup};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server with one small file `f`.
 fn server(setup: &Setup) -> Nginx {

@@ -142,7 +142,7 @@ fn stop_a_peer(first: Kind) {
     });
     parts[1] = None;
     let mut leader = parts[0].take().unwrap();
-    leader.timeouts.offer = Duration::from_secs(1);
+    leader.timeouts.offer = Duration::from_secs(3);
     let flow = Flow::open(leader).unwrap();
     assert_eq!(receive(&flow), 7);
     child.signal(libc::SIGSTOP);

@@ -5,7 +5,6 @@ mod seccomp;
 
 use megapipe::probe::{Finding, Probe, REQUIRED, Status, probe, ring_error_advice};
 use std::fs;
-use std::time::{Duration, Instant};
 
 /// Runs `body` in a thread of its own whose io_uring calls fail with `errno`.
 fn without_io_uring<T: Send + 'static>(errno: i32, body: fn() -> T) -> T {
@@ -36,10 +35,7 @@ fn what_the_uring_driver_requires_works_here() {
 
 #[test]
 fn a_seccomp_filter_is_recognised() {
-    let (probe, took) = without_io_uring(libc::EPERM, || {
-        let start = Instant::now();
-        (probe(), start.elapsed())
-    });
+    let probe = without_io_uring(libc::EPERM, probe);
     let error = probe.ring.as_ref().expect_err("the filter refuses rings");
     assert_eq!(error.source.raw_os_error(), Some(libc::EPERM));
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
@@ -56,7 +52,6 @@ fn a_seccomp_filter_is_recognised() {
     assert_eq!(probe.missing_required().count(), REQUIRED.len());
     // What needs no ring is tried all the same.
     assert_eq!(find(&probe, "epoll_pwait2").status, Status::Works);
-    assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
 #[test]

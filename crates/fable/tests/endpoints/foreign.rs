@@ -114,7 +114,7 @@ fn a_path_is_taken_once_and_given_back() {
 #[test]
 fn what_does_not_answer_is_an_error_with_its_errno() {
     let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let anonymous = Endpoint::options().timeout(Duration::from_millis(200)).anonymous();
+    let anonymous = Endpoint::options().timeout(GUARD).anonymous();
     let error = anonymous.connect(&format!("tcp://{refused}")).unwrap_err();
     assert!(
         matches!(&error, Error::System { source, .. }

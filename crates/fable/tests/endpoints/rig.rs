@@ -17,7 +17,7 @@ use fable::{EndpointOptions, FlowId, Name, Peer, Trust};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Generous: only a hang takes that long.
-pub(crate) const GUARD: Duration = Duration::from_secs(20);
+pub(crate) const GUARD: Duration = Duration::from_secs(60);
 
 /// What the daemon does with a message.
 pub(crate) enum Deed {

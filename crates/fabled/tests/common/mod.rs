@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// A guard against hanging, no measure of anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A policy that acts at once, whatever else this machine does.
 pub(crate) const QUICK_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nspin_load = 1000.0\n\

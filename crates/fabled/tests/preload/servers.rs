@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Guard, Runner, shared_sum};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()

@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up; far more than it should ever need.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Set for a run of the suite's `epoll::` tests in which a seccomp filter bars io_uring and the
 /// channels choose their driver themselves.

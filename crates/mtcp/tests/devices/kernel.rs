@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-const HANG: Duration = Duration::from_secs(20);
+const HANG: Duration = Duration::from_secs(60);
 
 /// An interface and the clock of its thread.
 struct Host<D> {

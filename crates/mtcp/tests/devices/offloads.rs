@@ -12,7 +12,7 @@ use mtcp_proto::wire::tcp::{Flags, TcpHeader};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-const HANG: Duration = Duration::from_secs(20);
+const HANG: Duration = Duration::from_secs(60);
 const SEGMENT_BYTES: usize = 1000;
 
 /// A TCP segment in Ethernet whose checksum is partial, and how it is to be sent.

@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 const PROTOCOL_TCP: u8 = 6;
 /// RFC 2544's network for benchmarks, of which attackers come.
 const NOBODY: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Far more than anything needs.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Our addresses, and the kernel's on the other side.
 pub(crate) const OURS: [IpAddr; 2] = [

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 /// How long anything may take before a test is given up; far more than it needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const INTERFACE: &str = "ours";
 pub(crate) const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub(crate) const THEIR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
