@@ -4,22 +4,14 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// How long each target runs unless told otherwise.
-const SECONDS: u64 = 60;
-
 /// Longer inputs find nothing that shorter ones do not.
 const INPUT_BYTES_MAX: u64 = 4096;
 
 /// Where the targets are, below the root.
 const DIRECTORIES: [&str; 2] = ["crates/fable/fuzz", "crates/mtcp-proto/fuzz"];
 
-/// Builds and runs every target. Nothing is installed for it.
-pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
-    let seconds = match words {
-        [] => SECONDS,
-        [word] => word.parse().map_err(|_| format!("`{word}` is no number of seconds"))?,
-        _ => return Err("fuzz takes one number of seconds for each target".to_string()),
-    };
+/// Builds and runs every target, each for so long. Nothing is installed for it.
+pub(crate) fn run(root: &Path, seconds: u64) -> Result<(), String> {
     let version =
         cargo_fuzz().arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if !version.is_ok_and(|status| status.success()) {

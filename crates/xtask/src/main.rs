@@ -7,6 +7,7 @@
 mod apps;
 mod fuzz;
 mod guard;
+mod hunt;
 mod lanes;
 mod runner;
 mod setup;
@@ -36,6 +37,8 @@ commands:
   loom      the loom_ tests of megapipe and mtcp, over every interleaving
   fuzz      every fuzz target for a minute, or so many SECONDS; needs the nightly toolchain and
             cargo-fuzz, which it names if they are missing
+  hunt      the tests for so many ROUNDS (default: 3) beside threads that never rest: what fails
+            then passes only on a quiet machine
   soak      user-level TCP against the kernel for so many MINUTES (default: 5), in release: what
             is left of memory and descriptors, 1 GiB each way, 10,000 connections at once
   nginx     builds the event module for the installed nginx and serves a page with it;
@@ -61,6 +64,9 @@ environment:
 /// The exit code for a command line that makes no sense, as in getopt's tools.
 const EXIT_USAGE: u8 = 2;
 
+/// Of rounds, seconds or minutes; more is a slip of the finger.
+const COUNT_MAX: u64 = 10_000;
+
 fn main() -> ExitCode {
     let mut raw = env::args_os().skip(1);
     if raw.next().is_some_and(|word| word == lanes::RUN_LATER) {
@@ -80,8 +86,9 @@ fn main() -> ExitCode {
         }
         ["setup"] => verdict(setup::run(&root)),
         ["tidy"] => verdict(tidy::run(&root)),
-        ["fuzz", words @ ..] => verdict(fuzz::run(&root, words)),
-        ["soak", words @ ..] => verdict(soak::run(&root, words)),
+        ["fuzz", words @ ..] => counted(words, "seconds", 60, |n| fuzz::run(&root, n)),
+        ["hunt", words @ ..] => counted(words, "rounds", 3, |n| hunt::run(&root, n)),
+        ["soak", words @ ..] => counted(words, "minutes", 5, |n| soak::run(&root, n)),
         ["nginx", words @ ..] => verdict(apps::nginx::run(&root, words)),
         ["memcached", words @ ..] => verdict(apps::memcached::run(&root, words)),
         ["source", words @ ..] => verdict(apps::source::run(&root, words)),
@@ -120,6 +127,27 @@ fn with_steps(
     }
 }
 
+/// A command that takes a number, or none: then it is `default`.
+fn counted(
+    words: &[&str],
+    unit: &str,
+    default: u64,
+    command: impl FnOnce(u64) -> Result<(), String>,
+) -> ExitCode {
+    verdict(count_of(words, unit, default).and_then(command))
+}
+
+fn count_of(words: &[&str], unit: &str, default: u64) -> Result<u64, String> {
+    match words {
+        [] => Ok(default),
+        [word] => match word.parse() {
+            Ok(count @ 1..=COUNT_MAX) => Ok(count),
+            _ => Err(format!("`{word}` is no number of {unit} from 1 to {COUNT_MAX}")),
+        },
+        _ => Err(format!("this command takes one number of {unit}, not {}", words.join(" "))),
+    }
+}
+
 fn verdict(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -136,4 +164,19 @@ fn root() -> PathBuf {
     let manifest = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     manifest.ancestors().nth(2).map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_is_one_number_or_the_default() {
+        assert_eq!(count_of(&[], "minutes", 5), Ok(5));
+        assert_eq!(count_of(&["60"], "minutes", 5), Ok(60));
+        for wrong in [&["0"][..], &["-1"], &["1h"], &["10001"], &["1", "2"]] {
+            let error = count_of(wrong, "minutes", 5).unwrap_err();
+            assert!(error.contains("number of minutes"), "{error}");
+        }
+    }
 }

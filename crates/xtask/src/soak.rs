@@ -3,19 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-/// How long it takes unless told otherwise.
-const MINUTES: u64 = 5;
-
 /// Runs the long forms of mtcp's tests against the kernel, in release.
-pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
-    let minutes = match words {
-        [] => MINUTES,
-        [word] => match word.parse() {
-            Ok(minutes @ 1..=10_000) => minutes,
-            _ => return Err(format!("`{word}` is no number of minutes from 1 to 10000")),
-        },
-        _ => return Err("soak takes one number of minutes".to_string()),
-    };
+pub(crate) fn run(root: &Path, minutes: u64) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .current_dir(root)

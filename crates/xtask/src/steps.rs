@@ -44,14 +44,13 @@ const PEERS: &str = "iobench-peers/libuv,iobench-peers/iceoryx2,iobench-peers/ze
 pub(crate) fn full() -> Result<Vec<Step>, String> {
     let lint =
         format!("clippy --workspace --all-targets --locked --features {PEERS} -- -D warnings");
-    let test = format!("test --workspace --locked --features {PEERS}");
     let docs = "doc --workspace --no-deps --locked --document-private-items";
     let mut steps = vec![
         Step { name: "setup", work: Work::Own(setup::run) },
         Step { name: "format", work: Work::Cargo(Cargo::new("fmt --all --check")) },
         Step { name: "tidy", work: Work::Own(tidy::run) },
         Step { name: "lint", work: Work::Cargo(Cargo::new(&lint)) },
-        Step { name: "test", work: Work::Tests(Cargo::new(&test), 1) },
+        test(),
         Step { name: "memcached --test", work: Work::Own(apps::memcached::compare_suites) },
         Step { name: "memcached --sanitize", work: Work::Own(apps::memcached::sanitize) },
         epoll(),
@@ -75,6 +74,13 @@ pub(crate) fn sanitize_only() -> Result<Vec<Step>, String> {
     Ok(steps.map(|step| step(&host)).into())
 }
 
+/// The steps behind `cargo xtask hunt`: those whose tests meet the kernel, and so its scheduler.
+pub(crate) fn hunted() -> Result<Vec<Step>, String> {
+    let mut steps = vec![test(), epoll(), mpi()];
+    steps.extend(sanitize_only()?);
+    Ok(steps)
+}
+
 /// The step behind `cargo xtask loom`.
 pub(crate) fn loom_only() -> Result<Vec<Step>, String> {
     Ok(vec![loom()])
@@ -92,6 +98,12 @@ pub(crate) fn header_only() -> Result<Vec<Step>, String> {
 pub(crate) fn cinstall_only() -> Result<Vec<Step>, String> {
     let tests = Cargo::new("test --package megapipe-capi --features capi --test installed");
     Ok(vec![Step { name: "cinstall", work: Work::Tests(tests, 1) }])
+}
+
+/// Every test of the workspace.
+fn test() -> Step {
+    let tests = Cargo::new(&format!("test --workspace --locked --features {PEERS}"));
+    Step { name: "test", work: Work::Tests(tests, 1) }
 }
 
 /// The integration tests hold for every driver, and the default one is not epoll where io_uring

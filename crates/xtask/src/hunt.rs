@@ -1,0 +1,66 @@
+//! A test that passes only on a quiet machine is a bug that a change by somebody else will be
+//! blamed for. Here the machine is not quiet: threads that never rest take their part of every CPU
+//! while the tests run, again and again.
+
+use std::hint;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use crate::runner::{self, Skips};
+use crate::steps;
+
+/// Threads that never rest, for each CPU: a test gets half of the machine. With more, tests meet
+/// time-outs that are part of what they test.
+const BUSY_PER_CPU: usize = 1;
+
+/// Runs the steps with tests, each to its end whatever the others say, for so many rounds.
+pub(crate) fn run(root: &Path, rounds: u64) -> Result<(), String> {
+    let steps = steps::hunted()?;
+    let busy = Busy::start();
+    let failed = (1..=rounds).filter(|&round| !passes(root, &steps, round, rounds)).count();
+    let threads = busy.threads;
+    if failed > 0 {
+        return Err(format!("{failed} of {rounds} rounds beside {threads} busy threads failed"));
+    }
+    println!("hunt: {rounds} rounds beside {threads} busy threads passed");
+    Ok(())
+}
+
+fn passes(root: &Path, steps: &[steps::Step], round: u64, rounds: u64) -> bool {
+    println!("hunt: round {round} of {rounds}");
+    // Each step by itself, or the first that fails would hide the others.
+    let outcomes: Vec<ExitCode> =
+        steps.chunks(1).map(|step| runner::run(root, step, Skips::Allowed)).collect();
+    outcomes.iter().all(|outcome| *outcome == ExitCode::SUCCESS)
+}
+
+/// Threads of ours that never rest, until this is dropped.
+struct Busy {
+    threads: usize,
+    over: Arc<AtomicBool>,
+}
+
+impl Busy {
+    fn start() -> Busy {
+        let threads = thread::available_parallelism().map_or(1, usize::from) * BUSY_PER_CPU;
+        let over = Arc::new(AtomicBool::new(false));
+        for _ in 0..threads {
+            let over = Arc::clone(&over);
+            thread::spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    hint::spin_loop();
+                }
+            });
+        }
+        Busy { threads, over }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
