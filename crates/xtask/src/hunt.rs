@@ -21,11 +21,12 @@ pub(crate) fn run(root: &Path, rounds: u64) -> Result<(), String> {
     let steps = steps::hunted()?;
     let busy = Busy::start();
     let failed = (1..=rounds).filter(|&round| !passes(root, &steps, round, rounds)).count();
-    let threads = busy.threads;
+    let outcome =
+        format!("{failed} of {rounds} rounds beside {} busy threads failed", busy.threads);
     if failed > 0 {
-        return Err(format!("{failed} of {rounds} rounds beside {threads} busy threads failed"));
+        return Err(outcome);
     }
-    println!("hunt: {rounds} rounds beside {threads} busy threads passed");
+    println!("hunt: {outcome}");
     Ok(())
 }
 
