@@ -64,8 +64,18 @@ environment:
 /// The exit code for a command line that makes no sense, as in getopt's tools.
 const EXIT_USAGE: u8 = 2;
 
-/// Of rounds, seconds or minutes; more is a slip of the finger.
-const COUNT_MAX: u64 = 10_000;
+/// The number that a command may be given.
+struct Count {
+    unit: &'static str,
+    default: u64,
+    /// More is a slip of the finger.
+    max: u64,
+}
+
+/// For each target; at most a day.
+const FUZZ: Count = Count { unit: "seconds", default: 60, max: 86_400 };
+const HUNT: Count = Count { unit: "rounds", default: 3, max: 1_000 };
+const SOAK: Count = Count { unit: "minutes", default: 5, max: 10_000 };
 
 fn main() -> ExitCode {
     let mut raw = env::args_os().skip(1);
@@ -86,9 +96,9 @@ fn main() -> ExitCode {
         }
         ["setup"] => verdict(setup::run(&root)),
         ["tidy"] => verdict(tidy::run(&root)),
-        ["fuzz", words @ ..] => counted(words, "seconds", 60, |n| fuzz::run(&root, n)),
-        ["hunt", words @ ..] => counted(words, "rounds", 3, |n| hunt::run(&root, n)),
-        ["soak", words @ ..] => counted(words, "minutes", 5, |n| soak::run(&root, n)),
+        ["fuzz", words @ ..] => counted(words, &FUZZ, |n| fuzz::run(&root, n)),
+        ["hunt", words @ ..] => counted(words, &HUNT, |n| hunt::run(&root, n)),
+        ["soak", words @ ..] => counted(words, &SOAK, |n| soak::run(&root, n)),
         ["nginx", words @ ..] => verdict(apps::nginx::run(&root, words)),
         ["memcached", words @ ..] => verdict(apps::memcached::run(&root, words)),
         ["source", words @ ..] => verdict(apps::source::run(&root, words)),
@@ -127,24 +137,26 @@ fn with_steps(
     }
 }
 
-/// A command that takes a number, or none: then it is `default`.
+/// Runs a command that takes a number.
 fn counted(
     words: &[&str],
-    unit: &str,
-    default: u64,
+    count: &Count,
     command: impl FnOnce(u64) -> Result<(), String>,
 ) -> ExitCode {
-    verdict(count_of(words, unit, default).and_then(command))
+    verdict(count.read(words).and_then(command))
 }
 
-fn count_of(words: &[&str], unit: &str, default: u64) -> Result<u64, String> {
-    match words {
-        [] => Ok(default),
-        [word] => match word.parse() {
-            Ok(count @ 1..=COUNT_MAX) => Ok(count),
-            _ => Err(format!("`{word}` is no number of {unit} from 1 to {COUNT_MAX}")),
-        },
-        _ => Err(format!("this command takes one number of {unit}, not {}", words.join(" "))),
+impl Count {
+    fn read(&self, words: &[&str]) -> Result<u64, String> {
+        let Count { unit, default, max } = *self;
+        match words {
+            [] => Ok(default),
+            [word] => match word.parse() {
+                Ok(count) if (1..=max).contains(&count) => Ok(count),
+                _ => Err(format!("`{word}` is no number of {unit} from 1 to {max}")),
+            },
+            _ => Err(format!("this command takes one number of {unit}, not {}", words.join(" "))),
+        }
     }
 }
 
@@ -172,10 +184,10 @@ mod tests {
 
     #[test]
     fn a_count_is_one_number_or_the_default() {
-        assert_eq!(count_of(&[], "minutes", 5), Ok(5));
-        assert_eq!(count_of(&["60"], "minutes", 5), Ok(60));
+        assert_eq!(SOAK.read(&[]), Ok(5));
+        assert_eq!(SOAK.read(&["60"]), Ok(60));
         for wrong in [&["0"][..], &["-1"], &["1h"], &["10001"], &["1", "2"]] {
-            let error = count_of(wrong, "minutes", 5).unwrap_err();
+            let error = SOAK.read(wrong).unwrap_err();
             assert!(error.contains("number of minutes"), "{error}");
         }
     }

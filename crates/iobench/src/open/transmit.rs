@@ -17,12 +17,12 @@ const OPTION_TIMESTAMP_ONLY: u32 = 1 << 11;
 /// At most so many samples a second, so that the samples do not become the load.
 const SAMPLES_PER_SECOND: f64 = 200.0;
 const CONTROL_BYTES: usize = 256;
-/// Two clocks are read in tens of nanoseconds, so that an interruption within is a rare one.
+/// Two clocks are read in tens of nanoseconds; a comparison that takes no longer was not
+/// interrupted, and is taken at once.
 const SHORT_COMPARISON_NS: u64 = 200;
-/// So often they are compared for a short one; then the shortest counts, as where reading them is
-/// slow (an emulated counter, a sanitizer).
+/// Where none is short (an emulated counter, a sanitizer), the shortest of so many counts.
 const COMPARISONS: usize = 5;
-/// What takes longer says too little to be told in microseconds.
+/// A comparison that takes longer says too little to be told in microseconds.
 const LONGEST_COMPARISON_NS: u64 = 10_000;
 
 /// Room for control messages, aligned as they have to be.
