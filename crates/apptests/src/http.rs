@@ -1,11 +1,8 @@
 //! A client that writes HTTP byte by byte if need be, and reads what comes without leniency.
 
+use crate::PATIENCE;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
-
-/// How long the client waits for the next byte.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection to a server on this host.
 #[derive(Debug)]

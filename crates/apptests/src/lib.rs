@@ -12,6 +12,10 @@ use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
+
+/// How long a test waits for what comes unless something hangs.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The workspace's root.
 pub fn root() -> PathBuf {

@@ -2,17 +2,14 @@
 
 use crate::http::Client;
 use crate::process::{Running, eventually};
-use crate::{free_port, target_dir, xtask};
+use crate::{PATIENCE, free_port, target_dir, xtask};
 use std::fs;
 use std::io;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
 use tempfile::TempDir;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a server is to be like.
 #[derive(Clone, Debug)]

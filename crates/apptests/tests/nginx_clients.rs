@@ -1,14 +1,11 @@
 //! Clients that are slow, rude, many or in a hurry.
 
-use megapipe_apptests::eventually;
 use megapipe_apptests::http::Client;
 use megapipe_apptests::nginx::{Nginx, Setup};
+use megapipe_apptests::{PATIENCE, eventually};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::thread;
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server with one small file `f`.
 fn server(setup: &Setup) -> Nginx {

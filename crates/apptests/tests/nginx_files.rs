@@ -34,7 +34,7 @@ fn serves_all_sizes(setup: &Setup) {
     }
     drop(client);
     let left = || nginx.descriptors() <= before;
-    assert!(megapipe_apptests::eventually(std::time::Duration::from_secs(60), left));
+    assert!(megapipe_apptests::eventually(megapipe_apptests::PATIENCE, left));
     assert_eq!(nginx.complaints(), [""; 0]);
 }
 

@@ -1,11 +1,8 @@
 //! What happens at the limits: of descriptors, of connections, of patience, and at the end.
 
-use megapipe_apptests::eventually;
 use megapipe_apptests::http::Client;
 use megapipe_apptests::nginx::{Nginx, Setup};
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use megapipe_apptests::{PATIENCE, eventually};
 
 /// A server with one small file `f`.
 fn server(setup: &Setup) -> Nginx {

@@ -2,14 +2,11 @@
 
 use megapipe_apptests::http::{Client, exchange};
 use megapipe_apptests::nginx::{Nginx, Setup};
-use megapipe_apptests::{eventually, xtask};
+use megapipe_apptests::{PATIENCE, eventually, xtask};
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn two_workers() -> Setup {
     Setup { workers: 2, ..Setup::module() }

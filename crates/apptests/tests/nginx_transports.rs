@@ -1,15 +1,13 @@
 //! Other addresses and prefixes of connections, and bodies on their way to an upstream.
 
-use megapipe_apptests::free_port;
 use megapipe_apptests::http::Client;
 use megapipe_apptests::nginx::{Nginx, Setup};
+use megapipe_apptests::{PATIENCE, free_port};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn with(server: &str) -> Setup {
     Setup { server: server.to_string(), ..Setup::module() }

@@ -2,7 +2,7 @@
 
 use crate::exchange::{Plan, content, expected_answer};
 use crate::raw::{Peer, Sender, Sniffer, stranger, with_strangers};
-use crate::site::{Kind, OURS, PORT, Site, THEIRS};
+use crate::site::{Kind, OURS, PATIENCE, PORT, Site, THEIRS};
 use crate::sockets::{KernelSockets, OurSockets, Sockets};
 use mtcp_proto::Sequence;
 use mtcp_proto::wire::tcp::{Flags, Options, TcpHeader};
@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// The generator of [`content`] is too good for this.

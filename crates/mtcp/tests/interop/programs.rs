@@ -1,7 +1,7 @@
 //! Programs that know nothing of us: curl and wrk as clients, nginx as the server; and a server of
 //! ours that dies.
 
-use crate::site::{Kind, OURS, PORT, Site, THEIRS};
+use crate::site::{Kind, OURS, PATIENCE, PORT, Site, THEIRS};
 use mtcp::{Config, Context, Family, Mtcp};
 use ring::digest::{SHA256, digest};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process that ends with the test at the latest.
 struct Running(Child);

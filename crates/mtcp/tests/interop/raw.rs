@@ -1,7 +1,7 @@
 //! A host on the kernel's side that is no kernel: segments made by hand, of addresses that nobody
 //! has.
 
-use crate::site::{OURS, PORT, Site, THEIR_INTERFACE, THEIRS};
+use crate::site::{OURS, PATIENCE, PORT, Site, THEIR_INTERFACE, THEIRS};
 use mtcp::Config;
 use mtcp::device::Device;
 use mtcp::device::packet::{PacketDevice, PacketOptions};
@@ -17,7 +17,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const PROTOCOL_TCP: u8 = 6;
 /// RFC 2544's network for benchmarks, of which attackers come.
 const NOBODY: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);

@@ -16,8 +16,8 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Far more than anything needs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long anything may take before a test is given up; far more than it needs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Our addresses, and the kernel's on the other side.
 pub(crate) const OURS: [IpAddr; 2] = [
