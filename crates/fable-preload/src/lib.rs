@@ -15,6 +15,8 @@
 //!
 //! After FABLE (Smith et al., section 3), which left unmodified programs open.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 mod connection;
 mod counted;
 mod cursor;
@@ -47,15 +49,24 @@ pub(crate) extern "C" fn finish() {
     for fd in table::connections(0, i32::MAX) {
         if let Some(connection) = table::connection(fd) {
             connection.finish_sending(fd);
-            connection.tidy(fd);
+            connection.let_go(fd);
         }
     }
     statistics::finish();
 }
 
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
 extern "C" fn before_fork() {
     connection::hold_pool();
     epoll::hold();
+    // The locks are held, so there is one fork at a time.
+    let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
+    for fd in table::connections(0, i32::MAX) {
+        if let Some(connection) = table::connection(fd) {
+            connection.share(fork);
+        }
+    }
 }
 
 extern "C" fn after_fork_here() {

@@ -6,6 +6,9 @@ use core::ffi::{c_int, c_void};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
+/// How often to let others run before sleeping for what another process is about to do.
+const YIELDS: u32 = 20;
+
 /// A result whose error goes to `errno` in the end.
 pub(crate) type Result<T> = core::result::Result<T, Errno>;
 
@@ -73,8 +76,16 @@ pub(crate) fn nap(timeout_ms: c_int) {
     unsafe { real::poll(core::ptr::null_mut(), 0, timeout_ms) };
 }
 
-/// Asks every millisecond, so many times; whether the answer was yes.
+/// Asks a few times at once, as most answers are a moment away, and then every millisecond, so many
+/// times; whether the answer was yes.
 pub(crate) fn wait_until(turns: u32, is_done: impl Fn() -> bool) -> bool {
+    for _ in 0..YIELDS {
+        if is_done() {
+            return true;
+        }
+        // SAFETY: no arguments.
+        unsafe { libc::sched_yield() };
+    }
     for _ in 0..turns {
         if is_done() {
             return true;

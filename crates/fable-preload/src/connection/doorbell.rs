@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use super::Connection;
 use super::own::{INSIDE, add, get};
+use crate::page;
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
 
@@ -110,12 +111,30 @@ impl Connection {
         }
     }
 
+    /// Takes out what has come; whether that was the last doorbell, for an end that asks for no
+    /// more. The caller holds the reader's lock, and the incoming direction is in its ring.
+    pub(super) fn are_doorbells_out(&self, fd: c_int) -> bool {
+        let own = self.own();
+        let theirs = self.theirs();
+        // A peer that leaves, too, may ring unasked until it says that it has returned.
+        let peer_leaves = theirs.incoming.leaving.load(Ordering::SeqCst) != page::STAYS;
+        if theirs.outgoing.returned_at.load(Ordering::Acquire) != 0 {
+            return self.finish_return(fd) != Ok(false);
+        }
+        match self.discard(fd) {
+            Ok(Stream::Ended) | Err(_) => true,
+            Ok(Stream::Open) => {
+                !peer_leaves && get(&own.discarded) >= own.asked.load(Ordering::Relaxed)
+            }
+        }
+    }
+
     /// Whether the peer has left and waits for what is to be sent again. The last doorbell stays
     /// where it is until that has begun: the kernel resets a connection that ends with bytes unread
     /// (RFC 1122, 4.2.2.13), so the death of this process does not look like a good end.
     pub(super) fn owes(&self) -> bool {
         self.own().outgoing.load(Ordering::Relaxed) == INSIDE
-            && self.theirs().incoming.leaving.load(Ordering::Acquire) == crate::page::LEAVES
+            && self.theirs().incoming.leaving.load(Ordering::Acquire) == page::LEAVES
     }
 
     /// The stream ended with an error, which the kernel tells only once.

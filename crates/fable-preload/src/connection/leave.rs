@@ -16,7 +16,6 @@ use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
 
 use super::Connection;
-use super::doorbell::Stream;
 use super::own::{AFTER, BEFORE, INSIDE, RESENDING, get};
 use crate::page;
 use crate::statistics::{self, Why};
@@ -157,20 +156,7 @@ impl Connection {
             return;
         }
         own.incoming.store(INSIDE, Ordering::Relaxed);
-        let theirs = self.theirs();
-        let out = sys::wait_until(DOORBELL_TURNS, || {
-            // A peer that leaves, too, may ring unasked until it says that it has returned.
-            let peer_leaves = theirs.incoming.leaving.load(Ordering::SeqCst) != page::STAYS;
-            if theirs.outgoing.returned_at.load(Ordering::Acquire) != 0 {
-                return self.finish_return(fd) != Ok(false);
-            }
-            match self.discard(fd) {
-                Ok(Stream::Ended) | Err(_) => true,
-                Ok(Stream::Open) => {
-                    !peer_leaves && get(&own.discarded) >= own.asked.load(Ordering::Relaxed)
-                }
-            }
-        });
+        let out = sys::wait_until(DOORBELL_TURNS, || self.are_doorbells_out(fd));
         if !out {
             self.break_off(fd);
         }

@@ -6,6 +6,7 @@
 //! TCP stream carries nothing but doorbells: single bytes that wake a sleeper, counted so that they
 //! can be taken out exactly.
 
+mod close;
 mod doorbell;
 mod leave;
 mod own;
@@ -16,7 +17,7 @@ mod transmit;
 mod wait;
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) use own::Own;
 pub(crate) use ready::ASKED;
@@ -41,6 +42,10 @@ pub(crate) struct Connection {
     side: AtomicU32,
     /// Descriptors of this process.
     pub(crate) descriptors: AtomicUsize,
+    /// Whether this process counts among those that have the connection.
+    holds: AtomicBool,
+    /// The last fork that gave it to a child.
+    shared_at: AtomicU32,
     /// Registrations in epoll sets of this process.
     pub(crate) watchers: AtomicUsize,
     /// How often the application heard that the ring is full: each is an edge when it no longer is.
@@ -109,9 +114,11 @@ impl Connection {
         connection.ring_bytes.store(ring_bytes, Ordering::Relaxed);
         connection.own.store(own, Ordering::Relaxed);
         connection.side.store(side as u32, Ordering::Relaxed);
+        connection.holds.store(true, Ordering::Relaxed);
         connection.spin.reset();
         LIVE.fetch_add(1, Ordering::Relaxed);
         let held = Held::first(connection);
+        held.own().holders.store(1, Ordering::Relaxed);
         held.own().set_nonblocking(nonblocking);
         Ok(held)
     }
@@ -124,6 +131,8 @@ impl Connection {
             own: AtomicPtr::new(core::ptr::null_mut()),
             side: AtomicU32::new(0),
             descriptors: AtomicUsize::new(0),
+            holds: AtomicBool::new(false),
+            shared_at: AtomicU32::new(0),
             watchers: AtomicUsize::new(0),
             refusals: AtomicU32::new(0),
             spin: Spin::new(),

@@ -24,6 +24,8 @@ pub(crate) struct Own {
     nonblocking: AtomicU32,
     left: AtomicU32,
     failed: AtomicU32,
+    /// Processes that have the connection. Who is killed stays counted.
+    pub(crate) holders: AtomicU32,
     /// Threads that sleep for this connection in any process.
     pub(crate) asleep: AtomicU32,
 

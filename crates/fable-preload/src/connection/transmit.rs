@@ -10,12 +10,6 @@ use crate::page;
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
 
-/// How long a closing end waits for room for what it is to send again, in slices.
-const LAST_TURNS: u32 = 100;
-const SLICE_MS: c_int = 10;
-/// How long to wait for a peer that is about to say that it rings no more, in milliseconds.
-const LEAVING_TURNS: u32 = 100;
-
 /// What one attempt brought.
 enum Step {
     Moved,
@@ -275,41 +269,6 @@ impl Connection {
         own.outgoing.store(RESENDING, Ordering::Relaxed);
         let mine = &self.mine().outgoing;
         mine.returned_at.store(position.wrapping_add(1).max(1), Ordering::Release);
-    }
-
-    /// Before this end closes or shuts the stream: nothing may come between the bytes that are to
-    /// be sent again and its end. Waits at most [`LAST_TURNS`] slices for room, and then the
-    /// connection is reset.
-    pub(crate) fn finish_sending(&self, fd: c_int) {
-        if !matches!(self.progress(fd), Ok(true)) {
-            return;
-        }
-        let theirs = self.theirs();
-        if theirs.incoming.leaving.load(Ordering::Acquire) != page::STAYS {
-            // A doorbell that comes to a closed socket is answered with a reset.
-            sys::wait_until(LEAVING_TURNS, || {
-                theirs.outgoing.returned_at.load(Ordering::Acquire) != 0
-            });
-        }
-        if !self.is_resending() {
-            return;
-        }
-        sys::widen_send_buffer(fd, self.ring_bytes());
-        for _ in 0..LAST_TURNS {
-            if self.resend(fd).is_err() || !self.is_resending() {
-                return;
-            }
-            sys::poll_one(fd, libc::POLLOUT, SLICE_MS);
-        }
-        self.break_off(fd);
-    }
-
-    /// After this end has shut its stream: a peer that left just before that could not be sent
-    /// again what it left behind.
-    pub(crate) fn end_sending(&self, fd: c_int) {
-        if self.owes() && self.unsent_bytes() > 0 {
-            self.break_off(fd);
-        }
     }
 
     /// Sends again what the peer left in the ring, as far as the socket takes it.

@@ -10,10 +10,7 @@ pub(super) fn closing(fd: c_int) {
     if let Some(connection) = table::connection(fd) {
         let _keep = sys::KeepErrno::new();
         epoll::closing(&connection, fd);
-        // Bytes that nobody read would make a reset of the end. And what a leaving peer waits for
-        // is to go out first.
-        connection.finish_sending(fd);
-        connection.tidy(fd);
+        connection.before_close(fd);
     }
     table::forget(fd);
 }

@@ -9,14 +9,24 @@ use crate::{settings, table};
 
 type List = *const *const c_char;
 
-/// Before another program gets this process's descriptors: it finds plain TCP.
-extern "C" fn executing() {
+/// Before another program takes this one's place: it finds plain TCP.
+fn executing() {
+    handing_over(true);
+}
+
+/// Before another program starts with descriptors of this one: it finds plain TCP.
+fn spawning() {
+    handing_over(false);
+}
+
+fn handing_over(ends_here: bool) {
     for fd in table::connections(0, c_int::MAX) {
         let Some(connection) = table::connection(fd) else { continue };
-        if table::closes_on_exec(fd) {
-            connection.finish_sending(fd);
-        } else {
+        if !table::closes_on_exec(fd) {
             connection.leave(fd, Why::Execute);
+        } else if ends_here {
+            connection.finish_sending(fd);
+            connection.let_go(fd);
         }
     }
 }
@@ -120,7 +130,7 @@ unsafe extern "C" fn posix_spawn(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    executing();
+    spawning();
     // SAFETY: as above.
     unsafe { real::posix_spawn(child, path, actions, attributes, arguments, environment) }
 }
@@ -134,7 +144,7 @@ unsafe extern "C" fn posix_spawnp(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    executing();
+    spawning();
     // SAFETY: as above.
     unsafe { real::posix_spawnp(child, path, actions, attributes, arguments, environment) }
 }
@@ -156,14 +166,14 @@ unsafe extern "C" fn posix_spawn_file_actions_adddup2(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    executing();
+    spawning();
     // SAFETY: as above.
     unsafe { real::system(command) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
-    executing();
+    spawning();
     // SAFETY: as above.
     unsafe { real::popen(command, mode) }
 }

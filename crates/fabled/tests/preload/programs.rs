@@ -88,6 +88,19 @@ fn one_end_alone_stays_plain() {
     }
 }
 
+#[test]
+fn who_ends_right_behind_the_last_byte_ends_well() {
+    let program = compile("closing");
+    for ring_bytes in ["4096", "65536", "262144"] {
+        let runner = Runner::new();
+        let mut command = runner.command(&["--ring-bytes", ring_bytes]);
+        command.arg(program.path()).arg("320");
+        let status = Guard::spawn(&mut command).wait();
+        assert!(status.success(), "rings of {ring_bytes} bytes: {status}");
+        assert_eq!(shared_sum(&runner.statistics(), "connected"), 320);
+    }
+}
+
 fn stress(way: &str, leaves: &str, options: &[&str]) {
     let program = compile("stress");
     let seed = std::process::id().to_string();
