@@ -281,11 +281,15 @@ static void ways_of_reading(uint64_t seed) {
     part(pair);
 }
 
-/* A full ring is not writable, and becomes so. The seed's bits choose how the writer waits. */
+/* A full ring is not writable, and becomes so. The writer waits with poll(2) and epoll in turn, whose
+   triggering the seed chooses; nobody reads before it was refused. */
 static void full(uint64_t seed) {
+    int refusal[2];
+    CHECK(pipe(refusal) == 0);
     struct pair pair = make_pair();
     if (pair.peer == 0) {
-        usleep(50000);
+        char byte;
+        CHECK(read(refusal[0], &byte, 1) == 1);
         expect(pair.fd, seed, 0, 3 * MEBIBYTE);
         expect_end(pair.fd);
     } else {
@@ -294,7 +298,7 @@ static void full(uint64_t seed) {
         struct epoll_event event = {.events = EPOLLOUT, .data.fd = pair.fd};
         if (seed & 1) event.events |= EPOLLET;
         CHECK(epoll_ctl(set, EPOLL_CTL_ADD, pair.fd, &event) == 0);
-        CHECK(epoll_wait(set, &event, 1, 1000) == 1 && event.events == EPOLLOUT);
+        CHECK(epoll_wait(set, &event, 1, 20000) == 1 && event.events == EPOLLOUT);
         static unsigned char buffer[30000];
         uint64_t at = 0;
         int refused = 0;
@@ -309,8 +313,11 @@ static void full(uint64_t seed) {
             }
             CHECK(errno == EAGAIN);
             struct pollfd entry = {.fd = pair.fd, .events = POLLOUT};
-            if (refused++ == 0 && getenv("FABLE_RING_BYTES")) CHECK(poll(&entry, 1, 0) == 0);
-            if (seed & 2) {
+            if (refused++ == 0) {
+                CHECK(poll(&entry, 1, 0) == 0);
+                CHECK(write(refusal[1], "r", 1) == 1);
+            }
+            if (refused & 1) {
                 CHECK(poll(&entry, 1, 20000) == 1 && entry.revents == POLLOUT);
             } else {
                 CHECK(epoll_wait(set, &event, 1, 20000) == 1 && event.events & EPOLLOUT);
