@@ -3,7 +3,7 @@
 use megapipe_apptests::{Running, eventually, target_dir, xtask};
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -97,6 +97,16 @@ impl Server {
 
     pub(crate) fn client(&self) -> Client<TcpStream> {
         Client::new(TcpStream::connect(self.address()).unwrap())
+    }
+
+    /// A client, or nothing if the connection is not made soon: while memcached accepts nothing, a
+    /// listening socket of it drops what arrives.
+    pub(crate) fn client_at_once(&self) -> Option<Client<TcpStream>> {
+        match TcpStream::connect_timeout(&self.address(), Duration::from_millis(500)) {
+            Ok(stream) => Some(Client::new(stream)),
+            Err(error) if error.kind() == ErrorKind::TimedOut => None,
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// A client that has been accepted, so that others cannot take its place.
