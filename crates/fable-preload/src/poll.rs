@@ -57,9 +57,9 @@ pub(crate) unsafe fn poll(list: &mut [pollfd], deadline: Deadline, mask: *const 
         if ready > 0 && poll.watched.len() == list.len() {
             return ready;
         }
-        let news = ready > 0 || (!deadline.has_passed() && poll.look()) || poll.arm();
-        let until = if news { Deadline::Now } else { deadline };
-        let asked = poll.ask_kernel(until);
+        let news = ready > 0 || (!deadline.has_passed() && poll.look());
+        let (news, asked) =
+            if news { (true, poll.ask_kernel(Deadline::Now)) } else { poll.sleep(deadline) };
         if asked < 0 {
             return asked;
         }
@@ -138,14 +138,20 @@ impl Poll {
         }
     }
 
-    /// Asks the peers for doorbells; whether there is news already.
-    fn arm(&self) -> bool {
+    /// Asks the peers for doorbells, which other threads leave to this one, and sleeps until there
+    /// is one. Whether there was news already, and what the kernel said.
+    fn sleep(&mut self, deadline: Deadline) -> (bool, c_int) {
         let mut news = false;
         for watched in &self.watched {
             watched.connection.tidy(watched.fd);
+            watched.connection.fall_asleep();
             news |= watched.connection.arm(compress(watched.events));
         }
-        news
+        let asked = self.ask_kernel(if news { Deadline::Now } else { deadline });
+        for watched in &self.watched {
+            watched.connection.wake_up();
+        }
+        (news, asked)
     }
 
     fn ask_kernel(&mut self, until: Deadline) -> c_int {

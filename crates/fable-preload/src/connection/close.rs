@@ -19,7 +19,7 @@ const SLICE_MS: c_int = 10;
 /// How long to wait for a peer that is about to say that it rings no more, in milliseconds.
 const LEAVING_TURNS: u32 = 100;
 /// How long to wait for a doorbell that is on its way, in milliseconds.
-const LAST_DOORBELL_TURNS: u32 = 20;
+const LAST_DOORBELL_TURNS: u32 = 100;
 
 impl Connection {
     /// A child is about to have the connection, too. Called once for each descriptor, with the

@@ -13,7 +13,7 @@ use crate::statistics::{self, Why};
 use crate::{settings, sys, table};
 
 /// How long to wait for an offer whose sender has connected to the rendezvous already.
-const SENDER_MS: c_int = 2;
+const SENDER_MS: c_int = 10;
 /// How many offers are looked at for one accepted connection.
 const OFFERS_MAX: u32 = 4096;
 

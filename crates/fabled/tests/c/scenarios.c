@@ -281,8 +281,8 @@ static void ways_of_reading(uint64_t seed) {
     part(pair);
 }
 
-/* A full ring is not writable, and becomes so. The writer waits with poll(2) and epoll in turn, whose
-   triggering the seed chooses; nobody reads before it was refused. */
+/* A full ring is not writable, and becomes so. The writer waits with poll(2) and epoll in turn,
+   whose triggering the seed chooses; nobody reads before it was refused. */
 static void full(uint64_t seed) {
     int refusal[2];
     CHECK(pipe(refusal) == 0);

@@ -101,6 +101,19 @@ fn who_ends_right_behind_the_last_byte_ends_well() {
     }
 }
 
+#[test]
+fn a_thread_that_polls_is_woken_beside_one_that_writes() {
+    let program = compile("halves");
+    for ring_bytes in ["4096", "16384"] {
+        let runner = Runner::new();
+        let mut command = runner.command(&["--ring-bytes", ring_bytes]);
+        command.arg(program.path()).arg("20");
+        let status = Guard::spawn(&mut command).wait();
+        assert!(status.success(), "rings of {ring_bytes} bytes: {status}");
+        assert_eq!(shared_sum(&runner.statistics(), "accepted"), 20);
+    }
+}
+
 fn stress(way: &str, leaves: &str, options: &[&str]) {
     let program = compile("stress");
     let seed = std::process::id().to_string();
