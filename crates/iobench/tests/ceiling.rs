@@ -12,6 +12,24 @@ fn rows(document: &Value) -> &Vec<Value> {
     document["results"].as_array().unwrap()
 }
 
+/// Tries again where all that is wrong is that a busy machine kept a stack off its CPU for all the
+/// measured time.
+fn run_undisturbed(more: &[&str]) -> (Option<i32>, Value, String) {
+    let arguments = [&SHORT[..], more].concat();
+    for _ in 0..20 {
+        let (status, document, printed) = run_with_json(&arguments);
+        let notes = || rows(&document).iter().flat_map(|row| row["notes"].as_array().unwrap());
+        let is_busy = |note: &Value| {
+            let note = note.as_str().unwrap();
+            note.contains("got no answer") || note.contains("no transaction was completed")
+        };
+        if notes().next().is_none() || !notes().all(is_busy) {
+            return (status, document, printed);
+        }
+    }
+    run_with_json(&arguments)
+}
+
 fn assert_row(row: &Value) {
     assert_eq!(row["valid"], true, "{row}");
     assert_eq!((&row["network"], &row["kind"]), (&"memory".into(), &"closed".into()));
@@ -23,13 +41,12 @@ fn assert_row(row: &Value) {
 
 #[test]
 fn short_and_persistent_connections_have_rows_that_report_and_diff_read() {
+    let (status, document, printed) = run_undisturbed(&[]);
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("closed by both ends") && printed.contains("conn/CPU s"), "{printed}");
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
-    let output = run(&[&SHORT[..], &["--json", path]].concat());
-    let printed = common::stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{printed}{}", common::stderr(&output));
-    assert!(printed.contains("closed by both ends") && printed.contains("conn/CPU s"), "{printed}");
-    let document: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    std::fs::write(path, document.to_string()).unwrap();
     assert_eq!(document["format"], "iobench-run");
     let keys: Vec<_> = rows(&document)
         .iter()
@@ -49,7 +66,7 @@ fn short_and_persistent_connections_have_rows_that_report_and_diff_read() {
 #[test]
 fn large_messages_and_resets_are_possible() {
     let more = ["--message-bytes", "1,65536", "--close", "reset", "--transactions", "4"];
-    let (status, document, printed) = run_with_json(&[&SHORT[..], &more].concat());
+    let (status, document, printed) = run_undisturbed(&more);
     assert_eq!(status, Some(0), "{printed}");
     assert_eq!(rows(&document).len(), 4);
     rows(&document).iter().for_each(assert_row);

@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Stdio};
+
 use common::{children, iobench, is_alive, run_with_json, signal, wait, wait_for_children};
 use serde_json::Value;
 
@@ -150,24 +153,30 @@ fn sizes_of_requests_and_answers_come_together() {
     }
 }
 
-/// Starts a comparison that would run for a minute and waits until its servers do.
-fn long_comparison() -> (std::process::Child, Vec<(u32, u64)>) {
+/// Starts a comparison, with its servers once the first round is announced, when they all serve.
+/// The pipe has to stay open, or it could not report any further.
+fn start(arguments: &[&str]) -> (Child, Vec<(u32, u64)>, BufReader<ChildStderr>) {
+    let mut child =
+        iobench(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::new(child.stderr.take().unwrap());
+    let mut lines = printed.by_ref().lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("round 1 of ")), "it ended before its first round");
+    let servers = children(child.id());
+    (child, servers, printed)
+}
+
+/// A comparison that would run for a minute.
+fn long_comparison() -> (Child, Vec<(u32, u64)>, BufReader<ChildStderr>) {
     let arguments = ["compare", "--servers", "epoll,epoll-partitioned", "--cores", "1"];
-    let child = iobench(&[&arguments[..], &["--duration", "2s", "--rounds", "20"]].concat())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let servers = wait_for_children(child.id(), 2);
-    // Into the first slot.
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    (child, servers)
+    let long = start(&[&arguments[..], &["--duration", "2s", "--rounds", "20"]].concat());
+    assert_eq!(long.1.len(), 2);
+    long
 }
 
 #[test]
 fn an_interrupted_comparison_leaves_no_process() {
     for number in [libc::SIGINT, libc::SIGTERM] {
-        let (mut child, servers) = long_comparison();
+        let (mut child, servers, _printed) = long_comparison();
         signal(child.id(), number);
         assert_eq!(wait(&mut child), Some(130));
         assert!(!servers.iter().any(|server| is_alive(*server)), "{servers:?} live on");
@@ -176,7 +185,7 @@ fn an_interrupted_comparison_leaves_no_process() {
 
 #[test]
 fn servers_die_with_a_killed_parent() {
-    let (mut child, servers) = long_comparison();
+    let (mut child, servers, _printed) = long_comparison();
     child.kill().unwrap();
     child.wait().unwrap();
     common::wait_until("the servers are gone", || {
@@ -199,13 +208,8 @@ fn a_server_that_dies_makes_its_rows_invalid() {
         "--json",
         path,
     ];
-    let mut child = iobench(&[&arguments[..], &["--cores", "1", "--rounds", "2"]].concat())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let servers = wait_for_children(child.id(), 1);
-    std::thread::sleep(std::time::Duration::from_millis(400));
+    let more = ["--cores", "1", "--rounds", "2"];
+    let (mut child, servers, _printed) = start(&[&arguments[..], &more].concat());
     signal(servers[0].0, libc::SIGKILL);
     assert_eq!(wait(&mut child), Some(2));
     let document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
@@ -215,18 +219,28 @@ fn a_server_that_dies_makes_its_rows_invalid() {
     assert!(row["notes"].to_string().contains("the server process ended"), "{}", row["notes"]);
 }
 
+/// Runs a short comparison to its end; the servers that were seen meanwhile.
+fn watched_to_its_end(arguments: &[&str]) -> Vec<(u32, u64)> {
+    let mut child = iobench(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let (servers, status) = common::wait_until("the comparison is over", || {
+        let seen = children(child.id());
+        let ended = child.try_wait().unwrap();
+        (!seen.is_empty() || ended.is_some()).then_some((seen, ended))
+    });
+    let status = status.map_or_else(|| wait(&mut child), |status| status.code());
+    assert!(matches!(status, Some(0 | 2)), "{status:?}");
+    servers
+}
+
 #[test]
 fn no_server_outlives_a_finished_comparison() {
     let arguments = ["compare", "--servers", "epoll", "--cores", "1", "--rounds", "1"];
     let more = ["--duration", "100ms", "--transactions", "1"];
-    let mut child = iobench(&[&arguments[..], &more].concat())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let servers = wait_for_children(child.id(), 1);
-    assert!(matches!(wait(&mut child), Some(0 | 2)));
-    assert!(children(child.id()).is_empty() && !is_alive(servers[0]));
+    let arguments = [&arguments[..], &more].concat();
+    // Its server lives for half a second, for all of which a busy machine may keep us from looking.
+    let seen = (0..20).map(|_| watched_to_its_end(&arguments)).find(|seen| !seen.is_empty());
+    let servers = seen.expect("no server was ever seen");
+    assert!(!servers.iter().any(|server| is_alive(*server)), "{servers:?} live on");
 }
 
 #[test]

@@ -17,12 +17,16 @@ fn load(address: &str, more: &[&str]) -> (Option<i32>, Value, String) {
     (status, document["result"].clone(), printed)
 }
 
-/// Tries again where a busy machine kept a thread off its CPU for the whole measurement.
+/// Tries again where all that is wrong is that a busy machine kept a thread off its CPU for the
+/// whole measurement.
 fn load_undisturbed(address: &str, more: &[&str]) -> (Option<i32>, Value, String) {
     for _ in 0..20 {
         let (status, result, printed) = load(address, more);
-        let notes = result["notes"].to_string();
-        if !notes.contains("got no answer") && !notes.contains("no transaction was completed") {
+        let notes = result["notes"].as_array().unwrap();
+        // The last of these makes nothing invalid.
+        let busy = ["got no answer", "no transaction was completed", "the clients were busy"];
+        let is_busy = |note: &Value| busy.iter().any(|busy| note.to_string().contains(busy));
+        if result["valid"] == true || !notes.iter().all(is_busy) {
             return (status, result, printed);
         }
     }
@@ -249,13 +253,27 @@ fn beside(command: &str, more: &[&str]) -> (Option<i32>, Value, String) {
     (status, document["result"].clone(), printed)
 }
 
+/// Tries again where a busy machine kept a client off its CPU in every pair of runs, which leaves
+/// nothing to divide.
+fn beside_undisturbed(command: &str) -> (Option<i32>, Value, String) {
+    for _ in 0..20 {
+        let (status, result, printed) = beside(command, &[]);
+        let nothing = result["notes"].to_string().contains("nothing was answered");
+        let lacks_ratios = ["throughput_ratio", "cpu_ratio"].iter().any(|r| result[r].is_null());
+        if !(nothing && lacks_ratios) {
+            return (status, result, printed);
+        }
+    }
+    beside(command, &[])
+}
+
 #[test]
 fn another_client_runs_beside_ours() {
     let command = concat!(
         env!("CARGO_BIN_EXE_iobench"),
         " load --connect {address} --connections 8 --duration {seconds}s"
     );
-    let (status, result, printed) = beside(command, &[]);
+    let (status, result, printed) = beside_undisturbed(command);
     assert!(matches!(status, Some(0 | 2)), "{printed}");
     for client in ["ours", "theirs"] {
         assert!(result[client]["throughput"].as_f64() > Some(0.0), "{result}");

@@ -191,7 +191,7 @@ fn closed_loops_run_in_the_same_way() {
 fn churn_reports_the_time_to_the_first_answer() {
     let text = TINY
         .replace("kind = \"open\"", "kind = \"churn\"")
-        .replace("connections = [20, 40]", "connections = 200\ntransactions = 2");
+        .replace("connections = [20, 40]", "connections = 1000\ntransactions = 2");
     let place = Place::with(&text);
     let output = place.run(&["--rounds", "1"]);
     let document = place.document();

@@ -125,7 +125,9 @@ impl<'a> SlotRunner<'a> {
         if let Some(status) = server.ended() {
             return Ok(SlotOutcome::failed(format!("the server process ended ({status})")));
         }
-        let before = server.counters();
+        // From one drained state to the next: nothing is lost between slots, and what the server
+        // may begin meanwhile does not show as half done.
+        let before = server.drained();
         let network = self.network();
         if let Some(network) = network {
             network.lossless_from(u64::MAX);
@@ -166,7 +168,7 @@ impl<'a> SlotRunner<'a> {
         if stalled > 0 && !lossy && outcome.slices.clean > outcome.slices.discarded() {
             problems.push(describe_stalled(stalled));
         }
-        let counted = before.zip(server.counters()).map(|(before, after)| after.since(&before));
+        let counted = before.zip(server.drained()).map(|(before, after)| after.since(&before));
         outcome.accounts = accounts(&tallies, counted.as_ref());
         if let Some(exchange) = self.exchange.filter(|_| outcome.faults.total() == 0) {
             problems.extend(outcome.accounts.imbalances(exchange, self.connections));

@@ -15,6 +15,7 @@ use crate::sys::check;
 use crate::sys::clock::now_ns;
 use crate::sys::cpuclock;
 use crate::sys::signals::Signals;
+use crate::sys::turns::Turns;
 
 /// How long a server may take to start, and to end once it is told.
 const START_TIMEOUT_NS: u64 = 30_000_000_000;
@@ -81,6 +82,8 @@ pub(crate) struct ServerProcess {
     thread_ids: Vec<i32>,
     works_in_its_threads: bool,
     counts_system_calls: bool,
+    /// What the server had counted when it was drained last.
+    drained: Counters,
 }
 
 impl ServerProcess {
@@ -117,6 +120,7 @@ impl ServerProcess {
             thread_ids,
             works_in_its_threads: server.works_in_its_threads(),
             counts_system_calls: server.counts_system_calls(),
+            drained: Counters::default(),
         };
         process.wait_until_ready(name, signals)?;
         Ok(process)
@@ -181,23 +185,35 @@ impl ServerProcess {
         self.child.try_wait().ok().flatten()
     }
 
+    /// What the server had counted when it was drained last: everything if it was, and nothing
+    /// that began later, whenever one asks.
+    pub(crate) fn drained(&self) -> Counters {
+        self.drained
+    }
+
     /// Waits until every accepted connection is closed and the threads have stopped calling the
     /// kernel; false if that does not happen in time. All clients must have closed before.
     pub(crate) fn drain(&mut self, signals: &Signals) -> Result<bool> {
         let deadline_ns = now_ns() + DRAIN_TIMEOUT_NS;
         let mut before = None;
         let mut quiet_looks = 0;
+        let mut turns = None;
         loop {
             let counters = self.counters();
+            self.drained = counters;
             // Connections still in the listen queue show as accepted only later; a server that
-            // forks for each takes several milliseconds to get to the next one on a slow machine.
+            // forks for each takes several milliseconds to get to the next one on a slow machine,
+            // and a thread that has no CPU gets to none.
             if counters.accepted == counters.closed && before == Some(counters) {
                 quiet_looks += 1;
-                if quiet_looks == QUIET_LOOKS {
+                let process = self.child.id();
+                let turns = turns.get_or_insert_with(|| Turns::of(process));
+                if quiet_looks >= QUIET_LOOKS && Turns::of(process).all_had_since(turns) {
                     return Ok(true);
                 }
             } else {
                 quiet_looks = 0;
+                turns = None;
             }
             if now_ns() > deadline_ns || self.ended().is_some() {
                 return Ok(false);
@@ -262,4 +278,53 @@ pub(super) fn prepare_child(
         check(unsafe { libc::setns(namespace, libc::CLONE_NEWNET) })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::turns;
+
+    /// Not a server, but a process that never looks into its listen queue, because it is stopped.
+    fn stopped(page: Page) -> ServerProcess {
+        let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        turns::stop(&child);
+        ServerProcess {
+            child,
+            page,
+            lifeline: None,
+            address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+            thread_ids: Vec::new(),
+            works_in_its_threads: true,
+            counts_system_calls: true,
+            drained: Counters::default(),
+        }
+    }
+
+    #[test]
+    fn a_server_is_drained_only_when_its_threads_had_a_cpu_to_look() {
+        let signals = Signals::block();
+        let page = Page::create(1).unwrap();
+        let theirs = Page::open(page.descriptor().try_clone().unwrap(), 1).unwrap();
+        let mut process = stopped(page);
+        let id = process.child.id();
+        let counters = Counters { accepted: 1, closed: 1, ..Counters::default() };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Long enough to look quiet; longer makes no difference.
+                std::thread::sleep(Duration::from_millis(100));
+                theirs.block(0).publish(&counters);
+                // SAFETY: plain numbers; the process is our own child.
+                unsafe { libc::kill(id as i32, libc::SIGCONT) };
+            });
+            // It may give up before, but not take the server for drained.
+            while !process.drain(&signals).unwrap() {}
+        });
+        assert_eq!(process.drained(), counters);
+        // What it does later is no part of that.
+        theirs.block(0).publish(&Counters { accepted: 2, ..counters });
+        assert_eq!((process.counters().accepted, process.drained()), (2, counters));
+        // The end of its input is its end.
+        process.child.stdin = None;
+    }
 }

@@ -111,6 +111,14 @@ impl Running {
         }
     }
 
+    /// What the server had counted when it was drained last, or nothing yet, if it counts for us.
+    pub(crate) fn drained(&self) -> Option<Counters> {
+        match self {
+            Running::Own { process, .. } => Some(process.drained()),
+            Running::External(_) => None,
+        }
+    }
+
     /// Its calls into the kernel, if it counts all of them.
     pub(crate) fn system_calls(&self) -> Option<u64> {
         match self {

@@ -10,6 +10,7 @@ pub(crate) mod procstat;
 pub(crate) mod signals;
 pub(crate) mod socket;
 pub(crate) mod tsc;
+pub(crate) mod turns;
 
 use std::io;
 
