@@ -99,9 +99,9 @@ mod tests {
     fn a_program_that_hangs_is_killed_and_heard() {
         let directory = tempfile::tempdir().unwrap();
         let spoken = directory.path().join("spoken");
-        // The shell's child keeps the pipes open beyond its end, and for longer than is waited.
+        // The other child keeps the pipes open beyond its end, and for longer than is waited.
         let mut hanging = Command::new("sh");
-        hanging.args(["-c", "echo here; : >\"$0\"; sleep 8 & wait"]).arg(&spoken);
+        hanging.args(["-c", "echo here; : >\"$0\"; sleep 8 & exec sleep 600"]).arg(&spoken);
         let said = output_until(&mut hanging, || spoken.exists()).unwrap();
         assert!(said.status.is_none());
         assert_eq!(said.stdout, b"here\n");
