@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How often it is looked whether the program has ended.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long the output of a program that was killed may stay open: others may have it still.
-const LINGER: Duration = Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(5);
 
 /// What a program has left.
 #[derive(Debug)]
@@ -22,23 +22,28 @@ pub(crate) struct Output {
 
 /// Runs a program without input, and kills it when its time is over.
 pub(crate) fn output(command: &mut Command, patience: Duration) -> io::Result<Output> {
+    let deadline = Instant::now() + patience;
+    output_until(command, || Instant::now() >= deadline)
+}
+
+/// The same, where somebody else knows when the time is over.
+fn output_until(command: &mut Command, is_over: impl Fn() -> bool) -> io::Result<Output> {
     let pipes = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = pipes.spawn()?;
     let stdout = child.stdout.take().map(listen);
     let stderr = child.stderr.take().map(listen);
-    let status = wait(&mut child, patience)?;
+    let status = wait(&mut child, is_over)?;
     let until = status.is_none().then(|| Instant::now() + LINGER);
     let [stdout, stderr] = [stdout, stderr].map(|pipe| pipe.map_or(Vec::new(), |p| all(&p, until)));
     Ok(Output { status, stdout, stderr })
 }
 
-fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + patience;
+fn wait(child: &mut Child, is_over: impl Fn() -> bool) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if Instant::now() >= deadline {
+        if is_over() {
             child.kill()?;
             child.wait()?;
             return Ok(None);
@@ -80,14 +85,11 @@ fn all(pipe: &Receiver<Vec<u8>>, until: Option<Instant>) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, patience: Duration) -> Output {
-        output(Command::new("sh").args(["-c", script]), patience).unwrap()
-    }
-
     #[test]
     fn what_a_program_says_is_kept_whole() {
-        let long = Duration::from_secs(600);
-        let said = shell("seq 1 20000; seq 1 20000 >&2; exit 3", long);
+        let mut talker = Command::new("sh");
+        talker.args(["-c", "seq 1 20000; seq 1 20000 >&2; exit 3"]);
+        let said = output(&mut talker, Duration::from_secs(600)).unwrap();
         assert_eq!(said.status.and_then(|status| status.code()), Some(3));
         assert_eq!(said.stdout, said.stderr);
         assert!(said.stdout.ends_with(b"\n20000\n"));
@@ -95,8 +97,12 @@ mod tests {
 
     #[test]
     fn a_program_that_hangs_is_killed_and_heard() {
-        // The shell's child keeps the pipes open beyond its end.
-        let said = shell("echo here; sleep 3 & wait", Duration::from_millis(200));
+        let directory = tempfile::tempdir().unwrap();
+        let spoken = directory.path().join("spoken");
+        // The other child keeps the pipes open beyond its end, and for longer than is waited.
+        let mut hanging = Command::new("sh");
+        hanging.args(["-c", "echo here; : >\"$0\"; sleep 8 & exec sleep 600"]).arg(&spoken);
+        let said = output_until(&mut hanging, || spoken.exists()).unwrap();
         assert!(said.status.is_none());
         assert_eq!(said.stdout, b"here\n");
     }

@@ -17,6 +17,9 @@ use crate::sys::signals::Signals;
 
 /// wrk counts in whole seconds.
 pub(crate) const SECONDS: u64 = 1;
+/// wrk calls answers that take longer errors, by default after 2 s: an answer that comes late on a
+/// busy machine is a latency.
+pub(crate) const PATIENT: &str = "--timeout=20s";
 /// How long it may take beyond its time.
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// A run that lost more than this part (1/50) of its time to the host says nothing.
@@ -87,6 +90,7 @@ fn execute(
         format!("-c{connections}"),
         format!("-d{SECONDS}s"),
         "--latency".to_owned(),
+        PATIENT.to_owned(),
         format!("http://{}{path}", server.address()),
     ];
     let mut cpus = CpuReader::new(&placement.cpus())?;

@@ -10,7 +10,7 @@ use crate::exchange::Exchange;
 use crate::experiment::measure::{Bench, Task, course, launch};
 use crate::figures::new_times;
 use crate::hosts::addresses::explore;
-use crate::hosts::clock;
+use crate::hosts::clock::{self, Start};
 use crate::hosts::control::{Control, broadcast_value, gather_values};
 use crate::hosts::share::{Share, divide};
 use crate::open::arrivals::Arrivals;
@@ -77,7 +77,8 @@ impl<'a> Ensemble<'a> {
             return Ok(OpenOutcome::failed(problem));
         }
         let offset = clock::measure(self.control, &mut new_times())?;
-        let start_ns = clock::agree_on_start(self.control, offset)?;
+        // Where there is none the others know it, too, and wait for the next order.
+        let start_ns = clock::agree_on_start(self.control, offset)?.agreed()?;
         let watched = Watched { server, cpus };
         self.signals.sleep_until(start_ns + course.measure_from_ns())?;
         let from = Reading::take(&watched);
@@ -136,7 +137,7 @@ pub(crate) fn follow(
         let go = broadcast_value::<bool>(control, None)?;
         let (Ok(prepared), true) = (prepared, go) else { continue };
         let offset = clock::measure(control, &mut new_times())?;
-        let start_ns = clock::agree_on_start(control, offset)?;
+        let Start::At(start_ns) = clock::agree_on_start(control, offset)? else { continue };
         let outcome = prepared.run(start_ns, &Blind, signals, &mut Quiet)?;
         gather_values(control, &Some(outcome))?;
     }

@@ -18,8 +18,12 @@ use crate::sys::clock::now_ns;
 /// Most addresses that are tried; hosts with more name one.
 const CANDIDATES_MAX: usize = 16;
 
-/// How long one attempt may take.
-const ATTEMPT: Duration = Duration::from_secs(1);
+/// How long an address may take to let a caller in. Where nobody is, this passes in vain.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// How long the answer may take: whoever lets callers in is rank 0, which may be busy, or seldom a
+/// stranger who listens on the same port.
+const ANSWER: Duration = Duration::from_secs(20);
 
 /// How often rank 0 looks for a caller while the others try.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -156,8 +160,8 @@ fn answer(listeners: &[TcpListener], secret: u64, over: &AtomicBool) {
 /// Whether rank 0 answers at a place.
 fn answers(place: SocketAddr, secret: u64) -> bool {
     let heard = || {
-        let mut stream = TcpStream::connect_timeout(&place, ATTEMPT)?;
-        stream.set_read_timeout(Some(ATTEMPT))?;
+        let mut stream = TcpStream::connect_timeout(&place, CONNECT)?;
+        stream.set_read_timeout(Some(ANSWER))?;
         let mut heard = [0; 8];
         stream.read_exact(&mut heard)?;
         match u64::from_le_bytes(heard) == secret {

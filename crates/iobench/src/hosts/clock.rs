@@ -18,8 +18,12 @@ use crate::sys::clock::now_ns;
 /// Exchanges per host. One in a few is hardly disturbed, even between busy hosts.
 const EXCHANGES: usize = 64;
 
-/// How far ahead a start is set: enough for the news to reach every host.
+/// How far ahead a start is set: enough for the news to reach every host. Each time that it is not,
+/// the next start is set twice as far ahead.
 const LEAD_NS: u64 = 500_000_000;
+
+/// How many starts are proposed; the last one is 8 s ahead.
+const PROPOSALS: u32 = 5;
 
 /// One question for the root's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,25 +117,53 @@ fn confused(bytes: usize) -> Error {
     )
 }
 
-/// Agrees on a moment in the near future at which all begin, and returns it by the own clock. All
-/// call it together, and then wait for it without further messages.
-pub(crate) fn agree_on_start(control: &dyn Control, offset: ClockOffset) -> Result<u64> {
-    let bounds_ns = gather_values(control, &offset.bound_ns)?;
-    let start_ns = bounds_ns.iter().max().map(|bound_ns| now_ns() + LEAD_NS + bound_ns);
-    let start_ns = offset.to_local(broadcast_value(control, start_ns.as_ref())?);
-    // Whoever passes this knows that all know the start; it only remains to see that it is ahead.
-    control.barrier()?;
-    if now_ns().saturating_add(offset.bound_ns) < start_ns {
-        return Ok(start_ns);
+/// What all processes know after they have tried to agree on a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// All begin then, by the own clock.
+    At(u64),
+    /// None begins: this rank heard too late even of the last proposal.
+    TooLateFor(usize),
+}
+
+impl Start {
+    /// The moment, or what to do where there is none.
+    pub(crate) fn agreed(self) -> Result<u64> {
+        match self {
+            Start::At(start_ns) => Ok(start_ns),
+            Start::TooLateFor(rank) => Err(Error::setup(
+                format!(
+                    "rank {rank} heard of the start too late, although it was {} ms ahead",
+                    (LEAD_NS << (PROPOSALS - 1)) / 1_000_000
+                ),
+                "look for what keeps this host or its network busy, then run again",
+            )),
+        }
     }
-    Err(Error::setup(
-        format!(
-            "rank {} heard of the start only when it had passed, although it was {} ms ahead",
-            control.rank(),
-            LEAD_NS / 1_000_000
-        ),
-        "look for what keeps this host or its network busy, then run again",
-    ))
+}
+
+/// Agrees on a moment in the near future at which all begin. All call it together and get the same,
+/// whether there is a start or not, and then wait for it without further messages. Whoever is
+/// stopped after it has agreed begins late, as if it had been stopped at any later time.
+pub(crate) fn agree_on_start(control: &dyn Control, offset: ClockOffset) -> Result<Start> {
+    let bounds_ns = gather_values(control, &offset.bound_ns)?;
+    // Only the root has gathered them.
+    let bound_ns = bounds_ns.into_iter().max();
+    let mut late_rank = ROOT;
+    for proposal in 0..PROPOSALS {
+        let lead_ns = LEAD_NS << proposal;
+        let start_ns = bound_ns.map(|bound_ns| now_ns() + lead_ns + bound_ns);
+        let start_ns = offset.to_local(broadcast_value(control, start_ns.as_ref())?);
+        // The verdict of all takes as long to come as the start took: half of the lead is for it.
+        let is_in_time = now_ns().saturating_add(offset.bound_ns + lead_ns / 2) < start_ns;
+        let in_time = gather_values(control, &is_in_time)?;
+        let first_late = in_time.iter().position(|is_in_time| !is_in_time);
+        match broadcast_value(control, Some(&first_late))? {
+            None => return Ok(Start::At(start_ns)),
+            Some(rank) => late_rank = rank,
+        }
+    }
+    Ok(Start::TooLateFor(late_rank))
 }
 
 /// Sleeps until a moment of the own clock has come, and returns when it woke.
@@ -207,7 +239,7 @@ mod tests {
             assert!(offset.offset_ns.unsigned_abs() <= offset.bound_ns, "{offset:?}");
             let expected = if control.rank() == ROOT { 0 } else { EXCHANGES as u64 };
             assert_eq!(round_trips.len(), expected);
-            let start_ns = agree_on_start(control, offset)?;
+            let start_ns = agree_on_start(control, offset)?.agreed()?;
             Ok::<_, Error>((offset, start_ns))
         });
         let found: Vec<(ClockOffset, u64)> = found.into_iter().map(Result::unwrap).collect();
@@ -217,16 +249,35 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_start_that_has_passed_is_refused() {
-        // As if the news had taken ten seconds to rank 1: its clock shows that much less.
-        let far = ClockOffset { offset_ns: 10_000_000_000, ..ClockOffset::ROOT };
-        let starts = on_threads(2, |control| {
+    /// What three ranks agree on if the news takes so long to rank 1: its clock shows that much
+    /// less.
+    fn starts_with_delay(delay_ns: i64) -> Vec<Start> {
+        let far = ClockOffset { offset_ns: delay_ns, ..ClockOffset::ROOT };
+        let starts = on_threads(3, |control| {
             agree_on_start(control, if control.rank() == 1 { far } else { ClockOffset::ROOT })
         });
-        assert!(starts[ROOT].is_ok());
-        let error = starts[1].as_ref().unwrap_err().to_string();
-        assert!(error.contains("rank 1 heard of the start only when it had passed"), "{error}");
+        starts.into_iter().map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn whoever_is_late_is_given_more_time() {
+        let delay_ns = 600_000_000;
+        let begun_ns = now_ns();
+        let starts: Vec<u64> =
+            starts_with_delay(delay_ns).into_iter().map(|start| start.agreed().unwrap()).collect();
+        assert_eq!(starts[ROOT], starts[2]);
+        assert_eq!(starts[1], starts[ROOT] - delay_ns as u64);
+        // The first proposal is never in time, and the second neither leaves half of its lead.
+        assert!(starts[ROOT] >= begun_ns + 4 * LEAD_NS);
+    }
+
+    #[test]
+    fn a_start_that_somebody_cannot_meet_is_refused_by_all() {
+        let starts = starts_with_delay(10_000_000_000);
+        assert_eq!(starts, [Start::TooLateFor(1); 3]);
+        let error = starts[ROOT].agreed().unwrap_err().to_string();
+        assert!(error.contains("rank 1 heard of the start too late"), "{error}");
+        assert!(error.contains("8000 ms ahead"), "{error}");
     }
 
     #[test]

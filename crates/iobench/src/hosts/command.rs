@@ -102,7 +102,7 @@ fn check(control: &dyn Control, offset: ClockOffset) -> Result<Vec<Checked>> {
     // Lengths and values are compared: what arrives must be what the sender's rank implies.
     let whole = received == test_bytes(ROOT)
         && gathered.iter().enumerate().all(|(rank, bytes)| *bytes == test_bytes(rank));
-    let woke_ns = clock::sleep_until(clock::agree_on_start(control, offset)?);
+    let woke_ns = clock::sleep_until(clock::agree_on_start(control, offset)?.agreed()?);
     gather_values(control, &Checked { whole, woke_ns: offset.to_root(woke_ns) })
 }
 

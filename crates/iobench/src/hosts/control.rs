@@ -46,12 +46,6 @@ pub(crate) trait Control {
         let others = (1..self.size()).map(|rank| self.receive(rank));
         std::iter::once(Ok(bytes.to_vec())).chain(others).collect()
     }
-
-    /// Returns when all have called it.
-    fn barrier(&self) -> Result<()> {
-        self.gather(&[])?;
-        self.broadcast(&[]).map(drop)
-    }
 }
 
 /// Gives every process the root's value; the others pass nothing.
@@ -123,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_leaves_a_barrier_before_all_have_come() {
+    fn nobody_hears_a_verdict_before_all_have_given_theirs() {
         use std::sync::atomic::{AtomicUsize, Ordering};
         let come = AtomicUsize::new(0);
         let seen = on_threads(4, |control| {
@@ -131,7 +125,8 @@ mod tests {
                 std::thread::yield_now();
             }
             come.fetch_add(1, Ordering::SeqCst);
-            control.barrier().unwrap();
+            control.gather(&[]).unwrap();
+            control.broadcast(&[]).unwrap();
             come.load(Ordering::SeqCst)
         });
         assert_eq!(seen, [4; 4]);

@@ -76,6 +76,7 @@ impl Program for Nginx {
             format!("-c{}", cell.connections),
             format!("-d{seconds}s"),
             "--latency".to_owned(),
+            wrk::PATIENT.to_owned(),
             format!("http://{}/{FILE}", target.address),
         ]
     }

@@ -189,7 +189,7 @@ mod tests {
     use crate::server::external::{ExternalProcess, Foreign};
     use crate::server::process::Launch;
 
-    /// It recovers from an archive that has nothing, and takes its time to say so.
+    /// It recovers from an archive that has nothing, and says so when it is allowed to.
     #[test]
     fn a_server_that_listens_and_lets_nobody_in_is_waited_for() {
         let (postgres, signals) = (Postgres::find(1).unwrap(), Signals::block());
@@ -203,13 +203,18 @@ mod tests {
             backend: None,
             stack: None,
         };
+        let closed = directory.path().join("closed");
+        std::fs::write(&closed, "").unwrap();
         let command = |port| {
             let mut words = postgres.server(&target.at(port), &signals)?;
             let recovery = directory.path().join("data/recovery.signal");
             std::fs::write(&recovery, "").unwrap();
             chown(&recovery, owner, None).unwrap();
-            let slowly = ["-c", "restore_command=sleep 1; false", "-c", "hot_standby=off"];
-            words.extend(slowly.map(str::to_owned));
+            let archive = format!(
+                "restore_command=while [ -e '{}' ]; do sleep 0.05; done; false",
+                closed.display()
+            );
+            words.extend(["-c", &archive, "-c", "hot_standby=off"].map(str::to_owned));
             Ok(as_user(postgres.user(), words))
         };
         let foreign = Foreign { name: "postgres", orphan_signal: postgres.orphan_signal() };
@@ -218,6 +223,7 @@ mod tests {
             ExternalProcess::start_command(&foreign, &launch, &signals, command).unwrap();
         let target = Target { address: server.address(), ..target };
         assert!(!postgres.serves(&target));
+        std::fs::remove_file(&closed).unwrap();
         server.wait_until(|| postgres.serves(&target), &signals).unwrap();
         postgres.fill(&target, &signals).unwrap();
     }

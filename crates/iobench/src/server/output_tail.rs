@@ -9,8 +9,9 @@ use std::time::Duration;
 /// Kept of the output, and shown of it.
 const MOST_BYTES: usize = 16 * 1024;
 const MOST_LINES: usize = 10;
-/// How long output may still be under way when the process has ended.
+/// How long output may still be under way: of a process that has ended, until the pipe does, too.
 const STRAGGLE_MS: u64 = 200;
+const STRAGGLE_ENDED_MS: u64 = 5_000;
 
 /// Reads everything, so that the process never waits for us, and forgets all but the end.
 pub(crate) struct OutputTail {
@@ -29,9 +30,11 @@ impl OutputTail {
         Ok((OutputTail { bytes, reader }, writing))
     }
 
-    /// The last lines, each on an indented line of its own, or a remark that there are none.
-    pub(crate) fn describe(&self) -> String {
-        for _ in 0..STRAGGLE_MS {
+    /// The last lines, each on an indented line of its own, or a remark that there are none. What
+    /// a process that has ended said is waited for longer: its pipe comes to an end.
+    pub(crate) fn describe(&self, has_ended: bool) -> String {
+        let most_ms = if has_ended { STRAGGLE_ENDED_MS } else { STRAGGLE_MS };
+        for _ in 0..most_ms {
             if self.reader.is_finished() {
                 break;
             }
@@ -85,7 +88,7 @@ mod tests {
             writeln!(writing, "line {line}").unwrap();
         }
         drop(writing);
-        let text = tail.describe();
+        let text = tail.describe(true);
         let expected: Vec<String> = (9_990..10_000).map(|line| format!("line {line}")).collect();
         assert_eq!(text, format!(" and said last:\n    {}\n", expected.join("\n    ")));
         assert!(tail.bytes.lock().unwrap().len() <= MOST_BYTES);
