@@ -18,7 +18,7 @@ fn output(program: &str, words: &[&str]) -> Vec<u8> {
 }
 
 /// A server with a certificate, and the ports of TLS and of plain HTTP/2.
-fn server(events: &str, workers: u32) -> (Nginx, String, String) {
+fn server(events: &str, workers: u32) -> (Nginx, u16, u16) {
     let keys = tempfile::tempdir().unwrap();
     let path = |name: &str| keys.path().join(name).to_string_lossy().into_owned();
     let (key, certificate) = (path("key.pem"), path("certificate.pem"));
@@ -40,15 +40,11 @@ fn server(events: &str, workers: u32) -> (Nginx, String, String) {
             &certificate,
         ],
     );
-    let (tls, plain) = (megapipe_apptests::free_port(), megapipe_apptests::free_port());
-    let (tls, plain) = (tls.unwrap().to_string(), plain.unwrap().to_string());
-    let http = SERVERS
-        .replace("{port2}", &tls)
-        .replace("{port3}", &plain)
-        .replace("{dir}", &keys.path().to_string_lossy());
-    let nginx =
-        Nginx::start(&Setup { http, workers, events: events.to_string(), ..Setup::module() });
-    (nginx.unwrap(), tls, plain)
+    let http = SERVERS.replace("{dir}", &keys.path().to_string_lossy());
+    let setup = Setup { http, workers, events: events.to_string(), ..Setup::module() };
+    let nginx = Nginx::start(&setup).unwrap();
+    let [_, tls, plain] = nginx.ports();
+    (nginx, tls, plain)
 }
 
 #[test]
@@ -61,7 +57,10 @@ fn tls_and_http2_carry_files_whole() {
         assert!(output("curl", &["-sSk", "-m", "20", "--http1.1", &url]) == content);
         assert!(output("curl", &["-sSk", "-m", "20", "--http2", &url]) == content);
         let clear = format!("http://127.0.0.1:{plain}/f");
-        assert!(output("curl", &["-sS", "-m", "20", "--http2-prior-knowledge", &clear]) == content);
+        assert!(
+            output("curl", &["-sS", "-m", "20", "--http2-prior-knowledge", &clear])
+                == content
+        );
         let socket = format!("https://127.0.0.1:{tls}/socket");
         assert_eq!(output("curl", &["-sSk", "-m", "20", &socket]), b"HTTP/2.0 polled");
         assert_eq!(nginx.complaints(), [""; 0]);
