@@ -86,7 +86,19 @@ impl Nginx {
             return Err(io::Error::other(format!("workers are missing:\n{}", nginx.log())));
         }
         // The master listens before a worker serves; what a test counts must not be growing still.
-        Client::connect(port)?.get("/who")?;
+        // It closes a client whose header it has not seen soon enough, so one may not be enough.
+        let mut last = None;
+        let served = || match Client::connect(port).and_then(|mut client| client.get("/who")) {
+            Ok(_) => true,
+            Err(error) => {
+                last = Some(error);
+                false
+            }
+        };
+        if !eventually(PATIENCE, served) {
+            let what = format!("nobody is served: {last:?}\n{}", nginx.log());
+            return Err(io::Error::other(what));
+        }
         Ok(nginx)
     }
 
