@@ -9,6 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::lock::Lock;
+use super::make_directory;
 use crate::steps;
 
 /// Where apt looks for its sources.
@@ -54,9 +56,13 @@ pub(crate) fn fetch(target: &Path, name: &str, version: Version<'_>) -> Result<P
     if stamp.is_file() {
         return Ok(tree);
     }
+    let _alone = Lock::of(&base)?;
+    // Another process may just have fetched them.
+    if stamp.is_file() {
+        return Ok(tree);
+    }
     needs("apt-get", "apt")?;
     needs("dpkg-source", "dpkg-dev")?;
-    make_directory(&base)?;
     let base = base.canonicalize().map_err(|error| format!("{}: {error}", base.display()))?;
     let apt = Apt::new(&base.join("apt").join(name), name)?;
     println!("source: fetching {name} {label} from the distribution");
@@ -329,10 +335,6 @@ fn unpack(description: &Path, tree: &Path) -> Result<(), String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!("dpkg-source cannot unpack {}: {}", description.display(), said.trim()))
-}
-
-fn make_directory(path: &Path) -> Result<(), String> {
-    fs::create_dir_all(path).map_err(|error| format!("cannot make {}: {error}", path.display()))
 }
 
 #[cfg(test)]
