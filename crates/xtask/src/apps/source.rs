@@ -168,6 +168,8 @@ impl Apt {
         .concat();
         // Its sandbox user may not write below a home directory.
         options.extend(["-o".into(), "APT::Sandbox::User=root".into()]);
+        // A mirror that fails once has not dropped the version.
+        options.extend(["-o".into(), "Acquire::Retries=5".into()]);
         Ok(Apt { options })
     }
 
@@ -179,7 +181,7 @@ impl Apt {
 
     fn update(&self) -> Result<(), String> {
         let mut command = self.command("apt-get");
-        let output = command.args(["-q", "-o", "Acquire::Retries=2", "update"]).output();
+        let output = command.args(["-q", "update"]).output();
         let output = output.map_err(|error| format!("cannot run apt-get: {error}"))?;
         // With lists from an earlier run the sources may still be found.
         if !output.status.success() {
