@@ -3,13 +3,13 @@
 
 pub mod http;
 pub mod nginx;
+mod port;
 mod process;
 
 pub use process::{Running, eventually};
 
 use std::env;
 use std::io;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -42,10 +42,4 @@ pub fn xtask(words: &[&str]) -> io::Result<()> {
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     Err(io::Error::other(format!("cargo xtask {} failed:\n{said}", words.join(" "))))
-}
-
-/// A port of 127.0.0.1 that nobody listened on a moment ago, for programs that cannot choose
-/// one by themselves.
-pub fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -1,8 +1,9 @@
 //! The distribution's nginx, with the event module or as it is.
 
 use crate::http::Client;
+use crate::port::Port;
 use crate::process::{Running, eventually};
-use crate::{PATIENCE, free_port, target_dir, xtask};
+use crate::{PATIENCE, target_dir, xtask};
 use std::fs;
 use std::io;
 use std::net::TcpStream;
@@ -41,7 +42,7 @@ impl Setup {
 pub struct Nginx {
     running: Running,
     directory: TempDir,
-    port: u16,
+    ports: [Port; 3],
 }
 
 /// The module, built once by the command that a person would use.
@@ -55,20 +56,22 @@ pub fn built_module() -> io::Result<&'static Path> {
 }
 
 impl Nginx {
-    /// Starts a server and waits until it accepts connections. In the directives `{port2}` and
-    /// `{port3}` stand for further free ports, `{dir}` for its directory.
+    /// Starts a server and waits until it accepts connections. In the directives `{port}` stands
+    /// for its port, `{port2}` and `{port3}` for further ones, and `{dir}` for its directory.
     pub fn start(setup: &Setup) -> io::Result<Nginx> {
         let directory = tempfile::tempdir()?;
         fs::create_dir(directory.path().join("html"))?;
-        let port = free_port()?;
+        let ports = [Port::reserve()?, Port::reserve()?, Port::reserve()?];
+        let numbers = ports.each_ref().map(Port::number);
+        let port = numbers[0];
         let config = directory.path().join("nginx.conf");
-        fs::write(&config, text(setup, directory.path(), port)?)?;
+        fs::write(&config, text(setup, directory.path(), numbers)?)?;
         let mut command = Command::new("nginx");
         command.arg("-p").arg(directory.path()).arg("-c").arg(&config);
         command.arg("-e").arg(directory.path().join("error.log")).args(["-g", "daemon off;"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let running = Running::start(&mut command)?;
-        let mut nginx = Nginx { running, directory, port };
+        let mut nginx = Nginx { running, directory, ports };
         let mut up = false;
         let mut decided = || {
             up = TcpStream::connect(("127.0.0.1", port)).is_ok();
@@ -83,13 +86,30 @@ impl Nginx {
             return Err(io::Error::other(format!("workers are missing:\n{}", nginx.log())));
         }
         // The master listens before a worker serves; what a test counts must not be growing still.
-        Client::connect(port)?.get("/who")?;
+        // It closes a client whose header it has not seen soon enough, so one may not be enough.
+        let mut last = None;
+        let served = || match Client::connect(port).and_then(|mut client| client.get("/who")) {
+            Ok(_) => true,
+            Err(error) => {
+                last = Some(error);
+                false
+            }
+        };
+        if !eventually(PATIENCE, served) {
+            let what = format!("nobody is served: {last:?}\n{}", nginx.log());
+            return Err(io::Error::other(what));
+        }
         Ok(nginx)
     }
 
     /// The first port.
     pub fn port(&self) -> u16 {
-        self.port
+        self.ports[0].number()
+    }
+
+    /// All ports: the first one, and those that `{port2}` and `{port3}` stand for.
+    pub fn ports(&self) -> [u16; 3] {
+        self.ports.each_ref().map(Port::number)
     }
 
     /// Its directory.
@@ -165,7 +185,7 @@ const WHO: &str = "location = /who { return 200 \"$pid\"; }";
 
 const CONNECTIONS: &str = "worker_connections 4096;";
 
-fn text(setup: &Setup, directory: &Path, port: u16) -> io::Result<String> {
+fn text(setup: &Setup, directory: &Path, ports: [u16; 3]) -> io::Result<String> {
     let (load, method, socket) = if setup.module {
         let load = format!("load_module {};", built_module()?.display());
         let socket = "location = /socket { return 200 \"$megapipe_driver $megapipe_socket\"; }";
@@ -188,11 +208,13 @@ fn text(setup: &Setup, directory: &Path, port: u16) -> io::Result<String> {
          events {{ {method} {connections} {events} }}\n\
          http {{\n{temporary} access_log off; sendfile on; tcp_nopush on;\n\
          default_type text/plain;\n\
-         {http}\nserver {{\nlisten 127.0.0.1:{port} backlog=4096; root html;\n\
+         {http}\nserver {{\nlisten 127.0.0.1:{{port}} backlog=4096; root html;\n\
          {WHO} {socket}\n{server}\n}}\n\
          }}\n"
     );
-    let config = config.replace("{port2}", &free_port()?.to_string());
-    let config = config.replace("{port3}", &free_port()?.to_string());
-    Ok(config.replace("{port}", &port.to_string()).replace("{dir}", &directory.to_string_lossy()))
+    let config = ["{port}", "{port2}", "{port3}"]
+        .iter()
+        .zip(ports)
+        .fold(config, |config, (name, port)| config.replace(name, &port.to_string()));
+    Ok(config.replace("{dir}", &directory.to_string_lossy()))
 }

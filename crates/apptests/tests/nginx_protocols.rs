@@ -9,6 +9,9 @@ const SERVERS: &str = "
              location = /socket { return 200 \"$server_protocol $megapipe_socket\"; } }
     server { listen 127.0.0.1:{port3} http2; root html; }";
 
+/// For each transfer of curl's: only what hangs takes so long.
+const PATIENCE_S: &str = "120";
+
 /// What a command printed; its error output is the failure's.
 fn output(program: &str, words: &[&str]) -> Vec<u8> {
     let output = Command::new(program).args(words).output().unwrap();
@@ -18,7 +21,7 @@ fn output(program: &str, words: &[&str]) -> Vec<u8> {
 }
 
 /// A server with a certificate, and the ports of TLS and of plain HTTP/2.
-fn server(events: &str, workers: u32) -> (Nginx, String, String) {
+fn server(events: &str, workers: u32) -> (Nginx, u16, u16) {
     let keys = tempfile::tempdir().unwrap();
     let path = |name: &str| keys.path().join(name).to_string_lossy().into_owned();
     let (key, certificate) = (path("key.pem"), path("certificate.pem"));
@@ -40,15 +43,11 @@ fn server(events: &str, workers: u32) -> (Nginx, String, String) {
             &certificate,
         ],
     );
-    let (tls, plain) = (megapipe_apptests::free_port(), megapipe_apptests::free_port());
-    let (tls, plain) = (tls.unwrap().to_string(), plain.unwrap().to_string());
-    let http = SERVERS
-        .replace("{port2}", &tls)
-        .replace("{port3}", &plain)
-        .replace("{dir}", &keys.path().to_string_lossy());
-    let nginx =
-        Nginx::start(&Setup { http, workers, events: events.to_string(), ..Setup::module() });
-    (nginx.unwrap(), tls, plain)
+    let http = SERVERS.replace("{dir}", &keys.path().to_string_lossy());
+    let setup = Setup { http, workers, events: events.to_string(), ..Setup::module() };
+    let nginx = Nginx::start(&setup).unwrap();
+    let [_, tls, plain] = nginx.ports();
+    (nginx, tls, plain)
 }
 
 #[test]
@@ -58,12 +57,15 @@ fn tls_and_http2_carry_files_whole() {
         let content: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 249) as u8).collect();
         nginx.place("f", &content).unwrap();
         let url = format!("https://127.0.0.1:{tls}/f");
-        assert!(output("curl", &["-sSk", "-m", "20", "--http1.1", &url]) == content);
-        assert!(output("curl", &["-sSk", "-m", "20", "--http2", &url]) == content);
+        assert!(output("curl", &["-sSk", "-m", PATIENCE_S, "--http1.1", &url]) == content);
+        assert!(output("curl", &["-sSk", "-m", PATIENCE_S, "--http2", &url]) == content);
         let clear = format!("http://127.0.0.1:{plain}/f");
-        assert!(output("curl", &["-sS", "-m", "20", "--http2-prior-knowledge", &clear]) == content);
+        assert!(
+            output("curl", &["-sS", "-m", PATIENCE_S, "--http2-prior-knowledge", &clear])
+                == content
+        );
         let socket = format!("https://127.0.0.1:{tls}/socket");
-        assert_eq!(output("curl", &["-sSk", "-m", "20", &socket]), b"HTTP/2.0 polled");
+        assert_eq!(output("curl", &["-sSk", "-m", PATIENCE_S, &socket]), b"HTTP/2.0 polled");
         assert_eq!(nginx.complaints(), [""; 0]);
     }
 }
@@ -91,7 +93,7 @@ fn a_tls_upload_and_an_upstream_over_tls_work() {
         &[
             "-sSk",
             "-m",
-            "20",
+            PATIENCE_S,
             "-o",
             "/dev/null",
             "-w",

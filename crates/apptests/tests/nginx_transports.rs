@@ -1,8 +1,8 @@
 //! Other addresses and prefixes of connections, and bodies on their way to an upstream.
 
+use megapipe_apptests::PATIENCE;
 use megapipe_apptests::http::Client;
 use megapipe_apptests::nginx::{Nginx, Setup};
-use megapipe_apptests::{PATIENCE, free_port};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,13 +20,11 @@ fn text(bytes: Vec<u8>) -> String {
 #[test]
 fn ipv6_clients_are_served_and_known_by_their_address() {
     for (events, workers) in [("", 1), ("", 2), ("megapipe_driver epoll;", 1)] {
-        let port = free_port().unwrap();
-        let server = format!(
-            "listen [::1]:{port};
-             location = /peer {{ return 200 \"$remote_addr $server_addr $megapipe_socket\"; }}"
-        );
-        let setup = Setup { events: events.into(), workers, ..with(&server) };
+        let server = "listen [::1]:{port2};
+             location = /peer { return 200 \"$remote_addr $server_addr $megapipe_socket\"; }";
+        let setup = Setup { events: events.into(), workers, ..with(server) };
         let nginx = Nginx::start(&setup).unwrap();
+        let [_, port, _] = nginx.ports();
         let kind = if events.is_empty() { "lightweight" } else { "descriptor" };
         for _ in 0..10 {
             let mut client = Client::connect_to(&format!("[::1]:{port}")).unwrap();
@@ -41,12 +39,12 @@ fn ipv6_clients_are_served_and_known_by_their_address() {
 
 #[test]
 fn the_proxy_protocol_tells_the_client_behind_the_proxy() {
-    let port = free_port().unwrap();
-    let server = format!(
-        "listen 127.0.0.1:{port} proxy_protocol;
-         location = /peer {{ return 200 \"$proxy_protocol_addr $remote_addr\"; }}"
-    );
-    let nginx = Nginx::start(&with(&server)).unwrap();
+    let nginx = Nginx::start(&with(
+        "listen 127.0.0.1:{port2} proxy_protocol;
+         location = /peer { return 200 \"$proxy_protocol_addr $remote_addr\"; }",
+    ))
+    .unwrap();
+    let [_, port, _] = nginx.ports();
     let mut client = Client::connect(port).unwrap();
     client.send("PROXY TCP4 192.0.2.7 192.0.2.8 4711 80\r\n").unwrap();
     for _ in 0..2 {
@@ -152,12 +150,12 @@ fn a_response_that_ends_late_is_whole_although_the_client_has_sent_more() {
     const BYTES: usize = 14 * 4096 - HEAD.len();
     let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = upstream.local_addr().unwrap();
-    let port = free_port().unwrap();
     let nginx = Nginx::start(&with(&format!(
-        "listen 127.0.0.1:{port} sndbuf=8k;
+        "listen 127.0.0.1:{{port2}} sndbuf=8k;
          location /late {{ proxy_pass http://{address}; }}"
     )))
     .unwrap();
+    let [_, port, _] = nginx.ports();
     let body: Vec<u8> = (0..BYTES).map(|n| (n % 251) as u8).collect();
     let expected = body.clone();
     let (more_was_sent, wait) = std::sync::mpsc::channel();

@@ -4,7 +4,7 @@ use megapipe_apptests::{Running, eventually, target_dir, xtask};
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -70,7 +70,17 @@ impl Server {
         let path = directory.path().join("socket");
         let server =
             Server::spawn_in(directory, "megapipe", driver, &["-s", path.to_str().unwrap()]);
-        assert!(eventually(PATIENCE, || UnixStream::connect(&path).is_ok()));
+        let mut first = None;
+        let up = || {
+            first = UnixStream::connect(&path).ok();
+            first.is_some()
+        };
+        assert!(eventually(PATIENCE, up));
+        // What a test counts must not have this one in it: the end comes when memcached has closed.
+        let mut first = first.unwrap();
+        first.set_read_timeout(Some(PATIENCE)).unwrap();
+        first.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(first.read(&mut [0]).unwrap(), 0);
         server
     }
 

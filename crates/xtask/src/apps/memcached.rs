@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::lock::Lock;
 use super::{edits, library, quietly, source};
 use crate::{setup, steps};
 use table::{OURS, TABLE, VERSION};
@@ -50,7 +51,9 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     }
     let build = Build::new(root)?;
     if let ["--diff"] = words {
+        let alone = build.megapipe.lock()?;
         build.lay_out(&build.megapipe)?;
+        drop(alone);
         print!("{}", edits::diff(TABLE, &build.original, &build.megapipe.path)?);
         println!("{}", build.account()?);
         return Ok(());
@@ -83,6 +86,13 @@ pub(crate) fn sanitize(root: &Path) -> Result<(), String> {
     run(root, &["--sanitize"])
 }
 
+impl Tree {
+    /// Nobody else changes it, or one beside it, meanwhile.
+    fn lock(&self) -> Result<Lock, String> {
+        Lock::of(self.path.parent().unwrap_or(&self.path))
+    }
+}
+
 impl Build {
     fn new(root: &Path) -> Result<Build, String> {
         let target = root.join(steps::target_dir());
@@ -111,7 +121,6 @@ impl Build {
         if !same || !tree.path.join("Makefile").is_file() {
             let _ = fs::remove_file(&stamp);
             let _ = fs::remove_dir_all(&tree.path);
-            make_directory(tree.path.parent().unwrap_or(&tree.path))?;
             let mut copy = Command::new("cp");
             copy.arg("-a").arg(&self.original).arg(&tree.path);
             quietly(&mut copy, "cp")?;
@@ -139,6 +148,7 @@ impl Build {
     }
 
     fn make(&self, tree: &Tree, targets: &[&str]) -> Result<(), String> {
+        let _alone = tree.lock()?;
         self.lay_out(tree)?;
         let mut make = self.command(tree, "make");
         make.arg("-j2").args(targets);
@@ -191,8 +201,4 @@ fn flags() -> Result<String, String> {
         true => Ok(said.replace("-ffile-prefix-map=/=. ", "")),
         false => Err("dpkg-buildflags names no flags; reinstall the package dpkg-dev".to_string()),
     }
-}
-
-fn make_directory(path: &Path) -> Result<(), String> {
-    fs::create_dir_all(path).map_err(|error| format!("cannot make {}: {error}", path.display()))
 }

@@ -1,11 +1,13 @@
 //! Real programs on the channel: their distribution's sources, and what we build beside them.
 
 pub(crate) mod edits;
+mod lock;
 pub(crate) mod memcached;
 pub(crate) mod nginx;
 pub(crate) mod source;
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -20,6 +22,10 @@ fn library(root: &Path, target: &Path) -> Result<PathBuf, String> {
         true => Ok(library),
         false => Err(format!("{} is not there after its build", library.display())),
     }
+}
+
+fn make_directory(path: &Path) -> Result<(), String> {
+    fs::create_dir_all(path).map_err(|error| format!("cannot make {}: {error}", path.display()))
 }
 
 /// Runs a build step and shows its output only if it fails.

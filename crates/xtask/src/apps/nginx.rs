@@ -2,11 +2,13 @@
 //! of the installed nginx, and starts a server with it.
 
 use std::fs;
+use std::io;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::lock::Lock;
 use super::{library, quietly, source};
 use crate::{setup, steps};
 
@@ -67,7 +69,7 @@ fn build(root: &Path, target: &Path) -> Result<PathBuf, String> {
     let ours = root.join("apps/nginx");
     let built = target.join("apps/nginx");
     let objects = built.join("objects");
-    fs::create_dir_all(&built).map_err(|error| format!("{}: {error}", built.display()))?;
+    let _alone = Lock::of(&built)?;
     let arguments = kept(&words(&configured()?));
     let makefile = objects.join("Makefile");
     // Another nginx, or another set of files, needs another Makefile.
@@ -98,12 +100,20 @@ fn build(root: &Path, target: &Path) -> Result<PathBuf, String> {
     make.arg("-f").arg(&makefile).args(["modules", "-j2"]).current_dir(&tree);
     quietly(&mut make, "make modules")?;
     let module = built.join(MODULE);
-    // A server may have the old one mapped; it keeps what it has.
-    let fresh = built.join(format!("{MODULE}.new"));
-    fs::copy(&made, &fresh)
-        .and_then(|_| fs::rename(&fresh, &module))
-        .map_err(|error| format!("cannot place {}: {error}", module.display()))?;
+    place(&made, &module).map_err(|error| format!("cannot place {}: {error}", module.display()))?;
     Ok(module)
+}
+
+/// Puts a copy where servers load it, unless it is there. A server may have the old one mapped; it
+/// keeps what it has.
+fn place(made: &Path, module: &Path) -> io::Result<()> {
+    let bytes = fs::read(made)?;
+    if fs::read(module).is_ok_and(|before| before == bytes) {
+        return Ok(());
+    }
+    let fresh = module.with_extension("so.new");
+    fs::copy(made, &fresh)?;
+    fs::rename(&fresh, module)
 }
 
 fn newer(one: &Path, other: &Path) -> bool {
@@ -211,6 +221,7 @@ fn sample_text(module: &Path, port: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn the_command_line_is_read() {
@@ -227,6 +238,24 @@ mod tests {
         let line = "--with-cc-opt='-g -O2' --with-compat --with-http_xslt_module=dynamic";
         assert_eq!(words(line)[0], "--with-cc-opt=-g -O2");
         assert_eq!(kept(&words(line)), ["--with-cc-opt=-g -O2", "--with-compat"]);
+    }
+
+    #[test]
+    fn a_module_is_replaced_only_by_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let [made, module] = ["made.so", "module.so"].map(|name| directory.path().join(name));
+        let inode = || fs::metadata(&module).unwrap().ino();
+        fs::write(&made, "one").unwrap();
+        place(&made, &module).unwrap();
+        let first = inode();
+        place(&made, &module).unwrap();
+        assert_eq!(inode(), first);
+        fs::write(&made, "two").unwrap();
+        let mapped = fs::File::open(&module).unwrap();
+        place(&made, &module).unwrap();
+        assert_eq!(io::read_to_string(mapped).unwrap(), "one");
+        assert_eq!(fs::read_to_string(&module).unwrap(), "two");
+        assert!(place(&directory.path().join("missing"), &module).is_err());
     }
 
     #[test]

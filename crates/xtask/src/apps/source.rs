@@ -9,6 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::lock::Lock;
+use super::make_directory;
 use crate::steps;
 
 /// Where apt looks for its sources.
@@ -54,9 +56,13 @@ pub(crate) fn fetch(target: &Path, name: &str, version: Version<'_>) -> Result<P
     if stamp.is_file() {
         return Ok(tree);
     }
+    let _alone = Lock::of(&base)?;
+    // Another process may just have fetched them.
+    if stamp.is_file() {
+        return Ok(tree);
+    }
     needs("apt-get", "apt")?;
     needs("dpkg-source", "dpkg-dev")?;
-    make_directory(&base)?;
     let base = base.canonicalize().map_err(|error| format!("{}: {error}", base.display()))?;
     let apt = Apt::new(&base.join("apt").join(name), name)?;
     println!("source: fetching {name} {label} from the distribution");
@@ -162,6 +168,8 @@ impl Apt {
         .concat();
         // Its sandbox user may not write below a home directory.
         options.extend(["-o".into(), "APT::Sandbox::User=root".into()]);
+        // A mirror that fails once has not dropped the version.
+        options.extend(["-o".into(), "Acquire::Retries=5".into()]);
         Ok(Apt { options })
     }
 
@@ -173,7 +181,7 @@ impl Apt {
 
     fn update(&self) -> Result<(), String> {
         let mut command = self.command("apt-get");
-        let output = command.args(["-q", "-o", "Acquire::Retries=2", "update"]).output();
+        let output = command.args(["-q", "update"]).output();
         let output = output.map_err(|error| format!("cannot run apt-get: {error}"))?;
         // With lists from an earlier run the sources may still be found.
         if !output.status.success() {
@@ -329,10 +337,6 @@ fn unpack(description: &Path, tree: &Path) -> Result<(), String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!("dpkg-source cannot unpack {}: {}", description.display(), said.trim()))
-}
-
-fn make_directory(path: &Path) -> Result<(), String> {
-    fs::create_dir_all(path).map_err(|error| format!("cannot make {}: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{Build, Tree};
+use crate::apps::make_directory;
 
 /// Frames are kept, so that a report names the callers.
 const FLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer ";
@@ -22,7 +23,7 @@ pub(super) fn test(root: &Path, build: &Build) -> Result<(), String> {
     build.make(&tree, &["memcached"])?;
     let reports = base.join("sanitizer");
     let _ = fs::remove_dir_all(&reports);
-    super::make_directory(&reports)?;
+    make_directory(&reports)?;
     let cargo: OsString = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut tests = Command::new(cargo);
     tests.args(["test", "--locked", "--package", "megapipe-apptests", "--test", "memcached"]);
