@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/time.h>
 
-enum { PATIENCE_S = 10, ROOM_BYTES = 65536 };
+enum { PATIENCE_S = 60, ROOM_BYTES = 65536 };
 
 static void fail(const char *what)
 {

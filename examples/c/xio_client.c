@@ -9,7 +9,7 @@
 #include <string.h>
 #include <xio.h>
 
-enum { PATIENCE_MS = 10000 };
+enum { PATIENCE_MS = 60000 };
 
 static void fail(const char *what)
 {
@@ -58,7 +58,8 @@ int main(int argc, char **argv)
     const char *name = argc > 1 ? argv[1] : "fable://echo";
     long messages = argc > 2 ? atol(argv[2]) : 1000;
     size_t bytes = argc > 3 ? strtoul(argv[3], NULL, 10) : 64;
-    xio_context *me = xio_register_name(NULL, NULL);
+    struct xio_options options = { .timeout_ms = PATIENCE_MS };
+    xio_context *me = xio_register_name(NULL, &options);
     xio_handle flow = me ? xio_connect(me, name) : XIO_NONE;
 
     if (flow < 0)

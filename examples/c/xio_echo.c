@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xio.h>
 
-enum { FLOWS_MAX = 64, MESSAGES_MAX = 16, PATIENCE_MS = 1000 };
+enum { FLOWS_MAX = 64, MESSAGES_MAX = 16, PATIENCE_MS = 10000 };
 
 static int answer(xio_handle flow, const struct xio_buffer *message)
 {

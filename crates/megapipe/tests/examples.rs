@@ -3,6 +3,7 @@
 mod common;
 
 use common::process::Companion;
+use common::retried::retried;
 use common::{PATIENCE, Pattern, patient};
 use megapipe::DriverChoice;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -127,7 +128,7 @@ fn udp_echo_returns_datagrams(driver: DriverChoice) {
             assert_eq!(client.send_to(&pattern.bytes(0, bytes), address).unwrap(), bytes);
         }
         for (client, pattern) in clients.iter().zip(&patterns) {
-            let (count, sender) = client.recv_from(&mut room).unwrap();
+            let (count, sender) = retried(|| client.recv_from(&mut room)).unwrap();
             assert_eq!((count, sender), (bytes, address));
             pattern.check(0, &room[..count]);
         }

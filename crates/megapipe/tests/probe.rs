@@ -3,8 +3,20 @@
 #[path = "common/seccomp.rs"]
 mod seccomp;
 
-use megapipe::probe::{Finding, Probe, REQUIRED, Status, probe, ring_error_advice};
+use megapipe::probe::{Finding, Probe, REQUIRED, Status, ring_error_advice};
 use std::fs;
+
+/// A probe to its end: one that is kept from its CPU for a second tries less, and says so.
+fn probe() -> Probe {
+    let is_cut_short = |probe: &Probe| {
+        probe.findings.iter().any(|finding| match &finding.status {
+            Status::NotTried(why) => why.contains("the time for the probe was up"),
+            _ => false,
+        })
+    };
+    let probes = std::iter::repeat_with(megapipe::probe::probe).take(20);
+    probes.into_iter().find(|probe| !is_cut_short(probe)).expect("a probe within its time")
+}
 
 /// Runs `body` in a thread of its own whose io_uring calls fail with `errno`.
 fn without_io_uring<T: Send + 'static>(errno: i32, body: fn() -> T) -> T {

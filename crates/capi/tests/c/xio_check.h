@@ -8,7 +8,7 @@
 #include <xio.h>
 
 /* Longer than anything takes; a call that waits that long has failed. */
-enum { PATIENCE_MS = 20000 };
+enum { PATIENCE_MS = 60000 };
 
 /* The call must give no pointer, with this errno, and say something about it. */
 #define FAILS_NULL(call, number)                                                                   \
@@ -28,9 +28,11 @@ struct server {
 
 static inline struct server serve_as(const char *name, const struct xio_options *options)
 {
+    struct xio_options patient = options ? *options : (struct xio_options){ 0 };
     struct server server;
 
-    CHECK((server.context = xio_register_name(name, options)));
+    patient.timeout_ms = PATIENCE_MS;
+    CHECK((server.context = xio_register_name(name, &patient)));
     CHECK((server.listener = xio_listen(server.context)) > 0);
     CHECK(xio_name(server.context, server.name, sizeof server.name) > 0);
     return server;

@@ -156,10 +156,11 @@ static void flows_move_between_transports(void)
 /* What another user is told, as far as this one may become another. */
 static void become_another_and_connect(const char *closed)
 {
+    struct xio_options options = { .timeout_ms = PATIENCE_MS };
     xio_context *other;
 
     CHECK(setgid(65534) == 0 && setuid(65534) == 0);
-    CHECK((other = xio_register_name(NULL, NULL)));
+    CHECK((other = xio_register_name(NULL, &options)));
     FAILS(xio_connect(other, closed), ECONNREFUSED);
     execl("/bin/true", "true", NULL);
     _exit(EXIT_FAILURE);
@@ -207,7 +208,7 @@ static void deaths_are_noticed(void)
 
 int main(void)
 {
-    struct xio_options options = { .trust = XIO_TRUSTED };
+    struct xio_options options = { .trust = XIO_TRUSTED, .timeout_ms = PATIENCE_MS };
 
     snprintf(name, sizeof name, "fable://xio-moves-%d/only", (int)getpid());
     CHECK((server = fork()) >= 0);

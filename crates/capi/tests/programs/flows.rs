@@ -9,6 +9,9 @@ use std::process::Command;
 
 const SANITIZED: &[&str] = &["-fsanitize=address"];
 
+/// A policy that leaves flows where they are and were ordered to.
+const CALM_POLICY: &str = "[thresholds]\ndwell_ms = 600000\ndwell_ms_max = 600000\n";
+
 /// The name daemon, on a socket of its own.
 struct Daemon {
     service: Service,
@@ -21,9 +24,12 @@ impl Daemon {
         // A test connects as another user.
         let open = fs::Permissions::from_mode(0o755);
         fs::set_permissions(directory.path(), open).unwrap();
+        let policy = directory.path().join("policy.toml");
+        fs::write(&policy, CALM_POLICY).unwrap();
         let mut command = Command::new(build::daemon());
-        command.args(["--log-level", "error", "--socket"]);
-        let service = Service::start(command.arg(directory.path().join("fabled.sock")));
+        command.args(["--log-level", "error", "--policy"]).arg(policy);
+        command.arg("--socket").arg(directory.path().join("fabled.sock"));
+        let service = Service::start(&mut command);
         Daemon { service, _directory: directory }
     }
 

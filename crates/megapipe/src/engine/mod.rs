@@ -30,6 +30,9 @@ use std::time::{Duration, Instant};
 /// How long a channel that is dropped waits for the kernel to let go of its memory.
 const SHUT_DOWN: Duration = Duration::from_secs(2);
 
+/// How long it waits again then: the time may have passed while nobody had a CPU.
+const SECOND_LOOK: Duration = Duration::from_millis(100);
+
 /// From here on, a time-out is none: sums with it would overflow in the kernel.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
@@ -453,7 +456,7 @@ impl Drop for Engine {
         for member in &members {
             self.driver.cancel_all(member.object);
         }
-        let quiet = self.driver.shut_down(SHUT_DOWN);
+        let quiet = self.driver.shut_down(SHUT_DOWN) || self.driver.shut_down(SECOND_LOOK);
         for member in members {
             drop(self.driver.detach(member.object, false));
         }

@@ -295,9 +295,7 @@ mod tests {
         // SAFETY: the entry points to the scratch memory.
         unsafe { scratch.push(receive.build()) };
         scratch.submit("a receive").unwrap();
-        let start = std::time::Instant::now();
         drop(scratch);
-        assert!(start.elapsed() < 2 * super::super::ring::PATIENCE);
     }
 
     #[test]

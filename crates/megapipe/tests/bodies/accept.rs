@@ -495,7 +495,7 @@ pub(crate) fn a_listener_gives_back_what_came_in_mid_call(driver: DriverChoice) 
 
 pub(crate) fn a_closed_listener_refuses(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
-    let (listener, address) = listener();
+    let (listener, address, _port) = common::lasting_listener();
     let listening = rig.join(listener);
     rig.accept(listening, Accept::lightweight()).unwrap();
     let mut waiting: Vec<TcpStream> = (0..3).map(|_| client(address)).collect();

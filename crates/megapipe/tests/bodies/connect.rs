@@ -5,7 +5,7 @@ use crate::common::retried::retried;
 use crate::common::{Rig, inet, outcome, patient, peer_listener, read_of, received, written};
 use megapipe::{Address, DriverChoice, Event, Repeat};
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
@@ -19,25 +19,6 @@ fn socket(family: i32) -> OwnedFd {
     assert!(fd >= 0, "socket: {}", std::io::Error::last_os_error());
     // SAFETY: the kernel has just opened this descriptor for us.
     unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-/// An address on which nobody listens, and the socket that keeps others away from it.
-fn deaf_address() -> (TcpListener, SocketAddr) {
-    let bound = socket(libc::AF_INET);
-    let IpAddr::V4(ip) = common::road().peer[0] else { panic!("IPv4 comes first") };
-    let address = libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: 0,
-        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
-        sin_zero: [0; 8],
-    };
-    let bytes = std::mem::size_of_val(&address) as libc::socklen_t;
-    // SAFETY: `address` outlives the call and `bytes` is its size.
-    let result = unsafe { libc::bind(bound.as_raw_fd(), (&raw const address).cast(), bytes) };
-    assert_eq!(result, 0, "bind: {}", std::io::Error::last_os_error());
-    let bound = TcpListener::from(bound);
-    let address = bound.local_addr().unwrap();
-    (bound, address)
 }
 
 pub(crate) fn connect_succeeds(driver: DriverChoice) {
@@ -115,7 +96,7 @@ pub(crate) fn connect_to_unix_sockets(driver: DriverChoice) {
 
 pub(crate) fn connect_refused(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
-    let (_deaf, address) = deaf_address();
+    let (_deaf, address) = common::deaf_address(common::road().peer[0]);
     let handle = rig.join(socket(libc::AF_INET));
     rig.connect(handle, address).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Err(libc::ECONNREFUSED));

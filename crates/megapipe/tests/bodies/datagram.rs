@@ -244,9 +244,10 @@ pub(crate) fn a_datagram_too_large_is_refused(driver: DriverChoice) {
 pub(crate) fn nobody_there(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (theirs, _) = udp("127.0.0.1");
-    let (gone, address) = udp("127.0.0.1");
+    // It keeps the port from others, but hears only one whom nobody is.
+    let (deaf, address) = udp("127.0.0.1");
+    deaf.connect(("127.0.0.1", 1)).unwrap();
     theirs.connect(address).unwrap();
-    drop(gone);
     let handle = rig.join(theirs);
     // The answer of the network comes after the write and fails what comes next.
     rig.write(handle, b"hello?").unwrap();

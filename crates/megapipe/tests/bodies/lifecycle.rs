@@ -404,6 +404,13 @@ pub(crate) fn leases_outlive_their_channel(driver: DriverChoice) {
 }
 
 pub(crate) fn dropping_with_everything_in_flight(driver: DriverChoice) {
+    let is_freed = (0..5).any(|_| drop_with_everything_in_flight(driver));
+    assert!(is_freed, "memory is leaked");
+}
+
+/// Whether all memory was given back. It is not if a thread that works on the file is kept from its
+/// CPU for so long that the channel gives up, which then is right.
+fn drop_with_everything_in_flight(driver: DriverChoice) -> bool {
     let shared: std::sync::Arc<[u8]> = std::sync::Arc::from(vec![7; 4 << 20]);
     let mut rig = Rig::new(driver);
     let (mut light, handle) = lightweight(&mut rig);
@@ -435,13 +442,16 @@ pub(crate) fn dropping_with_everything_in_flight(driver: DriverChoice) {
     let (waker, source) = wake_pair().unwrap();
     let waking = rig.join(source);
     rig.watch(waking, Repeat::UntilCancelled).unwrap();
-    let file = rig.join(tempfile::tempfile().unwrap());
+    let file = rig.join(common::memory_file());
     rig.write_at(file, std::sync::Arc::clone(&shared), 0).unwrap();
     rig.sync(file).unwrap();
     let closing = rig.join(unix_pair().1);
     rig.close(closing).unwrap();
     rig.flush().unwrap();
-    drop(rig);
+    let has_given_up = common::drop_gives_up(rig);
+    if has_given_up && std::sync::Arc::strong_count(&shared) > 1 {
+        return false;
+    }
     assert_eq!(std::sync::Arc::strong_count(&shared), 1, "memory is leaked");
     waker.wake();
     drop((writer, full_reader));
@@ -450,11 +460,12 @@ pub(crate) fn dropping_with_everything_in_flight(driver: DriverChoice) {
     let mut found = Vec::new();
     { tcp }.read_to_end(&mut found).unwrap();
     assert!(found.len() < 4 * shared.len() && found.iter().all(|byte| *byte == 7));
+    true
 }
 
 pub(crate) fn a_peer_of_a_dropped_channel_sees_the_end(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
-    let (listener, address) = listener();
+    let (listener, address, _port) = common::lasting_listener();
     let listening = rig.join(listener);
     rig.accept(listening, Accept::lightweight()).unwrap();
     let mut clients = Vec::new();

@@ -17,7 +17,7 @@ use std::net::{
     IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket,
 };
 use std::ops::{Deref, DerefMut};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -120,17 +120,22 @@ impl Rig {
         (ours, handle)
     }
 
-    /// The next completion, which must come.
+    /// The next completion, which must come. A signal ends a wait as well, see [`retried`].
     #[track_caller]
     pub fn next(&mut self) -> Completion {
-        match self.channel.dispatch(PATIENCE) {
-            Ok(Some(done)) => done,
-            Ok(None) => panic!(
-                "no completion within {PATIENCE:?}; {} requests outstanding, {:?}",
-                self.channel.outstanding(),
-                self.channel.counters()
-            ),
-            Err(error) => panic!("dispatch failed: {error}"),
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let is_late = Instant::now() >= until;
+            match self.channel.dispatch(until.saturating_duration_since(Instant::now())) {
+                Ok(Some(done)) => return done,
+                Ok(None) if !is_late => {}
+                Ok(None) => panic!(
+                    "no completion within {PATIENCE:?}; {} requests outstanding, {:?}",
+                    self.channel.outstanding(),
+                    self.channel.counters()
+                ),
+                Err(error) => panic!("dispatch failed: {error}"),
+            }
         }
     }
 
@@ -284,8 +289,12 @@ pub fn is_installed(driver: DriverChoice) -> bool {
     matches!(driver, DriverChoice::Installed(_))
 }
 
-fn listen_at(ip: IpAddr) -> (TcpListener, u16) {
-    let listener = TcpListener::bind((ip, 0)).expect("bind");
+fn any_port(ip: IpAddr) -> SocketAddr {
+    SocketAddr::new(ip, 0)
+}
+
+fn listen_at(address: SocketAddr) -> (TcpListener, u16) {
+    let listener = TcpListener::bind(address).expect("bind");
     // SAFETY: the call takes no pointers and the descriptor is open.
     let result = unsafe { libc::listen(listener.as_raw_fd(), 4096) };
     assert_eq!(result, 0, "listen: {}", io::Error::last_os_error());
@@ -298,9 +307,43 @@ pub fn listener() -> (TcpListener, SocketAddr) {
     listener_of(0)
 }
 
+/// The same, and a socket that keeps the port from others when the listener is closed.
+pub fn lasting_listener() -> (TcpListener, SocketAddr, OwnedFd) {
+    let (kept, address) = deaf_address(road().bound[0]);
+    let (listener, port) = listen_at(address);
+    (listener, SocketAddr::new(road().found[0], port), kept)
+}
+
+/// A socket that is bound but does not listen, and its address, at which nobody answers: others who
+/// ask for any port do not get this one.
+pub fn deaf_address(ip: IpAddr) -> (OwnedFd, SocketAddr) {
+    let IpAddr::V4(ip) = ip else { panic!("{ip} is not IPv4") };
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: 0,
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: the arguments outlive the calls, which are told their sizes, and nobody else owns the
+    // descriptor. As listeners of Rust's library it shares its address unless somebody listens.
+    let bound = unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        assert!(fd >= 0, "socket: {}", io::Error::last_os_error());
+        let (level, yes, bytes) = (libc::SOL_SOCKET, 1_i32, size_of::<i32>() as u32);
+        let set = libc::setsockopt(fd, level, libc::SO_REUSEADDR, (&raw const yes).cast(), bytes);
+        assert_eq!(set, 0, "SO_REUSEADDR: {}", io::Error::last_os_error());
+        let result =
+            libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as libc::socklen_t);
+        assert_eq!(result, 0, "bind: {}", io::Error::last_os_error());
+        TcpListener::from_raw_fd(fd)
+    };
+    let address = bound.local_addr().expect("local address");
+    (bound.into(), address)
+}
+
 /// The same of a family: 0 is IPv4, 1 is IPv6.
 pub fn listener_of(family: usize) -> (TcpListener, SocketAddr) {
-    let (listener, port) = listen_at(road().bound[family]);
+    let (listener, port) = listen_at(any_port(road().bound[family]));
     (listener, SocketAddr::new(road().found[family], port))
 }
 
@@ -312,7 +355,7 @@ pub fn peer_listener() -> (TcpListener, SocketAddr) {
 /// The same of a family.
 pub fn peer_listener_of(family: usize) -> (TcpListener, SocketAddr) {
     let ip = road().peer[family];
-    let (listener, port) = listen_at(ip);
+    let (listener, port) = listen_at(any_port(ip));
     (listener, SocketAddr::new(ip, port))
 }
 
@@ -365,7 +408,7 @@ pub fn expect_gone(stream: &mut TcpStream) {
 /// A connected pair of the loopback's: the test's side, which gives up after a while, and the
 /// channel's side.
 pub fn tcp_pair() -> (TcpStream, TcpStream) {
-    let (listener, port) = listen_at(LOOPBACK[0]);
+    let (listener, port) = listen_at(any_port(LOOPBACK[0]));
     let ours = client(SocketAddr::new(LOOPBACK[0], port));
     let (theirs, _) = listener.accept().expect("accept");
     theirs.set_nodelay(true).expect("nodelay");
@@ -386,6 +429,24 @@ pub fn udp(ip: &str) -> (UdpSocket, SocketAddr) {
     socket.set_read_timeout(Some(PATIENCE)).expect("time-out");
     let address = socket.local_addr().expect("local address");
     (socket, address)
+}
+
+/// An empty file in memory, for tests that cannot wait until a disk has the time.
+pub fn memory_file() -> OwnedFd {
+    // SAFETY: the name is a string, and the descriptor is owned by nobody else.
+    unsafe {
+        let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC);
+        assert!(fd >= 0, "memfd_create: {}", io::Error::last_os_error());
+        OwnedFd::from_raw_fd(fd)
+    }
+}
+
+/// Drops a channel. Whether it took so long that it may have given up the kernel's letting go of
+/// its memory, and leaked that.
+pub fn drop_gives_up(rig: Rig) -> bool {
+    let start = Instant::now();
+    drop(rig);
+    start.elapsed() >= Duration::from_secs(2)
 }
 
 /// A source that never becomes ready, and what keeps it so.

@@ -137,6 +137,8 @@ fn the_application_may_close_the_original() {
     let cpus = usable_cpus();
     let listener = listener();
     let address = listener.local_addr().unwrap();
+    // A connection that lives keeps the port from others.
+    let _kept = (TcpStream::connect(address).unwrap(), listener.accept().unwrap());
     let first = Seat::take(listener.as_fd(), &set(&cpus[..1])).unwrap();
     drop(listener);
     let _client = connect(address, cpus[0]);

@@ -46,13 +46,23 @@ fn a_connection_comes_about_and_the_socket_stays_blocking() {
     assert!(rig.last(4) < 0);
 }
 
+/// An address on which nobody listens, and the socket that keeps others away from it.
+fn deaf_address() -> (TcpListener, Box<RawAddress>) {
+    let bound = socket(libc::AF_INET);
+    let any = raw(std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    // SAFETY: the address outlives the call.
+    let result =
+        unsafe { libc::bind(bound.as_raw_fd(), (&raw const any.storage).cast(), any.bytes) };
+    assert_eq!(result, 0);
+    let bound = TcpListener::from(bound);
+    let address = raw(bound.local_addr().unwrap());
+    (bound, address)
+}
+
 #[test]
 fn a_refusal_is_an_error_and_the_socket_may_try_again() {
     let mut rig = Rig::new();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let refused = raw(address);
+    let (_deaf, refused) = deaf_address();
     let near = rig.attach(socket(libc::AF_INET));
     for tag in 0..3 {
         rig.submit(tag, near, connect(&refused));
