@@ -1,8 +1,8 @@
 //! Agreeing on paths, without I/O: one end of a control link as a state machine.
 //!
-//! Law: the sequence of epochs that the follower installs is a prefix of those that the leader has
-//! decided upon and installs, and equal to it when no message is under way. The leader offers one
-//! path at a time, with epochs that only grow; an offer that fails leaves a gap.
+//! Law: both ends install the epochs that the leader has decided upon, in that order; when no
+//! message is under way, the same ones. The leader offers one path at a time, with epochs that only
+//! grow; an offer that fails leaves a gap.
 //! Law: the leader says that a path stands before it gives the path to its own flow.
 
 use super::message::{Message, bounded};
