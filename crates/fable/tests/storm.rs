@@ -221,7 +221,7 @@ impl Worker<'_> {
             let fd = self.flow.descriptor().expect("a descriptor").as_raw_fd();
             let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             // A flow that held buffers back has more to do than its descriptor tells.
-            let timeout_ms = if self.to_commit.is_empty() { 10_000 } else { 1 };
+            let timeout_ms = if self.to_commit.is_empty() { 30_000 } else { 1 };
             // SAFETY: the entry outlives the call.
             let ready = unsafe { libc::poll(&raw mut entry, 1, timeout_ms) };
             assert!(ready != 0 || timeout_ms == 1, "a lost wake-up: {:?}", self.flow);
@@ -235,7 +235,8 @@ impl Worker<'_> {
 }
 
 fn work(mut parts: FlowParts, end: &End, kinds: Vec<Kind>, seed: u64, messages: u64) {
-    parts.timeouts = Timeouts { drain: Duration::from_millis(2), ..Timeouts::default() };
+    let drain = Duration::from_millis(2);
+    parts.timeouts = Timeouts { drain, linger: PATIENCE, ..parts.timeouts };
     let flow = Flow::open(parts).expect("the flow opens");
     let over = Arc::new(AtomicBool::new(false));
     let orders = {

@@ -32,8 +32,13 @@ struct Scene {
 
 impl Scene {
     fn start(policy: &str, manner: &str) -> Scene {
-        Scene::with_client(policy, manner, |socket| {
-            Program::start("client", "fable://echo", socket, manner)
+        Scene::with_manners(policy, [manner, manner])
+    }
+
+    /// The server is of the first manner, the client of the second.
+    fn with_manners(policy: &str, [server, client]: [&str; 2]) -> Scene {
+        Scene::with_client(policy, server, |socket| {
+            Program::start("client", "fable://echo", socket, client)
         })
     }
 
@@ -153,9 +158,10 @@ fn a_flow_goes_where_operators_send_it_and_outlives_the_daemon() {
 #[test]
 fn the_policy_spins_on_two_cpus_and_sleeps_on_one() {
     let Some([one, other]) = two_cpus("the policy spins on two CPUs") else { return };
-    let scene = Scene::start(BUSY_POLICY, "trusting");
+    // Already the first decision to spin is for these CPUs, as it is not made again.
+    let [server, client] = [other, one].map(|cpu| format!("trusting pin={cpu}"));
+    let scene = Scene::with_manners(BUSY_POLICY, [&server, &client]);
     assert_eq!(scene.transport, "mempipe-futex-unsafe");
-    scene.client.ask(&format!("pin {one}"), "obeyed");
     for _ in 0..2 {
         scene.server.ask(&format!("pin {other}"), "obeyed");
         scene.goes_over("mempipe-spin-unsafe");

@@ -225,6 +225,8 @@ impl Driver {
                         let mail = Mail::Path { epoch, kind, reason, transport, permit };
                         self.shared.mailbox.put(mail);
                     }
+                    // The link broke when the peer was to be told of the path.
+                    None if self.link.is_none() => {}
                     None => self.break_off("a path stands that was not made"),
                 }
             }

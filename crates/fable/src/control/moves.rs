@@ -1,8 +1,9 @@
 //! Agreeing on paths, without I/O: one end of a control link as a state machine.
 //!
-//! Law: the sequence of epochs that the follower installs is a prefix of the leader's, and equal to
-//! it when no message is under way. The leader offers one path at a time, with epochs that only
+//! Law: both ends install the epochs that the leader has decided upon, in that order; when no
+//! message is under way, the same ones. The leader offers one path at a time, with epochs that only
 //! grow; an offer that fails leaves a gap.
+//! Law: the leader says that a path stands before it gives the path to its own flow.
 
 use super::message::{Message, bounded};
 use crate::kind::{Form, Kind};
@@ -337,8 +338,10 @@ impl Moves {
         match self.take_state() {
             State::Offered { epoch, wish, accepted: true, ready: true } => {
                 self.current = Some(wish.kind);
-                self.act(Action::Install { epoch, kind: wish.kind, reason: wish.reason });
+                // The word first: the flow writes on the path at once, and if this process died
+                // before it has spoken, the peer would take what is in the path for nothing.
                 self.say(Message::Use { epoch });
+                self.act(Action::Install { epoch, kind: wish.kind, reason: wish.reason });
                 self.go_on();
             }
             other => self.state = other,

@@ -48,7 +48,12 @@ impl Pair {
                     self.links[1 - side].push_back(offer);
                 }
                 Action::Send(message) => self.links[1 - side].push_back(message),
-                Action::Install { epoch, kind, .. } => self.installed[side].push((epoch, kind)),
+                Action::Install { epoch, kind, .. } => {
+                    // The leader may die right after: the follower must know of the path by then.
+                    let told = self.links[1].contains(&Message::Use { epoch });
+                    assert!(side == 1 || told, "the leader uses {epoch} and has told nobody");
+                    self.installed[side].push((epoch, kind));
+                }
                 Action::Discard { .. } | Action::Failed { .. } => {}
             }
         }
@@ -193,6 +198,23 @@ fn an_offer_that_is_not_answered_is_withdrawn_and_the_late_answer_ignored() {
     assert!(!actions.iter().any(|action| matches!(action, Action::Install { .. })));
     leader.want(Kind::Tcp, "again");
     assert!(leader.take_actions().contains(&Action::Make { epoch: 2, kind: Kind::Tcp }));
+}
+
+#[test]
+fn a_leader_says_that_a_path_stands_before_it_uses_the_path() {
+    let mut leader = Moves::new(Role::Leader, rules());
+    leader.want(Kind::Tcp, "test");
+    leader.made(1, true);
+    leader.take_actions();
+    leader.receive(Message::Accept { epoch: 1 }).unwrap();
+    let reason = "test".to_owned();
+    assert_eq!(
+        leader.take_actions(),
+        [
+            Action::Send(Message::Use { epoch: 1 }),
+            Action::Install { epoch: 1, kind: Kind::Tcp, reason },
+        ]
+    );
 }
 
 #[test]

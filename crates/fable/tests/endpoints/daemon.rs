@@ -2,6 +2,7 @@
 //! flow needs to open for this.
 
 use std::os::fd::OwnedFd;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::rig::{self, Deed, GUARD, TestDaemon};
@@ -268,9 +269,11 @@ fn names_are_registered_with_a_daemon_that_comes_back() {
 
 #[test]
 fn a_late_registration_is_given_back() {
-    let daemon = TestDaemon::with_whims(|said| match said {
-        ToDaemon::Register { request, name, .. } => {
-            std::thread::sleep(SHORT * 2);
+    let (give_up, given_up) = mpsc::channel();
+    let daemon = TestDaemon::with_whims(move |said| match said {
+        ToDaemon::Register { request, name, .. } if name.to_string() == "fable://late" => {
+            // Not before the caller has given up.
+            let _ = given_up.recv_timeout(GUARD);
             let late = ToProcess::Registered { request: *request, name: name.clone() };
             Deed::Send(vec![(bytes(&late), vec![])])
         }
@@ -279,6 +282,7 @@ fn a_late_registration_is_given_back() {
     // Keeps the connection.
     let keeper = daemon.options().timeout(GUARD).register("fable://keeper").unwrap();
     let error = daemon.options().timeout(SHORT).register("fable://late").unwrap_err();
+    give_up.send(()).unwrap();
     assert!(matches!(error, Error::TimedOut), "{error}");
     daemon.wait_to_hear(
         "that it is not wanted any more",

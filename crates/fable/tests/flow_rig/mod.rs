@@ -14,6 +14,9 @@ use authority::{Authority, Side};
 #[path = "../common/authority.rs"]
 mod authority;
 
+/// How long both ends wait for each other when a path is made: only a hang takes that long.
+const OFFER: Duration = Duration::from_secs(60);
+
 /// What a reporter was told, in words.
 pub(crate) type Reports = Arc<Mutex<Vec<String>>>;
 
@@ -85,7 +88,7 @@ pub(crate) fn parts_over(
             first,
             reason: "test".to_owned(),
             path: PathOptions::default(),
-            timeouts: Timeouts::default(),
+            timeouts: Timeouts { offer: OFFER, ..Timeouts::default() },
             reporter: Arc::new(reporter),
         };
         (parts, reports)

@@ -48,7 +48,7 @@ static void sender(int rounds) {
 
 int main(int count, char **arguments) {
     CHECK(count == 2);
-    alarm(60);
+    alarm(600);
     sender(atoi(arguments[1]));
     return 0;
 }

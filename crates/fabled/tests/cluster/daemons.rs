@@ -9,15 +9,17 @@ use fable::protocol::{
 
 use super::common::{Daemon, PATIENCE, Process, QUICK_POLICY, within};
 use super::etcd::{Etcd, PORT};
+use super::hosts::{LEASE_S, SHORT_LEASE_S};
 use super::network::{ETCD, Network};
 
 const TRUSTING: &str = "trusted_networks = [\"10.77.0.0/24\"]\n";
 
-fn daemon(network: &Network, index: usize, policy: &str) -> Daemon {
+fn daemon(network: &Network, index: usize, policy: &str, lease_s: u32) -> Daemon {
     let policy = format!("{policy}{QUICK_POLICY}");
     network.hosts[index].run(move || {
-        let (host, etcd) = (["a", "b"][index], format!("http://{ETCD}:{PORT}"));
-        let cluster = ["--listen", "0.0.0.0:0", "--lease", "2", "--etcd", &etcd];
+        let (host, lease) = (["a", "b"][index], lease_s.to_string());
+        let etcd = format!("http://{ETCD}:{PORT}");
+        let cluster = ["--listen", "0.0.0.0:0", "--lease", &lease, "--etcd", &etcd];
         Daemon::with_arguments(&policy, &[&["--host", host], &cluster[..]].concat())
     })
 }
@@ -101,7 +103,7 @@ fn a_process_connects_to_a_name_of_another_host() {
         return;
     };
     let _etcd = Etcd::start(&network);
-    let daemons = [0, 1].map(|index| daemon(&network, index, TRUSTING));
+    let daemons = [0, 1].map(|index| daemon(&network, index, TRUSTING, SHORT_LEASE_S));
     let (server, mut client, flow, protected, transport) = connected(&network, &daemons);
     assert_eq!((protected, transport.as_str()), (false, "tcp-nodelay"));
     server.moved(flow, 1, &transport);
@@ -140,7 +142,7 @@ fn over_a_network_that_is_not_trusted_a_flow_is_protected() {
         return;
     };
     let _etcd = Etcd::start(&network);
-    let daemons = [0, 1].map(|index| daemon(&network, index, ""));
+    let daemons = [0, 1].map(|index| daemon(&network, index, "", LEASE_S));
     let (server, _client, flow, protected, transport) = connected(&network, &daemons);
     assert_eq!((protected, transport.as_str()), (true, "tls"));
     server.moved(flow, 1, "tls");

@@ -82,8 +82,21 @@ impl Etcd {
 
     /// Runs etcdctl.
     pub(crate) fn control(network: &Network, words: &str) -> String {
-        let words = format!("etcdctl --endpoints http://{ETCD}:{PORT} {words}");
+        let patience = format!("--dial-timeout {GUARD:?} --command-timeout {GUARD:?}");
+        let words = format!("etcdctl --endpoints http://{ETCD}:{PORT} {patience} {words}");
         network.bridge.command(&words, &[("ETCDCTL_API", "3")])
+    }
+
+    /// The lease of a key.
+    pub(crate) fn lease_of(network: &Network, key: &str) -> i64 {
+        let text = Etcd::control(network, &format!("get {key} --write-out fields"));
+        let lease = text.lines().find_map(|line| line.strip_prefix("\"Lease\" : "));
+        lease.expect("the key is there").parse().expect("a number")
+    }
+
+    /// Ends a lease before its time.
+    pub(crate) fn revoke(network: &Network, lease: i64) {
+        Etcd::control(network, &format!("lease revoke {lease:x}"));
     }
 
     /// Throws all history away. (What get prints has the revision in its second line.)

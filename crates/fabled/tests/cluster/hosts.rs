@@ -14,9 +14,11 @@ use super::network::{ETCD, Network};
 
 /// No test waits longer for what must come.
 pub(crate) const GUARD: Duration = Duration::from_secs(60);
-/// Short, so that the tests are; the shortest that etcd keeps to.
-pub(crate) const TTL_S: u32 = 2;
-pub(crate) const TTL: Duration = Duration::from_secs(TTL_S as u64);
+/// A host's lease, in seconds: far more than a busy machine keeps a thread from renewing it.
+pub(crate) const LEASE_S: u32 = 15;
+/// Where a lease has to end: shorter, so that the tests are.
+pub(crate) const SHORT_LEASE_S: u32 = 8;
+pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(SHORT_LEASE_S as u64);
 
 /// A member in one of the network's hosts, and what it said.
 pub(crate) struct Host {
@@ -29,7 +31,7 @@ pub(crate) fn options(name: &str) -> Options {
         zone: "test".to_owned(),
         host: name.to_owned(),
         etcd: vec![format!("http://{ETCD}:{PORT}")],
-        lease_ttl_s: TTL_S,
+        lease_ttl_s: LEASE_S,
         listen: "0.0.0.0:0".parse().expect("an address"),
         advertise: Vec::new(),
         state_directory: None,

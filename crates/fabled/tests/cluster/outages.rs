@@ -6,14 +6,21 @@ use fabled::cluster::Options;
 use fabled::cluster_link::{Cluster, ClusterEvent};
 
 use super::etcd::{Etcd, slow_relay};
-use super::hosts::{Host, join, join_with, options, ticket};
+use super::hosts::{Host, LEASE_S, SHORT_LEASE_S, join, join_with, options, ticket};
 use super::network::Network;
 
 /// Two hosts, of which the first has a name that the second knows.
 fn two_hosts(test: &str) -> Option<(Network, Etcd, Host, Host)> {
+    two_hosts_with_lease(test, LEASE_S)
+}
+
+fn two_hosts_with_lease(test: &str, lease_ttl_s: u32) -> Option<(Network, Etcd, Host, Host)> {
     let network = Network::start(test, 2)?;
     let etcd = Etcd::start(&network);
-    let [mut a, b] = [0, 1].map(|index| join(&network, index, ["a", "b"][index]));
+    let [mut a, b] = [0, 1].map(|index| {
+        let options = Options { lease_ttl_s, ..options(["a", "b"][index]) };
+        join_with(&network, index, options)
+    });
     a.publish_well("fable://kv/1");
     b.found("fable://kv/1");
     Some((network, etcd, a, b))
@@ -74,9 +81,7 @@ fn etcd_restarts_without_its_data() {
     let mut etcd = Etcd::start(&network);
     // What etcd has lost is kept for two leases: more than a host needs to come back, however busy
     // this machine is.
-    let patient = |name| Options { lease_ttl_s: 15, ..options(name) };
-    let mut a = join_with(&network, 0, patient("a"));
-    let mut b = join_with(&network, 1, patient("b"));
+    let [mut a, mut b] = [0, 1].map(|index| join(&network, index, ["a", "b"][index]));
     for name in ["fable://kv/1", "fable://kv/2"] {
         a.publish_well(name);
         b.found(name);
@@ -124,9 +129,8 @@ fn a_host_that_is_cut_off_lists_again_when_history_is_gone() {
 
 #[test]
 fn a_name_that_was_taken_meanwhile_is_a_conflict() {
-    let Some((network, _etcd, mut a, mut b)) = two_hosts("a name is taken meanwhile") else {
-        return;
-    };
+    let hosts = two_hosts_with_lease("a name is taken meanwhile", SHORT_LEASE_S);
+    let Some((network, _etcd, mut a, mut b)) = hosts else { return };
     b.publish("fable://kv/1");
     b.expect("a conflict", |event| matches!(event, ClusterEvent::NameConflict { .. }));
     network.cut(0);

@@ -8,16 +8,16 @@ use fable::protocol::{FlowEntry, NameEntry};
 
 use super::common::{Daemon, QUICK_POLICY, within};
 use super::etcd::{Etcd, PORT};
-use super::hosts::{TTL, TTL_S};
+use super::hosts::{LEASE_S, SHORT_LEASE, SHORT_LEASE_S};
 use super::network::{ETCD, Network};
 use super::program::Program;
 
 const TRUSTING: &str = "trusted_networks = [\"10.77.0.0/24\"]\n";
 
-fn start_daemon(network: &Network, index: usize, policy: &str) -> Daemon {
+fn start_daemon(network: &Network, index: usize, policy: &str, lease_s: u32) -> Daemon {
     let policy = format!("{policy}{QUICK_POLICY}");
     network.hosts[index].run(move || {
-        let (host, lease) = (["a", "b"][index], TTL_S.to_string());
+        let (host, lease) = (["a", "b"][index], lease_s.to_string());
         let etcd = format!("http://{ETCD}:{PORT}");
         let cluster = ["--listen", "0.0.0.0:0", "--lease", &lease, "--etcd", &etcd];
         Daemon::with_arguments(&policy, &[&["--host", host], &cluster[..]].concat())
@@ -65,10 +65,10 @@ struct Zone {
 }
 
 impl Zone {
-    fn start(test: &str, policy: &str, first: &str) -> Option<Zone> {
+    fn start(test: &str, policy: &str, first: &str, lease_s: u32) -> Option<Zone> {
         let network = Network::start(test, 2)?;
         let etcd = Etcd::start(&network);
-        let [a, b] = [0, 1].map(|index| start_daemon(&network, index, policy));
+        let [a, b] = [0, 1].map(|index| start_daemon(&network, index, policy, lease_s));
         let server = start_program(&network, 0, "server", &a);
         server.hear("serving");
         within("the name is known to the other host", || name(&b));
@@ -93,7 +93,7 @@ impl Zone {
 #[test]
 fn a_flow_between_hosts_goes_over_every_transport_while_messages_flow() {
     let test = "a flow between hosts over every transport";
-    let Some(zone) = Zone::start(test, TRUSTING, "tcp-nodelay") else { return };
+    let Some(zone) = Zone::start(test, TRUSTING, "tcp-nodelay", LEASE_S) else { return };
     let ends = [&zone.a, &zone.b];
     for (turn, transport) in ["tcp", "tls", "mptcp", "tcp-nodelay", "tls"].into_iter().enumerate() {
         // Whichever end's operator it is.
@@ -116,7 +116,7 @@ fn a_flow_between_hosts_goes_over_every_transport_while_messages_flow() {
 #[test]
 fn a_flow_between_hosts_outlives_etcd_and_a_daemon_while_messages_flow() {
     let test = "a flow between hosts, and what dies beside it";
-    let Some(mut zone) = Zone::start(test, "", "tls") else { return };
+    let Some(mut zone) = Zone::start(test, "", "tls", SHORT_LEASE_S) else { return };
     let epoch = name(&zone.b).unwrap().epoch;
     for loses_data in [false, true] {
         zone.etcd.kill();
@@ -151,7 +151,8 @@ fn a_flow_between_hosts_outlives_etcd_and_a_daemon_while_messages_flow() {
 
 #[test]
 fn a_host_that_dies_takes_its_names_along_and_its_peers_are_told() {
-    let Some(mut zone) = Zone::start("a host that dies", "", "tls") else { return };
+    let test = "a host that dies";
+    let Some(mut zone) = Zone::start(test, "", "tls", SHORT_LEASE_S) else { return };
     let died = Instant::now();
     // The daemon first, which could withdraw the name.
     zone.a.crash();
@@ -160,21 +161,20 @@ fn a_host_that_dies_takes_its_names_along_and_its_peers_are_told() {
     assert!(error.contains("PeerDied"), "{error}");
     println!("the peer knows after {} ms", died.elapsed().as_millis());
     within("the name is gone", || name(&zone.b).is_none().then_some(()));
-    println!("the name is gone after {} ms, lease {TTL:?}", died.elapsed().as_millis());
+    println!("the name is gone after {} ms, lease {SHORT_LEASE:?}", died.elapsed().as_millis());
     within("the flow is gone", || flow(&zone.b).is_none().then_some(()));
 }
 
 #[test]
 fn a_host_that_falls_silent_is_given_up() {
-    let Some(zone) = Zone::start("a host that falls silent", TRUSTING, "tcp-nodelay") else {
-        return;
-    };
+    let test = "a host that falls silent";
+    let Some(zone) = Zone::start(test, TRUSTING, "tcp-nodelay", SHORT_LEASE_S) else { return };
     // Then nothing that was sent waits to be acknowledged: only asking can tell.
     zone.client.ask("pause", "paused");
     zone.network.cut(0);
     let cut = Instant::now();
     within("the name is gone", || name(&zone.b).is_none().then_some(()));
-    println!("the name is gone after {} ms, lease {TTL:?}", cut.elapsed().as_millis());
+    println!("the name is gone after {} ms, lease {SHORT_LEASE:?}", cut.elapsed().as_millis());
     let error = zone.client.hear("error");
     assert!(error.contains("PeerDied"), "{error}");
     println!("the peer knows after {} ms", cut.elapsed().as_millis());

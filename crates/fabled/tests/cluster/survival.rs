@@ -16,14 +16,18 @@ use fable::transport::TlsKeys;
 use super::common::{Daemon, PATIENCE, Process, QUICK_POLICY, within};
 use super::connections::show;
 use super::etcd::{Etcd, PORT};
-use super::hosts::{TTL, TTL_S};
+use super::hosts::{LEASE_S, SHORT_LEASE, SHORT_LEASE_S};
 use super::network::{ETCD, Network};
 
+/// The lease of daemons that never wait for the end of one.
+const LONG_LEASE_S: u32 = 60;
+
 /// A daemon in one of the network's hosts.
-fn start(network: &Network, index: usize, host: &'static str, more: &[&str]) -> Daemon {
+fn start(network: &Network, index: usize, lease_s: u32, more: &[&str]) -> Daemon {
     let more: Vec<String> = more.iter().map(|&word| word.to_owned()).collect();
     network.hosts[index].run(move || {
-        let (etcd, lease) = (format!("http://{ETCD}:{PORT}"), TTL_S.to_string());
+        let (host, lease) = (["a", "b"][index], lease_s.to_string());
+        let etcd = format!("http://{ETCD}:{PORT}");
         let mut arguments = vec!["--host", host, "--etcd", &etcd, "--lease", &lease];
         arguments.extend(["--listen", "0.0.0.0:0"]);
         arguments.extend(more.iter().map(String::as_str));
@@ -99,8 +103,8 @@ fn assert_alive(end: &mut RemoteEnd, other: &mut RemoteEnd) {
 fn flows_between_hosts_outlive_etcd_and_the_daemons() {
     let Some(network) = Network::start("flows between hosts", 2) else { return };
     let mut etcd = Etcd::start(&network);
-    let mut a = start(&network, 0, "a", &[]);
-    let b = start(&network, 1, "b", &[]);
+    let mut a = start(&network, 0, SHORT_LEASE_S, &[]);
+    let b = start(&network, 1, SHORT_LEASE_S, &[]);
     let (mut server, mut client) = (Process::connect(&a), Process::connect(&b));
     server.register("fable://kv/1");
     let entry = within("b knows the name", || known(&b, "fable://kv/1"));
@@ -129,12 +133,13 @@ fn flows_between_hosts_outlive_etcd_and_the_daemons() {
     });
 
     // The lease is renewed: it would have run out by now.
-    thread::sleep(TTL * 2);
+    thread::sleep(SHORT_LEASE * 3 / 2);
     assert!(known(&b, "fable://kv/1").is_some());
     a.crash();
     let killed = Instant::now();
     within("the name is gone", || known(&b, "fable://kv/1").is_none().then_some(()));
-    println!("gone {} ms after its host, with a lease of {TTL:?}", killed.elapsed().as_millis());
+    let after = killed.elapsed().as_millis();
+    println!("gone {after} ms after its host, with a lease of {SHORT_LEASE:?}");
     assert_alive(&mut following, &mut leading);
     assert_alive(&mut second, &mut second_leading);
 }
@@ -146,18 +151,26 @@ fn a_daemon_that_comes_back_has_its_names_at_once() {
     let state = tempfile::tempdir().unwrap();
     let directory: PathBuf = state.path().into();
     let directory = ["--state-directory", directory.to_str().unwrap()];
-    let b = start(&network, 1, "b", &[]);
+    let b = start(&network, 1, LONG_LEASE_S, &[]);
     let epoch_of = |daemon: &Daemon| known(daemon, "fable://kv/1").and_then(|entry| entry.epoch);
-    let mut epoch = None;
-    for _ in 0..2 {
-        let mut a = start(&network, 0, "a", &directory);
+    let key = "/fable/default/names/kv/1";
+    let mut before = None;
+    for round in 0..3 {
+        let mut a = start(&network, 0, LONG_LEASE_S, &directory);
         let mut server = Process::connect(&a);
         server.register("fable://kv/1");
         // It succeeds its predecessor, whose lease has not ended.
-        let next = within("a later epoch", || epoch_of(&b).filter(|next| Some(*next) > epoch));
-        thread::sleep(TTL * 2);
-        assert_eq!(epoch_of(&b), Some(next), "the end of the first lease took the name along");
-        epoch = Some(next);
+        let is_later = |next: &i64| before.is_none_or(|(epoch, _)| *next > epoch);
+        let epoch = within("a later epoch", || epoch_of(&b).filter(is_later));
+        if let Some((_, lease)) = before {
+            Etcd::revoke(&network, lease);
+            // Whoever knows this name, which came later, has heard of what ended with the lease.
+            let behind = format!("fable://behind/{round}");
+            server.register(&behind);
+            within("what came behind is known", || known(&b, &behind));
+            assert_eq!(epoch_of(&b), Some(epoch), "the end of the first lease took it along");
+        }
+        before = Some((epoch, Etcd::lease_of(&network, key)));
         a.crash();
     }
 }
@@ -166,8 +179,8 @@ fn a_daemon_that_comes_back_has_its_names_at_once() {
 fn a_stranger_without_a_ticket_gets_nowhere() {
     let Some(network) = Network::start("a stranger without a ticket", 2) else { return };
     let _etcd = Etcd::start(&network);
-    let a = start(&network, 0, "a", &[]);
-    let b = start(&network, 1, "b", &[]);
+    let a = start(&network, 0, LEASE_S, &[]);
+    let b = start(&network, 1, LEASE_S, &[]);
     let (mut server, mut client) = (Process::connect(&a), Process::connect(&b));
     server.register("fable://kv/1");
     within("b knows the name", || known(&b, "fable://kv/1"));

@@ -35,7 +35,8 @@ pub(crate) struct Program {
 
 impl Program {
     /// Starts a `server` or `client`; what it is besides stands in `manner`, one word each:
-    /// `trusting` and `watched` (it waits by its flow's descriptor).
+    /// `trusting`, `watched` (it waits by its flow's descriptor) and `pin=CPU` (it runs there from
+    /// the beginning).
     pub(crate) fn start(role: &str, name: &str, socket: &Path, manner: &str) -> Program {
         Program::start_with(role, name, socket, manner, |command| command)
     }
@@ -111,8 +112,13 @@ fn an_end_of_a_flow() {
         // Ends with the pipe at the latest.
         std::process::exit(0);
     });
+    // Before there is a flow, of which the daemon could be told another CPU.
+    if let Some(cpu) = words.iter().find_map(|word| word.strip_prefix("pin=")) {
+        pin(cpu.parse().unwrap());
+    }
     let trust = if words.contains(&"trusting") { Trust::Trusted } else { Trust::Untrusted };
-    let options = Endpoint::options().trust(trust).silence_timeout(Duration::from_secs(2));
+    let options = Endpoint::options().trust(trust).timeout(PATIENCE);
+    let options = options.silence_timeout(Duration::from_secs(2));
     let outcome = match words[0] {
         "server" => options.register(words[1]).and_then(|endpoint| {
             let listener = endpoint.listen()?;

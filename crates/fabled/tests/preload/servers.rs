@@ -1,17 +1,35 @@
 //! Real servers and clients, unmodified, both ends under `fable run`: the results are byte for byte
 //! those of plain TCP, and the statistics prove that the connections went through shared memory.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::support::{Guard, Runner, shared_sum};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+/// A port that the kernel gives to nobody who asks for any. A server can have it all the same: like
+/// this socket it shares its address, and this one does not listen.
+struct Port {
+    number: u16,
+    _socket: OwnedFd,
+}
+
+impl Port {
+    fn reserve() -> Port {
+        let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = rustix::net::getsockname(&socket).unwrap();
+        let number = SocketAddrV4::try_from(address).unwrap().port();
+        Port { number, _socket: socket }
+    }
 }
 
 fn await_server(port: u16) {
@@ -23,10 +41,10 @@ fn await_server(port: u16) {
 }
 
 /// Asks a server to end, so that it writes its statistics.
-fn end(mut server: Guard) {
+fn end(mut server: Guard, signal: i32) {
     let process = server.child().id() as i32;
     // SAFETY: the process is our child and has not been waited for.
-    unsafe { libc::kill(process, libc::SIGTERM) };
+    unsafe { libc::kill(process, signal) };
     server.wait();
 }
 
@@ -38,7 +56,8 @@ fn output(command: &mut Command) -> Vec<u8> {
 
 #[test]
 fn redis_holds_the_same_data() {
-    let (runner, port) = (Runner::new(), free_port());
+    let (runner, reserved) = (Runner::new(), Port::reserve());
+    let port = reserved.number;
     let port_text = port.to_string();
     let mut command = runner.command(&[]);
     command.args(["redis-server", "--port", &port_text, "--save", "", "--bind", "127.0.0.1"]);
@@ -76,7 +95,7 @@ fn redis_holds_the_same_data() {
         "get,set",
     ]);
     output(benchmark.args(["-P", "4", "-q"]));
-    end(server);
+    end(server, libc::SIGTERM);
     assert_eq!(String::from_utf8(plain).unwrap(), String::from_utf8(shared).unwrap());
     let statistics = runner.statistics();
     assert!(shared_sum(&statistics, "accepted") >= 23, "{statistics}");
@@ -97,7 +116,8 @@ fn write_nginx(directory: &Path, port: u16) -> String {
 
 #[test]
 fn nginx_serves_the_same_files() {
-    let (runner, port) = (Runner::new(), free_port());
+    let (runner, reserved) = (Runner::new(), Port::reserve());
+    let port = reserved.number;
     let directory = tempfile::tempdir().unwrap();
     let content: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 31 % 251) as u8).collect();
     std::fs::write(directory.path().join("large"), &content).unwrap();
@@ -113,17 +133,20 @@ fn nginx_serves_the_same_files() {
         assert!(got == content[..length], "{name} differs");
     }
     let address = format!("http://127.0.0.1:{port}/small");
-    let report = output(runner.command(&[]).args(["wrk", "-t1", "-c8", "-d1", &address]));
+    let wrk = ["wrk", "-t1", "-c8", "-d1", "--timeout", "30s", &address];
+    let report = output(runner.command(&[]).args(wrk));
     let report = String::from_utf8(report).unwrap();
     assert!(!report.contains("Socket errors") && !report.contains("Non-2xx"), "{report}");
-    end(server);
+    // It waits for its workers, which SIGTERM has it kill when they take long.
+    end(server, libc::SIGQUIT);
     let statistics = runner.statistics();
     assert!(shared_sum(&statistics, "accepted") >= 6 + 8, "{statistics}");
 }
 
 #[test]
 fn memcached_keeps_the_same_values() {
-    let (runner, port) = (Runner::new(), free_port());
+    let (runner, reserved) = (Runner::new(), Port::reserve());
+    let port = reserved.number;
     let port_text = port.to_string();
     let mut command = runner.command(&[]);
     command.args(["memcached", "-u", "root", "-l", "127.0.0.1", "-U", "0", "-p", &port_text]);
@@ -142,7 +165,7 @@ fn memcached_keeps_the_same_values() {
         output(&mut command);
         assert!(std::fs::read(directory.path().join("got")).unwrap() == content, "value {index}");
     }
-    end(server);
+    end(server, libc::SIGTERM);
     let statistics = runner.statistics();
     assert!(shared_sum(&statistics, "accepted") >= 8, "{statistics}");
 }

@@ -79,6 +79,8 @@ pub(crate) struct Runner {
 
 impl Runner {
     pub(crate) fn new() -> Self {
+        // Not as late as when something waits for the first command.
+        library();
         Runner { directory: tempfile::tempdir().unwrap() }
     }
 
