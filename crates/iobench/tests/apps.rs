@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{run, run_with_json, scratch_file, stderr, stdout, wait_until};
+use common::{run, run_undisturbed, scratch_file, stderr, stdout, wait_until};
 use serde_json::Value;
 
 const NGINX: &str = "/usr/sbin/nginx";
@@ -66,7 +66,7 @@ fn assert_readable(document: &Value) {
 fn nginx_runs_against_itself_with_short_and_persistent_connections() {
     assert_installed(NGINX);
     let words = ["apps", "nginx", "--module", "none", "--workers", "1", "--requests", "1,inf"];
-    let (status, document, printed) = run_with_json(&[&words[..], &SHORT].concat());
+    let (status, document, printed) = run_undisturbed(&[&words[..], &SHORT].concat());
     assert!(matches!(status, Some(0 | 2)), "{printed}");
     assert_served(&document, &["epoll", "epoll-reuseport"], 2);
     assert_eq!(document["experiment"]["name"], "apps-nginx");
@@ -84,7 +84,7 @@ fn nginx_runs_against_itself_with_short_and_persistent_connections() {
 fn large_answers_of_the_yahoo_mix_are_right_on_all_cpus() {
     assert_installed(NGINX);
     let words = ["apps", "nginx", "--module", "none", "--mix", "yahoo/2", "--sendfile", "off"];
-    let (status, document, printed) = run_with_json(&[&words[..], &SHORT].concat());
+    let (status, document, printed) = run_undisturbed(&[&words[..], &SHORT].concat());
     assert!(matches!(status, Some(0 | 2)), "{printed}");
     let cells = document["results"].as_array().unwrap().len() / 2;
     assert_served(&document, &["epoll", "epoll-reuseport"], cells);
@@ -96,7 +96,7 @@ fn wrk_loads_the_same_servers() {
     assert_installed(NGINX);
     let words = ["apps", "nginx", "--module", "none", "--workers", "1", "--requests", "6", "--wrk"];
     let few = ["--rounds", "1", "--duration", "200ms", "--connections", "16"];
-    let (status, document, printed) = run_with_json(&[&words[..], &few].concat());
+    let (status, document, printed) = run_undisturbed(&[&words[..], &few].concat());
     assert!(matches!(status, Some(0 | 2)), "{printed}");
     assert_served(&document, &["epoll", "epoll-reuseport"], 2);
     assert_eq!(document["results"][2]["work"], "specweb by wrk");
@@ -108,7 +108,7 @@ fn memcached_runs_against_itself() {
     assert_installed(MEMCACHED);
     let words = ["apps", "memcached", "--stock", MEMCACHED, "--adapted", MEMCACHED];
     let more = ["--threads", "1", "--keys", "2000", "--requests", "1,inf", "--ending", "reset"];
-    let (status, document, printed) = run_with_json(&[&words[..], &more, &SHORT].concat());
+    let (status, document, printed) = run_undisturbed(&[&words[..], &more, &SHORT].concat());
     assert!(matches!(status, Some(0 | 2)), "{printed}");
     assert_served(&document, &["stock", "megapipe"], 2);
     assert_eq!(document["experiment"]["name"], "apps-memcached");

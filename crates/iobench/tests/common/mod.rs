@@ -54,6 +54,21 @@ pub(crate) fn run_with_json(arguments: &[&str]) -> (Option<i32>, Value, String) 
     (output.status.code(), serde_json::from_slice(&text).expect("valid JSON"), printed)
 }
 
+/// [`run_with_json`], tried again where a busy machine kept a thread off its CPU for all the
+/// measured time of a row.
+pub(crate) fn run_undisturbed(arguments: &[&str]) -> (Option<i32>, Value, String) {
+    for _ in 0..20 {
+        let (status, document, printed) = run_with_json(arguments);
+        let rows = document["results"].as_array().expect("a list of rows");
+        let mut notes = rows.iter().flat_map(|row| row["notes"].as_array().expect("notes"));
+        let busy = ["got no answer", "no transaction was completed"];
+        if !notes.any(|note| busy.iter().any(|busy| note.to_string().contains(busy))) {
+            return (status, document, printed);
+        }
+    }
+    run_with_json(arguments)
+}
+
 /// `iobench serve` on a free port, ended by SIGKILL when dropped.
 pub(crate) struct Serving {
     child: Child,
