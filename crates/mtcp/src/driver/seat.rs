@@ -83,7 +83,11 @@ impl Engines {
                 Box::new(Road::new(below, seat, reach, options)?)
             }
             Idle::Paired(application) => {
-                let home = Box::new(move |port| give_back(Idle::Paired(Box::new(port))));
+                let home = Box::new(move |mut port: Application| {
+                    // The process may end before the engine's thread would have come to it.
+                    port.sync();
+                    give_back(Idle::Paired(Box::new(port)));
+                });
                 // Its thread goes on by itself.
                 let grace = Duration::ZERO;
                 let seat = Seat { port: ManuallyDrop::new(*application), home: Some(home), grace };

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Collections that a busy stack may fill by itself before the kernel's driver is asked, too.
 const LOOK_EVERY: u32 = 4;
+/// An engine beside us does not tell when all was acknowledged: while a close lingers for that, so
+/// long until the next look.
+const LINGER_LOOK: Duration = Duration::from_millis(5);
 
 /// A descriptor that wakes the stack.
 pub(super) struct Doorbell {
@@ -125,7 +128,7 @@ impl<P: Port> Road<P> {
             self.arm_doorbells();
         }
         if let Some(next) = self.lingering.iter().map(|lingering| lingering.until).min() {
-            let until = next.saturating_duration_since(Instant::now());
+            let until = next.saturating_duration_since(Instant::now()).min(LINGER_LOOK);
             limit = Some(limit.map_or(until, |limit| limit.min(until)));
         }
         limit

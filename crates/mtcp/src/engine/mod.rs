@@ -214,7 +214,9 @@ impl Engine {
     pub fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         self.alarm.lie_down();
         self.lying = true;
-        if self.alarm.is_called() || !self.mailboxes.is_empty() || !self.link.prepare_to_sleep() {
+        // A call is answered when the board has been looked at, and the wish may come in between.
+        let called = self.alarm.is_called() || self.board.is_wanted();
+        if called || !self.mailboxes.is_empty() || !self.link.prepare_to_sleep() {
             return Some(Duration::ZERO);
         }
         let deadline = match (self.stack.deadline(), self.link.deadline()) {
@@ -244,11 +246,20 @@ impl Engine {
     }
 }
 
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.board.close();
+    }
+}
+
 impl std::fmt::Debug for Engine {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Engine").field("core", &self.core).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 /// CLOCK_MONOTONIC, which all cores agree on. See clock_gettime(2).
 pub(crate) fn clock() -> Instant {

@@ -1,6 +1,6 @@
 //! Asking processes for their figures.
 
-use super::{ABSTRACT_PREFIX, PATIENCE, Report};
+use super::{ABSTRACT_PREFIX, ANSWER_TIME, PATIENCE, Report};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -66,7 +66,7 @@ pub fn ask(name: &str, connections: bool) -> Result<Report, AskError> {
         None => UnixStream::connect(name),
     }
     .map_err(failed)?;
-    stream.set_read_timeout(Some(2 * PATIENCE)).map_err(failed)?;
+    stream.set_read_timeout(Some(ANSWER_TIME + PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
     let question: &[u8] = if connections { b"connections\n" } else { b"counters\n" };
     stream.write_all(question).map_err(failed)?;

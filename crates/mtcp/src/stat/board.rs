@@ -5,8 +5,8 @@ use mtcp_proto::{ConnectionInfo, Stack, State};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Connections that one core lists, at most.
@@ -59,6 +59,8 @@ pub struct CoreReport {
 pub(crate) struct Board {
     wish: AtomicU8,
     answer: Mutex<Option<CoreReport>>,
+    /// The engine has gone.
+    closed: AtomicBool,
     answered: Condvar,
 }
 
@@ -67,10 +69,18 @@ impl Board {
         self.wish.load(Ordering::Relaxed) != NOTHING
     }
 
-    /// The engine answers. If the asker holds the lock just now, the next turn does.
+    fn answer(&self) -> MutexGuard<'_, Option<CoreReport>> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine answers. It waits for the lock: who asks never sleeps with it, and an engine that
+    /// put the answer off might sleep before its next turn.
     pub(crate) fn publish(&self, core: u16, stack: &Stack, link: &Link, engine: EngineCounters) {
-        let Ok(mut answer) = self.answer.try_lock() else { return };
+        let mut answer = self.answer();
         let wish = self.wish.swap(NOTHING, Ordering::Acquire);
+        if wish == NOTHING {
+            return;
+        }
         let mut report = CoreReport { core, engine, ..CoreReport::default() };
         for (name, count) in stack.counters().entries() {
             report.stack.insert(name.to_owned(), count);
@@ -89,16 +99,24 @@ impl Board {
 
     /// Wishes; the engine must be woken then.
     pub(crate) fn ask(&self, connections: bool) {
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let mut answer = self.answer();
+        *answer = None;
         self.wish.store(if connections { CONNECTIONS } else { COUNTERS }, Ordering::Release);
+    }
+
+    /// Nobody will answer any more.
+    pub(crate) fn close(&self) {
+        let _answer = self.answer();
+        self.closed.store(true, Ordering::Relaxed);
+        self.answered.notify_all();
     }
 
     /// Waits for the answer.
     pub(crate) fn wait(&self, end: Instant) -> Option<CoreReport> {
-        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answer = self.answer();
         while answer.is_none() {
             let left = end.saturating_duration_since(Instant::now());
-            if left == Duration::ZERO {
+            if left == Duration::ZERO || self.closed.load(Ordering::Relaxed) {
                 self.wish.store(NOTHING, Ordering::Relaxed);
                 return None;
             }

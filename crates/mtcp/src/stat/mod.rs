@@ -20,6 +20,7 @@ pub use self::server::StatError;
 pub(crate) use self::server::Server;
 
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// What a process says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,8 +39,11 @@ pub struct Report {
 const ABSTRACT_PREFIX: &str = "mtcp/";
 /// The longest question.
 const QUESTION_BYTES: u64 = 64;
-/// How long either side waits for the other.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+/// How long the engines have to answer, all of them together: an answer takes no time, but any
+/// thread may have to wait for a CPU.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How long either side waits for the other besides.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(all(test, not(loom)))]
 mod tests;

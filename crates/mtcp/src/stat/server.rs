@@ -1,7 +1,7 @@
 //! The thread that answers questions.
 
 use super::board::Board;
-use super::{ABSTRACT_PREFIX, PATIENCE, QUESTION_BYTES, Report};
+use super::{ABSTRACT_PREFIX, ANSWER_TIME, PATIENCE, QUESTION_BYTES, Report};
 use crate::engine::Alarm;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -13,10 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
-
-/// How long an engine has to answer; all of them together.
-const ANSWER_TIME: Duration = Duration::from_millis(500);
+use std::time::Instant;
 
 /// Why nothing can be told.
 #[derive(Debug, thiserror::Error)]

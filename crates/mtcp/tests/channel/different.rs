@@ -5,18 +5,20 @@ use crate::common::{
     PATIENCE, Rig, accepted, client, expect_end, listener, outcome, received, written,
 };
 use crate::namespace::Namespace;
-use crate::road::{channel, provide, start, within};
+use crate::road::{KERNEL, STACK, channel, provide, start, within};
 use crate::{accept, handles, lifecycle};
 use megapipe::{
     Accept, Channel, CpuSet, DriverChoice, DriverKind, Error, Event, Handle, Kind, Repeat,
 };
 use mtcp::config::Mode;
 use mtcp::driver::{Engines, NAME};
+use mtcp::{Config, Family, Mtcp};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A test of the suite, why it is not run, and what is tested in its place.
 type Difference = (fn(DriverChoice), &'static str, fn());
@@ -322,6 +324,45 @@ fn a_channel_has_an_engine_and_gives_it_back() {
     });
 }
 
+/// Whoever drops its channel may end the process directly afterwards.
+#[test]
+fn what_a_dropped_channel_closes_is_with_the_device() {
+    // For its side effect: the driver is installed.
+    within(|_| {});
+    Namespace::new().run(|| {
+        let config = |address, mode| {
+            let mut config = Config { addresses: vec![(address, 24)], ..Config::default() };
+            config.engine.mode = mode;
+            config
+        };
+        let ours = config(STACK[0], Mode::Paired);
+        let theirs = config(KERNEL[0], Mode::Complete);
+        let (ours, theirs) = Mtcp::pair(ours, theirs, Default::default()).unwrap();
+        provide(&Engines::new(ours));
+        let mut rig = Rig::new(DriverChoice::Installed(NAME));
+        let (listener, address) = listener();
+        let listening = rig.join(listener);
+        rig.accept(listening, Accept::lightweight().count(1)).unwrap();
+        rig.flush().unwrap();
+        let mut peer = theirs.context(0).unwrap();
+        let socket = peer.socket(Family::V4).unwrap();
+        peer.set_nonblocking(socket, true).unwrap();
+        peer.connect(socket, address).expect_err("not at once");
+        let begin = Instant::now();
+        while peer.getpeername(socket).is_err() {
+            assert!(begin.elapsed() < PATIENCE, "no connection");
+            peer.turn().unwrap();
+        }
+        let accepted = accepted(rig.last(listening)).socket;
+        rig.join(accepted);
+        drop(rig);
+        // All that the peer will ever get is there.
+        peer.turn().unwrap();
+        let end = peer.read(socket, &mut [0; 8]).map_err(|error| error.raw_os_error());
+        assert!(matches!(end, Ok(0) | Err(Some(libc::ECONNRESET))), "{end:?}");
+    });
+}
+
 /// How many turns the stack takes in a fifth of a second, after it was asked for its figures.
 fn turns_when_asked(mode: Mode) {
     crate::road::within_mode(mode, |_| {
@@ -347,10 +388,21 @@ fn a_channel_whose_stack_was_asked_sleeps_again() {
     turns_when_asked(Mode::Paired);
 }
 
+/// What the channels that share a listener have in common.
+struct Shared {
+    listener: TcpListener,
+    /// Clients that are still to be served.
+    left: AtomicUsize,
+    /// Both channels listen.
+    begin: Barrier,
+}
+
 /// Echoes one message for each connection, until all clients together were served.
-fn serve_share(mut channel: Channel<u64>, listener: &TcpListener, cpu: usize, left: &AtomicUsize) {
+fn serve_share(mut channel: Channel<u64>, shared: &Shared, cpu: usize) {
+    let Shared { listener, left, begin } = shared;
     let listening = channel.register_listener(listener.as_fd(), CpuSet::one(cpu), 0).unwrap();
     channel.accept(listening, Accept::lightweight()).unwrap();
+    begin.wait();
     while left.load(Ordering::SeqCst) > 0 {
         let Some(done) = channel.dispatch(std::time::Duration::from_millis(5)).unwrap() else {
             continue;
@@ -383,24 +435,20 @@ fn a_shared_listener(mode: Mode) {
     namespace.run(|| {
         let engines = Engines::new(start(&namespace, mode, 2));
         let (listener, address) = listener();
-        let left = AtomicUsize::new(CLIENTS);
+        let (left, begin) = (AtomicUsize::new(CLIENTS), Barrier::new(3));
+        let shared = Shared { listener, left, begin };
         std::thread::scope(|scope| {
             for cpu in 0..2 {
-                let (engines, listener, left) = (&engines, &listener, &left);
+                let (engines, shared) = (&engines, &shared);
                 scope.spawn(move || {
                     provide(engines);
-                    serve_share(channel().unwrap(), listener, cpu, left);
+                    serve_share(channel().unwrap(), shared, cpu);
                 });
             }
+            // A SYN that is quicker than the listeners would be refused.
+            shared.begin.wait();
             for number in 0..CLIENTS {
-                // A SYN that is quicker than the listeners is refused.
-                let mut ours = loop {
-                    match TcpStream::connect(address) {
-                        Ok(stream) => break stream,
-                        Err(_) if number == 0 => std::thread::yield_now(),
-                        Err(error) => panic!("connect: {error}"),
-                    }
-                };
+                let mut ours = TcpStream::connect(address).unwrap();
                 crate::common::patient(&ours);
                 ours.write_all(&[number as u8]).unwrap();
                 let mut found = Vec::new();
@@ -408,7 +456,7 @@ fn a_shared_listener(mode: Mode) {
                 assert_eq!(found, [number as u8]);
             }
         });
-        assert_eq!(left.load(Ordering::SeqCst), 0);
+        assert_eq!(shared.left.load(Ordering::SeqCst), 0);
     });
 }
 

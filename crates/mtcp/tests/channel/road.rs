@@ -14,11 +14,11 @@ use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::sync::Once;
 
-const STACK: [IpAddr; 2] = [
+pub(crate) const STACK: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)),
     IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2)),
 ];
-const KERNEL: [IpAddr; 2] = [
+pub(crate) const KERNEL: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)),
     IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1)),
 ];

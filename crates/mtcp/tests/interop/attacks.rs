@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 
 const MOMENT: Duration = Duration::from_millis(50);
 
+/// After so many segments an attacker looks how many have arrived, and goes on with one at a time
+/// where some are missing: the rings hold 2,048 frames, and we may have to wait for the CPU.
+const PACE: u32 = 256;
+
 /// The generator of [`content`] is too good for this.
 struct Random(u32);
 
@@ -34,13 +38,13 @@ fn a_flood_of_syns_stops_nobody() {
     let mtcp = site.start(config);
     let plans: Vec<Plan> = (0..40).map(|seed| Plan::both(300_000, seed)).collect();
     let mut rounds = 0;
-    let (outcome, counters) = site.while_we_serve(&mtcp, |_| {
+    let (outcome, counters) = site.while_we_serve(&mtcp, |watch| {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let (sender, mut random) = (Sender::new(&site), Random(0x5eed));
                 let options = Options { maximum_segment: Some(1460), ..Options::default() };
-                for number in 0..SYNS {
+                let mut attack = || {
                     let header = TcpHeader {
                         source_port: random.next() as u16 | 1024,
                         destination_port: PORT,
@@ -51,9 +55,22 @@ fn a_flood_of_syns_stops_nobody() {
                         ..TcpHeader::default()
                     };
                     sender.send(stranger(random.next()).into(), &header, &[]);
+                };
+                for number in 0..SYNS {
+                    attack();
                     if number.is_multiple_of(64) {
                         // The real ones are to be served as well, on however few CPUs.
                         thread::sleep(Duration::from_micros(500));
+                    }
+                    if number.is_multiple_of(PACE) {
+                        let least = u64::from(number.saturating_sub(4 * PACE));
+                        watch.await_counters(|counters| {
+                            let enough = counters.cookies_sent >= least;
+                            if !enough {
+                                attack();
+                            }
+                            enough
+                        });
                     }
                 }
                 over.store(true, Relaxed);
@@ -262,14 +279,27 @@ fn a_storm_of_acknowledgements_changes_nothing() {
         let mut peer = Peer::connect(&site, 1, 20_000);
         let all = stream(&plan);
         peer.send(0, &all);
-        for number in 0..STORM {
-            // The same again, and of what was never sent (optimistic acknowledgements).
-            peer.acknowledge(all.len());
+        let attack = |peer: &Peer, number| {
             let acknowledgement = peer.their_next() + 1_000_000 + number;
             let sequence = peer.first + all.len() as u32;
             peer.send_header(&TcpHeader { sequence, acknowledgement, ..peer.header() });
+        };
+        for number in 0..STORM {
+            // The same again, and of what was never sent (optimistic acknowledgements).
+            peer.acknowledge(all.len());
+            attack(&peer, number);
             if number.is_multiple_of(32) {
                 while peer.receive(Duration::ZERO).is_some() {}
+            }
+            if number.is_multiple_of(PACE) {
+                let least = u64::from(number.saturating_sub(2 * PACE));
+                watch.await_counters(|counters| {
+                    let enough = counters.drop_bad_ack >= least;
+                    if !enough {
+                        attack(&peer, number);
+                    }
+                    enough
+                });
             }
         }
         site.kernel_asks(0, &others, 4).expect(others.len(), "the others");
@@ -312,7 +342,9 @@ fn who_never_reads_holds_a_bounded_part() {
     let mut kernel = site.theirs.run(KernelSockets::new);
     let client = site.theirs.run(|| kernel.connect(at)).expect("it begins");
     let (mut sent, mut news, mut server) = (0, Instant::now(), None);
-    while news.elapsed() < Duration::from_millis(500) {
+    let begin = Instant::now();
+    while server.is_none() || news.elapsed() < Duration::from_millis(500) {
+        assert!(begin.elapsed() < PATIENCE, "it goes on after {sent} bytes");
         for socket in ours.wait(Duration::from_millis(1)).expect("to wait") {
             if socket == listener {
                 server = Some(ours.accept(listener).expect("a connection"));

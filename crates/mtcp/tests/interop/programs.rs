@@ -87,7 +87,7 @@ fn wrk_loads_us() {
         let more = format!("[engine]\nmode = \"{mode}\"");
         let _server = serve(&site, &settings(&site, &more), directory.path());
         for path in ["64", "100000"] {
-            let words = format!("-t2 -c100 -d1s http://{}:{PORT}/{path}", OURS[0]);
+            let words = format!("-t2 -c100 -d1s --timeout 30s http://{}:{PORT}/{path}", OURS[0]);
             let output = run(&site, "wrk", &words);
             let text = String::from_utf8_lossy(&output.stdout);
             assert!(!text.contains("Socket errors") && !text.contains("Non-2xx"), "{text}");

@@ -44,9 +44,10 @@ fn measure(at: &Namespace, command: impl Fn() -> Command, address: &str, way: &[
     assert!(report["error"].is_null(), "{way:?}: {report}");
     let bytes = |side: &str| report["end"][side]["bytes"].as_u64().expect("a number");
     let (sent, received) = (bytes("sum_sent"), bytes("sum_received"));
-    // The receiver's account ends with the sender's, when the last bytes may be under way.
+    // The receiver's account ends with the sender's, when the last bytes may be under way: a send
+    // buffer of some megabytes for each connection.
     assert!(sent >= BYTES && received <= sent, "{way:?}: {sent} sent, {received} received");
-    assert!(received >= BYTES / 2, "{way:?}: {sent} sent, {received} received");
+    assert!(received >= BYTES / 4, "{way:?}: {sent} sent, {received} received");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Opening, closing, dying, and who may.
 
 use crate::cable::{Cable, INTERFACE, OURS, PATIENCE, connect};
-use crate::{KERNELS_PORT, PORT, assert_refused_by_us, open, small};
+use crate::{KERNELS_PORT, PORT, open, refuse, small};
 use mtcp::device::Device;
 use mtcp::device::xdp::{AttachMode, Claim, XdpError, XdpOptions, XdpPort};
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -19,7 +19,7 @@ fn a_port_can_be_opened_again_at_once() {
         for _ in 0..20 {
             let mut port = open(&cable, &small(attach));
             port.ownership.claim(&Claim::Tcp(OURS[0])).expect("there is room");
-            assert_refused_by_us(&cable, &mut port, OURS[0], true);
+            refuse(&cable, &mut port, SocketAddr::new(OURS[0], PORT), true);
         }
     }
 }
@@ -120,7 +120,7 @@ fn a_crash_leaves_the_interface_as_it_was_found() {
         // And it can be had again, although the kernel may still be cleaning up.
         let mut port = open(&cable, &small(attach));
         port.ownership.claim(&Claim::Tcp(OURS[0])).expect("there is room");
-        assert_refused_by_us(&cable, &mut port, OURS[0], false);
+        refuse(&cable, &mut port, SocketAddr::new(OURS[0], PORT), false);
     }
 }
 
@@ -160,7 +160,7 @@ fn three_capabilities_are_needed_and_enough() {
     }
     let mut port = open_with(all).expect("these three are enough");
     port.ownership.claim(&Claim::Tcp(OURS[0])).expect("there is room");
-    assert_refused_by_us(&cable, &mut port, OURS[0], true);
+    refuse(&cable, &mut port, SocketAddr::new(OURS[0], PORT), true);
 }
 
 #[test]

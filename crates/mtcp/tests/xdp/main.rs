@@ -42,20 +42,34 @@ fn open(cable: &Cable, options: &XdpOptions) -> XdpPort {
     cable.ours.run(|| XdpPort::open(INTERFACE, 1, options).expect("the port opens"))
 }
 
-/// The other kernel connects to a claimed port; our reset is all that it hears.
-fn assert_refused_by_us(cable: &Cable, port: &mut XdpPort, address: IpAddr, partial: bool) {
-    let to = SocketAddr::new(address, PORT);
+/// The other kernel connects to what is claimed, and resets of ours are all that it hears; gives
+/// their number.
+fn refuse(cable: &Cable, port: &mut XdpPort, to: SocketAddr, partial: bool) -> u64 {
     let device = &mut port.devices[0];
     thread::scope(|scope| {
         let client = scope.spawn(|| cable.theirs.run(|| connect(to)));
-        let syn = next_segment(device);
-        assert!(syn.syn && syn.destination == to && syn.payload.is_empty());
-        assert!(THEIRS.contains(&syn.source.ip()));
-        assert!(syn.checksum_verified, "the other kernel has left the checksum partial");
-        send(device, refusal(&syn), partial);
+        let (mut next, mut resets, mut has_come) = (Some(next_segment(device)), 0, false);
+        loop {
+            // One that has waited for a second is repeated, and the next client may find that.
+            if let Some(syn) = next.take() {
+                assert!(syn.syn && syn.payload.is_empty());
+                assert!(THEIRS.contains(&syn.source.ip()));
+                assert!(syn.checksum_verified, "the other kernel has left the checksum partial");
+                has_come |= syn.destination == to;
+                send(device, refusal(&syn), partial);
+                resets += 1;
+            } else if client.is_finished() {
+                break;
+            }
+            let mut take = |frame: &[u8], received| next = segment(frame, received);
+            device.receive(1, &mut take).expect("the interface is there");
+            thread::yield_now();
+        }
+        assert!(has_come, "no SYN for {to}");
         let error = client.join().expect("no panic").expect_err("nobody has accepted");
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-    });
+        resets
+    })
 }
 
 #[test]
@@ -70,13 +84,14 @@ fn claimed_ports_are_ours_and_the_rest_stays_with_the_kernel() {
         for address in OURS {
             port.ownership.claim(&Claim::Ports(address, PORT..=PORT)).expect("there is room");
         }
+        let mut resets = 0;
         for address in OURS {
             for partial in [false, true] {
-                assert_refused_by_us(&cable, &mut port, address, partial);
+                resets += refuse(&cable, &mut port, SocketAddr::new(address, PORT), partial);
             }
         }
         cable.assert_kernels_talk(KERNELS_PORT);
-        assert_eq!(port.devices[0].counters().frames_sent, 4);
+        assert_eq!(port.devices[0].counters().frames_sent, resets);
 
         // Released, it is the kernel's again, and so it is when nobody is left.
         port.ownership.release(&Claim::Ports(OURS[0], PORT..=PORT)).expect("it is released");
@@ -93,17 +108,9 @@ fn all_tcp_of_an_address_can_be_claimed() {
     let mut port = open(&cable, &small(AttachMode::Auto));
     for address in OURS {
         port.ownership.claim(&Claim::Tcp(address)).expect("there is room");
-        assert_refused_by_us(&cable, &mut port, address, true);
+        refuse(&cable, &mut port, SocketAddr::new(address, PORT), true);
     }
-    let device = &mut port.devices[0];
-    let to = SocketAddr::new(OURS[0], KERNELS_PORT);
-    thread::scope(|scope| {
-        let client = scope.spawn(|| cable.theirs.run(|| connect(to)));
-        let syn = next_segment(device);
-        assert_eq!(syn.destination, to);
-        send(device, refusal(&syn), false);
-        assert!(client.join().expect("no panic").is_err());
-    });
+    refuse(&cable, &mut port, SocketAddr::new(OURS[0], KERNELS_PORT), false);
 }
 
 #[test]

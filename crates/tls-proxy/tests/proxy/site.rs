@@ -185,6 +185,12 @@ impl Site {
         command.args(["--listen", &format!("[{PROXY_V6}]:443")]);
         command.args(backends.iter().flat_map(|backend| ["--to", backend]));
         command.args(options);
+        // Nobody who only waits for a CPU is taken for one who says nothing.
+        for limit in ["--handshake-timeout", "--connect-timeout"] {
+            if !options.contains(&limit) {
+                command.args([limit, "60"]);
+            }
+        }
         let proxy = self.start(command);
         if self.road == Road::Tap {
             self.home.ip(&format!("addr add {PEER}/24 dev mtcp0"));

@@ -123,6 +123,11 @@ impl Application {
         self.wait_for(|_| answers.try_recv().ok())
     }
 
+    /// Returns when all that was asked for is done, and what came of it is with the device.
+    pub(crate) fn sync(&mut self) {
+        self.call(|engine| engine.transmit().is_ok());
+    }
+
     /// Makes a socket in the engine's thread.
     fn make(
         &mut self,
