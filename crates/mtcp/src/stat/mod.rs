@@ -40,8 +40,8 @@ const ABSTRACT_PREFIX: &str = "mtcp/";
 /// The longest question.
 const QUESTION_BYTES: u64 = 64;
 /// How long the engines have to answer, all of them together: an answer takes no time, but any
-/// thread may have to wait for a CPU.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// thread may have to wait for a CPU. Whoever asks waits as long for an engine that nobody turns.
+const ANSWER_TIME: Duration = Duration::from_secs(3);
 /// How long either side waits for the other besides.
 const PATIENCE: Duration = Duration::from_secs(5);
 
