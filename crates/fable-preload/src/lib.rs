@@ -48,7 +48,6 @@ extern "C" fn start() {
 pub(crate) extern "C" fn finish() {
     for fd in table::connections(0, i32::MAX) {
         if let Some(connection) = table::connection(fd) {
-            connection.finish_sending(fd);
             connection.let_go(fd);
         }
     }

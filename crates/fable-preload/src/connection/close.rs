@@ -32,15 +32,17 @@ impl Connection {
 
     /// Before a descriptor is closed, by whatever call.
     pub(crate) fn before_close(&self, fd: c_int) {
-        // What a leaving peer waits for is to go out first.
-        self.finish_sending(fd);
-        if self.descriptors.load(Ordering::Relaxed) <= 1 {
+        if self.descriptors.load(Ordering::Relaxed) > 1 {
+            self.finish_sending(fd);
+        } else {
             self.let_go(fd);
         }
     }
 
     /// Before this process loses its last descriptor, or ends.
     pub(crate) fn let_go(&self, fd: c_int) {
+        // What a leaving peer waits for is to go out first.
+        self.finish_sending(fd);
         let own = self.own();
         if !self.holds.swap(false, Ordering::Relaxed) {
             return;

@@ -25,7 +25,6 @@ fn handing_over(ends_here: bool) {
         if !table::closes_on_exec(fd) {
             connection.leave(fd, Why::Execute);
         } else if ends_here {
-            connection.finish_sending(fd);
             connection.let_go(fd);
         }
     }
