@@ -50,26 +50,32 @@ pub struct Completion {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A new connection.
+    /// A new connection. After an error with `more` true, such as `EMFILE`, the channel goes on by
+    /// itself when a descriptor has come free or some time has passed.
     Accept(io::Result<Accepted>),
     /// The socket is connected.
     Connect(io::Result<()>),
-    /// Bytes were appended to the vector; 0 is the end of the stream or file.
+    /// Bytes were appended to the vector; 0 is the end of the stream or file. A datagram or packet
+    /// that was longer than the spare capacity is `EMSGSIZE`, with its beginning in the vector.
     Read(io::Result<usize>, Vec<u8>),
     /// Bytes from this offset of a file were appended to the vector; 0 at the end of the file.
     ReadAt(io::Result<usize>, Vec<u8>, u64),
     /// Bytes were appended to the vectors, in order.
     ReadVectored(io::Result<usize>, Vec<Vec<u8>>),
-    /// Bytes arrived in a buffer of the channel; an empty lease is the end of the stream.
+    /// Bytes arrived in a buffer of the channel; an empty lease is the end of the stream. From a
+    /// packet socket: one message, which may be empty ([`Lease::is_end`] tells it from the end), or
+    /// `EMSGSIZE` if it was longer than a buffer of [`Config::large_buffers`].
+    ///
+    /// [`Config::large_buffers`]: crate::Config::large_buffers
     Receive(io::Result<Lease>),
     /// A datagram arrived.
     ReceiveFrom(io::Result<Datagram>),
-    /// The bytes were written: all of them, or fewer if the peer failed on the way, which the next
-    /// write tells.
+    /// All bytes were written; fewer only if the write was cancelled half-way. A write that fails
+    /// half-way is an error, such as `ECONNRESET`.
     Write(io::Result<usize>, Buffer),
     /// The bytes were written to a file at this offset.
     WriteAt(io::Result<usize>, Buffer, u64),
-    /// All bytes of several buffers were written, with the same exception.
+    /// All bytes of several buffers were written, as with `Write`.
     WriteVectored(io::Result<usize>, Vec<Buffer>),
     /// A datagram was sent.
     SendTo(io::Result<usize>, Buffer),
@@ -89,7 +95,9 @@ pub enum Event {
     PeerAddress(io::Result<Address>),
     /// A transfer from or to the application's own memory is done.
     Transfer(Transferred),
-    /// The handle is closed. It was unregistered when the close was asked for.
+    /// The handle is closed, the last event of a [`Channel::close`](crate::Channel::close) or
+    /// [`Channel::abort`](crate::Channel::abort). An error is that of the first queued write that
+    /// failed, `ETIMEDOUT` if the peer took nothing for too long, or close(2)'s.
     Close(io::Result<()>),
 }
 
@@ -140,7 +148,7 @@ impl Datagram {
 
     /// The payload, to keep or to send on without a copy.
     pub fn into_lease(mut self) -> Lease {
-        self.lease.advance(DATAGRAM_PAYLOAD);
+        self.lease.cut_front(DATAGRAM_PAYLOAD);
         self.lease
     }
 }

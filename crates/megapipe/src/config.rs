@@ -102,32 +102,49 @@ pub struct BufferClass {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The driver; [`DriverChoice::Auto`] unless there is a reason.
+    /// The driver. Default: [`DriverChoice::Auto`].
     pub driver: DriverChoice,
-    /// Requests that collect before they are handed to the kernel in one call: 1 to 1,024; 32 as
-    /// in the report (section 3.4.3).
+    /// Requests that collect before they are handed to the kernel in one call: 1 to 1,024. Default:
+    /// 32, as in the report (section 3.4.3).
     pub batch: u32,
     /// Completions that one wait may bring, and the length of the kernel's completion queue: a
-    /// power of two from 64 to 65,536.
+    /// power of two from 64 to 65,536. Default: 4,096.
     pub completions: u32,
-    /// Handles that may be registered at once; more are refused.
+    /// Handles that may be registered at once; more are refused. Default: 1,048,576.
     pub max_handles: u32,
-    /// Requests that may be outstanding at once; more are refused.
+    /// Requests that may be outstanding at once; more are refused. Default: 2,097,152.
     pub max_requests: u32,
     /// Lightweight sockets that may exist at once in the io_uring driver. The kernel counts them
-    /// against `RLIMIT_NOFILE`, to which the number is cut. Connections beyond it are reset by the
-    /// kernel and reported as `ENFILE`.
+    /// against `RLIMIT_NOFILE`, to which the number is cut. A connection beyond it is reset by the
+    /// kernel and reported as [`TooManyLightweight`](crate::TooManyLightweight); the channel accepts
+    /// again when one of them is closed. Default: 131,072.
     pub max_lightweight: u32,
     /// The longest that a busy channel may linger for further completions before it takes those
     /// that are there; zero for never. See [`Channel::dispatch`](crate::Channel::dispatch).
     pub linger: Duration,
-    /// Buffers for streams with messages of up to a few kilobytes.
+    /// Buffers for streams with messages of up to a few kilobytes. Default: 1,024 of 4,160 bytes.
     pub small_buffers: BufferClass,
-    /// Buffers for streams that fill small ones, and for datagrams.
+    /// Buffers for streams that fill small ones, and for datagrams and packets. Default: 64 of
+    /// 66,048 bytes.
     pub large_buffers: BufferClass,
     /// How often a channel with nothing to do looks for connections in the queues of busy channels
-    /// of the same listener, and takes some (Affinity-Accept's stealing). `None` for never.
+    /// of the same listener, and takes some (Affinity-Accept's stealing). `None`, the default, for
+    /// never.
     pub steal_interval: Option<Duration>,
+    /// Bytes that wait behind the write under way of a handle from which on its repeating receives
+    /// ([`Repeat::UntilCancelled`](crate::Repeat::UntilCancelled)) pause, until half of them are
+    /// written: a peer that does not read is not read from. Receives that are asked for one by one
+    /// are not paused. Two ends that both queue more than this before they read would wait for each
+    /// other. Default: 262,144; at least 1.
+    pub output_pause: usize,
+    /// Bytes that may wait behind the write under way of a handle; a further write is refused with
+    /// [`Error::OutputFull`](crate::Error::OutputFull). One write may have any size. Default:
+    /// 67,108,864; at least 1.
+    pub output_limit: usize,
+    /// How long a closing handle may write nothing of what is queued, because the peer does not
+    /// read, before it is aborted with `ETIMEDOUT`; see
+    /// [`Channel::close`](crate::Channel::close). Default: 60 s; at least 1 ms.
+    pub close_timeout: Duration,
 }
 
 impl Default for Config {
@@ -144,6 +161,9 @@ impl Default for Config {
             // A datagram may have 65,507 bytes, and its buffer starts with the sender's address.
             large_buffers: BufferClass { count: 64, bytes: (64 << 10) + 512 },
             steal_interval: None,
+            output_pause: 256 << 10,
+            output_limit: 64 << 20,
+            close_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -169,6 +189,10 @@ impl Config {
             Err("a buffer class has 2 to 32768 buffers, a power of two, of 256 bytes to 16 MiB")
         } else if self.steal_interval.is_some_and(|interval| interval.is_zero()) {
             Err("steal_interval must be above zero")
+        } else if self.output_pause == 0 || self.output_limit == 0 {
+            Err("output_pause and output_limit must be at least 1")
+        } else if self.close_timeout < Duration::from_millis(1) {
+            Err("close_timeout must be at least one millisecond")
         } else {
             Ok(())
         }

@@ -22,6 +22,10 @@ pub struct Counters {
     pub largest_batch: u64,
     /// Receives that had to wait because the application held every buffer of the channel.
     pub buffer_waits: u64,
+    /// Times a repeating receive was paused because its handle had too much output waiting.
+    pub paused: u64,
+    /// Leases that were copied for a write because too many were held.
+    pub copied: u64,
     /// Times the completion queue was full and the kernel kept completions aside.
     pub overflows: u64,
     /// Requests refused because a queue was full.

@@ -58,6 +58,17 @@ pub enum Error {
         /// The limit.
         limit: u32,
     },
+    /// So many bytes wait to be written to the handle: the peer does not read.
+    #[error(
+        "{queued} bytes wait to be written, of at most {limit}: the peer does not read; await \
+         completions, or abort the handle"
+    )]
+    OutputFull {
+        /// The bytes that wait, without those being written.
+        queued: usize,
+        /// [`Config::output_limit`](crate::Config::output_limit).
+        limit: usize,
+    },
     /// The driver has no room for another operation: dispatch some completions, then file the
     /// request again.
     #[error(
@@ -89,6 +100,18 @@ pub enum Error {
     },
 }
 
+/// Why an accept failed: the channel has no room for another lightweight socket. The [`io::Error`]
+/// of an [`Event::Accept`](crate::Event::Accept) contains it, in place of an `errno`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "all {limit} lightweight sockets of the channel are in use: close some, or raise \
+     Config::max_lightweight and the limit on open files (ulimit -n), to which the kernel cuts it"
+)]
+pub struct TooManyLightweight {
+    /// How many there can be.
+    pub limit: u32,
+}
+
 impl Error {
     /// For `map_err`: wraps the error of the named system call.
     pub(crate) fn system(call: &'static str) -> impl FnOnce(io::Error) -> Error {
@@ -102,7 +125,9 @@ impl From<Error> for io::Error {
             Error::Setup { source, .. }
             | Error::Installed { source, .. }
             | Error::System { source, .. } => source.kind(),
-            Error::TooManyRequests { .. } | Error::QueueFull => io::ErrorKind::WouldBlock,
+            Error::TooManyRequests { .. } | Error::QueueFull | Error::OutputFull { .. } => {
+                io::ErrorKind::WouldBlock
+            }
             Error::UnknownHandle => io::ErrorKind::NotFound,
             Error::Config(_)
             | Error::UnknownDriver(_)

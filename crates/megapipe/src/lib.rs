@@ -77,7 +77,7 @@ pub use completion::{Accepted, Completion, Datagram, Event, Handle, SignalInfo};
 pub use config::{BufferClass, Config, DriverChoice, DriverKind, DriverReport, UnknownDriver};
 pub use counters::Counters;
 pub use cpuset::CpuSet;
-pub use error::{Error, Result};
+pub use error::{Error, Result, TooManyLightweight};
 pub use partition::{ListenerError, partition};
 pub use pool::Lease;
 pub use raw::{RawCommand, Transfer, Transferred};

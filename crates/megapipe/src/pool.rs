@@ -15,6 +15,7 @@ const STAGGER_BYTES: usize = 64;
 pub(crate) struct Pool {
     memory: Mapping,
     buffer_bytes: usize,
+    count: usize,
     /// Buffers nobody uses, the most recently used (and so the warmest) on top.
     free: RefCell<Vec<u16>>,
     leased: Cell<usize>,
@@ -25,11 +26,16 @@ impl Pool {
     pub(crate) fn new(count: u16, buffer_bytes: usize) -> io::Result<Pool> {
         let memory = Mapping::anonymous(usize::from(count) * (buffer_bytes + STAGGER_BYTES))?;
         let free = RefCell::new((0..count).rev().collect());
-        Ok(Pool { memory, buffer_bytes, free, leased: Cell::new(0) })
+        Ok(Pool { memory, buffer_bytes, count: usize::from(count), free, leased: Cell::new(0) })
     }
 
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
+    }
+
+    /// How many buffers there are.
+    fn count(&self) -> usize {
+        self.count
     }
 
     /// Where the buffer starts.
@@ -64,7 +70,7 @@ impl Pool {
         debug_assert!(bytes <= self.buffer_bytes);
         self.leased.set(self.leased.get() + 1);
         let filled = bytes as u32;
-        Lease { pool: Some(Rc::clone(self)), index, start: 0, end: filled, filled }
+        Lease { pool: Some(Rc::clone(self)), index, first: 0, start: 0, end: filled, filled }
     }
 }
 
@@ -128,22 +134,44 @@ impl Drop for Room {
 ///
 /// Reads as a `[u8]`. Dropping the lease returns the buffer; writing it
 /// ([`Channel::write`](crate::Channel::write)) sends the bytes without copying them in user space
-/// and returns it once they are sent. A channel whose buffers are all leased stops receiving until
-/// one comes back, so a lease is for handling a message, not for keeping it.
+/// and returns it once they are sent; while more than half of the channel's buffers are leased, or
+/// several writes of the handle wait already, `write` copies the bytes and returns the buffer at
+/// once. A channel whose buffers are all leased stops receiving until one comes back, so a lease is
+/// for handling a message, not for keeping it.
 ///
-/// An empty lease is the end of the stream; it holds no buffer. Leases outlive their channel.
+/// An empty lease is the end of the stream; it holds no buffer ([`Lease::is_end`]). Leases outlive
+/// their channel.
 pub struct Lease {
     pool: Option<Rc<Pool>>,
     index: u16,
+    /// Where what arrived begins.
+    first: u32,
     start: u32,
     end: u32,
     filled: u32,
 }
 
 impl Lease {
-    /// The lease that holds nothing.
+    /// The end of a stream.
     pub(crate) fn empty() -> Lease {
-        Lease { pool: None, index: 0, start: 0, end: 0, filled: 0 }
+        Lease { pool: None, index: 0, first: 0, start: 0, end: 0, filled: 0 }
+    }
+
+    /// Whether it is the end of the stream, as opposed to an empty message of a packet socket.
+    pub fn is_end(&self) -> bool {
+        self.pool.is_none()
+    }
+
+    /// Removes the first `bytes` bytes for good.
+    pub(crate) fn cut_front(&mut self, bytes: usize) {
+        self.advance(bytes);
+        self.first = self.start;
+    }
+
+    /// Whether the application holds so many buffers of this class that those who keep one for
+    /// long, such as a write to a peer that does not read, should copy it instead.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.pool.as_ref().is_some_and(|pool| 2 * pool.leased_count() > pool.count())
     }
 
     /// Drops the first `bytes` bytes from view (all of them if there are fewer), as after parsing
@@ -159,7 +187,7 @@ impl Lease {
 
     /// Has all that arrived in view again, as after a write of a part was refused.
     pub fn restore(&mut self) {
-        (self.start, self.end) = (0, self.filled);
+        (self.start, self.end) = (self.first, self.filled);
     }
 }
 

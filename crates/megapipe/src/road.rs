@@ -13,7 +13,8 @@
 //! [`Config::driver`]: crate::Config::driver
 
 pub use crate::driver::{
-    Driver, Full, INSTALLED_TAG, INTERNAL_TAG, NO_OFFSET, Object, Operation, Outcome, Output, Pools,
+    Driver, Full, INSTALLED_TAG, INTERNAL_TAG, NO_OFFSET, Object, Operation, Outcome, Output,
+    Pools, Wake,
 };
 pub use crate::pool::Room;
 pub use crate::source::{Discarded, Endpoint, InstalledSocket};

@@ -1,7 +1,7 @@
 //! A table whose slots carry a generation, so that a stale key never reaches a new tenant.
 
 /// Names one tenant of one slot: the key of an earlier tenant of the same slot is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) index: u32,
     pub(crate) generation: u32,
@@ -42,17 +42,19 @@ impl<T> Slab<T> {
 
     /// Stores `value`, or gives it back if the table is full.
     pub(crate) fn insert(&mut self, value: T) -> Result<Key, T> {
+        if self.len() >= self.limit as usize { Err(value) } else { Ok(self.insert_beyond(value)) }
+    }
+
+    /// Stores `value` also in a full table, for what the caller bounds by other means.
+    pub(crate) fn insert_beyond(&mut self, value: T) -> Key {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             slot.value = Some(value);
-            return Ok(Key { index, generation: slot.generation });
-        }
-        if self.slots.len() >= self.limit as usize {
-            return Err(value);
+            return Key { index, generation: slot.generation };
         }
         let index = self.slots.len() as u32;
         self.slots.push(Slot { generation: 1, value: Some(value) });
-        Ok(Key { index, generation: 1 })
+        Key { index, generation: 1 }
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {

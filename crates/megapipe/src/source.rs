@@ -17,8 +17,11 @@ use std::time::Duration;
 pub enum Kind {
     /// A connected or connecting stream socket: TCP, UNIX.
     Stream,
-    /// A datagram socket: UDP, UNIX.
+    /// A datagram socket: UDP, UNIX, netlink.
     Datagram,
+    /// A connected socket of sequenced packets (`SOCK_SEQPACKET`): a stream that keeps the bounds
+    /// of messages.
+    Packet,
     /// A listening socket.
     Listener,
     /// A pipe, a FIFO, a terminal: bytes without a position.
@@ -38,6 +41,7 @@ impl Kind {
         match self {
             Kind::Stream => "a stream socket",
             Kind::Datagram => "a datagram socket",
+            Kind::Packet => "a packet socket",
             Kind::Listener => "a listening socket",
             Kind::Pipe => "a pipe",
             Kind::File => "a disk file",
@@ -61,7 +65,8 @@ impl Kind {
                     return Ok(Kind::Listener);
                 }
                 match socket_number(fd, libc::SO_TYPE)? {
-                    libc::SOCK_STREAM | libc::SOCK_SEQPACKET => Ok(Kind::Stream),
+                    libc::SOCK_STREAM => Ok(Kind::Stream),
+                    libc::SOCK_SEQPACKET => Ok(Kind::Packet),
                     _ => Ok(Kind::Datagram),
                 }
             }
@@ -71,7 +76,7 @@ impl Kind {
     }
 }
 
-fn socket_number(fd: i32, option: i32) -> io::Result<i32> {
+pub(crate) fn socket_number(fd: i32, option: i32) -> io::Result<i32> {
     let mut value: libc::c_int = 0;
     let mut bytes = std::mem::size_of_val(&value) as libc::socklen_t;
     // SAFETY: `value` and `bytes` are valid for writing and describe each other.
@@ -97,6 +102,9 @@ pub struct Source {
 pub enum Endpoint {
     /// A descriptor.
     Descriptor(OwnedFd),
+    /// A connection that was accepted as a lightweight socket where the driver has none: the
+    /// channel's own, though there is a descriptor below it.
+    Lightweight(OwnedFd),
     /// A lightweight socket of io_uring.
     Direct(DirectSocket),
     /// A connection of an installed driver.
@@ -163,9 +171,35 @@ impl Source {
         match (&self.endpoint, self.kind) {
             (_, Some(kind)) => Ok(kind),
             (Endpoint::Descriptor(descriptor), None) => Kind::of(descriptor.as_fd()),
-            (Endpoint::Direct(_) | Endpoint::Installed(_), None) => Ok(Kind::Stream),
+            (_, None) => Ok(Kind::Stream),
         }
     }
+}
+
+impl Source {
+    /// Whether a read takes one frame and cuts it to the room, as from a tun or tap device: true of
+    /// all character devices that are no terminals.
+    pub(crate) fn reads_frames(&self, kind: Kind) -> bool {
+        let Endpoint::Descriptor(descriptor) = &self.endpoint else { return false };
+        let fd = descriptor.as_raw_fd();
+        // SAFETY: the call takes no pointers.
+        kind == Kind::Pipe && is_device(fd) && unsafe { libc::isatty(fd) } == 0
+    }
+
+    /// Whether a listener brings packet sockets.
+    pub(crate) fn brings_packets(&self) -> bool {
+        let Endpoint::Descriptor(descriptor) = &self.endpoint else { return false };
+        let socket_type = socket_number(descriptor.as_raw_fd(), libc::SO_TYPE);
+        socket_type.is_ok_and(|socket_type| socket_type == libc::SOCK_SEQPACKET)
+    }
+}
+
+fn is_device(fd: i32) -> bool {
+    // SAFETY: all-zero bytes are a valid `stat`, which fstat only fills.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is valid for writing and outlives the call.
+    let known = unsafe { libc::fstat(fd, &mut stat) } == 0;
+    known && stat.st_mode & libc::S_IFMT == libc::S_IFCHR
 }
 
 macro_rules! source_from {
@@ -204,7 +238,7 @@ impl From<File> for Source {
 
 impl From<Socket> for Source {
     fn from(socket: Socket) -> Source {
-        Source { endpoint: socket.0, kind: Some(Kind::Stream) }
+        Source { endpoint: socket.endpoint, kind: Some(socket.kind) }
     }
 }
 
@@ -216,40 +250,54 @@ const FIRST_INSTALLED: u32 = FIRST_LIGHTWEIGHT + (1 << 29);
 
 /// A connection that an accept brought and that is not registered yet. Dropping it closes it.
 #[derive(Debug)]
-pub struct Socket(pub(crate) Endpoint);
+pub struct Socket {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) kind: Kind,
+}
+
+impl From<Endpoint> for Socket {
+    /// A connected stream socket.
+    fn from(endpoint: Endpoint) -> Socket {
+        Socket { endpoint, kind: Kind::Stream }
+    }
+}
 
 impl Socket {
-    /// Whether it is a lightweight socket, which only its channel can register. So are all
-    /// connections of an installed driver.
+    /// Whether it is a lightweight socket, which only its channel can register and which is closed
+    /// when it leaves the channel. So are all connections of an installed driver.
     pub fn is_lightweight(&self) -> bool {
-        matches!(self.0, Endpoint::Direct(_) | Endpoint::Installed(_))
+        !matches!(self.endpoint, Endpoint::Descriptor(_))
     }
 
     /// A connection as a driver gives it out.
     pub fn from_endpoint(endpoint: Endpoint) -> Socket {
-        Socket(endpoint)
+        endpoint.into()
     }
 
     /// The connection as a driver takes it.
     pub fn into_endpoint(self) -> Endpoint {
-        self.0
+        self.endpoint
     }
 
     /// The number of a lightweight socket within its channel, from 2³⁰ on so that it is never taken
     /// for a descriptor (report, section 4.1.1). It is free again once the socket is closed.
     pub fn lightweight_number(&self) -> Option<u32> {
-        match &self.0 {
+        match &self.endpoint {
             Endpoint::Direct(direct) => Some(FIRST_LIGHTWEIGHT + direct.index),
+            Endpoint::Lightweight(descriptor) => {
+                Some(FIRST_LIGHTWEIGHT + descriptor.as_raw_fd() as u32)
+            }
             Endpoint::Installed(installed) => Some(FIRST_INSTALLED + installed.number),
             Endpoint::Descriptor(_) => None,
         }
     }
 
-    /// The descriptor, to use without the channel; gives a lightweight socket back unchanged.
+    /// The descriptor, to use without the channel; gives a socket that has none back unchanged,
+    /// such as a lightweight socket of io_uring. The descriptor does not block.
     pub fn into_descriptor(self) -> Result<OwnedFd, Socket> {
-        match self.0 {
-            Endpoint::Descriptor(descriptor) => Ok(descriptor),
-            other => Err(Socket(other)),
+        match self.endpoint {
+            Endpoint::Descriptor(descriptor) | Endpoint::Lightweight(descriptor) => Ok(descriptor),
+            endpoint => Err(Socket { endpoint, ..self }),
         }
     }
 }

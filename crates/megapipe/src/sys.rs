@@ -1,6 +1,7 @@
 //! The few raw calls that several modules need.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
 /// Turns the -1 of a system call into its `errno`.
@@ -11,6 +12,24 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 /// Turns a negative `errno`, as io_uring reports it, into an error.
 pub(crate) fn result_of(result: i32) -> io::Result<usize> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) }
+}
+
+/// The `errno` of an error of the kernel's.
+pub(crate) fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// The file status flags of a descriptor, see fcntl(2).
+pub(crate) fn file_flags(fd: RawFd) -> io::Result<libc::c_int> {
+    // SAFETY: the call takes no pointers.
+    check(unsafe { libc::fcntl(fd, libc::F_GETFL) })
+}
+
+/// Sets the file status flags of a descriptor.
+pub(crate) fn set_file_flags(fd: RawFd, flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: the call takes no pointers.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) })?;
+    Ok(())
 }
 
 /// Zeroed, page-aligned memory of its own, returned to the system on drop.

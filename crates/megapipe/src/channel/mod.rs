@@ -56,8 +56,8 @@ pub struct Unregistered<C> {
     /// The application's cookie.
     pub cookie: C,
     /// The descriptor, for use without the channel; `None` for lightweight sockets and connections
-    /// of an installed driver, which are closed with the next `flush` or `dispatch`, and for
-    /// partitioned listeners, whose original was never the channel's.
+    /// of an installed driver, which are closed, and for partitioned listeners, whose original was
+    /// never the channel's.
     pub descriptor: Option<OwnedFd>,
     /// Connections that a listener had accepted and not delivered, or that waited in its share of a
     /// listening socket of which no other channel has a share.
@@ -99,8 +99,8 @@ impl<C> Channel<C> {
     /// Registers a descriptor, a socket that was accepted, signals, a timer or a wake-up source.
     ///
     /// The channel owns it from now on; [`Channel::unregister`] gives a descriptor back. While a
-    /// pipe or terminal is registered, the epoll driver sets its `O_NONBLOCK` and the io_uring
-    /// driver clears it, which every other holder of the same open file description sees, too.
+    /// pipe or terminal is registered, `O_NONBLOCK` is set, which every other holder of the same
+    /// open file description sees, too.
     ///
     /// Fails with [`Error::TooManyHandles`] at [`Config::max_handles`], and with `EXDEV` for a
     /// lightweight socket of another channel. What was to be registered is closed then.
@@ -151,10 +151,38 @@ impl<C> Channel<C> {
         self.engine.handle(key)
     }
 
-    /// Ends a membership: what is pending for the handle is cancelled and never delivered, the
-    /// cookie and a descriptor come back, a lightweight socket is closed.
+    /// Closes a handle once all that was filed to be written is written: the right end for a
+    /// connection. What is inbound is cancelled, the cookie comes back, and nothing is delivered
+    /// for the handle any more but one [`Event::Close`](crate::Event::Close), the last of all. By
+    /// then the memory of its requests is free.
     ///
-    /// Data that the kernel had already handed over when its completion was cancelled is lost.
+    /// A queued write that fails shows in the result of that event. If the peer takes nothing for
+    /// [`Config::close_timeout`], the handle is aborted and the result is `ETIMEDOUT`. A
+    /// listener's undelivered connections are closed, too.
+    pub fn close(&mut self, handle: Handle) -> Result<C> {
+        let key = self.engine.key(handle)?;
+        self.engine.close(key)?;
+        self.take_cookie(handle)
+    }
+
+    /// Closes a handle at once and discards what is queued, also one that
+    /// [`Channel::close`] is closing: it overtakes a write that does not end. A TCP connection is
+    /// reset, so that the peer does not take what it has for the whole. Otherwise as
+    /// [`Channel::close`]; gives the cookie unless `close` has given it.
+    pub fn abort(&mut self, handle: Handle) -> Result<Option<C>> {
+        let key = self.engine.key(handle)?;
+        self.engine.abort(key)?;
+        Ok(self.cookies.get_mut(handle.index as usize).and_then(Option::take))
+    }
+
+    /// Takes a handle out of the channel, to go on with its descriptor: what is pending is
+    /// cancelled and never delivered, also writes, and the descriptor and the cookie come back.
+    /// To end a connection use [`Channel::close`].
+    ///
+    /// A lightweight socket cannot be without its channel: it is closed as by [`Channel::close`],
+    /// queued writes first, but without an event. It makes no difference which driver the channel
+    /// has. Data that the kernel had already handed over when its completion was cancelled is
+    /// lost.
     pub fn unregister(&mut self, handle: Handle) -> Result<Unregistered<C>> {
         let key = self.engine.key(handle)?;
         let remains = self.engine.unregister(key)?;
@@ -163,13 +191,40 @@ impl<C> Channel<C> {
         Ok(Unregistered { cookie, descriptor, connections })
     }
 
-    /// Ends a membership as [`Channel::unregister`] does and closes the descriptor or lightweight
-    /// socket, whose result comes as one [`Event::Close`](crate::Event::Close) for the handle.
-    /// A listener's undelivered connections are closed, too.
-    pub fn close(&mut self, handle: Handle) -> Result<C> {
+    /// Bytes that were filed to be written to a handle and that the kernel has not taken yet. A
+    /// write under way counts in full until a part of it completes.
+    pub fn queued_bytes(&self, handle: Handle) -> Result<usize> {
+        self.engine.queued_bytes(self.engine.key(handle)?)
+    }
+
+    /// Limits the time of each request of one direction of a handle: one that is under way and has
+    /// not got on for `limit` ends with `ETIMEDOUT`. Repeating receives begin their time anew with
+    /// each completion, writes with each part that is written; what waits behind another request
+    /// has not begun. `None`, as at first, is no limit. A write that was ended may have been
+    /// written in part: [`Channel::abort`] the handle then.
+    ///
+    /// ```
+    /// use megapipe::{Channel, Direction, Event, Repeat};
+    /// use std::os::unix::net::UnixStream;
+    /// use std::time::Duration;
+    /// let mut channel = Channel::new()?;
+    /// let (silent, ours) = UnixStream::pair()?;
+    /// let handle = channel.register(ours, ())?;
+    /// channel.set_time_limit(handle, Direction::Inbound, Duration::from_millis(5))?;
+    /// channel.receive(handle, Repeat::UntilCancelled)?;
+    /// let done = channel.dispatch(None)?.expect("the end of the time");
+    /// let Event::Receive(Err(error)) = done.event else { panic!() };
+    /// assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_time_limit(
+        &mut self,
+        handle: Handle,
+        direction: Direction,
+        limit: impl Into<Option<Duration>>,
+    ) -> Result<()> {
         let key = self.engine.key(handle)?;
-        self.engine.close(key)?;
-        self.take_cookie(handle)
+        self.engine.set_time_limit(key, direction.lane(), limit.into())
     }
 
     fn take_cookie(&mut self, handle: Handle) -> Result<C> {

@@ -36,6 +36,15 @@ pub enum Direction {
     Outbound,
 }
 
+impl Direction {
+    pub(super) fn lane(self) -> Lane {
+        match self {
+            Direction::Inbound => Lane::Inbound,
+            Direction::Outbound => Lane::Outbound,
+        }
+    }
+}
+
 /// What [`Channel::accept`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accept {
@@ -95,10 +104,10 @@ impl<B> From<Rejected<B>> for Error {
     }
 }
 
-const STREAMS: &[Kind] = &[Kind::Stream, Kind::Pipe];
-const BYTES: &[Kind] = &[Kind::Stream, Kind::Pipe, Kind::Datagram, Kind::File];
-const SOCKETS: &[Kind] = &[Kind::Stream, Kind::Datagram];
-const POLLED: &[Kind] = &[Kind::Stream, Kind::Datagram, Kind::Listener, Kind::Pipe];
+const STREAMS: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Pipe];
+const BYTES: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Pipe, Kind::Datagram, Kind::File];
+const SOCKETS: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Datagram];
+const POLLED: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Datagram, Kind::Listener, Kind::Pipe];
 const WATCHED: &[Kind] = &[Kind::Signal, Kind::Timer, Kind::Wake];
 
 impl<C> Channel<C> {
@@ -294,6 +303,8 @@ impl<C> Channel<C> {
         buffer: Buffer,
         offset: Option<u64>,
     ) -> Result<(), Rejected<Buffer>> {
+        let mut buffer = buffer;
+        self.engine.spare_lease(key, &mut buffer);
         let payload = Payload::Buffer(buffer);
         let request = match offset {
             Some(offset) => Request::new(Command::WriteAt, Lane::None, payload).at(offset),
@@ -312,7 +323,7 @@ impl<C> Channel<C> {
     pub fn write_vectored(
         &mut self,
         handle: Handle,
-        buffers: Vec<Buffer>,
+        mut buffers: Vec<Buffer>,
     ) -> Result<(), Rejected<Vec<Buffer>>> {
         let key = match self.check(handle, "a vectored write", BYTES) {
             Ok(key) => key,
@@ -321,6 +332,7 @@ impl<C> Channel<C> {
         if buffers.len() > MOST_VECTORS {
             return Err(Rejected { error: TOO_MANY_VECTORS, buffer: buffers });
         }
+        buffers.iter_mut().for_each(|buffer| self.engine.spare_lease(key, buffer));
         let payload = Payload::Vector(Vector::writing(buffers));
         let request = Request::new(Command::WriteVectored, Lane::Outbound, payload);
         self.engine.file(key, request).map_err(|(error, payload)| {
@@ -338,13 +350,14 @@ impl<C> Channel<C> {
         buffer: impl Into<Buffer>,
         address: impl Into<Address>,
     ) -> Result<(), Rejected<Buffer>> {
-        let buffer = buffer.into();
+        let mut buffer = buffer.into();
         let key = self.check(handle, "a send of datagrams", &[Kind::Datagram]);
         let address = RawAddress::new(&address.into()).map_err(Error::system("sendto"));
         let (key, address) = match (key, address) {
             (Ok(key), Ok(address)) => (key, address),
             (Err(error), _) | (_, Err(error)) => return Err(Rejected { error, buffer }),
         };
+        self.engine.spare_lease(key, &mut buffer);
         let payload = Payload::Message(Message::new(buffer, address));
         let request = Request::new(Command::SendTo, Lane::Outbound, payload);
         self.engine.file(key, request).map_err(|(error, payload)| {
@@ -452,11 +465,7 @@ impl<C> Channel<C> {
     /// Connections of a listener, polls, and requests at an offset of a file belong to none.
     pub fn cancel_direction(&mut self, handle: Handle, direction: Direction) -> Result<()> {
         let key = self.engine.key(handle)?;
-        let lane = match direction {
-            Direction::Inbound => Lane::Inbound,
-            Direction::Outbound => Lane::Outbound,
-        };
-        self.engine.cancel_lane(key, lane)
+        self.engine.cancel_lane(key, direction.lane())
     }
 
     /// Cancels all requests of a handle. Each has its last completion still: with `ECANCELED`, or

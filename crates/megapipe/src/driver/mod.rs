@@ -18,6 +18,7 @@ use std::time::Duration;
 
 mod datagram;
 pub(crate) mod epoll;
+mod nonblocking;
 pub(crate) mod uring;
 
 /// A driver's own name for an endpoint that it has taken over.
@@ -58,7 +59,8 @@ pub enum Operation {
         /// Its length.
         bytes: libc::socklen_t,
     },
-    /// Reads at most `bytes` bytes; 0 is the end.
+    /// Reads at most `bytes` bytes; 0 is the end. From a socket of datagrams or packets: one, and
+    /// the result is its length, which may be more than there was room for.
     Read {
         /// Where to.
         address: *mut u8,
@@ -80,8 +82,8 @@ pub enum Operation {
     Receive {
         /// The class of the buffer.
         large: bool,
-        /// Goes on until the end, an error, a lack of buffers (`ENOBUFS`) or the driver's own whim
-        /// ends it, which `more` tells.
+        /// Goes on until the end, an error or a lack of buffers ([`Output::Starved`]) ends it, or
+        /// until the driver has to begin anew, which `more` tells.
         repeat: bool,
     },
     /// The same for datagrams, in a large buffer that begins with what recvmsg(2) tells of it.
@@ -97,6 +99,12 @@ pub enum Operation {
         bytes: u32,
         /// In a file, or [`NO_OFFSET`].
         offset: u64,
+    },
+    /// Reads one message of a socket of datagrams or packets into several pieces. The result is the
+    /// length of the message, which may be more than there was room for.
+    ReadMessage {
+        /// It and all that it points to must stay in place.
+        message: *mut libc::msghdr,
     },
     /// The same from several pieces.
     WriteVectored {
@@ -170,6 +178,22 @@ impl Outcome {
     pub fn plain(tag: u64, result: i32) -> Outcome {
         Outcome { tag, result, more: false, output: Output::None }
     }
+
+    /// The last outcome of a receive for which no buffer was free.
+    pub fn starved(tag: u64) -> Outcome {
+        Outcome { output: Output::Starved, ..Outcome::plain(tag, -libc::ENOBUFS) }
+    }
+}
+
+/// What ended a wait in [`Driver::collect`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// At least one outcome was appended.
+    Outcomes,
+    /// The time is up.
+    TimeUp,
+    /// A signal handler ran.
+    Signal,
 }
 
 /// What an operation brought besides its result. It is owned by the outcome: one that is dropped
@@ -180,6 +204,10 @@ pub enum Output {
     None,
     /// A buffer of the channel with data in it.
     Lease(Lease),
+    /// No buffer of the class was free; the result is `-ENOBUFS`.
+    Starved,
+    /// A datagram waits, to be taken by [`Driver::fetch_datagram`].
+    Readable,
     /// A connection that was accepted.
     Socket {
         /// The connection.
@@ -232,6 +260,10 @@ impl Drop for DirectSocket {
     }
 }
 
+/// The `errno` of an accept for which the ring's file table has no room. No accept(2) gives it, so
+/// that it is told apart from the `ENFILE` of the system's own table.
+pub(crate) const TABLE_FULL: i32 = libc::EUSERS;
+
 /// The driver's queue is full and could not be emptied into the kernel: back-pressure.
 #[derive(Debug)]
 pub struct Full;
@@ -249,13 +281,15 @@ pub trait Driver {
     /// Takes over an endpoint.
     fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> io::Result<Object>;
 
-    /// Lets go of an endpoint and gives its descriptor back, if it is one. Operations that are
-    /// still `busy` are cancelled; by the return, none of them will take data from the descriptor
-    /// any more (but one that a disk already works on), and their outcomes follow.
-    fn detach(&mut self, object: Object, busy: bool) -> Option<OwnedFd>;
+    /// Lets go of an endpoint. Gives its descriptor back; `None` for a lightweight socket, which is
+    /// closed. The operations with the tags `pending`, all that the endpoint has under way, are
+    /// cancelled: by the return none of them will take data from the descriptor any more (but one
+    /// that a disk already works on), and their outcomes follow.
+    fn detach(&mut self, object: Object, pending: &[u64]) -> Option<OwnedFd>;
 
-    /// Like `detach`, but closes the endpoint and tells how that went as an outcome of `tag`.
-    fn close(&mut self, tag: u64, object: Object, busy: bool) -> Result<(), Full>;
+    /// Like `detach`, but closes the endpoint and reports the result as an outcome of `tag`, which
+    /// may come before those of the cancelled operations.
+    fn close(&mut self, tag: u64, object: Object, pending: &[u64]) -> Result<(), Full>;
 
     /// Connections that wait in a listener's queue out of reach of any other program, which would
     /// be reset if it ended now. Asked before a listener is let go of.
@@ -270,20 +304,30 @@ pub trait Driver {
     /// result).
     fn cancel(&mut self, tag: u64, object: Object);
 
-    /// Cancels all operations of an endpoint.
-    fn cancel_all(&mut self, object: Object);
+    /// Fetches the datagram that an outcome with [`Output::Readable`] announced, as the outcome of
+    /// the same operation: `-EAGAIN` if it is gone, [`Output::Starved`] without a free buffer.
+    fn fetch_datagram(&mut self, tag: u64, _object: Object) -> Outcome {
+        Outcome::plain(tag, -libc::EOPNOTSUPP)
+    }
+
+    /// Does an operation in the calling thread, which may block, because the kernel cancelled it by
+    /// itself for lack of a thread to run it in. Gives its result.
+    fn run_inline(&mut self, _object: Object, _operation: &Operation) -> i32 {
+        -libc::ECANCELED
+    }
 
     /// Starts everything that was submitted.
     fn flush(&mut self) -> io::Result<()>;
 
     /// Appends outcomes to `sink`: first those that are there without asking the kernel; else
-    /// flushes and waits for at least one, no longer than `timeout` (`None`: for ever). Nothing
-    /// appended means that the time is up or a signal handler ran.
+    /// flushes and waits for at least one, no longer than `timeout` (`None`: for ever). Tells what
+    /// ended the wait. An error of the kernel that passes (`EAGAIN`, `EBUSY`) is not returned: the
+    /// driver tries again within `timeout`.
     fn collect(
         &mut self,
         sink: &mut VecDeque<Outcome>,
         timeout: Option<Duration>,
-    ) -> io::Result<()>;
+    ) -> io::Result<Wake>;
 
     /// Another descriptor for the same file or socket.
     fn descriptor(&mut self, object: Object) -> io::Result<OwnedFd>;

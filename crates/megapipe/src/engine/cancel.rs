@@ -1,6 +1,6 @@
 //! Ending requests and memberships before their time.
 
-use super::{Command, Engine, Lane, Payload, Queue, Request};
+use super::{Command, Engine, Lane, Queue};
 use crate::completion::Completion;
 use crate::driver::Outcome;
 use crate::error::Error;
@@ -24,17 +24,68 @@ impl Engine {
     /// Cancels all requests of a member; each completes with `ECANCELED` or its result.
     pub(crate) fn cancel(&mut self, key: Key) -> Result<(), Error> {
         self.member(key)?;
-        let Some(member) = self.members.get(key) else { return Ok(()) };
-        let (object, busy) = (member.object, member.in_flight > 0);
         for lane in [Lane::Inbound, Lane::Outbound, Lane::Readiness] {
             self.empty_lane(key, lane);
         }
         self.cancel_accepts(key);
         self.recall_write(key);
-        if busy {
-            self.driver.cancel_all(object);
-        }
+        self.mark_loose_cancelled(key);
+        self.cancel_pending(key);
         Ok(())
+    }
+
+    /// The tags of all that the driver has of a member.
+    pub(super) fn pending_tags(&self, key: Key) -> Vec<u64> {
+        let Some(member) = self.members.get(key).filter(|member| member.in_flight > 0) else {
+            return Vec::new();
+        };
+        let in_flight = |id: &Key| self.requests.get(*id).is_some_and(|request| request.in_flight);
+        let active = member.queues.iter().filter_map(|queue| queue.active);
+        let legs = member.listener.iter().flat_map(|listener| &listener.legs);
+        let named = active.chain(legs.filter_map(|leg| leg.request)).filter(in_flight);
+        let mut tags: Vec<u64> = named.map(Key::tag).collect();
+        if member.loose > 0 {
+            tags.extend(self.loose_requests(key).map(Key::tag));
+        }
+        tags
+    }
+
+    /// What the driver has of a member that belongs to no lane. Only files have many of those.
+    fn loose_requests(&self, key: Key) -> impl Iterator<Item = Key> {
+        self.requests.keys().filter(move |id| {
+            self.requests.get(*id).is_some_and(|request| {
+                let loose = request.lane == Lane::None && request.command != Command::Accept;
+                request.handle == key && loose && request.in_flight
+            })
+        })
+    }
+
+    fn mark_loose_cancelled(&mut self, key: Key) {
+        if self.members.get(key).is_none_or(|member| member.loose == 0) {
+            return;
+        }
+        for id in self.loose_requests(key).collect::<Vec<_>>() {
+            if let Some(request) = self.requests.get_mut(id) {
+                request.cancelled = true;
+            }
+        }
+    }
+
+    /// Has the driver cancel all that it has of a member.
+    pub(super) fn cancel_pending(&mut self, key: Key) {
+        let Some(object) = self.members.get(key).map(|member| member.object) else { return };
+        for tag in self.pending_tags(key) {
+            self.driver.cancel(tag, object);
+        }
+    }
+
+    /// Has the driver cancel what it has of a lane.
+    pub(super) fn cancel_active(&mut self, key: Key, lane: Lane) {
+        let Some(member) = self.members.get(key) else { return };
+        let Some(id) = member.queues[lane as usize].active else { return };
+        if self.requests.get(id).is_some_and(|request| request.in_flight) {
+            self.driver.cancel(id.tag(), member.object);
+        }
     }
 
     /// Cancels the requests of one lane of a member.
@@ -79,43 +130,33 @@ impl Engine {
         for id in waiting {
             self.ready.push_back(Outcome::plain(id.tag(), -libc::ECANCELED));
         }
+        if lane == Lane::Outbound {
+            self.note_emptied(key);
+        }
         active
     }
 
-    /// Ends a membership. Nothing that is pending for the handle is delivered any more.
+    /// Ends a membership. Nothing that is pending for the handle is delivered any more. What has no
+    /// descriptor to give back is closed, when all that is queued is written.
     pub(crate) fn unregister(&mut self, key: Key) -> Result<Remains, Error> {
-        let shares = self.member(key)?.shares_a_listener();
+        let member = self.member(key)?;
+        let shares = member.shares_a_listener();
+        if member.lightweight {
+            self.close_silently(key);
+            return Ok(Remains { descriptor: None, connections: Vec::new() });
+        }
         self.recall_write(key);
         let connections = self.leave(key);
         self.listeners.retain(|listener| *listener != key);
-        let Some(mut member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
-        self.drop_waiting(&mut member.queues);
-        let descriptor = self.driver.detach(member.object, member.in_flight > 0);
+        for lane in [Lane::Inbound, Lane::Outbound, Lane::Readiness] {
+            self.drop_lane(key, lane);
+        }
+        let pending = self.pending_tags(key);
+        let Some(member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
+        let descriptor = self.driver.detach(member.object, &pending);
         // The queue of a shared listener is another channel's by now, or closed.
         let descriptor = descriptor.filter(|_| !shares);
         Ok(Remains { descriptor, connections })
-    }
-
-    /// Ends a membership as `unregister` does and closes its descriptor, which completes.
-    pub(crate) fn close(&mut self, key: Key) -> Result<Vec<Socket>, Error> {
-        self.member(key)?;
-        let mut request = Request::new(Command::Close, Lane::None, Payload::None);
-        request.handle = key;
-        let limit = self.config.max_requests;
-        let id = self.requests.insert(request).map_err(|_| Error::TooManyRequests { limit })?;
-        self.recall_write(key);
-        let connections = self.leave(key);
-        self.listeners.retain(|listener| *listener != key);
-        let Some(mut member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
-        self.drop_waiting(&mut member.queues);
-        let busy = member.in_flight > 0;
-        if self.driver.close(id.tag(), member.object, busy).is_err() {
-            // No room for the request: the descriptor is closed here, and that has succeeded.
-            drop(self.driver.detach(member.object, busy));
-            self.ready.push_back(Outcome::plain(id.tag(), 0));
-        }
-        self.counters.requests += 1;
-        Ok(connections)
     }
 
     /// Cancels what is being written to a member, or its connect, until that has ended. A driver
@@ -130,6 +171,9 @@ impl Engine {
             return;
         }
         let until = Instant::now() + RECALL;
+        if let Some(request) = self.requests.get_mut(id) {
+            request.cancelled = true;
+        }
         let ended = |outcome: &Outcome| outcome.tag == id.tag() && !outcome.more;
         while !self.ready.iter().any(ended) && Instant::now() < until {
             self.driver.cancel(id.tag(), object);
@@ -141,20 +185,27 @@ impl Engine {
         }
     }
 
-    /// Frees the requests of a former member that the driver does not have.
-    fn drop_waiting(&mut self, queues: &mut [Queue]) {
-        for queue in queues {
-            let mut next = queue.first.take();
-            while let Some(id) = next {
-                next = self.requests.remove(id).and_then(|request| request.next);
-                self.counters.cancelled += 1;
-            }
-            if let Some(id) = queue.active
-                && self.requests.get(id).is_some_and(|request| !request.in_flight)
-            {
-                self.requests.remove(id);
-                self.counters.cancelled += 1;
-            }
+    /// Frees the requests of a lane that the driver does not have.
+    pub(super) fn drop_lane(&mut self, key: Key, lane: Lane) {
+        let Some(member) = self.members.get_mut(key) else { return };
+        let queue = &mut member.queues[lane as usize];
+        let mut next = queue.first.take();
+        queue.last = None;
+        while let Some(id) = next {
+            next = self.requests.remove(id).and_then(|request| request.next);
+            self.counters.cancelled += 1;
+        }
+        if let Some(id) = queue.active
+            && self.requests.get(id).is_none_or(|request| !request.in_flight)
+        {
+            queue.active = None;
+            self.requests.remove(id);
+            self.starved.retain(|starved| *starved != id);
+            self.stalled.retain(|stalled| *stalled != id);
+            self.counters.cancelled += 1;
+        }
+        if lane == Lane::Outbound {
+            self.note_emptied(key);
         }
     }
 

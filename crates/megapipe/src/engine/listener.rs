@@ -1,15 +1,17 @@
 //! Accepting: how many connections the application wants, and from which queues they come.
 
+use super::deadlines::Purpose;
 use super::{Command, Engine, Lane, Payload, Request};
 use crate::completion::{Accepted, Completion, Event};
-use crate::driver::{Object, Operation, Outcome, Output};
-use crate::error::Error;
+use crate::driver::{Object, Operation, Outcome, Output, TABLE_FULL};
+use crate::error::{Error, TooManyLightweight};
 use crate::partition::Membership;
 use crate::slab::Key;
 use crate::source::{Endpoint, Kind, Socket};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 /// Accepts without an end.
 const FOREVER: u32 = u32::MAX;
@@ -17,6 +19,11 @@ const FOREVER: u32 = u32::MAX;
 const NO_QUEUE: u64 = u64::MAX;
 /// The queue of a listener that shares nothing.
 const OWN_QUEUE: u64 = 0;
+
+/// How long accepting pauses after an error that passes, unless a descriptor comes free: at first,
+/// and when it has come again and again.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What an accept asks for.
 #[derive(Clone, Copy)]
@@ -41,6 +48,11 @@ pub(super) struct Listener {
     ending: u32,
     ends: u32,
     lightweight: bool,
+    /// Whether it brings packet sockets.
+    packets: bool,
+    /// Whether accepting pauses after an error that passes, and for how long it will the next time.
+    paused: bool,
+    pause: Duration,
     pub(super) legs: Vec<Leg>,
     /// Connections that came when none was wanted any more.
     pub(super) stash: VecDeque<Socket>,
@@ -51,12 +63,15 @@ pub(super) struct Listener {
 
 impl Listener {
     /// A listener with a queue of its own.
-    pub(super) fn alone(object: Object) -> Listener {
+    pub(super) fn alone(object: Object, packets: bool) -> Listener {
         Listener {
             wanted: 0,
             ending: 0,
             ends: 0,
             lightweight: false,
+            packets,
+            paused: false,
+            pause: FIRST_PAUSE,
             legs: vec![Leg { queue: OWN_QUEUE, object, request: None }],
             stash: VecDeque::new(),
             undelivered: 0,
@@ -84,6 +99,7 @@ impl Engine {
         }
         let Some(listener) = self.listener(key) else { return Err(Error::UnknownHandle) };
         listener.lightweight = wish.lightweight;
+        listener.paused = false;
         listener.wanted = match wish.count {
             Some(count) => listener.wanted.saturating_add(count).min(FOREVER - 1),
             None => FOREVER,
@@ -99,7 +115,14 @@ impl Engine {
     }
 
     /// Delivers a connection that is there already like one that the kernel brings.
-    pub(super) fn give(&mut self, key: Key, socket: Socket) {
+    pub(super) fn give(&mut self, key: Key, mut socket: Socket) {
+        if let Some(listener) = self.listener(key)
+            && listener.lightweight
+            && let Endpoint::Descriptor(descriptor) = socket.endpoint
+        {
+            // It comes from another queue, but is the channel's own like the others.
+            socket.endpoint = Endpoint::Lightweight(descriptor);
+        }
         let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(NO_QUEUE);
         request.handle = key;
         match self.requests.insert(request) {
@@ -124,7 +147,7 @@ impl Engine {
         let Some(listener) = self.listener(key) else { return };
         let lightweight = listener.lightweight;
         // What is wanted after a cancellation begins when that has ended.
-        if listener.wanted == 0 || listener.ends > 0 {
+        if listener.wanted == 0 || listener.ends > 0 || listener.paused {
             return;
         }
         // A single wish is served by a single accept, so that nothing has to be put aside.
@@ -202,6 +225,9 @@ impl Engine {
     fn deliver(&mut self, key: Key, socket: Socket, nonempty: Option<u64>) -> Option<Completion> {
         let listener = self.listener(key)?;
         listener.undelivered = listener.undelivered.saturating_sub(1);
+        listener.pause = FIRST_PAUSE;
+        let kind = if listener.packets { Kind::Packet } else { Kind::Stream };
+        let socket = Socket { kind, ..socket };
         if listener.ending > 0 {
             listener.ending -= u32::from(listener.ending != FOREVER);
             let (more, lightweight) = (listener.ending > 0, listener.lightweight);
@@ -238,13 +264,18 @@ impl Engine {
     /// The connection as a descriptor, which it may not be yet if it was put aside by an accept of
     /// the other kind, and never is with an installed driver.
     fn regular(&mut self, socket: Socket) -> io::Result<Socket> {
-        if !matches!(socket.0, Endpoint::Direct(_)) {
-            return Ok(socket);
-        }
-        let object = self.driver.attach(socket.0, Kind::Stream)?;
-        let descriptor = self.driver.descriptor(object);
-        drop(self.driver.detach(object, false));
-        descriptor.map(socket_of)
+        let kind = socket.kind;
+        let descriptor = match socket.endpoint {
+            Endpoint::Lightweight(descriptor) => descriptor,
+            endpoint @ Endpoint::Direct(_) => {
+                let object = self.driver.attach(endpoint, kind)?;
+                let descriptor = self.driver.descriptor(object);
+                drop(self.driver.detach(object, &[]));
+                descriptor?
+            }
+            endpoint => return Ok(Socket { endpoint, kind }),
+        };
+        Ok(Socket { endpoint: Endpoint::Descriptor(descriptor), kind })
     }
 
     /// How many connections wait in a queue; 1 if the kernel cannot say more than "some".
@@ -267,14 +298,52 @@ impl Engine {
                 self.arm(key);
                 return None;
             }
-            _ if listener.wanted == 0 => return None,
+            _ if listener.wanted == 0 || listener.paused => return None,
             _ => {}
         }
-        // The application decides when to try again: at once, it would fail again.
-        listener.wanted = 0;
+        let passes = passes(errno);
+        if passes {
+            // At once it would fail again.
+            listener.paused = true;
+            let pause = listener.pause;
+            listener.pause = (2 * pause).min(LONGEST_PAUSE);
+            self.plan(Instant::now() + pause, key, Purpose::AcceptAgain);
+        } else {
+            listener.wanted = 0;
+        }
         self.disarm(key);
-        let event = Event::Accept(Err(io::Error::from_raw_os_error(errno)));
-        Some(self.completed(key, false, event))
+        let error = match errno {
+            TABLE_FULL => self.table_full(),
+            errno => io::Error::from_raw_os_error(errno),
+        };
+        Some(self.completed(key, passes, Event::Accept(Err(error))))
+    }
+
+    fn table_full(&self) -> io::Error {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is valid for writing.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+        let descriptors = u32::try_from(limit.rlim_cur).unwrap_or(u32::MAX);
+        let limit = self.config.max_lightweight.min(descriptors);
+        io::Error::new(io::ErrorKind::QuotaExceeded, TooManyLightweight { limit })
+    }
+
+    /// Accepts again after a pause.
+    pub(super) fn accept_again(&mut self, key: Key) {
+        if let Some(listener) = self.listener(key) {
+            listener.paused = false;
+            self.arm(key);
+        }
+    }
+
+    /// Accepts again at once, as a descriptor has come free.
+    pub(super) fn accept_soon(&mut self) {
+        for at in 0..self.listeners.len() {
+            let key = self.listeners[at];
+            if self.listener(key).is_some_and(|listener| listener.paused) {
+                self.plan(Instant::now(), key, Purpose::AcceptAgain);
+            }
+        }
     }
 
     /// Stops accepting.
@@ -315,13 +384,37 @@ impl Engine {
         for _ in 0..std::mem::take(&mut listener.ends) {
             let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(NO_QUEUE);
             request.handle = key;
-            if let Ok(id) = self.requests.insert(request) {
-                self.ready.push_back(Outcome::plain(id.tag(), -libc::ECANCELED));
-            }
+            // One for each call of `cancel` that found an accept.
+            let id = self.requests.insert_beyond(request);
+            self.ready.push_back(Outcome::plain(id.tag(), -libc::ECANCELED));
         }
     }
 }
 
+/// Whether an error of accept(2) passes by itself, or when something is closed.
+fn passes(errno: i32) -> bool {
+    const OF_THE_SYSTEM: [i32; 7] = [
+        TABLE_FULL,
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOBUFS,
+        libc::ENOMEM,
+        libc::EPERM,
+        libc::EPROTO,
+    ];
+    // Errors of the new connection, which accept(2) passes on.
+    const OF_THE_NETWORK: [i32; 7] = [
+        libc::ENETDOWN,
+        libc::ENOPROTOOPT,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::ENOSR,
+    ];
+    OF_THE_SYSTEM.contains(&errno) || OF_THE_NETWORK.contains(&errno)
+}
+
 pub(super) fn socket_of(descriptor: OwnedFd) -> Socket {
-    Socket(Endpoint::Descriptor(descriptor))
+    Endpoint::Descriptor(descriptor).into()
 }

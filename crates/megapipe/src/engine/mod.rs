@@ -1,7 +1,11 @@
 //! The channel without its application's types: handles, requests and their order.
 
 mod cancel;
+mod deadlines;
+mod leaving;
 mod listener;
+mod output;
+mod readiness;
 mod request;
 mod settle;
 mod setup;
@@ -10,17 +14,20 @@ mod share;
 pub(crate) use self::listener::AcceptWish;
 pub(crate) use self::request::{Command, Lane, Message, Payload, Request, Vector};
 
+use self::deadlines::{Deadlines, Limits};
+use self::leaving::Leaving;
 use self::listener::Listener;
+use self::output::Output;
 use crate::address::{Address, RawAddress};
 use crate::completion::{Completion, Handle};
 use crate::config::{Config, DriverReport};
 use crate::counters::Counters;
-use crate::driver::{Driver, Full, Object, Outcome, Pools};
+use crate::driver::{Driver, Full, Object, Outcome, Pools, Wake};
 use crate::error::Error;
 use crate::fork::Birth;
 use crate::partition::Office;
 use crate::slab::{Key, Slab};
-use crate::source::{Kind, Source};
+use crate::source::{Endpoint, Kind, Source};
 use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -49,14 +56,25 @@ pub(crate) struct Member {
     object: Object,
     pub(crate) kind: Kind,
     queues: [Queue; 3],
-    /// Requests that the driver has.
+    /// Requests that the driver has, and those of them that belong to no lane: of files at an
+    /// offset, questions for addresses.
     in_flight: u32,
+    loose: u32,
     /// Whether a connect is under way, which everything else waits for.
     connecting: bool,
     /// Whether the stream is received into large buffers, and how many receives in a row spoke for
     /// the other kind.
     large: bool,
     streak: u8,
+    /// Whether each read takes one frame, so that only large buffers will do.
+    frames: bool,
+    /// Whether it is closed when it leaves, having no descriptor to give back.
+    lightweight: bool,
+    /// Whether the connection was reset, which the kernel tells only the first operation.
+    reset: bool,
+    output: Output,
+    limits: Option<Box<Limits>>,
+    leaving: Option<Box<Leaving>>,
     listener: Option<Box<Listener>>,
 }
 
@@ -70,9 +88,16 @@ impl Member {
             kind,
             queues: Default::default(),
             in_flight: 0,
+            loose: 0,
             connecting: false,
             large: false,
             streak: 0,
+            frames: false,
+            lightweight: false,
+            reset: false,
+            output: Output::default(),
+            limits: None,
+            leaving: None,
             listener: listener.map(Box::new),
         }
     }
@@ -103,6 +128,7 @@ pub(crate) struct Engine {
     stalled: VecDeque<Key>,
     /// Members that listen, and how other channels wake this one when they leave them a queue.
     listeners: Vec<Key>,
+    deadlines: Deadlines,
     letter_box: Option<(Arc<Office>, Key)>,
     counters: Counters,
     birth: Birth,
@@ -140,9 +166,11 @@ impl Engine {
         self.requests.len() - usize::from(self.letter_box.is_some())
     }
 
+    /// A member, unless it is leaving.
     pub(crate) fn member(&self, key: Key) -> Result<&Member, Error> {
         self.check_process()?;
-        self.members.get(key).ok_or(Error::UnknownHandle)
+        let member = self.members.get(key).filter(|member| member.leaving.is_none());
+        member.ok_or(Error::UnknownHandle)
     }
 
     /// Registers a source.
@@ -153,16 +181,20 @@ impl Engine {
             return Err(Error::TooManyHandles { limit: self.config.max_handles });
         }
         let kind = source.kind().map_err(Error::system("fstat"))?;
+        let frames = source.reads_frames(kind);
+        let packets = kind == Kind::Listener && source.brings_packets();
+        let lightweight = !matches!(source.endpoint, Endpoint::Descriptor(_));
         let object = self.driver.attach(source.endpoint, kind).map_err(Error::system("attach"))?;
-        let listener = (kind == Kind::Listener).then(|| Listener::alone(object));
-        self.enroll(Member::new(object, kind, listener))
+        let listener = (kind == Kind::Listener).then(|| Listener::alone(object, packets));
+        let member = Member::new(object, kind, listener);
+        self.enroll(Member { frames, large: frames, lightweight, ..member })
     }
 
     fn enroll(&mut self, member: Member) -> Result<Key, Error> {
         let listens = member.listener.is_some();
         let limit = self.config.max_handles;
         let key = self.members.insert(member).map_err(|member| {
-            drop(self.driver.detach(member.object, false));
+            drop(self.driver.detach(member.object, &[]));
             Error::TooManyHandles { limit }
         })?;
         if listens {
@@ -173,7 +205,11 @@ impl Engine {
 
     /// Files a request; gives its memory back if it is refused.
     pub(crate) fn file(&mut self, key: Key, mut request: Request) -> Result<(), Refusal> {
-        if let Err(error) = self.member(key).map(drop) {
+        let refusal = match self.member(key) {
+            Ok(member) => member.output.refusal(&request, self.config.output_limit),
+            Err(error) => Some(error),
+        };
+        if let Some(error) = refusal {
             return Err((error, request.payload));
         }
         request.handle = key;
@@ -226,6 +262,9 @@ impl Engine {
             }
             None => queue.first = Some(id),
         }
+        if lane == Lane::Outbound {
+            self.note_waiting(key, id);
+        }
         true
     }
 
@@ -245,11 +284,20 @@ impl Engine {
             self.requests.remove(id);
             return Ok(());
         };
+        request.parked = member.output.paused && request.is_pausable();
+        if request.parked {
+            return Ok(());
+        }
         let operation = request.operation(member.kind, member.large);
         self.driver.submit(id.tag(), member.object, operation)?;
         request.in_flight = true;
         member.in_flight += 1;
+        member.loose += u32::from(request.lane == Lane::None);
         self.counters.operations += 1;
+        if member.limits.is_some() {
+            let (key, lane) = (request.handle, request.lane);
+            self.extend_deadline(key, lane);
+        }
         Ok(())
     }
 
@@ -278,6 +326,9 @@ impl Engine {
         }
         queue.active = Some(id);
         member.connecting = request.command == Command::Connect;
+        if lane == Lane::Outbound {
+            self.note_started(key, id);
+        }
         self.start_or_stall(id);
     }
 
@@ -296,21 +347,23 @@ impl Engine {
         let mut left = timeout;
         loop {
             self.restart_waiting();
-            let patience = self.patience(left);
-            let before = self.ready.len();
-            let collected = self.driver.collect(&mut self.ready, patience);
-            collected.map_err(Error::system("wait for completions"))?;
-            let came = self.ready.len() > before;
-            if came {
-                self.count_accepted(before);
-            } else if patience != left {
-                self.steal();
-            }
+            let limit = self.sleep_limit(left);
             if let Some(done) = self.next_ready() {
                 return Ok(Some(done));
             }
-            if !came && patience == left {
-                return Ok(None);
+            let before = self.ready.len();
+            let collected = self.driver.collect(&mut self.ready, limit);
+            match collected.map_err(Error::system("wait for completions"))? {
+                Wake::Outcomes => self.count_accepted(before),
+                Wake::Signal => return Ok(None),
+                Wake::TimeUp if limit == left => {
+                    self.expire();
+                    return Ok(self.next_ready());
+                }
+                Wake::TimeUp => self.steal(),
+            }
+            if let Some(done) = self.next_ready() {
+                return Ok(Some(done));
             }
             // What came was the channel's own business: only the rest of the time is left.
             if let Some(until) = until {
@@ -320,6 +373,17 @@ impl Engine {
                 return Ok(None);
             }
         }
+    }
+
+    /// Ends what has lasted too long; gives the time for which the channel may sleep, at most
+    /// `left`.
+    fn sleep_limit(&mut self, left: Option<Duration>) -> Option<Duration> {
+        let limit = self.steal_limit(left);
+        if self.deadlines.is_empty() {
+            return limit;
+        }
+        let Some(next) = self.expire() else { return limit };
+        Some(limit.map_or(next, |limit| limit.min(next)))
     }
 
     /// The next completion that needs no waiting.
@@ -360,14 +424,11 @@ impl Engine {
     /// Whether not all buffers of the class that the request needs are leased.
     fn has_buffers(&self, id: Key) -> bool {
         let Some(request) = self.requests.get(id) else { return true };
-        if request.command == Command::ReceiveFrom && !request.repeat {
-            // A single datagram is fetched into a buffer that is not in the kernel's hands.
+        let Some(member) = self.members.get(request.handle) else { return true };
+        if request.fetches {
             return self.pools.large.free_count() > 0;
         }
-        let large = match self.members.get(request.handle) {
-            Some(member) => member.large || request.command == Command::ReceiveFrom,
-            None => return true,
-        };
+        let large = member.large || matches!(member.kind, Kind::Datagram | Kind::Packet);
         let class = if large { self.config.large_buffers } else { self.config.small_buffers };
         self.pools.class(large).leased_count() < usize::from(class.count)
     }
@@ -451,14 +512,14 @@ impl Drop for Engine {
             self.report_orphans(orphans.len());
         }
         let keys: Vec<Key> = self.members.keys().collect();
-        let members: Vec<Member> =
-            keys.into_iter().filter_map(|key| self.members.remove(key)).collect();
-        for member in &members {
-            self.driver.cancel_all(member.object);
+        for key in &keys {
+            self.cancel_pending(*key);
         }
         let quiet = self.driver.shut_down(SHUT_DOWN) || self.driver.shut_down(SECOND_LOOK);
-        for member in members {
-            drop(self.driver.detach(member.object, false));
+        for member in keys.into_iter().filter_map(|key| self.members.remove(key)) {
+            if !member.leaving.is_some_and(|leaving| leaving.is_closing()) {
+                drop(self.driver.detach(member.object, &[]));
+            }
         }
         let _ = self.driver.flush();
         if quiet {

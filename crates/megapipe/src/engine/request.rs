@@ -166,10 +166,20 @@ pub(crate) struct Request {
     pub(crate) repeat: bool,
     /// Whether the driver has it.
     pub(crate) in_flight: bool,
-    /// Whether it is being cancelled only to go on with larger buffers.
-    pub(crate) switching: bool,
-    /// Whether the application has cancelled it: it ends with what it has, and is not restarted.
+    /// Whether the engine has asked the driver for it back, to begin it anew: with larger buffers,
+    /// or later.
+    pub(crate) recalled: bool,
+    /// Whether it is not begun before its handle has less output waiting.
+    pub(crate) parked: bool,
+    /// Whether the driver announces what it receives, so that it is fetched into a buffer that the
+    /// kernel does not have.
+    pub(crate) fetches: bool,
+    /// Whether the driver only waits for the moment to try it again.
+    pub(crate) polling: bool,
+    /// Whether it has been cancelled: it ends with what it has, and is not restarted.
     pub(crate) cancelled: bool,
+    /// Whether it was cancelled because its time was over.
+    pub(crate) overdue: bool,
     /// The next request of the lane.
     pub(crate) next: Option<Key>,
     /// Where a file is read or written; the queue that an accept serves.
@@ -187,8 +197,12 @@ impl Request {
             lane,
             repeat: false,
             in_flight: false,
-            switching: false,
+            recalled: false,
+            parked: false,
+            fetches: false,
+            polling: false,
             cancelled: false,
+            overdue: false,
             next: None,
             offset: NO_OFFSET,
             progress: 0,
@@ -212,6 +226,53 @@ impl Request {
             Command::Write | Command::WriteAt | Command::WriteVectored => true,
             Command::Raw(command) => command.writes(),
             _ => false,
+        }
+    }
+
+    /// Whether it reads bytes until the end of a stream.
+    pub(crate) fn reads(&self) -> bool {
+        match self.command {
+            Command::Read | Command::ReadVectored => true,
+            Command::Raw(command) => !command.writes(),
+            _ => false,
+        }
+    }
+
+    /// Whether it can be done in the calling thread at the price of blocking it.
+    pub(crate) fn may_run_inline(&self, kind: Kind) -> bool {
+        let waits = matches!(self.command, Command::Disconnect { .. } | Command::Sync { .. });
+        waits || kind == Kind::File
+    }
+
+    /// Whether `EAGAIN` means to wait until the endpoint is ready.
+    pub(crate) fn can_wait(&self, kind: Kind) -> bool {
+        self.command != Command::Connect && kind != Kind::File
+    }
+
+    /// Whether it waits while its handle has too much output waiting.
+    pub(crate) fn is_pausable(&self) -> bool {
+        self.repeat && matches!(self.command, Command::Receive | Command::ReceiveFrom)
+    }
+
+    /// Bytes that it is still to write.
+    pub(crate) fn unwritten_bytes(&self) -> usize {
+        match &self.payload {
+            _ if self.lane != Lane::Outbound => 0,
+            Payload::Buffer(buffer) => buffer.len().saturating_sub(self.progress),
+            Payload::Raw { bytes, .. } => bytes.saturating_sub(self.progress),
+            Payload::Vector(vector) => vector.bytes_left(),
+            Payload::Message(message) => message.buffer.len(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes that it has room to read.
+    pub(crate) fn room(&self) -> usize {
+        match &self.payload {
+            Payload::Bytes(bytes) => bytes.capacity() - bytes.len(),
+            Payload::Raw { bytes, .. } => *bytes,
+            Payload::Vector(vector) => vector.bytes_left(),
+            _ => usize::MAX,
         }
     }
 
@@ -259,10 +320,17 @@ impl Request {
                 let rest = &buffer[self.progress.min(buffer.len())..];
                 Operation::Write { address: rest.as_ptr(), bytes: clamp(rest.len()), offset }
             }
-            (Payload::Vector(vector), _) if vectored_write && kind == Kind::Stream => {
+            (Payload::Vector(vector), _)
+                if vectored_write && (kind == Kind::Stream || keeps_bounds(kind)) =>
+            {
                 vector.header.msg_iov = vector.vectors[vector.done..].as_mut_ptr();
                 vector.header.msg_iovlen = vector.vectors.len() - vector.done;
                 Operation::SendTo { message: &raw const vector.header }
+            }
+            (Payload::Vector(vector), _) if !writes && keeps_bounds(kind) => {
+                vector.header.msg_iov = vector.vectors.as_mut_ptr();
+                vector.header.msg_iovlen = vector.vectors.len();
+                Operation::ReadMessage { message: &raw mut vector.header }
             }
             (Payload::Vector(boxed), _) => {
                 let (vector, count) = (boxed.rest().as_ptr(), boxed.rest().len() as u32);
@@ -279,6 +347,9 @@ impl Request {
                 let (storage, bytes) = (&raw const address.storage, address.bytes);
                 Operation::Connect { address: storage.cast(), bytes }
             }
+            (Payload::None, Command::Receive) if kind == Kind::Packet => {
+                Operation::ReceiveFrom { repeat }
+            }
             (Payload::None, Command::ReceiveFrom) => Operation::ReceiveFrom { repeat },
             (Payload::None, Command::Disconnect { how }) => Operation::Shutdown { how },
             (Payload::None, Command::Sync { data_only }) => Operation::Sync { data_only },
@@ -291,7 +362,8 @@ impl Request {
     /// over if it has been cancelled.
     pub(crate) fn result_to_tell(&self, result: i32) -> i32 {
         match -result {
-            libc::EAGAIN | libc::EINTR | libc::ENOBUFS if self.cancelled => -libc::ECANCELED,
+            libc::EAGAIN | libc::EINTR | libc::ECANCELED if self.overdue => -libc::ETIMEDOUT,
+            libc::EAGAIN | libc::EINTR if self.cancelled => -libc::ECANCELED,
             _ => result,
         }
     }
@@ -300,7 +372,7 @@ impl Request {
     /// written, too, because the handle is a stream of bytes.
     pub(crate) fn has_rest(&mut self, bytes: usize, kind: Kind) -> bool {
         self.progress += bytes;
-        if bytes == 0 || kind == Kind::Datagram {
+        if bytes == 0 || keeps_bounds(kind) {
             return false;
         }
         match &mut self.payload {
@@ -326,6 +398,11 @@ impl Request {
             _ => {}
         }
     }
+}
+
+/// Whether the messages of a socket keep their bounds.
+pub(crate) fn keeps_bounds(kind: Kind) -> bool {
+    matches!(kind, Kind::Datagram | Kind::Packet)
 }
 
 /// How many bytes of a peer's address to ask for: the kernel gives no address to whom asks for more

@@ -5,13 +5,14 @@ use super::{Command, Engine, Lane, Payload, Request};
 use crate::address::RawAddress;
 use crate::buffer::Buffer;
 use crate::completion::{Completion, Datagram, Event, SignalInfo};
-use crate::driver::{NO_OFFSET, Outcome, Output};
+use crate::driver::{NO_OFFSET, Object, Outcome, Output};
 use crate::pool::Lease;
 use crate::raw::Transferred;
 use crate::slab::Key;
 use crate::source::Kind;
 use crate::sys::result_of;
 use std::io;
+use std::os::fd::AsRawFd;
 
 /// Receives in a row that fill a small buffer before a stream gets large ones, and that would have
 /// fitted into a small one before it goes back.
@@ -27,19 +28,22 @@ impl Engine {
     pub(super) fn settle(&mut self, outcome: Outcome) -> Option<Completion> {
         let id = Key::from_tag(outcome.tag);
         let request = self.requests.get(id)?;
-        let (key, command) = (request.handle, request.command);
+        let (key, command, polling) = (request.handle, request.command, request.polling);
         if command == Command::Close {
-            self.requests.remove(id);
-            let event = Event::Close(result_of(outcome.result).map(drop));
-            return Some(self.completed(key, false, event));
+            return self.settle_close(id, outcome.result);
         }
-        if self.members.get(key).is_none() {
-            // The handle was unregistered: what came with the outcome goes with it.
-            self.counters.cancelled += 1;
-            if !outcome.more {
-                self.requests.remove(id);
+        match self.members.get(key) {
+            None => {
+                // The handle was unregistered: what came with the outcome goes with it.
+                self.counters.cancelled += 1;
+                if !outcome.more {
+                    self.requests.remove(id);
+                }
+                return None;
             }
-            return None;
+            Some(_) if polling => return self.settle_polling(id, outcome),
+            Some(member) if member.leaving.is_some() => return self.settle_leaving(id, outcome),
+            Some(_) => {}
         }
         match command {
             Command::Accept => self.settle_accept(id, outcome),
@@ -52,11 +56,9 @@ impl Engine {
     }
 
     /// Ends a request and starts the next one of its lane.
-    fn finish(&mut self, id: Key) -> Option<Request> {
+    pub(super) fn finish(&mut self, id: Key) -> Option<Request> {
+        self.land(id);
         let request = self.requests.remove(id)?;
-        if let Some(member) = self.members.get_mut(request.handle) {
-            member.in_flight -= u32::from(request.in_flight);
-        }
         if request.lane != Lane::None {
             self.release_lane(request.handle, request.lane);
             self.advance(request.handle, request.lane);
@@ -64,12 +66,15 @@ impl Engine {
         Some(request)
     }
 
-    /// Takes a request back from the driver, to start it again.
-    fn land(&mut self, id: Key) {
+    /// Takes a request back from the driver, to start it again or to end it.
+    pub(super) fn land(&mut self, id: Key) {
         let Some(request) = self.requests.get_mut(id) else { return };
-        request.in_flight = false;
+        if !std::mem::take(&mut request.in_flight) {
+            return;
+        }
         if let Some(member) = self.members.get_mut(request.handle) {
             member.in_flight -= 1;
+            member.loose -= u32::from(request.lane == Lane::None && member.loose > 0);
         }
     }
 
@@ -78,58 +83,132 @@ impl Engine {
         self.start_or_stall(id);
     }
 
-    fn settle_receive(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
-        let Outcome { more, output, .. } = outcome;
+    fn settle_receive(&mut self, id: Key, mut outcome: Outcome) -> Option<Completion> {
         let request = self.requests.get_mut(id)?;
-        let result = request.result_to_tell(outcome.result);
-        let (handle, repeat) = (request.handle, request.repeat && !request.cancelled);
-        let switching = request.switching && !request.cancelled;
-        let datagrams = request.command == Command::ReceiveFrom;
+        let (handle, cancelled) = (request.handle, request.cancelled);
+        if matches!(outcome.output, Output::Readable) {
+            request.fetches = true;
+            // What has been cancelled leaves the datagram where it is.
+            let object = self.members.get(handle)?.object;
+            outcome = match cancelled {
+                true => Outcome::plain(outcome.tag, -libc::ECANCELED),
+                false => self.driver.fetch_datagram(outcome.tag, object),
+            };
+        }
+        let Outcome { result, more, output, .. } = outcome;
         let received = match output {
             Output::Lease(lease) => lease,
-            _ => match -result {
-                libc::ENOBUFS => {
-                    request.switching = false;
-                    self.land(id);
-                    self.starved.push(id);
-                    self.counters.buffer_waits += u64::from(!self.has_buffers(id));
-                    return None;
-                }
-                libc::ECANCELED if switching => {
-                    request.switching = false;
-                    self.restart(id);
-                    return None;
-                }
-                libc::EAGAIN | libc::EINTR => {
-                    self.restart(id);
-                    return None;
-                }
-                _ => {
-                    // The end of the stream, or an error.
-                    self.finish(id)?;
-                    let end = result_of(result).map(|_| Lease::empty());
-                    return Some(self.completed(handle, false, receive_event(datagrams, end)));
-                }
-            },
+            Output::Starved if !cancelled => {
+                self.starve(id);
+                return None;
+            }
+            Output::Starved => return self.settle_receive_end(id, -libc::ECANCELED),
+            _ => return self.settle_receive_end(id, result),
         };
-        self.adapt_buffers(id, received.len());
-        let goes_on = more || repeat;
+        let request = self.requests.get_mut(id)?;
+        let goes_on = more || (request.repeat && !cancelled);
+        if !more {
+            request.recalled = false;
+        }
+        let event = match self.receive_event(id, received) {
+            Some(event) => event,
+            None => return self.settle_receive_end(id, 0),
+        };
         if !goes_on {
             self.finish(id)?;
         } else if !more {
-            if let Some(request) = self.requests.get_mut(id) {
-                request.switching = false;
-            }
             self.restart(id);
+        } else if self.members.get(handle)?.limits.is_some() {
+            self.extend_deadline(handle, Lane::Inbound);
         }
-        Some(self.completed(handle, goes_on, receive_event(datagrams, Ok(received))))
+        Some(self.completed(handle, goes_on, event))
+    }
+
+    /// A receive that brought nothing: the end of the stream, an error, or only a reason to begin
+    /// anew.
+    fn settle_receive_end(&mut self, id: Key, result: i32) -> Option<Completion> {
+        let request = self.requests.get_mut(id)?;
+        let (handle, cancelled) = (request.handle, request.cancelled);
+        let datagrams = request.command == Command::ReceiveFrom;
+        let recalled = std::mem::take(&mut request.recalled);
+        match -result {
+            libc::ECANCELED if recalled && !cancelled => {
+                self.restart(id);
+                return None;
+            }
+            libc::EAGAIN | libc::EINTR if !cancelled => {
+                self.go_on(id, result);
+                return None;
+            }
+            _ => {}
+        }
+        let result = request.result_to_tell(result);
+        let result = self.end_of_stream(handle, result);
+        self.finish(id)?;
+        let end = result_of(result).map(|_| Lease::empty());
+        let event = match datagrams {
+            true => Event::ReceiveFrom(end.and_then(Datagram::parse)),
+            false => Event::Receive(end),
+        };
+        Some(self.completed(handle, false, event))
+    }
+
+    /// What a result of an inbound operation on a stream means: the kernel tells only one operation
+    /// of a reset, and all others of an end.
+    fn end_of_stream(&mut self, handle: Key, result: i32) -> i32 {
+        let Some(member) = self.members.get_mut(handle) else { return result };
+        member.reset |= result == -libc::ECONNRESET && member.kind == Kind::Stream;
+        if result == 0 && member.reset { -libc::ECONNRESET } else { result }
+    }
+
+    /// Lets a receive wait for a buffer.
+    fn starve(&mut self, id: Key) {
+        if let Some(request) = self.requests.get_mut(id) {
+            request.recalled = false;
+        }
+        self.land(id);
+        self.starved.push(id);
+        self.counters.buffer_waits += u64::from(!self.has_buffers(id));
+    }
+
+    /// The event of what was received; `None` at the end of a connection of packets.
+    fn receive_event(&mut self, id: Key, received: Lease) -> Option<Event> {
+        let request = self.requests.get(id)?;
+        let member = self.members.get(request.handle)?;
+        let (object, datagrams) = (member.object, request.command == Command::ReceiveFrom);
+        if datagrams {
+            return Some(Event::ReceiveFrom(Datagram::parse(received)));
+        }
+        if member.kind != Kind::Packet {
+            self.adapt_buffers(id, received.len());
+            return Some(Event::Receive(Ok(received)));
+        }
+        Some(Event::Receive(match Datagram::parse(received) {
+            Ok(packet) if packet.is_truncated() => {
+                Err(io::Error::from_raw_os_error(libc::EMSGSIZE))
+            }
+            Ok(packet) if packet.is_empty() && self.has_peer_ended(object) => return None,
+            other => other.map(Datagram::into_lease),
+        }))
+    }
+
+    /// Whether the other side of a connection of packets has finished, which reads like an empty
+    /// packet.
+    fn has_peer_ended(&mut self, object: Object) -> bool {
+        let Ok(descriptor) = self.driver.descriptor(object) else { return true };
+        let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        let mut asked =
+            libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: `asked` is one valid entry and outlives the call, which does not wait.
+        let found = unsafe { libc::poll(&mut asked, 1, 0) };
+        found != 0 && asked.revents & ends != 0
     }
 
     /// Moves a stream that keeps filling small buffers to large ones, and back.
     fn adapt_buffers(&mut self, id: Key, received: usize) {
         let Some(request) = self.requests.get_mut(id) else { return };
         let Some(member) = self.members.get_mut(request.handle) else { return };
-        if request.command == Command::ReceiveFrom || request.switching {
+        if request.recalled || member.frames {
             return;
         }
         let small = self.config.small_buffers.bytes as usize;
@@ -142,7 +221,7 @@ impl Engine {
         member.large = !member.large;
         if request.repeat && request.in_flight {
             // It goes on with the other class as soon as the driver lets go of it.
-            request.switching = true;
+            request.recalled = true;
             self.driver.cancel(id.tag(), member.object);
         }
     }
@@ -153,7 +232,7 @@ impl Engine {
         let result = request.result_to_tell(result);
         let (handle, repeat) = (request.handle, request.repeat && !request.cancelled);
         if result == -libc::EAGAIN || result == -libc::EINTR {
-            self.restart(id);
+            self.go_on(id, result);
             return None;
         }
         let Payload::Words(words) = &request.payload else { return None };
@@ -179,8 +258,19 @@ impl Engine {
 
     fn settle_poll(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
         let request = self.requests.get(id)?;
-        let result = request.result_to_tell(outcome.result);
+        let Command::Poll { events } = request.command else { return None };
+        let mut result = request.result_to_tell(outcome.result);
         let (handle, repeat) = (request.handle, request.repeat && !request.cancelled);
+        if result > 0 {
+            // The kernel adds what it finds besides.
+            result &= (events | (libc::POLLERR | libc::POLLHUP) as u32) as i32;
+            if result == 0 && (outcome.more || !request.cancelled) {
+                if !outcome.more {
+                    self.restart(id);
+                }
+                return None;
+            }
+        }
         let more = outcome.more || (repeat && result >= 0);
         if !more {
             self.finish(id)?;
@@ -217,23 +307,35 @@ impl Engine {
         let request = self.requests.get_mut(id)?;
         let member = self.members.get_mut(request.handle)?;
         let (handle, cancelled) = (request.handle, request.cancelled);
-        let result = request.result_to_tell(result);
         let writes = request.writes();
-        if result == -libc::EINTR
-            || (result == -libc::EAGAIN && request.command != Command::Connect)
-        {
-            self.restart(id);
+        let mut result = result;
+        if result == -libc::ECANCELED && !cancelled && request.may_run_inline(member.kind) {
+            // The kernel had no thread to run it in.
+            let operation = request.operation(member.kind, member.large);
+            result = self.driver.run_inline(member.object, &operation);
+        }
+        let mut result = request.result_to_tell(result);
+        if result == -libc::EINTR || (result == -libc::EAGAIN && request.can_wait(member.kind)) {
+            self.go_on(id, result);
             return None;
         }
-        if result >= 0 {
-            if writes && request.has_rest(result as usize, member.kind) && !cancelled {
-                self.restart(id);
+        if result >= 0 && writes {
+            if request.has_rest(result as usize, member.kind) && !cancelled {
+                self.go_on(id, result);
                 return None;
             }
-            request.commit(result as usize);
+        } else if result >= 0 {
+            let room = request.room();
+            request.commit(room.min(result as usize));
+            if result as usize > room {
+                result = -libc::EMSGSIZE;
+            }
         }
         if request.command == Command::Connect {
             member.connecting = false;
+        }
+        if member.kind == Kind::Stream && (result == -libc::ECONNRESET || request.reads()) {
+            result = self.end_of_stream(handle, result);
         }
         let request = self.finish(id)?;
         if request.command == Command::Connect {
@@ -245,18 +347,11 @@ impl Engine {
     }
 }
 
-fn receive_event(datagrams: bool, received: io::Result<Lease>) -> Event {
-    if datagrams {
-        Event::ReceiveFrom(received.and_then(Datagram::parse))
-    } else {
-        Event::Receive(received)
-    }
-}
-
 fn event_of(request: Request, result: i32, writes: bool) -> Event {
-    // Bytes that were written before the peer failed count; the next write tells of the failure.
-    let count =
-        if writes && request.progress > 0 { Ok(request.progress) } else { result_of(result) };
+    // What was written of a write that has failed is of no use; of one that the application has
+    // cancelled it may be.
+    let done = writes && (result >= 0 || result == -libc::ECANCELED && request.progress > 0);
+    let count = if done { Ok(request.progress) } else { result_of(result) };
     match (request.command, request.payload) {
         (Command::Raw(command), payload) => {
             let address = match payload {

@@ -1,6 +1,7 @@
 //! Creating a channel: which driver, and why.
 
 use super::Engine;
+use super::deadlines::Deadlines;
 use crate::config::{Config, DriverChoice, DriverKind, DriverReport, UnknownDriver};
 use crate::counters::Counters;
 use crate::driver::epoll::EpollDriver;
@@ -42,6 +43,7 @@ impl Engine {
             starved: Vec::new(),
             stalled: VecDeque::new(),
             listeners: Vec::new(),
+            deadlines: Deadlines::default(),
             letter_box: None,
             counters: Counters::default(),
             birth,

@@ -29,7 +29,7 @@ impl Engine {
         let (membership, queue) = Membership::join(listener, cpus, &office)?;
         let leg = self.attach_queue(queue).map_err(Error::system("attach"))?;
         let object = leg.object;
-        let mut state = Listener::alone(object);
+        let mut state = Listener::alone(object, false);
         state.legs = vec![leg];
         state.share = Some(membership);
         self.enroll(Member::new(object, Kind::Listener, Some(state)))
@@ -96,7 +96,12 @@ impl Engine {
             return;
         };
         let leg = listener.legs.remove(at + 1);
-        drop(self.driver.detach(leg.object, leg.request.is_some()));
+        self.let_leg_go(leg);
+    }
+
+    fn let_leg_go(&mut self, leg: Leg) {
+        let pending: Vec<u64> = leg.request.iter().map(|id| id.tag()).collect();
+        drop(self.driver.detach(leg.object, &pending));
     }
 
     /// Changes the CPUs whose connections come here.
@@ -135,7 +140,7 @@ impl Engine {
             connections.extend(self.driver.take_waiting(object));
         }
         for leg in extra {
-            drop(self.driver.detach(leg.object, leg.request.is_some()));
+            self.let_leg_go(leg);
         }
         if let Some(membership) = share {
             let orphans = membership.leave();
@@ -187,7 +192,7 @@ impl Engine {
     }
 
     /// How long the channel may sleep before it looks for connections to steal.
-    pub(super) fn patience(&self, timeout: Option<Duration>) -> Option<Duration> {
+    pub(super) fn steal_limit(&self, timeout: Option<Duration>) -> Option<Duration> {
         match self.config.steal_interval {
             Some(interval) if !self.listeners.is_empty() => {
                 Some(timeout.map_or(interval, |timeout| timeout.min(interval)))
@@ -198,6 +203,9 @@ impl Engine {
 
     /// Takes connections that wait in the queues of busy channels.
     pub(super) fn steal(&mut self) {
+        if self.config.steal_interval.is_none() {
+            return;
+        }
         for key in self.listeners.clone() {
             let Some(listener) = self.listener(key) else { continue };
             let limit = STEAL_LIMIT.min(listener.wanted as usize);

@@ -385,7 +385,7 @@ pub(crate) fn a_write_to_a_peer_that_is_done_ends(driver: DriverChoice) {
             drop(rig.unregister(handle).unwrap());
         } else {
             rig.flush().unwrap();
-            rig.close(handle).unwrap();
+            rig.abort(handle).unwrap();
             assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
         }
         assert!(rig.settle().is_empty());

@@ -62,7 +62,7 @@ struct World {
     /// From the side of the same number to the other side of its connection.
     directions: Vec<Direction>,
     owners: HashMap<Handle, usize>,
-    closing: Vec<Handle>,
+    closing: Vec<(Handle, usize)>,
     leases: Option<Vec<Lease>>,
     writes: u64,
 }
@@ -187,7 +187,7 @@ impl World {
         self.directions[side ^ 1].receiver_gone = true;
         if by_close {
             self.rig.close(handle).unwrap();
-            self.closing.push(handle);
+            self.closing.push((handle, side));
         } else {
             drop(self.rig.unregister(handle).unwrap());
         }
@@ -196,9 +196,12 @@ impl World {
     fn settle(&mut self, done: Completion) {
         let Completion { handle, more, event, .. } = done;
         if let Event::Close(result) = event {
-            result.unwrap();
-            let at = self.closing.iter().position(|closing| *closing == handle);
-            self.closing.swap_remove(at.expect("a close that was asked for"));
+            let at = self.closing.iter().position(|(closing, _)| *closing == handle);
+            let (_, side) = self.closing.swap_remove(at.expect("a close that was asked for"));
+            if let Err(error) = result {
+                let direction = &self.directions[side];
+                assert!(direction.receiver_gone || direction.cut, "{error}");
+            }
             return;
         }
         let side = *self.owners.get(&handle).expect("a completion for a registered handle");

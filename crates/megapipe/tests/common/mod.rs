@@ -279,11 +279,6 @@ pub fn settle() {
     (road().settle)();
 }
 
-/// Whether the driver gives lightweight sockets where they are asked for.
-pub fn gives_lightweight(driver: DriverChoice) -> bool {
-    driver != DriverChoice::Epoll
-}
-
 /// Whether the driver is one of another crate, whose connections are no descriptors.
 pub fn is_installed(driver: DriverChoice) -> bool {
     matches!(driver, DriverChoice::Installed(_))

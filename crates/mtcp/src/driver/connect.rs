@@ -148,7 +148,7 @@ impl<P: Port> Road<P> {
         let (unused, lent) = (entry.kernel.take(), std::mem::take(&mut entry.lent));
         self.end(task.tag, 0);
         if let Some(kernel) = unused {
-            drop(self.kernel.detach(kernel, lent));
+            drop(self.kernel.detach(kernel, &lent));
         }
         true
     }

@@ -61,7 +61,7 @@ pub(super) struct Entry {
     /// IPv6's, those of IPv4 mapped.
     pub(super) speaks_v6: bool,
     /// The kernel's driver may have an operation on the socket from before it connected.
-    pub(super) lent: bool,
+    pub(super) lent: Vec<u64>,
     /// Waits for its turn to go on receiving.
     pub(super) queued: bool,
     /// Waits for a buffer.
@@ -78,7 +78,7 @@ impl Entry {
             poll: None,
             extras: None,
             speaks_v6: false,
-            lent: false,
+            lent: Vec::new(),
             queued: false,
             hungry: false,
         }

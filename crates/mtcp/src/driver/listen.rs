@@ -65,7 +65,7 @@ impl<P: Port> Road<P> {
             Ok(socket) => socket,
             Err(Error::AddressInUse) => return Ok(kernel),
             Err(error) => {
-                drop(self.kernel.detach(kernel, false));
+                drop(self.kernel.detach(kernel, &[]));
                 return Err(failure(error));
             }
         };

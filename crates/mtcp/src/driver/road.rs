@@ -10,6 +10,7 @@ use crate::socket::events::of_readiness;
 use megapipe::Kind;
 use megapipe::road::{
     Below, Discarded, Driver, Endpoint, Full, InstalledSocket, Object, Operation, Outcome, Pools,
+    Wake,
 };
 use megapipe::{Counters, Socket};
 use mtcp_proto::{Options, Readiness, SocketId};
@@ -24,6 +25,9 @@ pub(super) struct Lingering {
     pub(super) socket: SocketId,
     pub(super) until: Instant,
 }
+
+/// Operations of the kernel's driver that an endpoint's connect may have to cancel.
+const LENT_MAX: usize = 8;
 
 /// Times that a turn may move the stack again for what it has brought about itself.
 const PASSES: usize = 4;
@@ -274,8 +278,14 @@ impl<P: Port> Road<P> {
     }
 
     /// Lets go of an endpoint; gives the kernel's socket, if there still is one.
-    fn release(&mut self, number: u32, busy: bool, close: bool) -> Option<(Object, bool)> {
-        if busy {
+    /// Those of the operations `pending` that the kernel's driver has are left to that.
+    fn release<'a>(
+        &mut self,
+        number: u32,
+        pending: &'a [u64],
+        close: bool,
+    ) -> Option<(Object, &'a [u64])> {
+        if !pending.is_empty() {
             self.cancel_where(number, |_| true);
         }
         let entry = self.entries.remove(number)?;
@@ -288,8 +298,9 @@ impl<P: Port> Road<P> {
         }
         self.shared.retain(|shared| shared.number != number || shared.cancelled);
         let kernel = entry.kernel?;
-        let kernels = matches!(entry.phase, Phase::Kernel | Phase::Listening(_)) || entry.lent;
-        Some((kernel, busy && kernels))
+        let kernels = matches!(entry.phase, Phase::Kernel | Phase::Listening(_));
+        let kernels = kernels || !entry.lent.is_empty();
+        Some((kernel, if kernels { pending } else { &[] }))
     }
 
     /// How long a close of this connection waits, if it does.
@@ -315,7 +326,11 @@ impl<P: Port> Road<P> {
                     self.begin_connect(number, kernel, tag, (address, bytes))
                 }
                 _ => {
-                    entry.lent = true;
+                    // One for each direction and kind is under way at a time.
+                    if entry.lent.len() >= LENT_MAX {
+                        entry.lent.remove(0);
+                    }
+                    entry.lent.push(tag);
                     self.hand_down(tag, kernel, operation)
                 }
             },
@@ -393,25 +408,25 @@ impl<P: Port> Driver for Road<P> {
         }
     }
 
-    fn detach(&mut self, object: Object, busy: bool) -> Option<OwnedFd> {
-        let Some(number) = own(object) else { return self.kernel.detach(object, busy) };
-        let (kernel, busy) = self.release(number, busy, true)?;
-        self.kernel.detach(kernel, busy)
+    fn detach(&mut self, object: Object, pending: &[u64]) -> Option<OwnedFd> {
+        let Some(number) = own(object) else { return self.kernel.detach(object, pending) };
+        let (kernel, pending) = self.release(number, pending, true)?;
+        self.kernel.detach(kernel, pending)
     }
 
-    fn close(&mut self, tag: u64, object: Object, busy: bool) -> Result<(), Full> {
+    fn close(&mut self, tag: u64, object: Object, pending: &[u64]) -> Result<(), Full> {
         let Some(number) = own(object) else {
             self.handed = true;
-            return self.kernel.close(tag, object, busy);
+            return self.kernel.close(tag, object, pending);
         };
         if self.outcomes.len() >= self.limit {
             return Err(Full);
         }
         let lingers = self.linger_time(number);
-        match (self.release(number, busy, lingers.is_none()), lingers) {
-            (Some((kernel, busy)), _) => {
+        match (self.release(number, pending, lingers.is_none()), lingers) {
+            (Some((kernel, pending)), _) => {
                 self.handed = true;
-                return self.kernel.close(tag, kernel, busy);
+                return self.kernel.close(tag, kernel, pending);
             }
             (None, Some((socket, time))) => {
                 let until = Instant::now() + time;
@@ -453,19 +468,17 @@ impl<P: Port> Driver for Road<P> {
         }
     }
 
-    fn cancel_all(&mut self, object: Object) {
-        self.handed = true;
-        match own(object) {
-            Some(number) => match self.delegated(number) {
-                Some(kernel) => self.kernel.cancel_all(kernel),
-                None => {
-                    if let Some(kernel) = self.lent(number) {
-                        self.kernel.cancel_all(kernel);
-                    }
-                    self.cancel_where(number, |_| true);
-                }
-            },
-            None => self.kernel.cancel_all(object),
+    fn fetch_datagram(&mut self, tag: u64, object: Object) -> Outcome {
+        match self.socket_below(object) {
+            Some(kernel) => self.kernel.fetch_datagram(tag, kernel),
+            None => Outcome::plain(tag, -libc::EOPNOTSUPP),
+        }
+    }
+
+    fn run_inline(&mut self, object: Object, operation: &Operation) -> i32 {
+        match self.socket_below(object) {
+            Some(kernel) => self.kernel.run_inline(kernel, operation),
+            None => -libc::ECANCELED,
         }
     }
 
@@ -479,7 +492,7 @@ impl<P: Port> Driver for Road<P> {
         &mut self,
         sink: &mut VecDeque<Outcome>,
         timeout: Option<Duration>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Wake> {
         self.collect_both(sink, timeout)
     }
 
@@ -546,7 +559,7 @@ impl<P: Port> Road<P> {
     /// The kernel's socket of an endpoint that is about to leave it, if it may be busy there.
     fn lent(&mut self, number: u32) -> Option<Object> {
         let entry = self.entries.get_mut(number)?;
-        entry.kernel.filter(|_| entry.lent)
+        entry.kernel.filter(|_| !entry.lent.is_empty())
     }
 
     /// The kernel's socket of an object, if it has one; a connection of the stack's has none.
@@ -564,8 +577,8 @@ impl<P: Port> Road<P> {
     fn clear(&mut self) {
         self.free_discarded();
         for number in self.entries.numbers() {
-            if let Some((kernel, busy)) = self.release(number, true, true) {
-                drop(self.kernel.detach(kernel, busy));
+            if let Some((kernel, _)) = self.release(number, &[], true) {
+                drop(self.kernel.detach(kernel, &[]));
             }
         }
         for lingering in std::mem::take(&mut self.lingering) {

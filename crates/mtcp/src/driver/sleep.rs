@@ -3,7 +3,9 @@
 use super::road::Road;
 use crate::engine::Port;
 use megapipe::Kind;
-use megapipe::road::{Driver, Endpoint, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome};
+use megapipe::road::{
+    Driver, Endpoint, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Wake,
+};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -53,11 +55,11 @@ impl<P: Port> Road<P> {
         &mut self,
         sink: &mut VecDeque<Outcome>,
         timeout: Option<Duration>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<(bool, Wake)> {
         self.handed = false;
         self.unlooked = 0;
         let before = sink.len();
-        self.kernel.collect(sink, timeout)?;
+        let wake = self.kernel.collect(sink, timeout)?;
         let mut rung = false;
         let mut at = before;
         while at < sink.len() {
@@ -75,7 +77,7 @@ impl<P: Port> Road<P> {
             }
             at += 1;
         }
-        Ok(rung)
+        Ok((rung, wake))
     }
 
     /// [`Driver::collect`].
@@ -83,7 +85,7 @@ impl<P: Port> Road<P> {
         &mut self,
         sink: &mut VecDeque<Outcome>,
         timeout: Option<Duration>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Wake> {
         let before = sink.len();
         let mut busy = self.turn()?;
         sink.append(&mut self.outcomes);
@@ -94,26 +96,26 @@ impl<P: Port> Road<P> {
             } else if std::mem::take(&mut self.handed) {
                 self.kernel.flush()?;
             }
-            return Ok(());
+            return Ok(Wake::Outcomes);
         }
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
         loop {
             let limit = if busy { Some(Duration::ZERO) } else { self.patience(left) };
-            let begin = Instant::now();
-            let rung = self.look(sink, limit)?;
+            let (_, wake) = self.look(sink, limit)?;
             busy = self.turn()?;
             sink.append(&mut self.outcomes);
-            if sink.len() > before || left == Some(Duration::ZERO) {
-                return Ok(());
+            if sink.len() > before {
+                return Ok(Wake::Outcomes);
+            }
+            if wake == Wake::Signal || left == Some(Duration::ZERO) {
+                return Ok(if wake == Wake::Signal { wake } else { Wake::TimeUp });
             }
             if let Some(until) = until {
                 left = Some(until.saturating_duration_since(Instant::now()));
             }
-            // Neither the time that was asked for nor anything else has ended the sleep: a signal.
-            let slept_out = limit.is_some_and(|limit| begin.elapsed() >= limit);
-            if left == Some(Duration::ZERO) && timeout != left || !rung && !slept_out {
-                return Ok(());
+            if left == Some(Duration::ZERO) && timeout != left {
+                return Ok(Wake::TimeUp);
             }
         }
     }

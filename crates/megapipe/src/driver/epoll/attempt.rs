@@ -7,7 +7,7 @@ use super::vector::view;
 use super::write::{send_to, write, write_vectored};
 use crate::driver::datagram::fetch;
 use crate::driver::{Operation, Outcome, Output, Pools};
-use crate::source::{Endpoint, Socket};
+use crate::source::{Endpoint, Kind};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// What came of a try.
@@ -20,6 +20,8 @@ pub(super) enum Step {
     Later,
     /// The operation's last outcome.
     Ended(i32),
+    /// No buffer is free for it, which ends it, too.
+    Starved,
     /// An outcome, the last one unless the operation repeats.
     Brought {
         result: i32,
@@ -39,7 +41,7 @@ impl Step {
 /// Tries the operation of a task: the whole of it, or for a repeating one, its next outcome.
 pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mut Task) -> Step {
     match task.operation {
-        Operation::Accept { repeat, .. } => accept(calls, entry, repeat),
+        Operation::Accept { repeat, lightweight } => accept(calls, entry, repeat, lightweight),
         Operation::Connect { address, bytes } => connect(calls, entry, task, address, bytes),
         Operation::Read { address, bytes, .. } => {
             let asked = bytes as usize;
@@ -48,6 +50,10 @@ pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mu
         }
         Operation::ReadVectored { vector, count, .. } => {
             read_vectored(calls, entry, view(vector, count))
+        }
+        Operation::ReadMessage { message } => {
+            let read = calls.receive_message(entry.fd(), message, libc::MSG_TRUNC);
+            finish_read(calls, entry, read, usize::MAX)
         }
         Operation::Receive { large, .. } => receive(calls, pools, entry, large),
         Operation::ReceiveFrom { .. } => receive_from(calls, pools, entry, task.tag),
@@ -71,16 +77,19 @@ pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mu
     }
 }
 
-fn accept(calls: &Calls, entry: &Entry, repeat: bool) -> Step {
+fn accept(calls: &Calls, entry: &Entry, repeat: bool, lightweight: bool) -> Step {
     loop {
         match calls.accept(entry.fd()) {
             Ok(fd) => {
                 // SAFETY: the kernel has just given this descriptor to us.
                 let descriptor = unsafe { OwnedFd::from_raw_fd(fd) };
-                let socket = Socket(Endpoint::Descriptor(descriptor));
+                let endpoint = match lightweight {
+                    true => Endpoint::Lightweight(descriptor),
+                    false => Endpoint::Descriptor(descriptor),
+                };
                 // One that repeats tells by the next connection.
                 let queue_nonempty = !repeat && calls.is_readable(entry.fd());
-                let output = Output::Socket { socket, queue_nonempty };
+                let output = Output::Socket { socket: endpoint.into(), queue_nonempty };
                 return Step::Brought { result: 0, output, drained: false };
             }
             // One that gave up while it was queued; the next may be well.
@@ -92,7 +101,9 @@ fn accept(calls: &Calls, entry: &Entry, repeat: bool) -> Step {
 
 fn read_into(calls: &Calls, entry: &Entry, address: *mut u8, bytes: usize) -> Result<usize, i32> {
     if entry.is_socket() {
-        calls.receive(entry.fd(), address, bytes)
+        let keeps_bounds = matches!(entry.kind, Kind::Datagram | Kind::Packet);
+        let flags = if keeps_bounds { libc::MSG_TRUNC } else { 0 };
+        calls.receive(entry.fd(), address, bytes, flags)
     } else {
         calls.read(entry.fd(), address, bytes)
     }
@@ -103,7 +114,7 @@ fn read_vectored(calls: &Calls, entry: &mut Entry, vector: &[libc::iovec]) -> St
         let mut header = message();
         header.msg_iov = vector.as_ptr().cast_mut();
         header.msg_iovlen = vector.len() as _;
-        calls.receive_message(entry.fd(), &mut header)
+        calls.receive_message(entry.fd(), &mut header, 0)
     } else {
         calls.readv(entry.fd(), vector)
     };
@@ -123,7 +134,7 @@ fn finish_read(calls: &Calls, entry: &mut Entry, read: Result<usize, i32>, asked
 
 fn receive(calls: &Calls, pools: &Pools, entry: &mut Entry, large: bool) -> Step {
     let pool = pools.class(large);
-    let Some(index) = pool.take() else { return Step::Ended(-libc::ENOBUFS) };
+    let Some(index) = pool.take() else { return Step::Starved };
     let asked = pool.buffer_bytes();
     match read_into(calls, entry, pool.address(index), asked) {
         Ok(bytes) if bytes > 0 => {
@@ -147,6 +158,7 @@ fn receive_from(calls: &Calls, pools: &Pools, entry: &Entry, tag: u64) -> Step {
     let Outcome { result, output, .. } = fetch(tag, entry.fd(), pools.class(true));
     match result {
         0.. => Step::Brought { result, output, drained: false },
+        _ if matches!(output, Output::Starved) => Step::Starved,
         _ => Step::failed(-result),
     }
 }

@@ -75,10 +75,16 @@ impl Calls {
         got.map_or_else(|errno| -errno, |_| room as i32)
     }
 
-    pub(super) fn receive(&self, fd: RawFd, address: *mut u8, bytes: usize) -> Result<usize, i32> {
-        let bytes = bytes.min(TRANSFER_MAX);
+    pub(super) fn receive(
+        &self,
+        fd: RawFd,
+        address: *mut u8,
+        bytes: usize,
+        flags: libc::c_int,
+    ) -> Result<usize, i32> {
+        let (bytes, flags) = (bytes.min(TRANSFER_MAX), flags | libc::MSG_DONTWAIT);
         // SAFETY: `bytes` bytes at `address` are writable, see the type.
-        self.retried(|| unsafe { libc::recv(fd, address.cast(), bytes, libc::MSG_DONTWAIT) })
+        self.retried(|| unsafe { libc::recv(fd, address.cast(), bytes, flags) })
     }
 
     pub(super) fn read(&self, fd: RawFd, address: *mut u8, bytes: usize) -> Result<usize, i32> {
@@ -97,10 +103,11 @@ impl Calls {
     pub(super) fn receive_message(
         &self,
         fd: RawFd,
-        header: &mut libc::msghdr,
+        header: *mut libc::msghdr,
+        flags: libc::c_int,
     ) -> Result<usize, i32> {
         // SAFETY: the header is exclusively ours and its parts are writable, see the type.
-        self.retried(|| unsafe { libc::recvmsg(fd, header, libc::MSG_DONTWAIT) })
+        self.retried(|| unsafe { libc::recvmsg(fd, header, flags | libc::MSG_DONTWAIT) })
     }
 
     pub(super) fn send(&self, fd: RawFd, address: *const u8, bytes: usize) -> Result<usize, i32> {

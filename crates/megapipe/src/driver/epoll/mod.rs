@@ -32,7 +32,7 @@ mod blocking;
 mod calls;
 mod connect;
 mod file;
-mod nonblocking;
+
 mod objects;
 mod poll;
 mod poller;
@@ -44,7 +44,7 @@ mod write;
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::driver::{Driver, Full, Object, Operation, Outcome, Pools};
+use crate::driver::{Driver, Full, Object, Operation, Outcome, Pools, Wake};
 use crate::source::{Endpoint, Kind};
 use crate::sys::check;
 use blocking::Helpers;
@@ -147,29 +147,28 @@ impl Driver for EpollDriver {
             Endpoint::Descriptor(descriptor) => {
                 Ok(self.objects.insert(Entry::new(descriptor, kind)?))
             }
-            Endpoint::Direct(_) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+            Endpoint::Lightweight(descriptor) => {
+                let mut entry = Entry::new(descriptor, kind)?;
+                entry.lightweight = true;
+                Ok(self.objects.insert(entry))
+            }
             // It is another channel's, which frees it.
-            Endpoint::Installed(_) => Err(io::Error::from_raw_os_error(libc::EXDEV)),
+            Endpoint::Direct(_) | Endpoint::Installed(_) => {
+                Err(io::Error::from_raw_os_error(libc::EXDEV))
+            }
         }
     }
 
-    fn detach(&mut self, object: Object, busy: bool) -> Option<OwnedFd> {
-        if busy {
-            self.cancel_all(object);
-        }
-        let mut entry = self.objects.remove(object)?;
-        if entry.registered {
-            self.poller.remove(&self.calls, entry.fd());
-        }
-        entry.restore();
-        Some(entry.descriptor)
+    fn detach(&mut self, object: Object, pending: &[u64]) -> Option<OwnedFd> {
+        let lightweight = self.objects.get_mut(object)?.lightweight;
+        self.remove(object, pending).filter(|_| !lightweight)
     }
 
-    fn close(&mut self, tag: u64, object: Object, busy: bool) -> Result<(), Full> {
+    fn close(&mut self, tag: u64, object: Object, pending: &[u64]) -> Result<(), Full> {
         if self.outcomes.len() >= self.limit {
             return Err(Full);
         }
-        let result = match self.detach(object, busy) {
+        let result = match self.remove(object, pending) {
             Some(descriptor) => {
                 let fd = descriptor.into_raw_fd();
                 // SAFETY: the descriptor has just been given up by its owner.
@@ -230,10 +229,6 @@ impl Driver for EpollDriver {
         self.cancel_where(object, |other| other == tag);
     }
 
-    fn cancel_all(&mut self, object: Object) {
-        self.cancel_where(object, |_| true);
-    }
-
     /// Nothing to do: operations start as they are submitted.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -243,12 +238,13 @@ impl Driver for EpollDriver {
         &mut self,
         sink: &mut VecDeque<Outcome>,
         timeout: Option<Duration>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Wake> {
         if self.outcomes.is_empty() {
             self.serve();
         }
+        let mut wake = Wake::Outcomes;
         if self.outcomes.is_empty() || self.unlooked >= LOOK_EVERY {
-            self.look(timeout)?;
+            wake = self.look(timeout)?;
         }
         self.unlooked += self.outcomes.len();
         if sink.is_empty() {
@@ -256,7 +252,7 @@ impl Driver for EpollDriver {
         } else {
             sink.append(&mut self.outcomes);
         }
-        Ok(())
+        Ok(wake)
     }
 
     fn descriptor(&mut self, object: Object) -> io::Result<OwnedFd> {
@@ -305,7 +301,7 @@ impl Driver for EpollDriver {
 
     fn shut_down(&mut self, deadline: Duration) -> bool {
         for object in self.objects.all() {
-            self.cancel_all(object);
+            self.cancel_where(object, |_| true);
         }
         self.ready.clear();
         self.retries.clear();
@@ -318,6 +314,19 @@ impl Driver for EpollDriver {
 }
 
 impl EpollDriver {
+    /// Ends an endpoint, whatever it has under way.
+    fn remove(&mut self, object: Object, pending: &[u64]) -> Option<OwnedFd> {
+        if !pending.is_empty() {
+            self.cancel_where(object, |_| true);
+        }
+        let mut entry = self.objects.remove(object)?;
+        if entry.registered {
+            self.poller.remove(&self.calls, entry.fd());
+        }
+        entry.restore();
+        Some(entry.descriptor)
+    }
+
     fn entry(&mut self, object: Object) -> io::Result<&mut Entry> {
         self.objects.get_mut(object).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }

@@ -1,8 +1,7 @@
 //! What the driver knows of the endpoints that it has taken over.
 
 use super::calls::Calls;
-use super::nonblocking;
-use crate::driver::{NO_OFFSET, Object, Operation};
+use crate::driver::{NO_OFFSET, Object, Operation, nonblocking};
 use crate::source::Kind;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -21,6 +20,7 @@ impl Direction {
             Operation::Accept { .. }
             | Operation::Read { .. }
             | Operation::ReadVectored { .. }
+            | Operation::ReadMessage { .. }
             | Operation::Receive { .. }
             | Operation::ReceiveFrom { .. }
             | Operation::Poll { .. } => Direction::Inbound,
@@ -112,6 +112,8 @@ pub(super) struct Entry {
     pub(super) kind: Kind,
     /// Whether epoll watches it.
     pub(super) registered: bool,
+    /// Whether it is closed when it is let go of.
+    pub(super) lightweight: bool,
     /// Whether it is kept non-blocking.
     made_nonblocking: bool,
     /// Whether writes can be asked not to raise `SIGPIPE`.
@@ -132,7 +134,7 @@ impl Entry {
     pub(super) fn new(descriptor: OwnedFd, kind: Kind) -> io::Result<Entry> {
         let mut made_nonblocking = false;
         match kind {
-            Kind::Stream | Kind::Datagram | Kind::File => {}
+            Kind::Stream | Kind::Datagram | Kind::Packet | Kind::File => {}
             Kind::Signal | Kind::Timer | Kind::Wake => {
                 nonblocking::set(descriptor.as_raw_fd())?;
             }
@@ -145,6 +147,7 @@ impl Entry {
             descriptor,
             kind,
             registered: false,
+            lightweight: false,
             made_nonblocking,
             quiet: true,
             short_reads: ShortReads::Unseen,
@@ -160,7 +163,7 @@ impl Entry {
     }
 
     pub(super) fn is_socket(&self) -> bool {
-        matches!(self.kind, Kind::Stream | Kind::Datagram | Kind::Listener)
+        !matches!(self.kind, Kind::Pipe | Kind::File | Kind::Signal | Kind::Timer | Kind::Wake)
     }
 
     pub(super) fn side(&mut self, direction: Direction) -> &mut Side {
@@ -230,6 +233,7 @@ impl Entry {
             Operation::Receive { .. } | Operation::Poll { .. } if file => Some(libc::EINVAL),
             Operation::Connect { .. }
             | Operation::ReceiveFrom { .. }
+            | Operation::ReadMessage { .. }
             | Operation::SendTo { .. }
             | Operation::Shutdown { .. }
             | Operation::PeerName { .. }

@@ -3,7 +3,7 @@
 use super::attempt::{Step, attempt, burst};
 use super::objects::{Direction, Task};
 use super::{EpollDriver, HELPERS};
-use crate::driver::{Object, Outcome, Output};
+use crate::driver::{Object, Outcome, Output, Wake};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -21,18 +21,22 @@ pub(super) struct Retry {
 impl EpollDriver {
     /// Asks the kernel, again and again until there is an outcome, the time is up or a signal
     /// handler ran.
-    pub(super) fn look(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    pub(super) fn look(&mut self, timeout: Option<Duration>) -> io::Result<Wake> {
         let before = self.outcomes.len();
         let once = timeout.is_some_and(|timeout| timeout.is_zero());
         let end = match timeout {
             Some(timeout) if !once => Instant::now().checked_add(timeout),
             _ => None,
         };
+        let mut wake = Wake::TimeUp;
         loop {
             let pause = if once { Some(Duration::ZERO) } else { self.pause(end) };
             self.waits += 1;
             self.unlooked = 0;
-            let Some(events) = self.poller.wait(&self.calls, pause)? else { break };
+            let Some(events) = self.poller.wait(&self.calls, pause)? else {
+                wake = Wake::Signal;
+                break;
+            };
             self.note(events);
             self.serve();
             let late = || end.is_some_and(|end| Instant::now() >= end);
@@ -43,7 +47,7 @@ impl EpollDriver {
         let brought = (self.outcomes.len() - before) as u64;
         self.batched += brought;
         self.largest_batch = self.largest_batch.max(brought);
-        Ok(())
+        Ok(if self.outcomes.is_empty() { wake } else { Wake::Outcomes })
     }
 
     /// How long the driver may sleep.
@@ -80,6 +84,7 @@ impl EpollDriver {
                 Step::Ended(result) => {
                     return self.outcomes.push_back(Outcome::plain(task.tag, result));
                 }
+                Step::Starved => return self.outcomes.push_back(Outcome::starved(task.tag)),
                 Step::Brought { result, output, drained } => {
                     if turn > 0 {
                         tell_of_queue(self.outcomes.back_mut(), || true);

@@ -1,5 +1,6 @@
 //! Operations in the kernel's form.
 
+use super::objects::Nature;
 use crate::driver::{NAME_BYTES, NO_OFFSET, Operation};
 use io_uring::{opcode, squeue, types};
 use std::ptr;
@@ -13,20 +14,18 @@ pub(super) enum Class {
     Accept,
     AcceptDirect,
     /// A datagram is there to be fetched.
-    Arrival {
-        fd: i32,
-    },
+    Arrival,
 }
 
 impl Class {
-    pub(super) fn of(operation: &Operation, fd: i32) -> Class {
+    pub(super) fn of(operation: &Operation) -> Class {
         match *operation {
             Operation::Accept { lightweight: true, .. } => Class::AcceptDirect,
             Operation::Accept { lightweight: false, .. } => Class::Accept,
             Operation::Receive { large: false, .. } => Class::Small,
             Operation::Receive { large: true, .. } => Class::Large,
             Operation::ReceiveFrom { repeat: true } => Class::Large,
-            Operation::ReceiveFrom { repeat: false } => Class::Arrival { fd },
+            Operation::ReceiveFrom { repeat: false } => Class::Arrival,
             _ => Class::Plain,
         }
     }
@@ -44,8 +43,15 @@ pub(super) fn is_prompt(operation: &Operation) -> bool {
     )
 }
 
-/// A broken connection is an error, not a signal; a stream is written to the end.
-const STREAM_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+/// A broken connection is an error, not a signal. A write that is taken in part completes, and the
+/// channel goes on with the rest: with `MSG_WAITALL` the kernel would go on by itself, but swallow
+/// the error that ends it half-way.
+const WRITE_FLAGS: i32 = libc::MSG_NOSIGNAL;
+
+/// Receives tell the length of a message that is longer than the room for it.
+fn read_flags(nature: Nature) -> i32 {
+    if nature == Nature::Messages { libc::MSG_TRUNC } else { 0 }
+}
 
 /// The header that tells the kernel how much room a received datagram leaves for the sender's name.
 /// It is only read.
@@ -66,20 +72,26 @@ static DATAGRAM: Template = Template(libc::msghdr {
 /// table if the caller sets that flag; `groups` are the numbers of the small and large buffers.
 pub(super) fn build(
     fd: i32,
-    is_socket: bool,
+    nature: Nature,
     operation: Operation,
     groups: (u16, u16),
 ) -> squeue::Entry {
     let fd = types::Fd(fd);
+    let is_socket = nature != Nature::File;
     match operation {
         Operation::Accept { lightweight, repeat } => accept(fd, lightweight, repeat),
         Operation::Connect { address, bytes } => opcode::Connect::new(fd, address, bytes).build(),
         Operation::Read { address, bytes, offset } if !is_socket => {
             opcode::Read::new(fd, address, bytes).offset(offset).build()
         }
-        Operation::Read { address, bytes, .. } => opcode::Recv::new(fd, address, bytes).build(),
+        Operation::Read { address, bytes, .. } => {
+            opcode::Recv::new(fd, address, bytes).flags(read_flags(nature)).build()
+        }
         Operation::ReadVectored { vector, count, offset } => {
             opcode::Readv::new(fd, vector, count).offset(offset).build()
+        }
+        Operation::ReadMessage { message } => {
+            opcode::RecvMsg::new(fd, message).flags(read_flags(nature) as u32).build()
         }
         Operation::Receive { large, repeat } => {
             receive(fd, is_socket, if large { groups.1 } else { groups.0 }, repeat)
@@ -94,13 +106,13 @@ pub(super) fn build(
             opcode::Write::new(fd, address, bytes).offset(offset).build()
         }
         Operation::Write { address, bytes, .. } => {
-            opcode::Send::new(fd, address, bytes).flags(STREAM_FLAGS).build()
+            opcode::Send::new(fd, address, bytes).flags(WRITE_FLAGS).build()
         }
         Operation::WriteVectored { vector, count, offset } => {
             opcode::Writev::new(fd, vector, count).offset(offset).build()
         }
         Operation::SendTo { message } => {
-            opcode::SendMsg::new(fd, message).flags(STREAM_FLAGS as u32).build()
+            opcode::SendMsg::new(fd, message).flags(WRITE_FLAGS as u32).build()
         }
         Operation::Shutdown { how } => opcode::Shutdown::new(fd, how).build(),
         Operation::Sync { data_only: true } => {
@@ -128,7 +140,7 @@ fn receive(fd: types::Fd, is_socket: bool, group: u16, repeat: bool) -> squeue::
 
 fn accept(fd: types::Fd, lightweight: bool, repeat: bool) -> squeue::Entry {
     // An entry of the file table has no close-on-exec flag: it is never inherited.
-    let flags = if lightweight { 0 } else { libc::SOCK_CLOEXEC };
+    let flags = if lightweight { 0 } else { libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK };
     if repeat {
         return opcode::AcceptMulti::new(fd).allocate_file_index(lightweight).flags(flags).build();
     }

@@ -3,68 +3,49 @@
 mod buffers;
 pub(crate) mod entries;
 mod linger;
+mod objects;
 mod ring;
 mod sockets;
+mod synchronous;
 
 use self::buffers::BufferRing;
 use self::entries::Class;
 use self::linger::{Clock, Linger};
-use self::ring::{Patience, Ring};
+use self::objects::Target;
+use self::ring::{Entered, Patience, Ring};
+use self::synchronous::Synchronous;
 use super::{
     DirectSocket, Driver, Full, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Output,
-    Pools,
+    Pools, TABLE_FULL, Wake,
 };
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::slab::Key;
-use crate::source::{Endpoint, FIRST_LIGHTWEIGHT, Kind, Socket};
+use crate::source::{Endpoint, Kind};
 use crate::sys::check;
 use io_uring::types::{CancelBuilder, Fd, Fixed};
 use io_uring::{cqueue, opcode, squeue};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Objects from here on are lightweight sockets.
-pub(crate) const FIRST_DIRECT: u32 = FIRST_LIGHTWEIGHT;
-
-/// The tag of requests that the driver waits for itself.
-const SYNCHRONOUS_TAG: u64 = INTERNAL_TAG;
 /// The tag of requests that only complete if they fail, which then does not matter.
 const FORGOTTEN_TAG: u64 = INTERNAL_TAG + 1;
+
+/// Pause after the kernel had no memory for a request or no room for a completion, before it is
+/// asked again, and how often it is asked where nothing else bounds the time.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+const RETRIES_MAX: u32 = 200;
 
 const SMALL_GROUP: u16 = 0;
 const LARGE_GROUP: u16 = 1;
 
-/// Set in the objects of descriptors that are no sockets.
-const NO_SOCKET: u32 = 1 << 29;
-/// Set in the objects of those of them that were non-blocking.
-const WAS_NONBLOCKING: u32 = 1 << 28;
-
-/// What an object is to the kernel.
-#[derive(Clone, Copy)]
-enum Target {
-    Descriptor(i32),
-    Direct(u32),
-}
-
-impl Target {
-    fn of(object: Object) -> Target {
-        match object.0.checked_sub(FIRST_DIRECT) {
-            Some(index) => Target::Direct(index),
-            None => Target::Descriptor((object.0 & !(NO_SOCKET | WAS_NONBLOCKING)) as i32),
-        }
-    }
-
-    fn cancel_all(self) -> CancelBuilder {
-        match self {
-            Target::Descriptor(fd) => CancelBuilder::fd(Fd(fd)).all(),
-            Target::Direct(index) => CancelBuilder::fd(Fixed(index)).all(),
-        }
-    }
+/// Whether a tag is the driver's own. The channel's never have such a low half.
+fn is_internal(tag: u64) -> bool {
+    tag as u32 >= INTERNAL_TAG as u32
 }
 
 pub(crate) struct UringDriver {
@@ -74,20 +55,20 @@ pub(crate) struct UringDriver {
     large: BufferRing,
     /// Entries of the ring's file table whose sockets were dropped without being registered.
     discarded: Rc<RefCell<Vec<u32>>>,
+    /// The length of the file table, and how many of its entries hold sockets.
+    table: u32,
+    lightweight: u32,
     /// What comes with the completion of each request, by the index in its tag.
     classes: Vec<Class>,
     /// Outcomes that came while the driver waited for something else.
     backlog: VecDeque<Outcome>,
     linger: Linger,
     batch: u32,
+    synchronous: Synchronous,
     /// Operations without their last outcome, and those of them in the submission queue that
     /// usually complete as soon as they are submitted.
     outstanding: u64,
     prompt: u32,
-    /// Whether an entry that nobody waits for was filed since the last wait, and whether one has
-    /// failed, which ends a wait.
-    has_forgotten: bool,
-    forgotten_failed: bool,
     /// Outcomes so far.
     completions: u64,
     counters: Counters,
@@ -97,26 +78,28 @@ impl UringDriver {
     /// Fails with the kernel's errno; which of them mean that rings are barred is the caller's
     /// judgement.
     pub(crate) fn new(config: &Config, pools: Pools) -> io::Result<UringDriver> {
-        let ring = Ring::new(config.completions)?;
-        let sockets = config.max_lightweight.min(descriptor_limit()?).max(1);
-        ring.submitter().register_files_sparse(sockets)?;
+        let mut ring = Ring::new(config.completions)?;
+        let table = config.max_lightweight.min(descriptor_limit()?).max(1);
+        ring.submitter().register_files_sparse(table)?;
         let class = |group, count, pool| BufferRing::new(&ring, group, count, pool);
         let small = class(SMALL_GROUP, config.small_buffers.count, pools.small)?;
         let large = class(LARGE_GROUP, config.large_buffers.count, pools.large)?;
+        ring.hide_descriptor();
         let bound_us = if ring.can_linger() { config.linger.as_micros() as u32 } else { 0 };
         Ok(UringDriver {
             ring,
             small,
             large,
             discarded: Rc::default(),
+            table,
+            lightweight: 0,
             classes: Vec::new(),
             backlog: VecDeque::new(),
             linger: Linger::new(bound_us),
+            synchronous: Synchronous::default(),
             batch: config.batch,
             outstanding: 0,
             prompt: 0,
-            has_forgotten: false,
-            forgotten_failed: false,
             completions: 0,
             counters: Counters::default(),
         })
@@ -132,16 +115,15 @@ impl UringDriver {
         if unsafe { self.ring.push(entry) } {
             return Ok(());
         }
-        self.hand_over().map_err(|_| Full)?;
+        self.hand_over_firmly().map_err(|_| Full)?;
         // SAFETY: as promised by the caller.
         if unsafe { self.ring.push(entry) } { Ok(()) } else { Err(Full) }
     }
 
-    /// Files an entry that nobody waits for. One that finds no room after a flush is lost, which
-    /// is why only entries are filed here whose loss closing the ring makes good.
+    /// Files an entry whose result is of no interest. One that finds no room after a flush is lost,
+    /// which is why only entries are filed here whose loss closing the ring makes good.
     fn push_forgotten(&mut self, entry: squeue::Entry) {
         let entry = entry.user_data(FORGOTTEN_TAG).flags(squeue::Flags::SKIP_SUCCESS);
-        self.has_forgotten = true;
         // SAFETY: the entries filed here (close, cancel) point to no memory.
         if unsafe { self.push(&entry) }.is_err() {
             tracing::warn!("the submission queue is stuck: a close or a cancellation is lost");
@@ -160,10 +142,49 @@ impl UringDriver {
         self.classes[index] = class;
     }
 
-    fn hand_over(&mut self) -> io::Result<()> {
+    /// Hands the queue to the kernel; what it does not take now stays queued.
+    fn hand_over(&mut self) -> io::Result<Entered> {
         self.prepare();
         self.prompt = 0;
         self.ring.submit()
+    }
+
+    /// Hands the whole queue to the kernel, also if that takes several attempts.
+    fn hand_over_firmly(&mut self) -> io::Result<()> {
+        self.prepare();
+        self.prompt = 0;
+        while self.ring.queued() > 0 {
+            self.persist(Ring::submit)?;
+        }
+        Ok(())
+    }
+
+    /// Repeats `attempt` while the kernel has no memory or no room for completions, which are
+    /// taken meanwhile; a signal handler does not end it.
+    ///
+    /// # Errors
+    /// `EAGAIN` if that lasts, and all other errors of `attempt`.
+    fn persist(
+        &mut self,
+        mut attempt: impl FnMut(&mut Ring) -> io::Result<Entered>,
+    ) -> io::Result<()> {
+        for _ in 0..RETRIES_MAX {
+            match attempt(&mut self.ring)? {
+                Entered::Busy => {
+                    self.harvest_into_backlog();
+                    std::thread::sleep(RETRY_PAUSE);
+                }
+                Entered::Signal => {}
+                Entered::Returned | Entered::TimeUp => return Ok(()),
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::EAGAIN))
+    }
+
+    fn harvest_into_backlog(&mut self) {
+        let mut backlog = std::mem::take(&mut self.backlog);
+        self.harvest(&mut backlog);
+        self.backlog = backlog;
     }
 
     /// What must be in the kernel's hands before it looks at the queue.
@@ -171,16 +192,21 @@ impl UringDriver {
         self.small.refill();
         self.large.refill();
         while let Some(index) = { self.discarded.borrow_mut().pop() } {
-            self.push_forgotten(opcode::Close::new(Fixed(index)).build());
+            self.discard(index);
         }
     }
 
-    /// Moves the completions that are there into `sink`; gives their number, and the result of the
-    /// synchronous request if it is among them.
-    fn harvest(&mut self, sink: &mut VecDeque<Outcome>) -> (u32, Option<i32>) {
+    /// Frees an entry of the file table.
+    fn discard(&mut self, index: u32) {
+        self.lightweight = self.lightweight.saturating_sub(1);
+        self.push_forgotten(opcode::Close::new(Fixed(index)).build());
+    }
+
+    /// Moves the completions that are there into `sink`; gives their number, and whether there were
+    /// any of the driver's own.
+    fn harvest(&mut self, sink: &mut VecDeque<Outcome>) -> (u32, bool) {
         let before = sink.len();
-        let mut synchronous = None;
-        let mut arrivals = 0;
+        let mut internal = false;
         let UringDriver {
             ring,
             small,
@@ -188,53 +214,34 @@ impl UringDriver {
             classes,
             discarded,
             outstanding,
-            forgotten_failed,
+            synchronous,
+            lightweight,
             ..
         } = self;
         for entry in ring.completions() {
-            let tag = entry.user_data();
-            if tag >= INTERNAL_TAG {
-                if tag == SYNCHRONOUS_TAG {
-                    synchronous = Some(entry.result());
-                } else {
-                    *forgotten_failed = true;
-                }
+            let (tag, result) = (entry.user_data(), entry.result());
+            if is_internal(tag) {
+                internal = true;
+                // What is not waited for has failed, which does not matter.
+                synchronous.settle(tag, result);
                 continue;
             }
             let more = cqueue::more(entry.flags());
             *outstanding -= u64::from(!more);
             let class = class_of(classes, tag);
-            arrivals += u32::from(matches!(class, Class::Arrival { .. }));
-            let output = bring(&entry, class, small, large, discarded);
-            sink.push_back(Outcome { tag, result: entry.result(), more, output });
+            let mut outcome = Outcome { tag, result, more, output: Output::None };
+            if class == Class::AcceptDirect {
+                if result >= 0 {
+                    *lightweight += 1;
+                } else if result == -libc::ENFILE && *lightweight >= self.table {
+                    outcome.result = -TABLE_FULL;
+                }
+            }
+            outcome.output = bring(&entry, class, small, large, discarded);
+            sink.push_back(outcome);
         }
         self.completions += (sink.len() - before) as u64;
-        if arrivals > 0 {
-            self.fetch_datagrams(sink, before);
-        }
-        ((sink.len() - before) as u32, synchronous)
-    }
-
-    /// Runs one entry to its end; what else completes meanwhile goes to the backlog.
-    ///
-    /// # Safety
-    ///
-    /// What the entry points to is valid until this returns; the entry completes by itself.
-    unsafe fn run(&mut self, entry: squeue::Entry) -> io::Result<i32> {
-        // SAFETY: as promised by the caller.
-        unsafe { self.push(&entry.user_data(SYNCHRONOUS_TAG)) }
-            .map_err(|Full| io::Error::from_raw_os_error(libc::EBUSY))?;
-        loop {
-            self.prepare();
-            self.prompt = 0;
-            self.ring.enter(Patience { want: 1, linger_us: 0, timeout: None })?;
-            let mut backlog = std::mem::take(&mut self.backlog);
-            let (_, result) = self.harvest(&mut backlog);
-            self.backlog = backlog;
-            if let Some(result) = result {
-                return Ok(result);
-            }
-        }
+        ((sink.len() - before) as u32, internal)
     }
 }
 
@@ -253,7 +260,9 @@ fn bring(
 ) -> Output {
     let (result, flags) = (entry.result(), entry.flags());
     let buffers = match class {
-        Class::Plain | Class::Arrival { .. } => return Output::None,
+        Class::Plain => return Output::None,
+        Class::Arrival if result < 0 => return Output::None,
+        Class::Arrival => return Output::Readable,
         Class::Small => small,
         Class::Large => large,
         Class::Accept | Class::AcceptDirect if result < 0 => return Output::None,
@@ -266,7 +275,7 @@ fn bring(
                 Endpoint::Direct(DirectSocket { index: result as u32, discarded, armed: true })
             };
             let queue_nonempty = cqueue::sock_nonempty(flags);
-            return Output::Socket { socket: Socket(endpoint), queue_nonempty };
+            return Output::Socket { socket: endpoint.into(), queue_nonempty };
         }
     };
     match cqueue::buffer_select(flags) {
@@ -275,26 +284,12 @@ fn bring(
             buffers.unused(index);
             Output::None
         }
-        None => {
-            if result == -libc::ENOBUFS {
-                buffers.ran_out();
-            }
-            Output::None
+        None if result == -libc::ENOBUFS => {
+            buffers.ran_out();
+            Output::Starved
         }
+        None => Output::None,
     }
-}
-
-/// Changes `O_NONBLOCK` of a file description; gives what it was. Reads and writes of files that
-/// io_uring cannot try without blocking would fail with `EAGAIN` at once if it were set.
-fn set_nonblocking(fd: i32, nonblocking: bool) -> io::Result<bool> {
-    // SAFETY: reading and setting the flags of a descriptor touches no memory.
-    let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
-    let was = flags & libc::O_NONBLOCK != 0;
-    if was != nonblocking {
-        // SAFETY: as above.
-        check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags ^ libc::O_NONBLOCK) })?;
-    }
-    Ok(was)
 }
 
 fn clock_ns(clock: Clock) -> u64 {
@@ -308,19 +303,6 @@ fn clock_ns(clock: Clock) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn restore_flags(object: Object) {
-    if object.0 < FIRST_DIRECT
-        && object.0 & WAS_NONBLOCKING != 0
-        && let Target::Descriptor(fd) = Target::of(object)
-    {
-        let _ = set_nonblocking(fd, true);
-    }
-}
-
-fn is_socket(kind: Kind) -> bool {
-    matches!(kind, Kind::Stream | Kind::Datagram | Kind::Listener)
-}
-
 /// The soft limit on descriptors, to which the kernel also holds a ring's file table.
 fn descriptor_limit() -> io::Result<u32> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -332,78 +314,73 @@ fn descriptor_limit() -> io::Result<u32> {
 impl Driver for UringDriver {
     fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> io::Result<Object> {
         match endpoint {
-            Endpoint::Descriptor(descriptor) => {
-                let flags = if is_socket(kind) {
-                    0
-                } else if set_nonblocking(descriptor.as_raw_fd(), false)? {
-                    NO_SOCKET | WAS_NONBLOCKING
-                } else {
-                    NO_SOCKET
-                };
-                Ok(Object(descriptor.into_raw_fd() as u32 | flags))
-            }
+            Endpoint::Descriptor(descriptor) => objects::attach(descriptor, kind, false),
+            Endpoint::Lightweight(descriptor) => objects::attach(descriptor, kind, true),
             Endpoint::Direct(mut direct) => {
                 if !Rc::ptr_eq(&direct.discarded, &self.discarded) {
                     // It is another channel's, which frees it when `direct` is dropped here.
                     return Err(io::Error::from_raw_os_error(libc::EXDEV));
                 }
                 direct.armed = false;
-                Ok(Object(FIRST_DIRECT + direct.index))
+                Ok(objects::direct(direct.index, kind))
             }
             // It is another channel's, which frees it.
             Endpoint::Installed(_) => Err(io::Error::from_raw_os_error(libc::EXDEV)),
         }
     }
 
-    fn detach(&mut self, object: Object, busy: bool) -> Option<OwnedFd> {
-        let target = Target::of(object);
-        restore_flags(object);
-        if busy {
-            self.cancel_all(object);
+    fn detach(&mut self, object: Object, pending: &[u64]) -> Option<OwnedFd> {
+        for tag in pending {
+            self.cancel(*tag, object);
         }
-        match target {
+        match Target::of(object) {
             Target::Direct(index) => {
-                self.push_forgotten(opcode::Close::new(Fixed(index)).build());
+                self.discard(index);
                 None
             }
-            Target::Descriptor(fd) => {
-                if busy {
-                    // The descriptor goes back to the application: nothing may be left behind that
-                    // would still read from it.
-                    let _ = self.hand_over();
+            Target::Descriptor(_) => {
+                // The descriptor goes back to the application: nothing may be left behind that
+                // would still read from it.
+                if !pending.is_empty()
+                    && let Err(error) = self.hand_over_firmly()
+                {
+                    tracing::warn!(%error, "requests on an unregistered descriptor may go on");
                 }
-                // SAFETY: `attach` took the descriptor over, and the object ends here.
-                Some(unsafe { OwnedFd::from_raw_fd(fd) })
+                objects::release(object)
             }
         }
     }
 
-    fn close(&mut self, tag: u64, object: Object, busy: bool) -> Result<(), Full> {
-        restore_flags(object);
-        if busy {
-            self.cancel_all(object);
+    fn close(&mut self, tag: u64, object: Object, pending: &[u64]) -> Result<(), Full> {
+        for tag in pending {
+            self.cancel(*tag, object);
         }
-        let entry = match Target::of(object) {
+        let target = Target::of(object);
+        let entry = match target {
             Target::Descriptor(fd) => opcode::Close::new(Fd(fd)).build(),
             Target::Direct(index) => opcode::Close::new(Fixed(index)).build(),
         };
         // SAFETY: a close points to no memory.
         unsafe { self.push(&entry.user_data(tag)) }?;
+        match target {
+            Target::Descriptor(_) => objects::restore(object),
+            Target::Direct(_) => self.lightweight = self.lightweight.saturating_sub(1),
+        }
         self.enlist(tag, Class::Plain);
         Ok(())
     }
 
     fn submit(&mut self, tag: u64, object: Object, operation: Operation) -> Result<(), Full> {
         let groups = (self.small.group(), self.large.group());
+        let operation = objects::adapt(object, operation);
         let (fd, flags) = match Target::of(object) {
             Target::Descriptor(fd) => (fd, squeue::Flags::empty()),
             Target::Direct(index) => (index as i32, squeue::Flags::FIXED_FILE),
         };
-        let is_socket = object.0 & NO_SOCKET == 0;
-        let entry = entries::build(fd, is_socket, operation, groups).flags(flags);
+        let entry = entries::build(fd, objects::nature(object), operation, groups).flags(flags);
         // SAFETY: the caller of `submit` keeps the operation's memory, as the trait demands.
         unsafe { self.push(&entry.user_data(tag)) }?;
-        self.enlist(tag, Class::of(&operation, fd));
+        self.enlist(tag, Class::of(&operation));
         self.prompt += u32::from(entries::is_prompt(&operation));
         if self.ring.queued() >= self.batch {
             // What the kernel does not take now (its completion queue is full) stays queued.
@@ -416,57 +393,58 @@ impl Driver for UringDriver {
         self.push_forgotten(opcode::AsyncCancel2::new(CancelBuilder::user_data(tag)).build());
     }
 
-    fn cancel_all(&mut self, object: Object) {
-        let builder = Target::of(object).cancel_all();
-        self.push_forgotten(opcode::AsyncCancel2::new(builder).build());
+    fn fetch_datagram(&mut self, tag: u64, object: Object) -> Outcome {
+        self.fetch(tag, Target::of(object))
+    }
+
+    fn run_inline(&mut self, object: Object, operation: &Operation) -> i32 {
+        self.call(Target::of(object), operation)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if self.ring.queued() == 0 { Ok(()) } else { self.hand_over() }
+        if self.ring.queued() == 0 { Ok(()) } else { self.hand_over_firmly() }
     }
 
     fn collect(
         &mut self,
         sink: &mut VecDeque<Outcome>,
         timeout: Option<Duration>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Wake> {
         if !self.backlog.is_empty() {
             sink.append(&mut self.backlog);
-            return Ok(());
+            return Ok(Wake::Outcomes);
         }
         if self.harvest(sink).0 > 0 {
-            return Ok(());
+            return Ok(Wake::Outcomes);
         }
-        self.prepare();
-        let asked = self.linger.want();
-        // What completes on submission comes on top of what is worth lingering for.
-        let prompt = std::mem::take(&mut self.prompt).min(self.outstanding as u32);
-        let patience = match timeout {
-            Some(Duration::ZERO) => Patience { want: 0, linger_us: 0, timeout: None },
-            _ if asked == 1 => Patience { want: 1, linger_us: 0, timeout },
-            _ => Patience { want: asked + prompt, linger_us: self.linger.bound_us(), timeout },
-        };
         self.counters.overflows += u64::from(self.ring.has_overflown());
-        self.forgotten_failed = false;
-        let begin = std::mem::take(&mut self.has_forgotten).then(Instant::now);
-        self.ring.enter(patience)?;
-        let (came, _) = self.harvest(sink);
-        if let Some(begin) = begin
-            && came == 0
-            && patience.want > 0
-            && self.forgotten_failed
-        {
-            // The wait goes on for the rest of the time.
-            let left = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
-            return self.collect(sink, left);
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut left = timeout;
+        loop {
+            let patience = self.patience(left);
+            let entered = self.ring.enter(patience)?;
+            let (came, internal) = self.harvest(sink);
+            if came > 0 {
+                self.note(patience, came);
+                return Ok(Wake::Outcomes);
+            }
+            self.counters.waits += 1;
+            if left == Some(Duration::ZERO) || entered == Entered::TimeUp {
+                return Ok(Wake::TimeUp);
+            }
+            left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(Wake::TimeUp);
+            }
+            match entered {
+                Entered::Busy => {
+                    std::thread::sleep(left.map_or(RETRY_PAUSE, |left| left.min(RETRY_PAUSE)))
+                }
+                // The kernel hides a signal from a call that has submitted something.
+                _ if !internal => return Ok(Wake::Signal),
+                _ => {}
+            }
         }
-        if patience.want > 0 && came > 0 {
-            self.linger.learn(self.completions, self.outstanding, clock_ns);
-        }
-        self.counters.waits += 1;
-        self.counters.batched += u64::from(came);
-        self.counters.largest_batch = self.counters.largest_batch.max(u64::from(came));
-        Ok(())
     }
 
     fn descriptor(&mut self, object: Object) -> io::Result<OwnedFd> {
@@ -504,18 +482,20 @@ impl Driver for UringDriver {
     fn shut_down(&mut self, deadline: Duration) -> bool {
         let until = Instant::now() + deadline;
         let mut dropped = VecDeque::new();
-        let _ = self.hand_over();
+        let _ = self.hand_over_firmly();
         // Only what was submitted can be cancelled, and cancelling may not reach everything at
         // once (a disk is at work), so it is repeated; once it is tried however late it is, as this
         // thread may have been kept from its CPU.
-        while self.outstanding > 0 {
+        while self.outstanding > 0 || self.synchronous.has_abandoned() {
             let is_late = Instant::now() >= until;
             let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
             self.push_forgotten(cancel);
             let timeout = Some(Duration::from_millis(10));
             let patience = Patience { want: 1, linger_us: 0, timeout };
-            if self.ring.enter(patience).is_err() {
-                return false;
+            match self.ring.enter(patience) {
+                Ok(Entered::Busy) => std::thread::sleep(RETRY_PAUSE),
+                Ok(_) => {}
+                Err(_) => return false,
             }
             self.harvest(&mut dropped);
             dropped.clear();
@@ -525,6 +505,37 @@ impl Driver for UringDriver {
         }
         // Sockets that came with the dropped outcomes are closed with the ring's file table.
         true
+    }
+}
+
+impl UringDriver {
+    /// How long the next wait may last, and for how many completions.
+    fn patience(&mut self, left: Option<Duration>) -> Patience {
+        self.prepare();
+        let asked = self.linger.want();
+        // What completes on submission comes on top of what is worth lingering for.
+        let prompt = std::mem::take(&mut self.prompt).min(self.outstanding as u32);
+        match left {
+            Some(Duration::ZERO) => Patience::LOOK,
+            _ if asked == 1 => Patience { want: 1, linger_us: 0, timeout: left },
+            _ => {
+                let bound_us = self.linger.bound_us();
+                let linger_us = left.map_or(bound_us, |left| {
+                    bound_us.min(u32::try_from(left.as_micros()).unwrap_or(u32::MAX).max(1))
+                });
+                Patience { want: asked + prompt, linger_us, timeout: left }
+            }
+        }
+    }
+
+    /// Notes what a wait has brought.
+    fn note(&mut self, patience: Patience, came: u32) {
+        if patience.want > 0 {
+            self.linger.learn(self.completions, self.outstanding, clock_ns);
+        }
+        self.counters.waits += 1;
+        self.counters.batched += u64::from(came);
+        self.counters.largest_batch = self.counters.largest_batch.max(u64::from(came));
     }
 }
 
@@ -547,6 +558,6 @@ mod tests {
             driver.submit(tag, object, receive).unwrap();
         }
         assert!(driver.shut_down(Duration::ZERO));
-        drop(driver.detach(object, false));
+        drop(driver.detach(object, &[]));
     }
 }

@@ -2,22 +2,25 @@
 
 use crate::sys::check;
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue, squeue};
+use io_uring::{IoUring, cqueue, opcode, squeue};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 const ENTER_GETEVENTS: u32 = 1 << 0;
 const ENTER_EXT_ARG: u32 = 1 << 3;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
+const ENTER_NO_IOWAIT: u32 = 1 << 7;
+const UNREGISTER_EVENTFD: u32 = 5;
 const REGISTER_RING_FDS: u32 = 20;
 const UNREGISTER_RING_FDS: u32 = 21;
+const REGISTER_USE_REGISTERED_RING: u32 = 1 << 31;
 
 /// Length of the submission queue: several batches, so that a batch can grow while the kernel
 /// refuses one.
 const SUBMISSIONS: u32 = 1024;
 
-/// A time-out that nobody lives to see, and that does not overflow the kernel's nanoseconds.
+/// Effectively infinite time-out (34 years) that does not overflow the kernel's nanoseconds.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 /// `struct io_uring_rsrc_update`, see io_uring_register(2).
@@ -39,16 +42,40 @@ pub(super) struct Patience {
     pub(super) timeout: Option<Duration>,
 }
 
+impl Patience {
+    /// One look, without waiting.
+    pub(super) const LOOK: Patience = Patience { want: 0, linger_us: 0, timeout: None };
+}
+
+/// How an entry into the kernel ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entered {
+    /// It submitted or waited. With no completion, a signal handler ran or the time is up.
+    Returned,
+    /// The time is up.
+    TimeUp,
+    /// A signal handler ran.
+    Signal,
+    /// The kernel could not take the requests now (`EAGAIN`, `EBUSY`): they are still queued.
+    Busy,
+}
+
 pub(super) struct Ring {
     inner: IoUring,
     /// The ring's index among the thread's registered rings: spares the kernel a look-up per call.
     registered: Option<u32>,
+    /// Whether the ring's own descriptor has been replaced, see `hide_descriptor`.
+    hidden: bool,
     can_linger: bool,
+    enter_flags: u32,
     pub(super) system_calls: u64,
 }
 
 impl Ring {
     /// Creates a ring that only the calling thread enters, and that runs completions only then.
+    ///
+    /// Fails with the kernel's errno also if a filter lets the thread create rings but not enter
+    /// them.
     pub(super) fn new(completions: u32) -> io::Result<Ring> {
         let mut builder = IoUring::builder();
         builder
@@ -65,9 +92,31 @@ impl Ring {
             other => other?,
         };
         let can_linger = inner.params().is_feature_min_timeout();
-        let mut ring = Ring { inner, registered: None, can_linger, system_calls: 0 };
+        // A thread that sleeps for network traffic is idle, and not waiting for a disk.
+        let no_iowait = inner.params().is_feature_no_iowait();
+        let enter_flags = if no_iowait { ENTER_NO_IOWAIT } else { 0 };
+        let mut ring = Ring {
+            inner,
+            registered: None,
+            hidden: false,
+            can_linger,
+            enter_flags,
+            system_calls: 0,
+        };
         ring.registered = ring.register_ring().ok();
+        ring.try_entering()?;
         Ok(ring)
+    }
+
+    /// Runs an entry that does nothing.
+    fn try_entering(&mut self) -> io::Result<()> {
+        // SAFETY: the entry points to no memory.
+        unsafe { self.push(&opcode::Nop::new().build()) };
+        while self.completions().next().is_none() {
+            self.enter(Patience { want: 1, linger_us: 0, timeout: None })?;
+        }
+        self.system_calls = 0;
+        Ok(())
     }
 
     pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
@@ -87,12 +136,43 @@ impl Ring {
     }
 
     fn register(&self, opcode: u32, update: &mut ResourceUpdate) -> io::Result<()> {
-        let fd = self.inner.as_raw_fd();
+        let (fd, opcode) = match self.registered {
+            Some(index) if self.hidden => (index as i32, opcode | REGISTER_USE_REGISTERED_RING),
+            _ => (self.inner.as_raw_fd(), opcode),
+        };
         let update: *mut ResourceUpdate = update;
         // SAFETY: `update` is valid for reading and writing, and there is one of it.
         let result = unsafe { libc::syscall(libc::SYS_io_uring_register, fd, opcode, update, 1) };
         check(result as libc::c_int)?;
         Ok(())
+    }
+
+    /// Puts another file in the place of the ring's descriptor, which the registered ring makes
+    /// superfluous (Linux 6.3): a forked child that never executes a program would inherit it and
+    /// keep the ring and all its lightweight sockets open after this process has ended.
+    ///
+    /// Called when everything is registered. Where the kernel cannot do without it, it stays.
+    pub(super) fn hide_descriptor(&mut self) {
+        let Some(index) = self.registered else { return };
+        let (call, none) = (libc::SYS_io_uring_register, std::ptr::null::<u8>());
+        let opcode = UNREGISTER_EVENTFD | REGISTER_USE_REGISTERED_RING;
+        // SAFETY: the call takes no pointers.
+        let probe = unsafe { libc::syscall(call, index, opcode, none, 0) };
+        // No event descriptor is registered; a kernel without the flag says something else.
+        if probe == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO) {
+            return;
+        }
+        // SAFETY: the call takes no pointers.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return;
+        }
+        // SAFETY: the kernel has just given this descriptor to us.
+        let other = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: the ring's number stays open and owned by `inner`, as another file.
+        let result =
+            unsafe { libc::dup3(other.as_raw_fd(), self.inner.as_raw_fd(), libc::O_CLOEXEC) };
+        self.hidden = result >= 0;
     }
 
     /// Requests that the kernel has not seen yet.
@@ -121,13 +201,13 @@ impl Ring {
     }
 
     /// Hands over the filed requests without looking for completions.
-    pub(super) fn submit(&mut self) -> io::Result<()> {
+    pub(super) fn submit(&mut self) -> io::Result<Entered> {
         self.system_calls += 1;
-        self.inner_enter(0, ENTER_EXT_ARG, &SubmitArgs::new())
+        ended(self.inner_enter(0, ENTER_EXT_ARG, &SubmitArgs::new()))
     }
 
-    /// Hands over the filed requests and waits. `Ok` also when the time is up or a signal came.
-    pub(super) fn enter(&mut self, patience: Patience) -> io::Result<()> {
+    /// Hands over the filed requests and waits.
+    pub(super) fn enter(&mut self, patience: Patience) -> io::Result<Entered> {
         self.system_calls += 1;
         // Without a time-out, the kernel would return when the lingering time is up, even with
         // nothing.
@@ -140,13 +220,8 @@ impl Ring {
         if let Some(timespec) = &timespec {
             arguments = arguments.timespec(timespec);
         }
-        let flags = ENTER_EXT_ARG | ENTER_GETEVENTS;
-        match self.inner_enter(patience.want, flags, &arguments) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR)) => Ok(()),
-            // The completion queue is full: the caller empties it and comes back.
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
-            other => other,
-        }
+        let flags = ENTER_EXT_ARG | ENTER_GETEVENTS | self.enter_flags;
+        ended(self.inner_enter(patience.want, flags, &arguments))
     }
 
     fn inner_enter(&mut self, want: u32, flags: u32, arguments: &SubmitArgs) -> io::Result<()> {
@@ -164,6 +239,18 @@ impl Ring {
         };
         check(result as libc::c_int)?;
         Ok(())
+    }
+}
+
+/// Sorts the ways in which io_uring_enter(2) ends.
+fn ended(result: io::Result<()>) -> io::Result<Entered> {
+    let Err(error) = result else { return Ok(Entered::Returned) };
+    match error.raw_os_error() {
+        Some(libc::ETIME) => Ok(Entered::TimeUp),
+        Some(libc::EINTR) => Ok(Entered::Signal),
+        // No memory for a request now; or the completion queue is full and is to be emptied.
+        Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => Ok(Entered::Busy),
+        _ => Err(error),
     }
 }
 

@@ -1,23 +1,46 @@
-//! What needs a socket's own calls: options, second descriptors, single datagrams.
+//! Calls that are made at once: options, second descriptors, single datagrams, and whatever the
+//! kernel has no thread for.
 
-use super::entries::{self, Class};
-use super::{Target, UringDriver};
-use crate::driver::{Outcome, datagram};
-use crate::sys::{check, result_of};
+use super::objects::Target;
+use super::{UringDriver, entries};
+use crate::driver::{NO_OFFSET, Operation, Outcome, datagram};
+use crate::sys::{check, errno, result_of};
 use io_uring::types::{Fd, Fixed};
 use io_uring::{opcode, squeue};
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::rc::Rc;
 
 impl UringDriver {
-    /// Turns "a datagram is there" into the datagram, from position `from` of `sink` on.
-    pub(super) fn fetch_datagrams(&mut self, sink: &mut VecDeque<Outcome>, from: usize) {
-        for outcome in sink.iter_mut().skip(from).filter(|outcome| outcome.result >= 0) {
-            if let Class::Arrival { fd } = super::class_of(&self.classes, outcome.tag) {
-                // The free buffers may all be in the kernel's hands; fetching waits its turn then.
-                *outcome = datagram::fetch(outcome.tag, fd, self.large.pool());
-                self.ring.system_calls += u64::from(outcome.result != -libc::ENOBUFS);
+    /// Takes the datagram that has been announced. The free buffers may all be in the kernel's
+    /// hands; fetching waits for one then.
+    pub(super) fn fetch(&mut self, tag: u64, target: Target) -> Outcome {
+        self.ring.system_calls += 1;
+        let pool = Rc::clone(self.large.pool());
+        match self.with_descriptor(target, |fd| datagram::fetch(tag, fd, &pool)) {
+            Ok(outcome) => outcome,
+            Err(error) => Outcome::plain(tag, -errno(&error)),
+        }
+    }
+
+    /// Does by a system call what the kernel has no thread for.
+    pub(super) fn call(&mut self, target: Target, operation: &Operation) -> i32 {
+        self.ring.system_calls += 1;
+        // SAFETY: whoever submitted the operation keeps its memory for it, as the trait demands.
+        let called = self.with_descriptor(target, |fd| match unsafe { call(fd, operation) } {
+            result @ 0.. => result as i32,
+            _ => -errno(&io::Error::last_os_error()),
+        });
+        called.unwrap_or_else(|error| -errno(&error))
+    }
+
+    /// Calls `with` with a descriptor of the target's, opened for it if there is none.
+    fn with_descriptor<T>(&mut self, target: Target, with: impl FnOnce(i32) -> T) -> io::Result<T> {
+        match target {
+            Target::Descriptor(fd) => Ok(with(fd)),
+            Target::Direct(_) => {
+                let descriptor = self.open_descriptor(target)?;
+                Ok(with(descriptor.as_raw_fd()))
             }
         }
     }
@@ -29,7 +52,7 @@ impl UringDriver {
             Target::Direct(index) => {
                 let entry = opcode::FixedFdInstall::new(Fixed(index), 0).build();
                 // SAFETY: the entry points to no memory and completes at once.
-                result_of(unsafe { self.run(entry) }?)? as i32
+                result_of(unsafe { self.run(entry, Box::default()) }?.0)? as i32
             }
         };
         // SAFETY: the kernel has just opened this descriptor for us.
@@ -51,11 +74,12 @@ impl UringDriver {
                 Ok(())
             }
             Target::Direct(index) => {
-                let fixed = Fixed(index);
+                let memory: Box<[u8]> = value.into();
+                let (fixed, address) = (Fixed(index), memory.as_ptr().cast());
                 let entry =
                     opcode::SetSockOpt::new(fixed, level as u32, name as u32, address, bytes);
-                // SAFETY: `value` outlives the call; the entry completes at once.
-                result_of(unsafe { self.run(entry.build()) }?)?;
+                // SAFETY: the entry points to `memory` alone and completes at once.
+                result_of(unsafe { self.run(entry.build(), memory) }?.0)?;
                 Ok(())
             }
         }
@@ -80,11 +104,48 @@ impl UringDriver {
     }
 
     fn get_direct_option(&mut self, index: u32, name: i32, value: &mut [u8]) -> io::Result<usize> {
-        let (address, bytes) = (value.as_mut_ptr(), value.len() as u32);
+        let mut memory: Box<[u8]> = (&*value).into();
+        let (address, bytes) = (memory.as_mut_ptr(), value.len() as u32);
         let entry = entries::get_option(Fd(index as i32), name, address, bytes)
             .flags(squeue::Flags::FIXED_FILE);
-        // SAFETY: `value` outlives the call; the entry completes at once.
-        result_of(unsafe { self.run(entry) }?)
+        // SAFETY: the entry points to `memory` alone and completes at once.
+        let (result, memory) = unsafe { self.run(entry, memory) }?;
+        value.copy_from_slice(&memory);
+        result_of(result)
+    }
+}
+
+/// # Safety
+///
+/// What the operation points to is valid for it.
+unsafe fn call(fd: i32, operation: &Operation) -> isize {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        match *operation {
+            Operation::Shutdown { how } => libc::shutdown(fd, how) as isize,
+            Operation::Sync { data_only: true } => libc::fdatasync(fd) as isize,
+            Operation::Sync { data_only: false } => libc::fsync(fd) as isize,
+            Operation::Read { address, bytes, offset: NO_OFFSET } => {
+                libc::read(fd, address.cast(), bytes as usize)
+            }
+            Operation::Read { address, bytes, offset } => {
+                libc::pread(fd, address.cast(), bytes as usize, offset as libc::off_t)
+            }
+            Operation::Write { address, bytes, offset: NO_OFFSET } => {
+                libc::write(fd, address.cast(), bytes as usize)
+            }
+            Operation::Write { address, bytes, offset } => {
+                libc::pwrite(fd, address.cast(), bytes as usize, offset as libc::off_t)
+            }
+            Operation::ReadVectored { vector, count, offset } => {
+                libc::preadv2(fd, vector, count as libc::c_int, offset as libc::off_t, 0)
+            }
+            Operation::WriteVectored { vector, count, offset } => {
+                libc::pwritev2(fd, vector, count as libc::c_int, offset as libc::off_t, 0)
+            }
+            // The kernel needs no thread for the others.
+            _ => libc::fcntl(fd, -1) as isize,
+        }
     }
 }
 

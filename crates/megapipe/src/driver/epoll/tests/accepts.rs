@@ -81,7 +81,7 @@ fn the_listener_gets_its_flags_back() {
     let object = rig.attach(listener);
     assert!(is_nonblocking(&copy));
     rig.submit(1, object, accept(true));
-    let back = rig.driver.detach(object, true).unwrap();
+    let back = rig.driver.detach(object, &[1]).unwrap();
     assert!(!is_nonblocking(&back));
     assert_eq!(rig.last(1), -libc::ECANCELED);
 
@@ -94,7 +94,7 @@ fn the_listener_gets_its_flags_back() {
     let mut rig = Rig::new();
     copy.set_nonblocking(true).unwrap();
     let object = rig.attach(copy);
-    assert!(is_nonblocking(&rig.driver.detach(object, false).unwrap()));
+    assert!(is_nonblocking(&rig.driver.detach(object, &[]).unwrap()));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn only_listeners_accept_and_only_descriptors_are_taken() {
     let discarded = std::rc::Rc::default();
     let direct = crate::driver::DirectSocket { index: 7, discarded, armed: true };
     let refused = rig.driver.attach(Endpoint::Direct(direct), crate::source::Kind::Stream);
-    assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EXDEV));
 }
 
 /// A directory that goes with its value.

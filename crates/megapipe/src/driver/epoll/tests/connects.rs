@@ -105,7 +105,7 @@ fn an_attempt_under_way_can_be_cancelled() {
     // The kernel goes on with it.
     rig.submit(2, near, connect(&address));
     assert_eq!(rig.last(2), -libc::EALREADY);
-    rig.driver.close(3, near, false).unwrap();
+    rig.driver.close(3, near, &[]).unwrap();
     assert_eq!(rig.last(3), 0);
 }
 

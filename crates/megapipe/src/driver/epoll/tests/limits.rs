@@ -20,7 +20,7 @@ fn a_full_queue_pushes_back() {
         rig.submit(tag, near, write(b"x"));
     }
     assert!(rig.driver.submit(64, near, write(b"x")).is_err());
-    assert!(rig.driver.close(65, near, false).is_err());
+    assert!(rig.driver.close(65, near, &[]).is_err());
     rig.driver.collect(&mut rig.came, None).unwrap();
     assert_eq!(rig.came.len(), 64);
     rig.came.clear();

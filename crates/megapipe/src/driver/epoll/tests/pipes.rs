@@ -78,7 +78,7 @@ fn flags_change_only_while_a_pipe_is_attached() {
     let copy = reader.try_clone().unwrap();
     let object = rig.attach(reader);
     assert!(is_nonblocking(&copy));
-    rig.driver.detach(object, false);
+    rig.driver.detach(object, &[]);
     assert!(!is_nonblocking(&copy));
 }
 

@@ -130,13 +130,12 @@ fn a_cancelled_operation_ends_and_leaves_the_data_to_the_next() {
         assert_eq!(&*rig.lease(2), b"kept");
         // Nothing is there to cancel any more.
         rig.driver.cancel(2, near);
-        rig.driver.cancel_all(near);
         rig.nothing();
     }
 }
 
 #[test]
-fn cancelling_everything_ends_both_directions() {
+fn cancelling_ends_both_directions() {
     let mut rig = Rig::new();
     let (near, far) = UnixStream::pair().unwrap();
     let bytes = vec![0; 1 << 22];
@@ -144,7 +143,8 @@ fn cancelling_everything_ends_both_directions() {
     rig.submit(1, near, receive(true));
     rig.submit(2, near, write(&bytes));
     rig.nothing();
-    rig.driver.cancel_all(near);
+    rig.driver.cancel(1, near);
+    rig.driver.cancel(2, near);
     assert_eq!(rig.last(1), -libc::ECANCELED);
     // What has left cannot be taken back and is told.
     let written = rig.last(2);
@@ -161,7 +161,7 @@ fn a_detached_descriptor_takes_its_data_along() {
     rig.submit(1, near, receive(true));
     rig.nothing();
     far.write_all(b"not for the driver").unwrap();
-    let descriptor = rig.driver.detach(near, true).unwrap();
+    let descriptor = rig.driver.detach(near, &[1]).unwrap();
     assert_eq!(descriptor.as_raw_fd(), number);
     assert!(!is_nonblocking(&descriptor));
     assert_eq!(rig.last(1), -libc::ECANCELED);
@@ -178,14 +178,14 @@ fn closing_tells_how_it_went() {
     let near = rig.attach(near);
     let copy = rig.driver.descriptor(near).unwrap();
     rig.submit(1, near, receive(true));
-    rig.driver.close(2, near, true).unwrap();
+    rig.driver.close(2, near, &[1]).unwrap();
     assert_eq!(rig.last(1), -libc::ECANCELED);
     assert_eq!(rig.last(2), 0);
     // The duplicate keeps the socket open, but the driver hears no more of it.
     far.write_all(b"x").unwrap();
     rig.nothing();
     drop(copy);
-    assert_eq!(rig.driver.close(3, near, false).map_err(|_| ()), Ok(()));
+    assert_eq!(rig.driver.close(3, near, &[]).map_err(|_| ()), Ok(()));
     assert_eq!(rig.last(3), -libc::EBADF);
 }
 

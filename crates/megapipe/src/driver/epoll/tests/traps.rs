@@ -197,7 +197,7 @@ fn a_number_that_is_used_again_gets_nothing_from_before() {
         far.write_all(&pattern(9000)).unwrap();
         // It is on the ready list now.
         assert_eq!(rig.lease(tag).len(), rig.pools.small.buffer_bytes());
-        rig.driver.detach(near, true);
+        rig.driver.detach(near, &[1]);
         assert_eq!(rig.last(tag), -libc::ECANCELED);
         rig.nothing();
     }
@@ -215,7 +215,7 @@ fn a_descriptor_may_come_back() {
         rig.nothing();
         far.write_all(b"again").unwrap();
         assert_eq!(&*rig.lease(tag), b"again");
-        near = rig.driver.detach(object, true).unwrap();
+        near = rig.driver.detach(object, &[1]).unwrap();
         assert_eq!(rig.last(tag), -libc::ECANCELED);
     }
 }

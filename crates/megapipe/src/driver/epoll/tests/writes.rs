@@ -30,7 +30,7 @@ fn a_write_goes_on_until_everything_is_taken() {
     rig.nothing();
     let reader = slow_reader(far);
     assert_eq!(rig.last(1), sent.len() as i32);
-    rig.driver.close(2, near, false).unwrap();
+    rig.driver.close(2, near, &[]).unwrap();
     assert_eq!(rig.last(2), 0);
     assert!(reader.join().unwrap() == sent);
 }
@@ -53,7 +53,7 @@ fn so_does_a_vectored_one() {
         let near = rig.attach(near);
         rig.submit(1, near, write_parts(&vector));
         assert_eq!(rig.last(1), sent.len() as i32);
-        rig.driver.close(2, near, false).unwrap();
+        rig.driver.close(2, near, &[]).unwrap();
         assert!(reader.join().unwrap() == sent);
     }
 }

@@ -1,11 +1,11 @@
-//! Who has made which file non-blocking, and who has to undo it.
+//! Registry of the open files that the process's channels have made non-blocking.
 //!
 //! `O_NONBLOCK` belongs to an open file description, which duplicates share: a listener may be
 //! registered with several channels of a process by a duplicate each. The one that leaves first
 //! must not make the accepts of the others block. This is a lock at registration, never on the
 //! data path.
 
-use super::calls::{Calls, errno};
+use crate::sys::{check, file_flags, set_file_flags};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
@@ -32,7 +32,7 @@ fn lock() -> MutexGuard<'static, BTreeMap<File, Vec<Kept>>> {
 }
 
 /// Makes a descriptor non-blocking until `release`.
-pub(super) fn keep(fd: RawFd) -> io::Result<()> {
+pub(crate) fn keep(fd: RawFd) -> io::Result<()> {
     let file = file_of(fd)?;
     let mut kept = lock();
     let restore = set(fd)?;
@@ -41,19 +41,17 @@ pub(super) fn keep(fd: RawFd) -> io::Result<()> {
 }
 
 /// Makes a descriptor non-blocking for good; true if it was not before.
-pub(super) fn set(fd: RawFd) -> io::Result<bool> {
-    let calls = Calls::default();
-    let error = io::Error::from_raw_os_error;
-    let flags = calls.flags(fd).map_err(error)?;
+pub(crate) fn set(fd: RawFd) -> io::Result<bool> {
+    let flags = file_flags(fd)?;
     let blocking = flags & libc::O_NONBLOCK == 0;
     if blocking {
-        calls.set_flags(fd, flags | libc::O_NONBLOCK).map_err(error)?;
+        set_file_flags(fd, flags | libc::O_NONBLOCK)?;
     }
     Ok(blocking)
 }
 
 /// Undoes `keep`, unless another kept descriptor shares the description: then that one will.
-pub(super) fn release(fd: RawFd) {
+pub(crate) fn release(fd: RawFd) {
     let Ok(file) = file_of(fd) else { return };
     let mut kept = lock();
     let Some(group) = kept.get_mut(&file) else { return };
@@ -63,9 +61,8 @@ pub(super) fn release(fd: RawFd) {
     match heir {
         Some(heir) => heir.restore = true,
         None if own.restore => {
-            let calls = Calls::default();
-            if let Ok(flags) = calls.flags(fd) {
-                let _ = calls.set_flags(fd, flags & !libc::O_NONBLOCK);
+            if let Ok(flags) = file_flags(fd) {
+                let _ = set_file_flags(fd, flags & !libc::O_NONBLOCK);
             }
         }
         None => {}
@@ -79,9 +76,7 @@ fn file_of(fd: RawFd) -> io::Result<File> {
     // SAFETY: all-zero bytes are a valid `stat`, which fstat only fills.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is valid for writing and outlives the call.
-    if unsafe { libc::fstat(fd, &mut stat) } < 0 {
-        return Err(io::Error::from_raw_os_error(errno()));
-    }
+    check(unsafe { libc::fstat(fd, &mut stat) })?;
     Ok((stat.st_dev, stat.st_ino))
 }
 
@@ -109,7 +104,7 @@ mod tests {
     use std::os::fd::{AsRawFd, OwnedFd};
 
     fn is_nonblocking(descriptor: &impl AsRawFd) -> bool {
-        Calls::default().flags(descriptor.as_raw_fd()).unwrap() & libc::O_NONBLOCK != 0
+        file_flags(descriptor.as_raw_fd()).unwrap() & libc::O_NONBLOCK != 0
     }
 
     #[test]

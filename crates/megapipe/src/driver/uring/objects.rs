@@ -1,0 +1,115 @@
+//! What the driver packs into the number of an object: a descriptor or an index of the ring's file
+//! table, and how it is to be treated. There is no table to look up.
+
+use crate::driver::{Object, Operation, nonblocking};
+use crate::source::{FIRST_LIGHTWEIGHT, Kind, socket_number};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+
+/// Objects from here on are entries of the ring's file table.
+const FIRST_DIRECT: u32 = FIRST_LIGHTWEIGHT;
+/// No socket: read(2) and write(2) and not recv(2) and send(2).
+const NO_SOCKET: u32 = 1 << 29;
+/// A socket of messages, which are received one by one.
+const MESSAGES: u32 = 1 << 28;
+/// Kept non-blocking while it is attached.
+const KEPT: u32 = 1 << 27;
+/// Closed when it is let go of, as the entries of the file table are.
+const LIGHTWEIGHT: u32 = 1 << 26;
+/// A netlink socket, whose own `ENOBUFS` (it has lost messages) must not be taken for a lack of
+/// buffers: it is polled, and what it has is fetched.
+const NETLINK: u32 = 1 << 25;
+const FLAGS: u32 = NO_SOCKET | MESSAGES | KEPT | LIGHTWEIGHT | NETLINK;
+
+/// What an object is to the kernel.
+#[derive(Clone, Copy)]
+pub(super) enum Target {
+    Descriptor(i32),
+    Direct(u32),
+}
+
+impl Target {
+    pub(super) fn of(object: Object) -> Target {
+        let number = object.0 & !FLAGS;
+        match number.checked_sub(FIRST_DIRECT) {
+            Some(index) => Target::Direct(index),
+            None => Target::Descriptor(number as i32),
+        }
+    }
+}
+
+/// Which calls an object takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Nature {
+    File,
+    Stream,
+    Messages,
+}
+
+pub(super) fn nature(object: Object) -> Nature {
+    match object.0 {
+        number if number & NO_SOCKET != 0 => Nature::File,
+        number if number & MESSAGES != 0 => Nature::Messages,
+        _ => Nature::Stream,
+    }
+}
+
+fn flags_of(kind: Kind) -> u32 {
+    match kind {
+        Kind::Stream | Kind::Listener => 0,
+        Kind::Datagram | Kind::Packet => MESSAGES,
+        Kind::Pipe => NO_SOCKET | KEPT,
+        Kind::File | Kind::Signal | Kind::Timer | Kind::Wake => NO_SOCKET,
+    }
+}
+
+/// The object of an entry of the file table.
+pub(super) fn direct(index: u32, kind: Kind) -> Object {
+    Object((FIRST_DIRECT + index) | flags_of(kind))
+}
+
+/// Takes over a descriptor.
+///
+/// Pipes, terminals and other devices are made non-blocking meanwhile. io_uring asks only whether
+/// they are ready for something; a write of more than there is room for would block the thread in
+/// io_uring_enter(2). Those of the crate's own (timers, signals, wake-ups) never block once they
+/// are ready.
+pub(super) fn attach(descriptor: OwnedFd, kind: Kind, lightweight: bool) -> io::Result<Object> {
+    let flags = flags_of(kind);
+    let fd = descriptor.as_raw_fd();
+    if flags & KEPT != 0 {
+        nonblocking::keep(fd)?;
+    }
+    let lightweight = if lightweight { LIGHTWEIGHT } else { 0 };
+    let netlink = kind == Kind::Datagram && socket_number(fd, libc::SO_DOMAIN)? == libc::AF_NETLINK;
+    let netlink = if netlink { NETLINK } else { 0 };
+    Ok(Object(descriptor.into_raw_fd() as u32 | flags | lightweight | netlink))
+}
+
+/// The operation as the object takes it.
+pub(super) fn adapt(object: Object, operation: Operation) -> Operation {
+    match operation {
+        Operation::ReceiveFrom { .. } if object.0 & NETLINK != 0 => {
+            Operation::ReceiveFrom { repeat: false }
+        }
+        operation => operation,
+    }
+}
+
+/// Undoes what `attach` did to the file description.
+pub(super) fn restore(object: Object) {
+    if object.0 & KEPT != 0
+        && let Target::Descriptor(fd) = Target::of(object)
+    {
+        nonblocking::release(fd);
+    }
+}
+
+/// Ends an object that is a descriptor, which comes back unless it is to be closed.
+pub(super) fn release(object: Object) -> Option<OwnedFd> {
+    let Target::Descriptor(fd) = Target::of(object) else { return None };
+    restore(object);
+    // SAFETY: `attach` took the descriptor over, and the object ends here.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(fd) };
+    (object.0 & LIGHTWEIGHT == 0).then_some(descriptor)
+}

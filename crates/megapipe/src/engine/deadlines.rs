@@ -1,0 +1,173 @@
+//! Times at which the channel does something by itself: ends requests that take too long, aborts
+//! handles that do not get to their close, accepts again after an error.
+//!
+//! A member has at most one entry per purpose. When what it stands for has been put off, the entry
+//! is put off, too, once it comes to its turn: so extending a deadline costs a look at the clock.
+
+use super::{Engine, Lane};
+use crate::driver::Outcome;
+use crate::error::Error;
+use crate::slab::Key;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+/// Time between two cancellations of what should have ended: the driver may be about to try it
+/// again, when no cancellation finds it.
+const REPEAT: Duration = Duration::from_millis(2);
+
+/// Entries of members that are gone before they are weeded out.
+const WEEDS: usize = 1024;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Purpose {
+    EndInbound,
+    EndOutbound,
+    Abort,
+    AcceptAgain,
+}
+
+/// What has been planned, earliest first.
+#[derive(Default)]
+pub(super) struct Deadlines {
+    heap: BinaryHeap<Reverse<(Instant, Key, Purpose)>>,
+}
+
+impl Deadlines {
+    pub(super) fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
+    /// Takes the first entry that is due; else gives the time until it will be.
+    fn take_due(&mut self, now: Instant) -> Result<(Key, Purpose), Option<Duration>> {
+        let Some(Reverse((due, key, purpose))) = self.heap.peek().copied() else {
+            return Err(None);
+        };
+        if due > now {
+            return Err(Some(due - now));
+        }
+        self.heap.pop();
+        Ok((key, purpose))
+    }
+}
+
+/// The time limits of a member's two lanes.
+#[derive(Default)]
+pub(super) struct Limits {
+    inbound: Limit,
+    outbound: Limit,
+}
+
+#[derive(Default)]
+struct Limit {
+    time: Option<Duration>,
+    /// When the request under way is over time.
+    end: Option<Instant>,
+    /// Whether there is an entry for it.
+    planned: bool,
+}
+
+impl Limits {
+    fn of(&mut self, lane: Lane) -> Option<(&mut Limit, Purpose)> {
+        match lane {
+            Lane::Inbound => Some((&mut self.inbound, Purpose::EndInbound)),
+            Lane::Outbound => Some((&mut self.outbound, Purpose::EndOutbound)),
+            Lane::Readiness | Lane::None => None,
+        }
+    }
+}
+
+impl Engine {
+    /// Plans something for a member.
+    pub(super) fn plan(&mut self, at: Instant, key: Key, purpose: Purpose) {
+        let heap = &mut self.deadlines.heap;
+        if heap.len() >= WEEDS + 4 * self.members.len() {
+            heap.retain(|Reverse((_, key, _))| self.members.get(*key).is_some());
+        }
+        heap.push(Reverse((at, key, purpose)));
+    }
+
+    /// Sets how long each request of a lane may take from now on.
+    pub(crate) fn set_time_limit(
+        &mut self,
+        key: Key,
+        lane: Lane,
+        time: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.member(key)?;
+        let Some(member) = self.members.get_mut(key) else { return Err(Error::UnknownHandle) };
+        let limits = member.limits.get_or_insert_default();
+        if let Some((limit, _)) = limits.of(lane) {
+            limit.time = time;
+            limit.end = None;
+        }
+        if member.queues[lane as usize].active.is_some() {
+            self.extend_deadline(key, lane);
+        }
+        Ok(())
+    }
+
+    /// Begins the time of a lane's request anew: it starts, or has got on.
+    pub(super) fn extend_deadline(&mut self, key: Key, lane: Lane) {
+        let limits = self.members.get_mut(key).and_then(|member| member.limits.as_deref_mut());
+        let Some((limit, purpose)) = limits.and_then(|limits| limits.of(lane)) else { return };
+        let Some(end) = limit.time.and_then(|time| Instant::now().checked_add(time)) else {
+            return;
+        };
+        limit.end = Some(end);
+        if !std::mem::replace(&mut limit.planned, true) {
+            self.plan(end, key, purpose);
+        }
+    }
+
+    /// Does all that is due; gives the time until the next.
+    pub(super) fn expire(&mut self) -> Option<Duration> {
+        if self.deadlines.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        loop {
+            match self.deadlines.take_due(now) {
+                Err(next) => return next,
+                Ok((key, Purpose::EndInbound)) => self.end_overdue(key, Lane::Inbound, now),
+                Ok((key, Purpose::EndOutbound)) => self.end_overdue(key, Lane::Outbound, now),
+                Ok((key, Purpose::Abort)) => self.abort_overdue(key, now),
+                Ok((key, Purpose::AcceptAgain)) => self.accept_again(key),
+            }
+        }
+    }
+
+    /// Ends the request under way of a lane if its time is over.
+    fn end_overdue(&mut self, key: Key, lane: Lane, now: Instant) {
+        let Some(member) = self.members.get_mut(key) else { return };
+        let (object, active) = (member.object, member.queues[lane as usize].active);
+        let limits = member.limits.as_deref_mut().and_then(|limits| limits.of(lane));
+        let Some((limit, purpose)) = limits else { return };
+        limit.planned = false;
+        let (Some(end), Some(id)) = (limit.end, active) else { return };
+        if end > now {
+            limit.planned = true;
+            return self.plan(end, key, purpose);
+        }
+        let Some(request) = self.requests.get_mut(id) else { return };
+        request.overdue = true;
+        request.cancelled = true;
+        if !request.in_flight {
+            // It waits for a buffer, for room in the driver, or for output to be written.
+            self.starved.retain(|waiting| *waiting != id);
+            self.stalled.retain(|waiting| *waiting != id);
+            return self.ready.push_back(Outcome::plain(id.tag(), -libc::ECANCELED));
+        }
+        limit.planned = true;
+        self.driver.cancel(id.tag(), object);
+        self.plan(now + REPEAT, key, purpose);
+    }
+}
+
+impl Engine {
+    /// Time between two attempts to end what does not end.
+    pub(super) fn repeat_after(now: Instant) -> Instant {
+        now + REPEAT
+    }
+}

@@ -1,0 +1,263 @@
+//! Closing a handle: what is queued is written first, unless it is aborted.
+//!
+//! A member that leaves is out of the application's reach; nothing is delivered for it any more but
+//! one [`Event::Close`]. Its inbound requests are cancelled, its outbound ones go on in their order.
+//! When the last of them is done, the endpoint is closed; when the driver has let go of everything,
+//! that is told. So the event also says that the memory of all requests is free.
+
+use super::deadlines::Purpose;
+use super::{Command, Engine, Lane, Payload, Request};
+use crate::completion::{Completion, Event};
+use crate::driver::Outcome;
+use crate::error::Error;
+use crate::slab::Key;
+use crate::source::Kind;
+use crate::sys::result_of;
+use std::time::Instant;
+
+/// A member on its way out.
+pub(super) struct Leaving {
+    /// The request whose completion tells of the end; `None` if nothing is to be told.
+    request: Option<Key>,
+    /// The first error of a queued write.
+    failure: Option<i32>,
+    aborted: bool,
+    closing: Closing,
+    /// When it is aborted unless something has been written.
+    overdue: Option<Instant>,
+}
+
+/// How far the endpoint's own close is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    NotYet,
+    Asked,
+    Done { result: i32 },
+}
+
+impl Leaving {
+    /// Whether the endpoint is the driver's to close, or closed.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing != Closing::NotYet
+    }
+}
+
+impl Engine {
+    /// Closes a member when all that is queued is written.
+    pub(crate) fn close(&mut self, key: Key) -> Result<(), Error> {
+        self.member(key)?;
+        self.begin_leaving(key, true);
+        self.counters.requests += 1;
+        Ok(())
+    }
+
+    /// Closes a member at once, also one that is being closed; resets a TCP connection.
+    pub(crate) fn abort(&mut self, key: Key) -> Result<(), Error> {
+        self.check_process()?;
+        match self.members.get(key).map(|member| member.leaving.is_some()) {
+            None => return Err(Error::UnknownHandle),
+            Some(false) => {
+                self.mark_leaving(key, true);
+                self.counters.requests += 1;
+            }
+            Some(true) => {}
+        }
+        self.abort_leaving(key, None);
+        Ok(())
+    }
+
+    /// Closes a member that has no descriptor to give back, when all that is queued is written,
+    /// without a word.
+    pub(super) fn close_silently(&mut self, key: Key) {
+        self.begin_leaving(key, false);
+    }
+
+    fn begin_leaving(&mut self, key: Key, tells: bool) {
+        self.mark_leaving(key, tells);
+        let timeout = self.config.close_timeout;
+        let Some(member) = self.members.get_mut(key) else { return };
+        if member.queues[Lane::Outbound as usize].active.is_some()
+            && let Some(leaving) = &mut member.leaving
+            && let Some(at) = Instant::now().checked_add(timeout)
+        {
+            leaving.overdue = Some(at);
+            self.plan(at, key, Purpose::Abort);
+        }
+        // A connect that nothing is queued behind is of no use any more.
+        let Some(member) = self.members.get(key) else { return };
+        let outbound = &member.queues[Lane::Outbound as usize];
+        if member.connecting
+            && outbound.first.is_none()
+            && let Some(id) = outbound.active
+        {
+            self.driver.cancel(id.tag(), member.object);
+        }
+        self.proceed(key);
+    }
+
+    /// Takes a member out of the application's reach, and ends what is inbound.
+    fn mark_leaving(&mut self, key: Key, tells: bool) {
+        let request = tells.then(|| {
+            let mut request = Request::new(Command::Close, Lane::None, Payload::None);
+            request.handle = key;
+            // As many as there are members at most.
+            self.requests.insert_beyond(request)
+        });
+        let connections = self.leave(key);
+        self.report_orphans(connections.len());
+        drop(connections);
+        self.listeners.retain(|listener| *listener != key);
+        let Some(member) = self.members.get_mut(key) else { return };
+        member.leaving = Some(Box::new(Leaving {
+            request,
+            failure: None,
+            aborted: false,
+            closing: Closing::NotYet,
+            overdue: None,
+        }));
+        for lane in [Lane::Inbound, Lane::Readiness] {
+            self.drop_lane(key, lane);
+            self.cancel_active(key, lane);
+        }
+    }
+
+    /// Gives up what is queued, and closes the endpoint under what the driver still has.
+    fn abort_leaving(&mut self, key: Key, failure: Option<i32>) {
+        let Some(member) = self.members.get_mut(key) else { return };
+        let (object, kind) = (member.object, member.kind);
+        let Some(leaving) = &mut member.leaving else { return };
+        leaving.aborted = true;
+        leaving.failure = leaving.failure.or(failure);
+        if leaving.is_closing() {
+            return;
+        }
+        if kind == Kind::Stream {
+            // Closing resets the connection: the peer must not take the end of what was written
+            // for the end of the stream. Only TCP knows it, and what is no socket refuses.
+            let mut linger = [0; 8];
+            linger[..4].copy_from_slice(&1i32.to_ne_bytes());
+            let level = libc::SOL_SOCKET;
+            let _ = self.driver.set_option(object, level, libc::SO_LINGER, &linger);
+        }
+        self.drop_lane(key, Lane::Outbound);
+        self.cancel_active(key, Lane::Outbound);
+        self.proceed(key);
+    }
+
+    /// Aborts a member whose close takes too long, or cancels again what does not end.
+    pub(super) fn abort_overdue(&mut self, key: Key, now: Instant) {
+        let Some(leaving) =
+            self.members.get_mut(key).and_then(|member| member.leaving.as_deref_mut())
+        else {
+            return;
+        };
+        if leaving.aborted {
+            self.cancel_pending(key);
+            return self.plan(Engine::repeat_after(now), key, Purpose::Abort);
+        }
+        match leaving.overdue {
+            Some(at) if at > now => self.plan(at, key, Purpose::Abort),
+            Some(_) => self.abort_leaving(key, Some(libc::ETIMEDOUT)),
+            None => {}
+        }
+    }
+
+    /// Does what an outcome for a leaving member entails.
+    pub(super) fn settle_leaving(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
+        let request = self.requests.get_mut(id)?;
+        let key = request.handle;
+        let member = self.members.get_mut(key)?;
+        let leaving = member.leaving.as_deref_mut()?;
+        let outbound = request.lane == Lane::Outbound;
+        let result = outcome.result;
+        if outbound && !leaving.aborted {
+            let again = match result {
+                0.. if request.writes() => request.has_rest(result as usize, member.kind),
+                _ => result == -libc::EINTR || result == -libc::EAGAIN,
+            };
+            if result > 0 && leaving.overdue.is_some() {
+                leaving.overdue = Instant::now().checked_add(self.config.close_timeout);
+            }
+            if again {
+                self.go_on(id, result);
+                return None;
+            }
+            if result < 0 && result != -libc::ECANCELED {
+                leaving.failure.get_or_insert(-result);
+            }
+        }
+        if !outcome.more {
+            if request.command == Command::Connect {
+                member.connecting = false;
+            }
+            self.finish(id);
+        }
+        drop(outcome);
+        self.proceed(key);
+        self.tell_closed(key)
+    }
+
+    /// Closes the endpoint if nothing is to be written any more.
+    fn proceed(&mut self, key: Key) {
+        let Some(member) = self.members.get(key) else { return };
+        let Some(leaving) = member.leaving.as_deref() else { return };
+        let outbound = &member.queues[Lane::Outbound as usize];
+        let waits = outbound.active.is_some() || outbound.first.is_some() || member.loose > 0;
+        if leaving.is_closing() || (waits && !leaving.aborted) {
+            return;
+        }
+        let (object, request, aborted) = (member.object, leaving.request, leaving.aborted);
+        let pending = self.pending_tags(key);
+        if aborted && !pending.is_empty() {
+            // Its cancellations are repeated until they have found everything.
+            self.plan(Engine::repeat_after(Instant::now()), key, Purpose::Abort);
+        }
+        self.accept_soon();
+        let Some(request) = request else {
+            // What the driver still has is dropped as it comes.
+            drop(self.driver.detach(object, &pending));
+            self.members.remove(key);
+            return;
+        };
+        if self.driver.close(request.tag(), object, &pending).is_err() {
+            // No room for the request: the descriptor is closed here, which succeeds.
+            drop(self.driver.detach(object, &pending));
+            self.ready.push_back(Outcome::plain(request.tag(), 0));
+        }
+        if let Some(leaving) = self.leaving(key) {
+            leaving.closing = Closing::Asked;
+        }
+    }
+
+    fn leaving(&mut self, key: Key) -> Option<&mut Leaving> {
+        self.members.get_mut(key)?.leaving.as_deref_mut()
+    }
+
+    /// The endpoint is closed.
+    pub(super) fn settle_close(&mut self, id: Key, mut result: i32) -> Option<Completion> {
+        let key = self.requests.get(id)?.handle;
+        let object = self.members.get(key)?.object;
+        if result == -libc::ECANCELED {
+            // The kernel had no thread to close it in.
+            drop(self.driver.detach(object, &[]));
+            result = 0;
+        }
+        self.leaving(key)?.closing = Closing::Done { result };
+        self.tell_closed(key)
+    }
+
+    /// Ends a membership when the endpoint is closed and the driver has nothing of it any more.
+    fn tell_closed(&mut self, key: Key) -> Option<Completion> {
+        let member = self.members.get(key)?;
+        let leaving = member.leaving.as_deref()?;
+        let Closing::Done { result } = leaving.closing else { return None };
+        if member.in_flight > 0 {
+            return None;
+        }
+        let result = leaving.failure.map_or(result, |errno| -errno);
+        let request = leaving.request;
+        self.members.remove(key);
+        self.requests.remove(request?);
+        Some(self.completed(key, false, Event::Close(result_of(result).map(drop))))
+    }
+}

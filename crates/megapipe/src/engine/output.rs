@@ -1,0 +1,105 @@
+//! Bounds on what a handle has waiting to be written.
+//!
+//! A peer that does not read must not make the channel hold more and more for it: its repeating
+//! receives pause at [`Config::output_pause`](crate::Config::output_pause), writes are refused at
+//! [`Config::output_limit`](crate::Config::output_limit), and writes that wait give the channel's
+//! own buffers back.
+
+use super::{Engine, Lane, Request};
+use crate::buffer::Buffer;
+use crate::error::Error;
+use crate::slab::Key;
+
+/// Requests that may wait in a handle's outbound lane before the leases of further ones are copied.
+const LEASES_WAITING: u32 = 8;
+
+/// What waits in the outbound lane of a member, behind the request under way.
+#[derive(Default)]
+pub(super) struct Output {
+    pub(super) bytes: usize,
+    requests: u32,
+    /// Whether repeating receives pause until less is waiting.
+    pub(super) paused: bool,
+}
+
+impl Output {
+    /// Why a request must not be filed behind what is waiting.
+    pub(super) fn refusal(&self, request: &Request, limit: usize) -> Option<Error> {
+        let full = self.bytes >= limit && request.lane == Lane::Outbound && request.writes();
+        full.then_some(Error::OutputFull { queued: self.bytes, limit })
+    }
+}
+
+impl Engine {
+    /// Bytes of a member's requests that the driver has not written yet.
+    pub(crate) fn queued_bytes(&self, key: Key) -> Result<usize, Error> {
+        let member = self.member(key)?;
+        let active = member.queues[Lane::Outbound as usize].active;
+        let active = active.and_then(|id| self.requests.get(id));
+        Ok(member.output.bytes + active.map_or(0, Request::unwritten_bytes))
+    }
+
+    /// Copies a lease that is to be written if the buffer might be missed while it waits.
+    pub(crate) fn spare_lease(&mut self, key: Key, buffer: &mut Buffer) {
+        let Buffer::Lease(lease) = buffer else { return };
+        let waiting = self.members.get(key).map_or(0, |member| member.output.requests);
+        if waiting >= LEASES_WAITING || lease.is_crowded() {
+            *buffer = Buffer::Owned(lease.to_vec());
+            self.counters.copied += 1;
+        }
+    }
+
+    /// Notes a request that begins to wait in the outbound lane.
+    pub(super) fn note_waiting(&mut self, key: Key, id: Key) {
+        let bytes = self.requests.get(id).map_or(0, Request::unwritten_bytes);
+        let Some(member) = self.members.get_mut(key) else { return };
+        let output = &mut member.output;
+        output.bytes += bytes;
+        output.requests += 1;
+        if output.paused || output.bytes < self.config.output_pause {
+            return;
+        }
+        output.paused = true;
+        self.counters.paused += 1;
+        // A repeating receive under way is taken back from the driver.
+        let Some(active) = member.queues[Lane::Inbound as usize].active else { return };
+        if let Some(request) = self.requests.get_mut(active)
+            && request.is_pausable()
+            && request.in_flight
+            && !request.recalled
+        {
+            request.recalled = true;
+            self.driver.cancel(active.tag(), member.object);
+        }
+    }
+
+    /// Notes that the first waiting request of the outbound lane is under way.
+    pub(super) fn note_started(&mut self, key: Key, id: Key) {
+        let bytes = self.requests.get(id).map_or(0, Request::unwritten_bytes);
+        let Some(member) = self.members.get_mut(key) else { return };
+        member.output.bytes = member.output.bytes.saturating_sub(bytes);
+        member.output.requests = member.output.requests.saturating_sub(1);
+        if member.output.bytes <= self.config.output_pause / 2 {
+            self.resume_receives(key);
+        }
+    }
+
+    /// Notes that nothing waits in the outbound lane any more.
+    pub(super) fn note_emptied(&mut self, key: Key) {
+        let Some(member) = self.members.get_mut(key) else { return };
+        member.output.bytes = 0;
+        member.output.requests = 0;
+        self.resume_receives(key);
+    }
+
+    fn resume_receives(&mut self, key: Key) {
+        let Some(member) = self.members.get_mut(key) else { return };
+        if !std::mem::take(&mut member.output.paused) {
+            return;
+        }
+        let Some(id) = member.queues[Lane::Inbound as usize].active else { return };
+        if self.requests.get(id).is_some_and(|request| request.parked && !request.cancelled) {
+            self.start_or_stall(id);
+        }
+    }
+}
