@@ -7,9 +7,10 @@ use std::mem;
 use std::rc::Rc;
 
 /// Receives a datagram that is there, laid out as io_uring's multishot receive does it. The outcome
-/// is `-ENOBUFS` without a free buffer and `-EAGAIN` without a datagram.
+/// is [`Output::Starved`] without a free buffer and `-EAGAIN` without a datagram; `-ENOBUFS` with
+/// [`Output::None`] is the socket's own error, as netlink(7) tells of a queue that has overrun.
 pub(crate) fn fetch(tag: u64, fd: i32, pool: &Rc<Pool>) -> Outcome {
-    let Some(index) = pool.take() else { return Outcome::plain(tag, -libc::ENOBUFS) };
+    let Some(index) = pool.take() else { return Outcome::starved(tag) };
     let buffer = pool.address(index);
     let room = pool.buffer_bytes().saturating_sub(DATAGRAM_PAYLOAD);
     let mut vector =

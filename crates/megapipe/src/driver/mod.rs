@@ -170,6 +170,11 @@ impl Outcome {
     pub fn plain(tag: u64, result: i32) -> Outcome {
         Outcome { tag, result, more: false, output: Output::None }
     }
+
+    /// The last outcome of an operation that found no free buffer.
+    pub(crate) fn starved(tag: u64) -> Outcome {
+        Outcome { output: Output::Starved, ..Outcome::plain(tag, -libc::ENOBUFS) }
+    }
 }
 
 /// What an operation brought besides its result. It is owned by the outcome: one that is dropped
@@ -178,6 +183,8 @@ impl Outcome {
 pub enum Output {
     /// Nothing.
     None,
+    /// No buffer of the class was free; the result is -ENOBUFS.
+    Starved,
     /// A buffer of the channel with data in it.
     Lease(Lease),
     /// A connection that was accepted.

@@ -87,8 +87,8 @@ impl Engine {
         let datagrams = request.command == Command::ReceiveFrom;
         let received = match output {
             Output::Lease(lease) => lease,
-            _ => match -result {
-                libc::ENOBUFS => {
+            output => match -result {
+                libc::ENOBUFS if matches!(output, Output::Starved) => {
                     request.switching = false;
                     self.land(id);
                     self.starved.push(id);

@@ -20,6 +20,8 @@ pub(super) enum Step {
     Later,
     /// The operation's last outcome.
     Ended(i32),
+    /// The last outcome, for lack of a free buffer.
+    Starved,
     /// An outcome, the last one unless the operation repeats.
     Brought {
         result: i32,
@@ -123,7 +125,7 @@ fn finish_read(calls: &Calls, entry: &mut Entry, read: Result<usize, i32>, asked
 
 fn receive(calls: &Calls, pools: &Pools, entry: &mut Entry, large: bool) -> Step {
     let pool = pools.class(large);
-    let Some(index) = pool.take() else { return Step::Ended(-libc::ENOBUFS) };
+    let Some(index) = pool.take() else { return Step::Starved };
     let asked = pool.buffer_bytes();
     match read_into(calls, entry, pool.address(index), asked) {
         Ok(bytes) if bytes > 0 => {
@@ -143,11 +145,12 @@ fn receive(calls: &Calls, pools: &Pools, entry: &mut Entry, large: bool) -> Step
 }
 
 fn receive_from(calls: &Calls, pools: &Pools, entry: &Entry, tag: u64) -> Step {
-    calls.add(1);
     let Outcome { result, output, .. } = fetch(tag, entry.fd(), pools.class(true));
-    match result {
-        0.. => Step::Brought { result, output, drained: false },
-        _ => Step::failed(-result),
+    calls.add(u64::from(!matches!(output, Output::Starved)));
+    match (result, output) {
+        (_, Output::Starved) => Step::Starved,
+        (0.., output) => Step::Brought { result, output, drained: false },
+        (..0, _) => Step::failed(-result),
     }
 }
 

@@ -147,9 +147,10 @@ impl Driver for EpollDriver {
             Endpoint::Descriptor(descriptor) => {
                 Ok(self.objects.insert(Entry::new(descriptor, kind)?))
             }
-            Endpoint::Direct(_) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
             // It is another channel's, which frees it.
-            Endpoint::Installed(_) => Err(io::Error::from_raw_os_error(libc::EXDEV)),
+            Endpoint::Direct(_) | Endpoint::Installed(_) => {
+                Err(io::Error::from_raw_os_error(libc::EXDEV))
+            }
         }
     }
 

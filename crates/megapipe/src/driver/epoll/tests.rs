@@ -3,6 +3,7 @@
 mod accepts;
 mod connects;
 mod datagrams;
+mod errors;
 mod files;
 mod limits;
 mod pipes;

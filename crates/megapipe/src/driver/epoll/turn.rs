@@ -80,6 +80,7 @@ impl EpollDriver {
                 Step::Ended(result) => {
                     return self.outcomes.push_back(Outcome::plain(task.tag, result));
                 }
+                Step::Starved => return self.outcomes.push_back(Outcome::starved(task.tag)),
                 Step::Brought { result, output, drained } => {
                     if turn > 0 {
                         tell_of_queue(self.outcomes.back_mut(), || true);

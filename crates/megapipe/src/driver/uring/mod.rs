@@ -278,6 +278,7 @@ fn bring(
         None => {
             if result == -libc::ENOBUFS {
                 buffers.ran_out();
+                return Output::Starved;
             }
             Output::None
         }

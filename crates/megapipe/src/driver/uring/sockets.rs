@@ -2,7 +2,7 @@
 
 use super::entries::{self, Class};
 use super::{Target, UringDriver};
-use crate::driver::{Outcome, datagram};
+use crate::driver::{Outcome, Output, datagram};
 use crate::sys::{check, result_of};
 use io_uring::types::{Fd, Fixed};
 use io_uring::{opcode, squeue};
@@ -17,7 +17,7 @@ impl UringDriver {
             if let Class::Arrival { fd } = super::class_of(&self.classes, outcome.tag) {
                 // The free buffers may all be in the kernel's hands; fetching waits its turn then.
                 *outcome = datagram::fetch(outcome.tag, fd, self.large.pool());
-                self.ring.system_calls += u64::from(outcome.result != -libc::ENOBUFS);
+                self.ring.system_calls += u64::from(!matches!(outcome.output, Output::Starved));
             }
         }
     }
