@@ -137,12 +137,13 @@ impl Calls {
         }
     }
 
-    /// accept4(2) without an interest in the peer's name.
+    /// accept4(2) of a non-blocking descriptor, without an interest in the peer's name.
     pub(super) fn accept(&self, fd: RawFd) -> Result<RawFd, i32> {
         let none = std::ptr::null_mut();
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let accepted = self.retried(|| {
             // SAFETY: null pointers tell the kernel not to store the peer's name.
-            unsafe { libc::accept4(fd, none, std::ptr::null_mut(), libc::SOCK_CLOEXEC) as isize }
+            unsafe { libc::accept4(fd, none, std::ptr::null_mut(), flags) as isize }
         })?;
         Ok(accepted as RawFd)
     }

@@ -1,10 +1,8 @@
 //! Errors that the kernel tells once.
 
 use super::*;
-use crate::address::RawAddress;
 use crate::completion::Event;
 use crate::{Channel, DriverChoice, Repeat};
-use std::io::Read;
 use std::os::fd::FromRawFd;
 
 /// The protocol of netlink(7) that leaves messages between programs to them.
