@@ -35,7 +35,7 @@ pub(super) fn write(
                 }
             }
             Err(libc::EAGAIN) => return Step::Blocked,
-            Err(errno) => return Step::Ended(task.result_after(errno)),
+            Err(errno) => return Step::Ended(entry.failed(task, errno)),
         }
     }
     Step::Paused
@@ -74,7 +74,7 @@ pub(super) fn write_vectored(
                 }
             }
             Err(libc::EAGAIN) => return Step::Blocked,
-            Err(errno) => return Step::Ended(task.result_after(errno)),
+            Err(errno) => return Step::Ended(entry.failed(task, errno)),
         }
     }
     Step::Paused

@@ -3,6 +3,7 @@
 use super::*;
 use crate::completion::Event;
 use crate::{Channel, DriverChoice, Repeat};
+use std::io::Read;
 use std::os::fd::FromRawFd;
 
 /// The protocol of netlink(7) that leaves messages between programs to them.
@@ -90,4 +91,82 @@ fn a_lack_of_buffers_is_no_error_of_the_socket() {
     let near = rig.attach(near);
     rig.submit(3, near, Operation::Receive { large: true, repeat: true });
     assert!(lack(&mut rig, 3));
+}
+
+/// How a test writes.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Write,
+    WriteVectored,
+    SendTo,
+}
+
+/// A write of which a part is on its way, and the peer.
+fn half_written(
+    rig: &mut Rig,
+    way: Way,
+    bytes: &[u8],
+    vector: &[libc::iovec],
+) -> (Object, TcpStream) {
+    let (near, far) = tcp_pair();
+    for (socket, option) in [(&near, libc::SO_SNDBUF), (&far, libc::SO_RCVBUF)] {
+        set_option(socket, libc::SOL_SOCKET, option, 65536);
+    }
+    let near = rig.attach(near);
+    match way {
+        Way::Write => rig.submit(1, near, write(bytes)),
+        _ => rig.submit(1, near, write_parts(vector)),
+    }
+    rig.nothing();
+    (near, far)
+}
+
+#[test]
+fn the_error_that_cuts_a_write_short_is_the_next_writes() {
+    let bytes = pattern(8 << 20);
+    for first in [Way::Write, Way::WriteVectored] {
+        for second in [Way::Write, Way::WriteVectored, Way::SendTo] {
+            let mut rig = Rig::new();
+            let vector = parts([&bytes[..1000], &bytes[1000..]]);
+            let (near, far) = half_written(&mut rig, first, &bytes, &vector);
+            reset_on_close(&far);
+            drop(far);
+            let written = rig.last(1);
+            assert!(written > 0 && (written as usize) < bytes.len(), "{written}");
+            // A shutdown is no write: it takes nothing from the next one.
+            rig.submit(2, near, Operation::Shutdown { how: libc::SHUT_WR });
+            assert_eq!(rig.last(2), -libc::ENOTCONN);
+            let mut header = super::super::calls::message();
+            header.msg_iov = vector.as_ptr().cast_mut();
+            header.msg_iovlen = vector.len();
+            let again = match second {
+                Way::Write => write(b"more"),
+                Way::WriteVectored => write_parts(&vector),
+                Way::SendTo => Operation::SendTo { message: &raw const header },
+            };
+            rig.submit(3, near, again);
+            assert_eq!(rig.last(3), -libc::ECONNRESET, "{first:?}, {second:?}");
+            rig.submit(4, near, again);
+            assert_eq!(rig.last(4), -libc::EPIPE, "{first:?}, {second:?}");
+        }
+    }
+}
+
+#[test]
+fn a_write_that_is_cancelled_leaves_no_error() {
+    let bytes = pattern(8 << 20);
+    for way in [Way::Write, Way::WriteVectored] {
+        let mut rig = Rig::new();
+        let vector = parts([&bytes[..1000], &bytes[1000..]]);
+        let (near, mut far) = half_written(&mut rig, way, &bytes, &vector);
+        rig.driver.cancel(1, near);
+        let written = rig.last(1);
+        assert!(written > 0 && (written as usize) < bytes.len(), "{written}");
+        far.read_exact(&mut vec![0; written as usize]).unwrap();
+        rig.submit(2, near, write(b"more"));
+        assert_eq!(rig.last(2), 4);
+        let mut found = [0; 4];
+        far.read_exact(&mut found).unwrap();
+        assert_eq!(&found, b"more");
+    }
 }
