@@ -19,7 +19,9 @@
 //! Disk files know no readiness: reads take what the page cache has, the rest is left to a few
 //! helper threads. These work on a duplicate of the descriptor, which lives as long as the endpoint
 //! or the last of its operations (and whose closing drops the process's fcntl(2) locks on the file,
-//! as every close does).
+//! as every close does). Where no thread can be created (`ulimit -u`) and there is none, or no
+//! descriptor is left for the duplicate, the operation runs in the channel's own thread, which
+//! sleeps until the disk is done, and the channel reports that once.
 //!
 //! Pipes, terminals and listening sockets are made non-blocking while they are attached. The flag
 //! belongs to the open file description: other processes that have inherited it see it, too.
@@ -77,6 +79,8 @@ pub(crate) struct EpollDriver {
     ready: VecDeque<(Object, Direction)>,
     retries: Vec<Retry>,
     helpers: Option<Helpers>,
+    /// Whether the lack of helpers has been reported.
+    warned: bool,
     /// Whether the helpers may have finished something.
     rung: bool,
     /// Outcomes handed over since the last look.
@@ -99,23 +103,13 @@ impl EpollDriver {
             ready: VecDeque::new(),
             retries: Vec::new(),
             helpers: None,
+            warned: false,
             rung: false,
             unlooked: 0,
             waits: 0,
             batched: 0,
             largest_batch: 0,
         })
-    }
-
-    /// The helper threads, which come into being with the first disk access.
-    fn helpers(&mut self) -> io::Result<&mut Helpers> {
-        if self.helpers.is_none() {
-            let helpers = Helpers::new()?;
-            let added = self.poller.add(&self.calls, helpers.fd(), HELPERS);
-            added.map_err(io::Error::from_raw_os_error)?;
-            self.helpers = Some(helpers);
-        }
-        self.helpers.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Ends the tasks of an endpoint of which `wanted` is true and that nobody works on.
@@ -134,8 +128,8 @@ impl EpollDriver {
         if kind == Kind::File
             && let Some(helpers) = &self.helpers
         {
-            for tag in helpers.remove(|job| job.object == object && wanted(job.tag)) {
-                self.outcomes.push_back(Outcome::plain(tag, -libc::ECANCELED));
+            for job in helpers.remove(|job| job.object == object && wanted(job.tag)) {
+                self.outcomes.push_back(Outcome::plain(job.tag, job.work.cancelled()));
             }
         }
     }
