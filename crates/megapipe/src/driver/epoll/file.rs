@@ -15,6 +15,9 @@ use std::time::Duration;
 /// else by the time that copying takes.
 const CACHED_MAX: usize = 1 << 20;
 
+/// The bytes that sleeping for a disk is counted as.
+const BLOCKING_BYTES: usize = 1 << 20;
+
 /// Pauses of a file that is said to be ready and is not double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(32);
@@ -250,10 +253,14 @@ impl EpollDriver {
         if reads && !(offset == NO_OFFSET && entry.is_shared()) {
             match read_cached(&self.calls, entry.fd(), vector, offset) {
                 Cached::Ended(result) => {
+                    self.schedule.worked(result.max(0) as usize);
                     self.outcomes.push_back(Outcome::plain(tag, result));
                     return Ok(());
                 }
-                Cached::Missing { done: read } => done = read,
+                Cached::Missing { done: read } => {
+                    self.schedule.worked(read);
+                    done = read;
+                }
             }
         }
         let work = match operation {
@@ -274,6 +281,7 @@ impl EpollDriver {
             Err(error) => {
                 self.warn_of_blocking(&error);
                 let result = work.run(fd, &self.calls);
+                self.schedule.worked(BLOCKING_BYTES);
                 self.outcomes.push_back(Outcome::plain(tag, result));
             }
         }

@@ -9,7 +9,8 @@
 //! - Each direction of an endpoint knows whether the kernel has said "not now" since the last edge
 //!   (`Side::ready` is false). Only then may a task be parked without being on the ready list.
 //! - A task that stops early, so that others have their turn, is on the ready list, which is served
-//!   again before the driver sleeps.
+//!   again before the driver sleeps. The kernel is asked for news in between, after a millisecond
+//!   of work.
 //! - The one case in which "not now" is concluded instead of heard, a short read, is treated in
 //!   [`Entry::is_drained`].
 //! - Two operations have no edge to wait for (connecting to a UNIX socket with a full backlog,
@@ -38,6 +39,7 @@ mod nonblocking;
 mod objects;
 mod poll;
 mod poller;
+mod schedule;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -53,6 +55,7 @@ use blocking::Helpers;
 use calls::Calls;
 use objects::{Direction, Entry, Objects, Poll, Task};
 use poller::Poller;
+use schedule::Schedule;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -61,10 +64,6 @@ use turn::Retry;
 
 /// What epoll calls the helper threads' bell; endpoints have 32-bit numbers.
 const HELPERS: u64 = u64::MAX;
-
-/// Outcomes that are handed over before the kernel is asked for news in between, lest operations
-/// that end as they are submitted starve those that wait.
-const LOOK_EVERY: usize = 256;
 
 /// The driver; see the [module](self).
 pub(crate) struct EpollDriver {
@@ -83,8 +82,7 @@ pub(crate) struct EpollDriver {
     warned: bool,
     /// Whether the helpers may have finished something.
     rung: bool,
-    /// Outcomes handed over since the last look.
-    unlooked: usize,
+    schedule: Schedule,
     waits: u64,
     batched: u64,
     largest_batch: u64,
@@ -105,7 +103,7 @@ impl EpollDriver {
             helpers: None,
             warned: false,
             rung: false,
-            unlooked: 0,
+            schedule: Schedule::new(),
             waits: 0,
             batched: 0,
             largest_batch: 0,
@@ -242,10 +240,10 @@ impl Driver for EpollDriver {
         if self.outcomes.is_empty() {
             self.serve();
         }
-        if self.outcomes.is_empty() || self.unlooked >= LOOK_EVERY {
+        if self.outcomes.is_empty() || self.schedule.is_due() {
             self.look(timeout)?;
         }
-        self.unlooked += self.outcomes.len();
+        self.schedule.handed_over(self.outcomes.len());
         if sink.is_empty() {
             std::mem::swap(sink, &mut self.outcomes);
         } else {

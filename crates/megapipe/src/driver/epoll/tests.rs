@@ -9,6 +9,7 @@ mod limits;
 mod pipes;
 mod streams;
 mod traps;
+mod turns;
 mod writes;
 
 use super::EpollDriver;
