@@ -16,8 +16,9 @@ use std::net::Shutdown;
 /// 3.4.2); the epoll driver gives descriptors nevertheless, non-blocking ones.
 ///
 /// The event's fd is to be registered or, if it is a descriptor, may be used without the channel
-/// and then is the caller's to close. An error such as EMFILE ends the request; connections stay
-/// queued in the kernel. ECANCELED is the last completion after mp_cancel().
+/// and then is the caller's to close; it does not block, and execve(2) closes it. An error such as
+/// EMFILE ends the request; connections stay queued in the kernel. ECANCELED is the last
+/// completion after mp_cancel().
 ///
 /// Errors:
 ///   EBUSY   accepts of the other kind are outstanding: cancel them first

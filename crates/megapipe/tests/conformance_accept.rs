@@ -6,6 +6,9 @@ mod common;
 mod bodies;
 
 use bodies::*;
+use common::{Rig, accepted, client, expect_free_descriptor, listener};
+use megapipe::{Accept, DriverChoice};
+use std::net::TcpStream;
 
 conformance!(
     accept_one,
@@ -18,6 +21,7 @@ conformance!(
     lightweight_sockets_have_options,
     a_lightweight_socket_becomes_a_descriptor,
     descriptors_are_the_applications,
+    accepted_descriptors_never_block,
     accept_on_a_unix_listener,
     accepts_of_both_kinds_do_not_mix,
     the_kind_can_change_between_accepts,
@@ -31,3 +35,30 @@ conformance!(
     a_listener_of_both_families_maps_addresses,
     options_are_inherited_from_the_listener,
 );
+
+fn accepted_descriptors_never_block(driver: DriverChoice) {
+    for accept in [Accept::descriptors(), Accept::descriptors().count(3)] {
+        let mut rig = Rig::new(driver);
+        let (listener, address) = listener();
+        let listening = rig.join(listener);
+        // These come to an accept of the other kind, which is over after the first.
+        let clients: Vec<TcpStream> = (0..4).map(|_| client(address)).collect();
+        rig.accept(listening, Accept::lightweight().count(2)).unwrap();
+        let light = accepted(rig.another(listening)).socket;
+        let light = rig.join(light);
+        expect_free_descriptor(&rig.descriptor(light).unwrap());
+        drop(accepted(rig.last(listening)));
+        rig.accept(listening, accept).unwrap();
+        for _ in 0..2 {
+            let socket = accepted(rig.another(listening)).socket;
+            expect_free_descriptor(&socket.into_descriptor().unwrap());
+        }
+        // What is left behind was accepted for nobody, if it was.
+        let _late = client(address);
+        rig.flush().unwrap();
+        for socket in rig.unregister(listening).unwrap().connections {
+            expect_free_descriptor(&socket.into_descriptor().unwrap());
+        }
+        drop(clients);
+    }
+}

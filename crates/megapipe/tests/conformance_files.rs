@@ -6,6 +6,8 @@ mod common;
 mod bodies;
 
 use bodies::*;
+use common::{Rig, outcome, read_of};
+use megapipe::{DriverChoice, Event};
 
 conformance!(
     files_have_a_position,
@@ -24,4 +26,55 @@ conformance!(
     wakes_are_counted_together,
     a_waker_ends_an_endless_wait,
     watched_sources_come_back,
+    files_without_helper_threads,
 );
+
+/// Makes every further thread of the calling one fail as `ulimit -u` does.
+fn refuse_threads() {
+    common::seccomp::block(&[libc::SYS_clone3, libc::SYS_clone], libc::EAGAIN);
+    let refused = std::thread::Builder::new().spawn(|| ()).map(drop).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EAGAIN));
+}
+
+fn files_without_helper_threads(driver: DriverChoice) {
+    let serve = move || {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let pattern = common::Pattern::new(3);
+        std::fs::write(&path, pattern.bytes(0, 4 << 20)).unwrap();
+        let mut rig = Rig::new(driver);
+        let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        file.sync_all().unwrap();
+        // A part of it leaves the cache, if the file system can do that.
+        // SAFETY: the call takes no pointers.
+        unsafe {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+            libc::posix_fadvise(fd, 1 << 20, 1 << 20, libc::POSIX_FADV_DONTNEED);
+        }
+        let handle = rig.join(file);
+        refuse_threads();
+        let before = rig.counters();
+        for round in 0..10 {
+            rig.write_at(handle, vec![round; 1000], 500_000).unwrap();
+            rig.sync(handle).unwrap();
+            rig.sync_data(handle).unwrap();
+            for _ in 0..3 {
+                outcome(&rig.last(handle)).unwrap();
+            }
+            rig.read(handle, Vec::with_capacity(1)).unwrap();
+            assert_eq!(read_of(rig.last(handle)), pattern.bytes(usize::from(round), 1));
+            rig.read_at(handle, Vec::with_capacity(5 << 20), 0).unwrap();
+            let Event::ReadAt(Ok(read), bytes, 0) = rig.last(handle) else { panic!("no bytes") };
+            assert_eq!(read, 4 << 20);
+            pattern.check(0, &bytes[..500_000]);
+            assert!(bytes[500_000..501_000].iter().all(|byte| *byte == round));
+            pattern.check(501_000, &bytes[501_000..]);
+        }
+        let after = rig.counters();
+        assert_eq!(after.operations - before.operations, 50, "an operation was tried again");
+        let calls = after.system_calls - before.system_calls;
+        assert!(calls <= 500, "{calls} system calls for 50 operations");
+    };
+    // The filter goes with the thread.
+    std::thread::spawn(serve).join().unwrap();
+}

@@ -152,6 +152,9 @@ fn the_last_channel_gives_back_what_waits(driver: DriverChoice) {
         let left = rig.unregister(handle).unwrap();
         assert_eq!((left.cookie, left.descriptor.is_some()), (7, false));
         assert_eq!(left.connections.len(), if accepts { 4 } else { 6 });
+        for connection in left.connections {
+            common::expect_free_descriptor(&connection.into_descriptor().unwrap());
+        }
     }
 }
 
@@ -176,7 +179,8 @@ fn an_idle_channel_takes_from_a_busy_one(driver: DriverChoice) {
     for _ in 0..22 {
         let done = idle.next();
         assert_eq!(done.handle, handle);
-        assert!(matches!(done.event, Event::Accept(Ok(_))), "{:?}", done.event);
+        let Event::Accept(Ok(stolen)) = done.event else { panic!("{:?}", done.event) };
+        common::expect_free_descriptor(&stolen.socket.into_descriptor().unwrap());
     }
     assert!(idle.dispatch(Duration::from_millis(20)).unwrap().is_none());
     assert_eq!(idle.counters().stolen, 22);

@@ -59,7 +59,11 @@ impl Accept {
         Accept { count: None, lightweight: true }
     }
 
-    /// Connections as regular descriptors.
+    /// Connections as regular descriptors: non-blocking ones, on every driver, which execve(2)
+    /// closes. One that is to be used as a blocking stream of `std` needs
+    /// [`set_nonblocking(false)`](std::net::TcpStream::set_nonblocking) first; until then its reads
+    /// and writes fail with `WouldBlock`. So it is with what
+    /// [`Channel::descriptor`](crate::Channel::descriptor) gives for an accepted connection.
     pub fn descriptors() -> Accept {
         Accept { count: None, lightweight: false }
     }

@@ -144,6 +144,7 @@ mod tests {
         let lengths = [waiting(&queues[0]), waiting(&queues[1]), waiting(&listener)];
         assert_eq!(lengths, [1, 1, 0]);
         let mut accepted = TcpStream::from(socket::accept(queues[0].as_fd()).unwrap().unwrap());
+        accepted.set_nonblocking(false).unwrap();
         near.write_all(b"x").unwrap();
         let mut byte = [0];
         accepted.read_exact(&mut byte).unwrap();

@@ -238,12 +238,13 @@ pub(super) fn stop(socket: BorrowedFd<'_>) {
     let _ = unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Takes a connection from a queue; `None` if it is empty.
+/// Takes a connection from a queue, as a non-blocking descriptor; `None` if the queue is empty.
 pub(super) fn accept(queue: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let null = std::ptr::null_mut();
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     loop {
         // SAFETY: the peer's address is not asked for.
-        let fd = unsafe { libc::accept4(queue.as_raw_fd(), null, null.cast(), libc::SOCK_CLOEXEC) };
+        let fd = unsafe { libc::accept4(queue.as_raw_fd(), null, null.cast(), flags) };
         match check(fd) {
             // SAFETY: the kernel has just given this descriptor to us.
             Ok(fd) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),

@@ -226,6 +226,7 @@ pub(crate) fn a_lightweight_socket_becomes_a_descriptor(driver: DriverChoice) {
     let handle = accepted(rig.another(listening)).socket;
     let handle = rig.join(handle);
     let mut regular = TcpStream::from(rig.descriptor(handle).unwrap());
+    regular.set_nonblocking(false).unwrap();
     regular.set_read_timeout(Some(PATIENCE)).unwrap();
     // Both are the same connection.
     rig.write(handle, b"channel ").unwrap();
@@ -256,11 +257,10 @@ pub(crate) fn descriptors_are_the_applications(driver: DriverChoice) {
     let socket = accepted(rig.last(listening)).socket;
     assert!(!socket.is_lightweight());
     let descriptor = socket.into_descriptor().expect("a descriptor");
-    // SAFETY: the call takes no pointers.
-    let flags = unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&descriptor), libc::F_GETFD) };
-    assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+    common::expect_free_descriptor(&descriptor);
     drop(rig);
     let mut theirs = TcpStream::from(descriptor);
+    theirs.set_nonblocking(false).unwrap();
     ours.write_all(b"hello").unwrap();
     let mut found = [0; 5];
     theirs.read_exact(&mut found).unwrap();
@@ -310,6 +310,9 @@ pub(crate) fn the_kind_can_change_between_accepts(driver: DriverChoice) {
             let is_descriptor = !socket.is_lightweight() || common::is_installed(driver);
             assert!(round != 1 || is_descriptor, "a descriptor was asked for");
             let handle = rig.join(socket);
+            if round == 1 && !common::is_installed(driver) {
+                common::expect_free_descriptor(&rig.descriptor(handle).unwrap());
+            }
             assert_eq!(rig.peer_address(handle).unwrap(), inet(client.local_addr().unwrap()));
         }
     }

@@ -400,6 +400,16 @@ pub fn expect_gone(stream: &mut TcpStream) {
     }
 }
 
+/// A descriptor is non-blocking and closed by execve(2), as accepts promise it.
+#[track_caller]
+pub fn expect_free_descriptor(descriptor: &impl AsRawFd) {
+    let fd = descriptor.as_raw_fd();
+    // SAFETY: the calls take no pointers.
+    let (own, shared) = unsafe { (libc::fcntl(fd, libc::F_GETFD), libc::fcntl(fd, libc::F_GETFL)) };
+    assert_eq!(own, libc::FD_CLOEXEC);
+    assert_eq!(shared & libc::O_NONBLOCK, libc::O_NONBLOCK, "it blocks");
+}
+
 /// A connected pair of the loopback's: the test's side, which gives up after a while, and the
 /// channel's side.
 pub fn tcp_pair() -> (TcpStream, TcpStream) {

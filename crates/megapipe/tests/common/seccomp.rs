@@ -1,4 +1,4 @@
-//! A seccomp filter that takes io_uring away, as container runtimes do.
+//! Seccomp filters that take system calls away, as container runtimes do.
 
 /// Makes io_uring_setup(2), io_uring_enter(2) and io_uring_register(2) fail with `errno`, for the
 /// calling thread and the threads and processes it starts from now on. There is no way back: call
@@ -6,13 +6,18 @@
 pub(crate) fn block_io_uring(errno: i32) {
     let io_uring =
         [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+    block(&io_uring, errno);
+}
+
+/// The same with the calls of these numbers.
+pub(crate) fn block(calls: &[libc::c_long], errno: i32) {
     let refuse = libc::SECCOMP_RET_ERRNO | (errno as u32 & libc::SECCOMP_RET_DATA);
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let number_at = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
     // The numbers are the same on every architecture, so that it need not be checked.
     let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, number_at)];
-    for call in io_uring {
-        let mut jump = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32);
+    for call in calls {
+        let mut jump = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, *call as u32);
         jump.jf = 1;
         program.extend([jump, statement(libc::BPF_RET | libc::BPF_K, refuse)]);
     }

@@ -154,12 +154,12 @@ fn receive(calls: &Calls, pools: &Pools, entry: &mut Entry, large: bool) -> Step
 }
 
 fn receive_from(calls: &Calls, pools: &Pools, entry: &Entry, tag: u64) -> Step {
-    calls.add(1);
     let Outcome { result, output, .. } = fetch(tag, entry.fd(), pools.class(true));
-    match result {
-        0.. => Step::Brought { result, output, drained: false },
-        _ if matches!(output, Output::Starved) => Step::Starved,
-        _ => Step::failed(-result),
+    calls.add(u64::from(!matches!(output, Output::Starved)));
+    match (result, output) {
+        (_, Output::Starved) => Step::Starved,
+        (0.., output) => Step::Brought { result, output, drained: false },
+        (..0, _) => Step::failed(-result),
     }
 }
 

@@ -78,8 +78,9 @@ impl Helpers {
         state.queue.len() + state.running + state.finished.len() >= JOBS
     }
 
-    /// Hands a job to the helpers; fails if there are none and none can be created.
-    pub(super) fn push(&mut self, job: Job) -> io::Result<()> {
+    /// Makes sure that there is a helper for a further job; fails if there are none and none can be
+    /// created.
+    pub(super) fn recruit(&mut self) -> io::Result<()> {
         let short = {
             let state = self.shared.lock();
             state.queue.len() >= state.idle && self.threads.len() < THREADS
@@ -90,9 +91,13 @@ impl Helpers {
             }
             tracing::debug!(%error, "no further helper thread for files");
         }
+        Ok(())
+    }
+
+    /// Hands a job to the helpers.
+    pub(super) fn push(&self, job: Job) {
         self.shared.lock().queue.push_back(job);
         self.shared.work.notify_one();
-        Ok(())
     }
 
     fn spawn(&mut self) -> io::Result<()> {
@@ -108,17 +113,12 @@ impl Helpers {
         self.shared.lock().finished.pop_front()
     }
 
-    /// Removes the jobs of which `wanted` is true and that nobody works on yet; gives their tags.
-    pub(super) fn remove(&self, wanted: impl Fn(&Job) -> bool) -> Vec<u64> {
-        let mut tags = Vec::new();
-        self.shared.lock().queue.retain(|job| {
-            let removed = wanted(job);
-            if removed {
-                tags.push(job.tag);
-            }
-            !removed
-        });
-        tags
+    /// Removes the jobs of which `wanted` is true and that nobody works on yet, and gives them.
+    pub(super) fn remove(&self, wanted: impl Fn(&Job) -> bool) -> Vec<Job> {
+        let queue = &mut self.shared.lock().queue;
+        let (removed, kept) = queue.drain(..).partition(wanted);
+        *queue = kept;
+        removed.into()
     }
 
     /// Jobs that nobody works on yet.

@@ -22,9 +22,9 @@ pub(super) fn message() -> libc::msghdr {
 
 /// Counts the system calls that go through it.
 ///
-/// None of its calls sleeps, as long as the descriptor is a socket or does not block. The pointers
-/// come from an [`Operation`](crate::driver::Operation) or from the channel's own buffers; the
-/// contract of both is that they stay valid, and are nobody else's, until the outcome.
+/// None of its calls but `wait` sleeps, as long as the descriptor is a socket or does not block.
+/// The pointers come from an [`Operation`](crate::driver::Operation) or from the channel's own
+/// buffers; the contract of both is that they stay valid, and are nobody else's, until the outcome.
 #[derive(Default)]
 pub(super) struct Calls {
     made: Cell<u64>,
@@ -62,6 +62,14 @@ impl Calls {
         // SAFETY: `asked` is one valid entry and outlives the call, which does not wait.
         let found = self.retried(|| unsafe { libc::poll(&mut asked, 1, 0) as isize });
         if found.is_ok() { u32::from(asked.revents as u16) } else { 0 }
+    }
+
+    /// Sleeps until one of the events of poll(2) is there.
+    pub(super) fn wait(&self, fd: RawFd, events: i16) -> Result<(), i32> {
+        let mut asked = libc::pollfd { fd, events, revents: 0 };
+        // SAFETY: `asked` is one valid entry and outlives the call.
+        self.retried(|| unsafe { libc::poll(&mut asked, 1, -1) as isize })?;
+        Ok(())
     }
 
     /// Fills exactly so many bytes of the peer's address; gives their number or `-errno`.
@@ -144,12 +152,13 @@ impl Calls {
         }
     }
 
-    /// accept4(2) without an interest in the peer's name.
+    /// accept4(2) of a non-blocking descriptor, without an interest in the peer's name.
     pub(super) fn accept(&self, fd: RawFd) -> Result<RawFd, i32> {
         let none = std::ptr::null_mut();
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let accepted = self.retried(|| {
             // SAFETY: null pointers tell the kernel not to store the peer's name.
-            unsafe { libc::accept4(fd, none, std::ptr::null_mut(), libc::SOCK_CLOEXEC) as isize }
+            unsafe { libc::accept4(fd, none, std::ptr::null_mut(), flags) as isize }
         })?;
         Ok(accepted as RawFd)
     }

@@ -9,7 +9,8 @@
 //! - Each direction of an endpoint knows whether the kernel has said "not now" since the last edge
 //!   (`Side::ready` is false). Only then may a task be parked without being on the ready list.
 //! - A task that stops early, so that others have their turn, is on the ready list, which is served
-//!   again before the driver sleeps.
+//!   again before the driver sleeps. The kernel is asked for news in between, after a millisecond
+//!   of work.
 //! - The one case in which "not now" is concluded instead of heard, a short read, is treated in
 //!   [`Entry::is_drained`].
 //! - Two operations have no edge to wait for (connecting to a UNIX socket with a full backlog,
@@ -19,7 +20,9 @@
 //! Disk files know no readiness: reads take what the page cache has, the rest is left to a few
 //! helper threads. These work on a duplicate of the descriptor, which lives as long as the endpoint
 //! or the last of its operations (and whose closing drops the process's fcntl(2) locks on the file,
-//! as every close does).
+//! as every close does). Where no thread can be created (`ulimit -u`) and there is none, or no
+//! descriptor is left for the duplicate, the operation runs in the channel's own thread, which
+//! sleeps until the disk is done, and the channel reports that once.
 //!
 //! Pipes, terminals and listening sockets are made non-blocking while they are attached. The flag
 //! belongs to the open file description: other processes that have inherited it see it, too.
@@ -36,6 +39,7 @@ mod file;
 mod objects;
 mod poll;
 mod poller;
+mod schedule;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -51,6 +55,7 @@ use blocking::Helpers;
 use calls::Calls;
 use objects::{Direction, Entry, Objects, Poll, Task};
 use poller::Poller;
+use schedule::Schedule;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -59,10 +64,6 @@ use turn::Retry;
 
 /// What epoll calls the helper threads' bell; endpoints have 32-bit numbers.
 const HELPERS: u64 = u64::MAX;
-
-/// Outcomes that are handed over before the kernel is asked for news in between, lest operations
-/// that end as they are submitted starve those that wait.
-const LOOK_EVERY: usize = 256;
 
 /// The driver; see the [module](self).
 pub(crate) struct EpollDriver {
@@ -77,10 +78,11 @@ pub(crate) struct EpollDriver {
     ready: VecDeque<(Object, Direction)>,
     retries: Vec<Retry>,
     helpers: Option<Helpers>,
+    /// Whether the lack of helpers has been reported.
+    warned: bool,
     /// Whether the helpers may have finished something.
     rung: bool,
-    /// Outcomes handed over since the last look.
-    unlooked: usize,
+    schedule: Schedule,
     waits: u64,
     batched: u64,
     largest_batch: u64,
@@ -99,23 +101,13 @@ impl EpollDriver {
             ready: VecDeque::new(),
             retries: Vec::new(),
             helpers: None,
+            warned: false,
             rung: false,
-            unlooked: 0,
+            schedule: Schedule::new(),
             waits: 0,
             batched: 0,
             largest_batch: 0,
         })
-    }
-
-    /// The helper threads, which come into being with the first disk access.
-    fn helpers(&mut self) -> io::Result<&mut Helpers> {
-        if self.helpers.is_none() {
-            let helpers = Helpers::new()?;
-            let added = self.poller.add(&self.calls, helpers.fd(), HELPERS);
-            added.map_err(io::Error::from_raw_os_error)?;
-            self.helpers = Some(helpers);
-        }
-        self.helpers.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Ends the tasks of an endpoint of which `wanted` is true and that nobody works on.
@@ -134,8 +126,8 @@ impl EpollDriver {
         if kind == Kind::File
             && let Some(helpers) = &self.helpers
         {
-            for tag in helpers.remove(|job| job.object == object && wanted(job.tag)) {
-                self.outcomes.push_back(Outcome::plain(tag, -libc::ECANCELED));
+            for job in helpers.remove(|job| job.object == object && wanted(job.tag)) {
+                self.outcomes.push_back(Outcome::plain(job.tag, job.work.cancelled()));
             }
         }
     }
@@ -189,7 +181,7 @@ impl Driver for EpollDriver {
             self.outcomes.push_back(Outcome::plain(tag, -libc::EBADF));
             return Ok(());
         };
-        if let Some(errno) = entry.misfit(&operation) {
+        if let Some(errno) = entry.misfit(&operation).or_else(|| entry.take_failure(&operation)) {
             self.outcomes.push_back(Outcome::plain(tag, -errno));
             return Ok(());
         }
@@ -243,10 +235,10 @@ impl Driver for EpollDriver {
             self.serve();
         }
         let mut wake = Wake::Outcomes;
-        if self.outcomes.is_empty() || self.unlooked >= LOOK_EVERY {
+        if self.outcomes.is_empty() || self.schedule.is_due() {
             wake = self.look(timeout)?;
         }
-        self.unlooked += self.outcomes.len();
+        self.schedule.handed_over(self.outcomes.len());
         if sink.is_empty() {
             std::mem::swap(sink, &mut self.outcomes);
         } else {

@@ -3,11 +3,13 @@
 mod accepts;
 mod connects;
 mod datagrams;
+mod errors;
 mod files;
 mod limits;
 mod pipes;
 mod streams;
 mod traps;
+mod turns;
 mod writes;
 
 use super::EpollDriver;

@@ -2,6 +2,7 @@
 
 use super::attempt::{Step, attempt, burst};
 use super::objects::{Direction, Task};
+use super::write::TURN_BYTES;
 use super::{EpollDriver, HELPERS};
 use crate::driver::{Object, Outcome, Output, Wake};
 use std::io;
@@ -32,7 +33,7 @@ impl EpollDriver {
         loop {
             let pause = if once { Some(Duration::ZERO) } else { self.pause(end) };
             self.waits += 1;
-            self.unlooked = 0;
+            self.schedule.looked();
             let Some(events) = self.poller.wait(&self.calls, pause)? else {
                 wake = Wake::Signal;
                 break;
@@ -79,13 +80,18 @@ impl EpollDriver {
                     entry.side(direction).ready = false;
                     return self.park(object, direction, task);
                 }
-                Step::Paused => break,
+                Step::Paused => {
+                    self.schedule.worked(TURN_BYTES);
+                    break;
+                }
                 Step::Later => return self.retry_later(object, direction, task),
                 Step::Ended(result) => {
+                    self.schedule.worked(result.max(0) as usize);
                     return self.outcomes.push_back(Outcome::plain(task.tag, result));
                 }
                 Step::Starved => return self.outcomes.push_back(Outcome::starved(task.tag)),
                 Step::Brought { result, output, drained } => {
+                    self.schedule.worked(result.max(0) as usize);
                     if turn > 0 {
                         tell_of_queue(self.outcomes.back_mut(), || true);
                     }
@@ -171,12 +177,13 @@ impl EpollDriver {
         }
     }
 
-    /// Gives everyone on the ready list one turn, as long as there is room for outcomes.
+    /// Gives everyone on the ready list one turn, as long as there is room for outcomes and no need
+    /// to ask the kernel.
     pub(super) fn serve(&mut self) {
         self.take_finished(self.limit);
         self.revive();
         for _ in 0..self.ready.len() {
-            if self.outcomes.len() >= self.limit {
+            if self.outcomes.len() >= self.limit || self.schedule.is_due() {
                 break;
             }
             let Some((object, direction)) = self.ready.pop_front() else { break };

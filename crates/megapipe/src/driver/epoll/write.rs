@@ -6,9 +6,26 @@ use super::objects::{Entry, Task};
 use super::vector::{consume, rest, total};
 use crate::source::Kind;
 
-/// Calls in a row for one write: a reader as fast as the writer would let a write of gigabytes go
-/// on for seconds.
-const CALLS_PER_TURN: usize = 16;
+/// Calls in a row for one write, and bytes after which there is no further one: a reader as fast as
+/// the writer would let a write of gigabytes go on for seconds.
+const TURN_CALLS: usize = 16;
+pub(super) const TURN_BYTES: usize = 1 << 20;
+
+/// What a write has done in its turn.
+#[derive(Default)]
+struct Turn {
+    calls: usize,
+    bytes: usize,
+}
+
+impl Turn {
+    /// Whether a write whose last call moved `bytes` bytes stops, so that others have their turn.
+    fn is_over(&mut self, bytes: usize) -> bool {
+        self.calls += 1;
+        self.bytes += bytes;
+        self.calls >= TURN_CALLS || self.bytes >= TURN_BYTES
+    }
+}
 
 pub(super) fn write(
     calls: &Calls,
@@ -18,7 +35,8 @@ pub(super) fn write(
     bytes: usize,
 ) -> Step {
     let bytes = bytes.min(TRANSFER_MAX);
-    for _ in 0..CALLS_PER_TURN {
+    let mut turn = Turn::default();
+    loop {
         let start = address.wrapping_add(task.done);
         let left = bytes - task.done;
         let written = if entry.is_socket() {
@@ -33,12 +51,14 @@ pub(super) fn write(
                 if is_over(entry, written, left) {
                     return Step::Ended(task.done as i32);
                 }
+                if turn.is_over(written) {
+                    return Step::Paused;
+                }
             }
             Err(libc::EAGAIN) => return Step::Blocked,
-            Err(errno) => return Step::Ended(task.result_after(errno)),
+            Err(errno) => return Step::Ended(entry.failed(task, errno)),
         }
     }
-    Step::Paused
 }
 
 pub(super) fn write_vectored(
@@ -47,7 +67,8 @@ pub(super) fn write_vectored(
     task: &mut Task,
     vector: &[libc::iovec],
 ) -> Step {
-    for _ in 0..CALLS_PER_TURN {
+    let mut turn = Turn::default();
+    loop {
         let parts = if task.done == 0 { vector } else { &task.rest };
         let left = total(parts);
         let written = if entry.is_socket() {
@@ -72,12 +93,14 @@ pub(super) fn write_vectored(
                 } else {
                     consume(&mut task.rest, written);
                 }
+                if turn.is_over(written) {
+                    return Step::Paused;
+                }
             }
             Err(libc::EAGAIN) => return Step::Blocked,
-            Err(errno) => return Step::Ended(task.result_after(errno)),
+            Err(errno) => return Step::Ended(entry.failed(task, errno)),
         }
     }
-    Step::Paused
 }
 
 /// Whether a write of `left` bytes that wrote `written` was the last one. What a datagram lost
@@ -123,4 +146,20 @@ pub(super) fn family(address: *const libc::sockaddr, bytes: libc::socklen_t) -> 
     // two come first in every socket address.
     let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
     Some(family.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_ends_after_many_calls_or_bytes() {
+        let calls_of = |bytes| {
+            let mut turn = Turn::default();
+            (1..100).find(|_| turn.is_over(bytes))
+        };
+        assert_eq!(calls_of(1), Some(16));
+        assert_eq!(calls_of(300 << 10), Some(4));
+        assert_eq!(calls_of(4 << 20), Some(1));
+    }
 }

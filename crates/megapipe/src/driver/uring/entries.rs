@@ -140,7 +140,9 @@ fn receive(fd: types::Fd, is_socket: bool, group: u16, repeat: bool) -> squeue::
 
 fn accept(fd: types::Fd, lightweight: bool, repeat: bool) -> squeue::Entry {
     // An entry of the file table has no close-on-exec flag: it is never inherited.
-    let flags = if lightweight { 0 } else { libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK };
+    let close_on_exec = if lightweight { 0 } else { libc::SOCK_CLOEXEC };
+    // The ring waits for sockets itself; whoever uses a descriptor of one otherwise must not block.
+    let flags = close_on_exec | libc::SOCK_NONBLOCK;
     if repeat {
         return opcode::AcceptMulti::new(fd).allocate_file_index(lightweight).flags(flags).build();
     }

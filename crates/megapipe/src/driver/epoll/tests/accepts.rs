@@ -35,7 +35,7 @@ fn one_connection_as_a_plain_descriptor() {
     assert_eq!((outcome.tag, outcome.more), (1, false));
     let (accepted, queue_nonempty) = descriptor(outcome);
     assert!(queue_nonempty);
-    assert!(!is_nonblocking(&accepted));
+    assert!(is_nonblocking(&accepted));
     // SAFETY: the call takes no pointers.
     let own = unsafe { libc::fcntl(accepted.as_raw_fd(), libc::F_GETFD) };
     assert_eq!(own, libc::FD_CLOEXEC);

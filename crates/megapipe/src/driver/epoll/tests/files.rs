@@ -166,6 +166,72 @@ fn wait_until_taken(rig: &mut Rig) {
 }
 
 #[test]
+fn what_was_read_before_a_cancellation_is_told() {
+    let directory = tempdir();
+    let path = directory.0.join("file");
+    let sent = pattern(3 << 20);
+    std::fs::write(&path, &sent).unwrap();
+    let mut rig = Rig::new();
+    // All helpers are at work, so that nothing beyond the first part is read.
+    let (disk, mut head) = slow_disk(&mut rig);
+    let mut rooms = [[0; 1]; 4];
+    for (tag, room) in rooms.iter_mut().enumerate() {
+        rig.submit(tag as u64, disk, read(room));
+    }
+    wait_until_taken(&mut rig);
+    let file = rig.attach(open(&path));
+    let mut room = vec![0; sent.len()];
+    rig.submit(9, file, read(&mut room));
+    rig.nothing();
+    rig.driver.cancel(9, file);
+    let first = rig.last(9) as usize;
+    assert!(first > 0 && first < sent.len(), "{first} bytes");
+    assert!(room[..first] == sent[..first]);
+    head.write_all(b"abcd").unwrap();
+    for _ in 0..4 {
+        assert_eq!(rig.next().result, 1);
+    }
+    // The file's position is behind them.
+    rig.submit(10, file, read(&mut room[first..]));
+    assert_eq!(rig.last(10) as usize, sent.len() - first);
+    assert!(room == sent);
+}
+
+#[test]
+fn a_file_that_does_not_block_is_waited_for() {
+    let mut rig = Rig::new();
+    let (reader, writer) = pipe();
+    for end in [&reader, &writer] {
+        crate::driver::nonblocking::set(end.as_raw_fd()).unwrap();
+    }
+    let [reader, writer] = [reader, writer]
+        .map(|end| rig.driver.attach(Endpoint::Descriptor(end), Kind::File).unwrap());
+    let sent = pattern(1 << 20);
+    let mut room = [0; 4096];
+    rig.submit(1, reader, read(&mut room));
+    rig.nothing();
+    rig.submit(2, writer, write(&sent));
+    assert_eq!(rig.last(1), 4096);
+    assert_eq!(room, sent[..4096]);
+    let mut room = vec![0; sent.len() - 4096];
+    let mut got = 0;
+    while got < room.len() {
+        rig.submit(3, reader, read(&mut room[got..]));
+        loop {
+            let outcome = rig.next();
+            if outcome.tag == 2 {
+                assert_eq!(outcome.result, sent.len() as i32);
+                continue;
+            }
+            assert!(outcome.result > 0, "{outcome:?}");
+            got += outcome.result as usize;
+            break;
+        }
+    }
+    assert!(room == sent[4096..]);
+}
+
+#[test]
 fn a_file_that_is_given_back_is_the_callers_at_once() {
     let mut rig = Rig::new();
     let (disk, mut head) = slow_disk(&mut rig);

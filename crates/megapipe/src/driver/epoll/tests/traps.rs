@@ -130,7 +130,7 @@ fn operations_that_end_at_once_do_not_starve_those_that_wait() {
             break;
         }
         rounds += 1;
-        assert!(rounds <= super::super::LOOK_EVERY + 1);
+        assert!(rounds <= super::super::schedule::LOOK_EVERY + 1);
     }
 }
 

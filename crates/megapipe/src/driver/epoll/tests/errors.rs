@@ -1,0 +1,172 @@
+//! Errors that the kernel tells once.
+
+use super::*;
+use crate::completion::Event;
+use crate::{Channel, DriverChoice, Repeat};
+use std::io::Read;
+use std::os::fd::FromRawFd;
+
+/// The protocol of netlink(7) that leaves messages between programs to them.
+const NETLINK_USERSOCK: libc::c_int = 2;
+
+/// A netlink socket; with `groups`, a member of those multicast groups.
+fn netlink(groups: u32) -> OwnedFd {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the call takes no pointers, and nobody else owns the descriptor.
+    let socket = unsafe {
+        let fd = libc::socket(libc::AF_NETLINK, kind, NETLINK_USERSOCK);
+        assert!(fd >= 0, "AF_NETLINK: {}", std::io::Error::last_os_error());
+        OwnedFd::from_raw_fd(fd)
+    };
+    let address = netlink_address(groups);
+    // SAFETY: the address outlives the call, which is told its size.
+    let bound = unsafe {
+        let bytes = size_of_val(&address) as libc::socklen_t;
+        libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes)
+    };
+    let error = std::io::Error::last_os_error();
+    assert_eq!(bound, 0, "joining a netlink group (which takes CAP_NET_ADMIN): {error}");
+    socket
+}
+
+fn netlink_address(groups: u32) -> libc::sockaddr_nl {
+    // SAFETY: all-zero bytes are a valid `sockaddr_nl`.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_groups = groups;
+    address
+}
+
+/// A member of a group of its own, in whose queue one message had no room any more.
+fn overrun_netlink(group: u32) -> OwnedFd {
+    let (receiver, sender) = (netlink(group), netlink(0));
+    set_option(&receiver, libc::SOL_SOCKET, libc::SO_RCVBUF, 4096);
+    let (address, message) = (netlink_address(group), [0u8; 1024]);
+    for _ in 0..100 {
+        // SAFETY: message and address outlive the call, which is told their sizes.
+        unsafe {
+            let bytes = size_of_val(&address) as libc::socklen_t;
+            let (fd, to) = (sender.as_raw_fd(), (&raw const address).cast());
+            libc::sendto(fd, message.as_ptr().cast(), message.len(), 0, to, bytes);
+        }
+    }
+    receiver
+}
+
+#[test]
+fn an_overrun_is_told_to_the_application() {
+    for (group, repeat) in [(1, Repeat::Once), (2, Repeat::UntilCancelled)] {
+        let config = Config { driver: DriverChoice::Epoll, ..Config::default() };
+        let mut channel: Channel<u64> = Channel::with_config(config).unwrap();
+        let handle = channel.register(overrun_netlink(group), 0).unwrap();
+        channel.receive_from(handle, repeat).unwrap();
+        let done = channel.dispatch(AMPLE).unwrap().expect("the overrun");
+        let Event::ReceiveFrom(Err(error)) = done.event else { panic!("{done:?}") };
+        assert_eq!((error.raw_os_error(), done.more), (Some(libc::ENOBUFS), false));
+        // The error is over, and what had room is there.
+        channel.receive_from(handle, Repeat::Once).unwrap();
+        let done = channel.dispatch(AMPLE).unwrap().expect("a message");
+        let Event::ReceiveFrom(Ok(message)) = done.event else { panic!("{done:?}") };
+        assert_eq!(message.len(), 1024);
+        assert_eq!(channel.counters().buffer_waits, 0);
+    }
+}
+
+#[test]
+fn a_lack_of_buffers_is_no_error_of_the_socket() {
+    let mut rig = Rig::tight();
+    let lack = |rig: &mut Rig, tag| {
+        let outcome = rig.next();
+        assert_eq!((outcome.tag, outcome.result, outcome.more), (tag, -libc::ENOBUFS, false));
+        matches!(outcome.output, Output::Starved)
+    };
+    let operation = Operation::ReceiveFrom { repeat: true };
+    let overrun = rig.attach(overrun_netlink(4));
+    rig.submit(1, overrun, operation);
+    assert!(!lack(&mut rig, 1));
+    rig.submit(2, overrun, operation);
+    let _held = (rig.lease(2), rig.lease(2));
+    assert!(lack(&mut rig, 2));
+    let (near, _far) = tcp_pair();
+    let near = rig.attach(near);
+    rig.submit(3, near, Operation::Receive { large: true, repeat: true });
+    assert!(lack(&mut rig, 3));
+}
+
+/// How a test writes.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Write,
+    WriteVectored,
+    SendTo,
+}
+
+/// A write of which a part is on its way, and the peer.
+fn half_written(
+    rig: &mut Rig,
+    way: Way,
+    bytes: &[u8],
+    vector: &[libc::iovec],
+) -> (Object, TcpStream) {
+    let (near, far) = tcp_pair();
+    for (socket, option) in [(&near, libc::SO_SNDBUF), (&far, libc::SO_RCVBUF)] {
+        set_option(socket, libc::SOL_SOCKET, option, 65536);
+    }
+    let near = rig.attach(near);
+    match way {
+        Way::Write => rig.submit(1, near, write(bytes)),
+        _ => rig.submit(1, near, write_parts(vector)),
+    }
+    rig.nothing();
+    (near, far)
+}
+
+#[test]
+fn the_error_that_cuts_a_write_short_is_the_next_writes() {
+    let bytes = pattern(8 << 20);
+    for first in [Way::Write, Way::WriteVectored] {
+        for second in [Way::Write, Way::WriteVectored, Way::SendTo] {
+            let mut rig = Rig::new();
+            let vector = parts([&bytes[..1000], &bytes[1000..]]);
+            let (near, far) = half_written(&mut rig, first, &bytes, &vector);
+            reset_on_close(&far);
+            drop(far);
+            let written = rig.last(1);
+            assert!(written > 0 && (written as usize) < bytes.len(), "{written}");
+            // A shutdown is no write: it takes nothing from the next one.
+            rig.submit(2, near, Operation::Shutdown { how: libc::SHUT_WR });
+            assert_eq!(rig.last(2), -libc::ENOTCONN);
+            let mut header = super::super::calls::message();
+            header.msg_iov = vector.as_ptr().cast_mut();
+            header.msg_iovlen = vector.len();
+            let again = match second {
+                Way::Write => write(b"more"),
+                Way::WriteVectored => write_parts(&vector),
+                Way::SendTo => Operation::SendTo { message: &raw const header },
+            };
+            rig.submit(3, near, again);
+            assert_eq!(rig.last(3), -libc::ECONNRESET, "{first:?}, {second:?}");
+            rig.submit(4, near, again);
+            assert_eq!(rig.last(4), -libc::EPIPE, "{first:?}, {second:?}");
+        }
+    }
+}
+
+#[test]
+fn a_write_that_is_cancelled_leaves_no_error() {
+    let bytes = pattern(8 << 20);
+    for way in [Way::Write, Way::WriteVectored] {
+        let mut rig = Rig::new();
+        let vector = parts([&bytes[..1000], &bytes[1000..]]);
+        let (near, mut far) = half_written(&mut rig, way, &bytes, &vector);
+        rig.driver.cancel(1, near);
+        let written = rig.last(1);
+        assert!(written > 0 && (written as usize) < bytes.len(), "{written}");
+        far.read_exact(&mut vec![0; written as usize]).unwrap();
+        rig.submit(2, near, write(b"more"));
+        assert_eq!(rig.last(2), 4);
+        let mut found = [0; 4];
+        far.read_exact(&mut found).unwrap();
+        assert_eq!(&found, b"more");
+    }
+}

@@ -1,0 +1,100 @@
+//! How long work may keep the driver from asking the kernel.
+
+use super::accepts::tempdir;
+use super::*;
+use std::cell::Cell;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+thread_local! {
+    /// How long the clock of a test goes on at each reading.
+    static STEP: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+fn clock() -> Instant {
+    let now = NOW.get().unwrap_or_else(Instant::now) + STEP.get();
+    NOW.set(Some(now));
+    now
+}
+
+/// A rig whose clock stands still but for `step` at each reading.
+fn timed(step: Duration) -> Rig {
+    let mut rig = Rig::new();
+    STEP.set(step);
+    rig.driver.schedule.use_clock(clock);
+    rig
+}
+
+/// Rounds of an operation that ends as it is submitted, until one that waits is seen.
+fn rounds_until_seen(rig: &mut Rig, mut round: impl FnMut(&mut Rig)) -> usize {
+    let (quiet, mut quiet_far) = UnixStream::pair().unwrap();
+    let quiet = rig.attach(quiet);
+    rig.submit(2, quiet, receive(false));
+    rig.nothing();
+    quiet_far.write_all(b"now").unwrap();
+    for rounds in 1..1000 {
+        round(rig);
+        rig.driver.collect(&mut rig.came, None).unwrap();
+        if rig.came.drain(..).any(|outcome| outcome.tag == 2) {
+            return rounds;
+        }
+    }
+    panic!("what waits is never seen")
+}
+
+#[test]
+fn work_that_takes_long_does_not_delay_those_that_wait() {
+    let (busy, mut busy_far) = UnixStream::pair().unwrap();
+    for (step, most) in [(1500, 8), (500, 12), (100, 44), (0, 257)] {
+        let mut rig = timed(Duration::from_micros(step));
+        let busy = rig.attach(busy.try_clone().unwrap());
+        let rounds = rounds_until_seen(&mut rig, |rig| {
+            busy_far.write_all(b"x").unwrap();
+            rig.submit(1, busy, receive(false));
+        });
+        assert!(rounds <= most, "{rounds} rounds with {step} us for each four");
+    }
+    // A clock that is read for each large transfer shows a single one that took long.
+    let file = tempdir();
+    let path = file.0.join("file");
+    std::fs::write(&path, pattern(64 << 10)).unwrap();
+    let mut rig = timed(Duration::from_micros(1500));
+    let busy = rig.attach(std::fs::File::open(&path).unwrap());
+    let mut room = vec![0; 64 << 10];
+    let rounds = rounds_until_seen(&mut rig, |rig| rig.submit(1, busy, read_at(&mut room, 0)));
+    assert!(rounds <= 2, "{rounds} rounds");
+}
+
+#[test]
+fn a_collection_ends_when_the_kernel_is_to_be_asked() {
+    for (step, most) in [(1500, 8), (0, 100)] {
+        let mut rig = timed(Duration::from_micros(step));
+        let mut fars = Vec::new();
+        for tag in 0..100 {
+            let (near, far) = UnixStream::pair().unwrap();
+            let near = rig.attach(near);
+            rig.submit(tag, near, receive(true));
+            fars.push(far);
+        }
+        rig.nothing();
+        let bytes = pattern(100_000);
+        for far in &mut fars {
+            far.write_all(&bytes).unwrap();
+        }
+        let mut largest = 0;
+        let mut tags = Vec::new();
+        for _ in 0..20 {
+            rig.driver.collect(&mut rig.came, Some(AMPLE)).unwrap();
+            largest = largest.max(rig.came.len());
+            tags.extend(rig.came.drain(..).map(|outcome| outcome.tag));
+        }
+        assert_eq!(largest, most, "outcomes at once");
+        // Everybody has had a turn before anybody has a second one.
+        let mut first: Vec<u64> = tags.into_iter().take(100).collect();
+        first.sort_unstable();
+        first.dedup();
+        assert_eq!(first.len(), 100);
+    }
+}
