@@ -55,3 +55,5 @@ pub use error::ListenerError;
 pub(crate) use membership::Membership;
 pub(crate) use office::{Mail, Office, Queue};
 pub use processes::partition;
+#[cfg(test)]
+pub(crate) use socket::backlog;
