@@ -128,6 +128,13 @@ pub struct Config {
     /// How often a channel with nothing to do looks for connections in the queues of busy channels
     /// of the same listener, and takes some (Affinity-Accept's stealing). `None` for never.
     pub steal_interval: Option<Duration>,
+    /// Whether new connections of a listener that channels share are spread over them at random
+    /// when the CPUs divide them very unequally: when one channel has accepted more than eight
+    /// times as many as another. The connections of a channel's CPUs then come to other channels,
+    /// too, for 1 s, and up to 64 s if that happens again and again. Only if all channels of the
+    /// listener want it. A channel that accepts nothing does nothing for it.
+    /// [`Counters::rebalanced`](crate::Counters::rebalanced) counts.
+    pub rebalance: bool,
 }
 
 impl Default for Config {
@@ -144,6 +151,7 @@ impl Default for Config {
             // A datagram may have 65,507 bytes, and its buffer starts with the sender's address.
             large_buffers: BufferClass { count: 64, bytes: (64 << 10) + 512 },
             steal_interval: None,
+            rebalance: true,
         }
     }
 }
