@@ -139,8 +139,14 @@ typedef struct mp_options {
      * listener, in microseconds; 0 for never.
      */
     uint32_t steal_interval_us;
+    /*
+     * 1: connections come to the channel of their CPU in any case. 0: while one channel accepts
+     * more than eight times as many connections as another that shares its listener, new ones are
+     * spread over all of them at random. Any channel of a listener can decide for 1.
+     */
+    uint32_t keep_steering;
     /* Must be zero. */
-    uint32_t reserved[8];
+    uint32_t reserved[7];
 } mp_options;
 
 /*
@@ -176,6 +182,8 @@ typedef struct mp_counters {
     uint64_t adopted;
     /* Connections that were closed because no channel was left to take them. */
     uint64_t orphaned;
+    /* Times this channel had connections spread because they were divided very unequally. */
+    uint64_t rebalanced;
 } mp_counters;
 
 /*
