@@ -27,6 +27,9 @@ const LONGEST_BACKLOG: i32 = i32::MAX;
 /// Listens on the first of the addresses that can be bound, with SO_REUSEADDR and the longest
 /// accept queue that the sysctl `net.core.somaxconn` allows.
 ///
+/// The length of the queue matters for many short connections: when it is full, the kernel drops
+/// the SYN, and the client tries again only after a second.
+///
 /// If an address is in use, the call tries again for up to one second in all, and blocks the
 /// calling thread meanwhile. This is for servers that are restarted: after a process with an
 /// io_uring channel is killed, the kernel tears its ring down asynchronously, and the sockets in

@@ -257,6 +257,18 @@ pub trait Driver {
     /// Like `detach`, but closes the endpoint and tells how that went as an outcome of `tag`.
     fn close(&mut self, tag: u64, object: Object, busy: bool) -> Result<(), Full>;
 
+    /// `detach` of an endpoint whose operations have exactly these tags, for drivers that find an
+    /// operation by its tag sooner than by its endpoint. Some of them may have had their last
+    /// outcome.
+    fn detach_busy(&mut self, object: Object, _tags: &[u64]) -> Option<OwnedFd> {
+        self.detach(object, true)
+    }
+
+    /// `close` of such an endpoint.
+    fn close_busy(&mut self, tag: u64, object: Object, _tags: &[u64]) -> Result<(), Full> {
+        self.close(tag, object, true)
+    }
+
     /// Connections that wait in a listener's queue out of reach of any other program, which would
     /// be reset if it ended now. Asked before a listener is let go of.
     fn take_waiting(&mut self, _listener: Object) -> Vec<Socket> {

@@ -1,6 +1,6 @@
 //! Ending requests and memberships before their time.
 
-use super::{Command, Engine, Lane, Payload, Queue, Request};
+use super::{Command, Engine, Lane, Member, Payload, Queue, Request};
 use crate::completion::Completion;
 use crate::driver::Outcome;
 use crate::error::Error;
@@ -18,6 +18,21 @@ const RECALL_PAUSE: Duration = Duration::from_millis(1);
 pub(crate) struct Remains {
     pub(crate) descriptor: Option<OwnedFd>,
     pub(crate) connections: Vec<Socket>,
+}
+
+/// How many lanes a member has, each with at most one request in the driver.
+const LANES: usize = 3;
+
+/// The tags of what the driver does for a member.
+struct ActiveTags {
+    tags: [u64; LANES],
+    count: usize,
+}
+
+impl ActiveTags {
+    fn get(&self) -> &[u64] {
+        &self.tags[..self.count]
+    }
 }
 
 impl Engine {
@@ -90,7 +105,10 @@ impl Engine {
         self.listeners.retain(|listener| *listener != key);
         let Some(mut member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
         self.drop_waiting(&mut member.queues);
-        let descriptor = self.driver.detach(member.object, member.in_flight > 0);
+        let descriptor = match self.tags_in_flight(&member) {
+            Some(tags) => self.driver.detach_busy(member.object, tags.get()),
+            None => self.driver.detach(member.object, member.in_flight > 0),
+        };
         // The queue of a shared listener is another channel's by now, or closed.
         let descriptor = descriptor.filter(|_| !shares);
         Ok(Remains { descriptor, connections })
@@ -109,7 +127,11 @@ impl Engine {
         let Some(mut member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
         self.drop_waiting(&mut member.queues);
         let busy = member.in_flight > 0;
-        if self.driver.close(id.tag(), member.object, busy).is_err() {
+        let closed = match self.tags_in_flight(&member) {
+            Some(tags) => self.driver.close_busy(id.tag(), member.object, tags.get()),
+            None => self.driver.close(id.tag(), member.object, busy),
+        };
+        if closed.is_err() {
             // No room for the request: the descriptor is closed here, and that has succeeded.
             drop(self.driver.detach(member.object, busy));
             self.ready.push_back(Outcome::plain(id.tag(), 0));
@@ -139,6 +161,19 @@ impl Engine {
             }
             self.count_accepted(before);
         }
+    }
+
+    /// The tags of a member's requests that the driver has, if there are any and all of them are in
+    /// lanes. Those elsewhere, such as accepts, are not listed by member.
+    fn tags_in_flight(&self, member: &Member) -> Option<ActiveTags> {
+        let mut tags = ActiveTags { tags: [0; LANES], count: 0 };
+        for id in member.queues.iter().filter_map(|queue| queue.active) {
+            if self.requests.get(id).is_some_and(|request| request.in_flight) {
+                tags.tags[tags.count] = id.tag();
+                tags.count += 1;
+            }
+        }
+        (tags.count > 0 && tags.count == member.in_flight as usize).then_some(tags)
     }
 
     /// Frees the requests of a former member that the driver does not have.

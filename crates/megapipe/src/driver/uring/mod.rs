@@ -148,6 +148,26 @@ impl UringDriver {
         }
     }
 
+    /// Gives up an endpoint whose operations, if it is `busy`, are being cancelled.
+    fn let_go(&mut self, object: Object, busy: bool) -> Option<OwnedFd> {
+        restore_flags(object);
+        match Target::of(object) {
+            Target::Direct(index) => {
+                self.push_forgotten(opcode::Close::new(Fixed(index)).build());
+                None
+            }
+            Target::Descriptor(fd) => {
+                if busy {
+                    // The descriptor goes back to the application: nothing may be left behind that
+                    // would still read from it.
+                    let _ = self.hand_over();
+                }
+                // SAFETY: `attach` took the descriptor over, and the object ends here.
+                Some(unsafe { OwnedFd::from_raw_fd(fd) })
+            }
+        }
+    }
+
     fn enlist(&mut self, tag: u64, class: Class) {
         self.outstanding += 1;
         if tag >= INSTALLED_TAG {
@@ -356,26 +376,20 @@ impl Driver for UringDriver {
     }
 
     fn detach(&mut self, object: Object, busy: bool) -> Option<OwnedFd> {
-        let target = Target::of(object);
-        restore_flags(object);
         if busy {
             self.cancel_all(object);
         }
-        match target {
-            Target::Direct(index) => {
-                self.push_forgotten(opcode::Close::new(Fixed(index)).build());
-                None
-            }
-            Target::Descriptor(fd) => {
-                if busy {
-                    // The descriptor goes back to the application: nothing may be left behind that
-                    // would still read from it.
-                    let _ = self.hand_over();
-                }
-                // SAFETY: `attach` took the descriptor over, and the object ends here.
-                Some(unsafe { OwnedFd::from_raw_fd(fd) })
-            }
-        }
+        self.let_go(object, busy)
+    }
+
+    fn detach_busy(&mut self, object: Object, tags: &[u64]) -> Option<OwnedFd> {
+        tags.iter().for_each(|tag| self.cancel(*tag, object));
+        self.let_go(object, true)
+    }
+
+    fn close_busy(&mut self, tag: u64, object: Object, tags: &[u64]) -> Result<(), Full> {
+        tags.iter().for_each(|tag| self.cancel(*tag, object));
+        self.close(tag, object, false)
     }
 
     fn close(&mut self, tag: u64, object: Object, busy: bool) -> Result<(), Full> {
@@ -416,6 +430,8 @@ impl Driver for UringDriver {
         self.push_forgotten(opcode::AsyncCancel2::new(CancelBuilder::user_data(tag)).build());
     }
 
+    /// The kernel walks through all that it waits for to find an endpoint's operations: with
+    /// thousands of connections, 0.1 ms.
     fn cancel_all(&mut self, object: Object) {
         let builder = Target::of(object).cancel_all();
         self.push_forgotten(opcode::AsyncCancel2::new(builder).build());
