@@ -12,10 +12,11 @@ conformance!(ending_a_connection_costs_the_same_among_many);
 
 const FEW: usize = 100;
 const MANY: usize = 4000;
-/// Connections whose ends are measured.
-const ENDED: usize = 100;
-/// By how much the cost may grow: caches hold less of many connections.
-const GROWTH: u32 = 8;
+/// Calls of each kind that are measured together.
+const CALLS: usize = 30;
+/// By how much a call may cost more, in units of the cheapest among few: caches and hash tables
+/// hold less of many connections.
+const GROWTH: u32 = 12;
 
 /// Time that this thread has had a CPU.
 fn cpu_time() -> Duration {
@@ -42,31 +43,50 @@ fn connections(rig: &mut Rig, count: usize) -> (Vec<TcpStream>, Vec<Handle>) {
     (clients, handles)
 }
 
-/// What it costs to end some of them, by either call, with a receive under way.
-fn cost(rig: &mut Rig, handles: &[Handle]) -> Duration {
-    let begin = cpu_time();
-    let (unregistered, closed) = handles[..ENDED].split_at(ENDED / 2);
-    for handle in unregistered {
-        drop(rig.unregister(*handle).unwrap());
-    }
-    for handle in closed {
-        rig.close(*handle).unwrap();
-    }
-    rig.flush().unwrap();
-    for _ in closed {
-        rig.next();
-    }
-    cpu_time() - begin
+/// Ends a connection, or its requests; gives how many completions follow.
+type End = fn(&mut Rig, Handle) -> usize;
+
+const ENDS: [(&str, End); 3] = [
+    ("unregister", |rig, handle| {
+        drop(rig.unregister(handle).unwrap());
+        0
+    }),
+    ("close", |rig, handle| {
+        rig.close(handle).unwrap();
+        1
+    }),
+    ("cancel", |rig, handle| {
+        rig.cancel(handle).unwrap();
+        1
+    }),
+];
+
+/// What it costs to end connections with a receive under way, by each call.
+fn costs(rig: &mut Rig, handles: &[Handle]) -> [Duration; 3] {
+    let mut handles = handles.iter().copied();
+    ENDS.map(|(_, end)| {
+        let begin = cpu_time();
+        let completions: usize = handles.by_ref().take(CALLS).map(|handle| end(rig, handle)).sum();
+        rig.flush().unwrap();
+        for _ in 0..completions {
+            rig.next();
+        }
+        cpu_time() - begin
+    })
 }
 
 fn ending_a_connection_costs_the_same_among_many(driver: DriverChoice) {
     isolated(driver, "ending_a_connection_costs_the_same_among_many", || {
         raise_descriptor_limit(3 * MANY as u64);
-        let costs = [FEW, MANY].map(|count| {
+        let [few, many] = [FEW, MANY].map(|count| {
             let mut rig = Rig::new(driver);
             let (_clients, handles) = connections(&mut rig, count);
-            cost(&mut rig, &handles)
+            costs(&mut rig, &handles)
         });
-        assert!(costs[1] < costs[0] * GROWTH, "{ENDED} ends of {FEW} and {MANY}: {costs:?}");
+        let cheapest = few.into_iter().min().unwrap();
+        for ((call, _), (few, many)) in ENDS.iter().zip(few.into_iter().zip(many)) {
+            let words = format!("{CALLS} times {call}: {few:?} of {FEW}, {many:?} of {MANY}");
+            assert!(many.saturating_sub(few) < cheapest * GROWTH, "{words}");
+        }
     });
 }

@@ -46,8 +46,11 @@ impl Engine {
         }
         self.cancel_accepts(key);
         self.recall_write(key);
-        if busy {
-            self.driver.cancel_all(object);
+        let tags = self.members.get(key).and_then(|member| self.tags_in_flight(member));
+        match tags {
+            Some(tags) => tags.get().iter().for_each(|tag| self.driver.cancel(*tag, object)),
+            None if busy => self.driver.cancel_all(object),
+            None => {}
         }
         Ok(())
     }
