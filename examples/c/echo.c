@@ -18,7 +18,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { THREADS_MAX = 64, EVENTS_MAX = 256, BACKLOG = 65535 };
+enum { THREADS_MAX = 64, EVENTS_MAX = 256 };
 
 static int cpus[THREADS_MAX], threads, listener;
 static pthread_barrier_t ready;
@@ -101,13 +101,14 @@ static int listen_on(unsigned port)
 {
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port) };
     socklen_t size = sizeof address;
-    int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+    int one = 1, fd;
 
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    fd = mp_listen((struct sockaddr *)&address, size, 0);
+    if (fd < 0)
+        fail("listen");
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) < 0
-        || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) < 0
-        || bind(fd, (struct sockaddr *)&address, size) < 0 || listen(fd, BACKLOG) < 0
+    if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) < 0
         || getsockname(fd, (struct sockaddr *)&address, &size) < 0) {
         perror("echo: listen");
         exit(EXIT_FAILURE);

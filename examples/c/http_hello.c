@@ -261,12 +261,13 @@ static int listen_on(unsigned port)
 {
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port) };
     socklen_t size = sizeof address;
-    int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+    int one = 1, fd;
 
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) < 0
-        || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) < 0
-        || bind(fd, (struct sockaddr *)&address, size) < 0 || listen(fd, SOMAXCONN) < 0
+    fd = mp_listen((struct sockaddr *)&address, size, 0);
+    if (fd < 0)
+        fail("listen", mp_error());
+    if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) < 0
         || getsockname(fd, (struct sockaddr *)&address, &size) < 0) {
         perror("http_hello: listen");
         exit(EXIT_FAILURE);

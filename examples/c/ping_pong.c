@@ -28,13 +28,14 @@ static int listen_on(unsigned port)
 {
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port) };
     socklen_t size = sizeof address;
-    int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+    int fd;
 
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) < 0
-        || bind(fd, (struct sockaddr *)&address, size) < 0 || listen(fd, SOMAXCONN) < 0
-        || getsockname(fd, (struct sockaddr *)&address, &size) < 0) {
-        perror("ping_pong: listen");
+    fd = mp_listen((struct sockaddr *)&address, size, 0);
+    if (fd < 0)
+        fail("listen", mp_error());
+    if (getsockname(fd, (struct sockaddr *)&address, &size) < 0) {
+        perror("ping_pong: getsockname");
         exit(EXIT_FAILURE);
     }
     printf("listening on 127.0.0.1:%u\n", ntohs(address.sin_port));

@@ -139,8 +139,14 @@ typedef struct mp_options {
      * listener, in microseconds; 0 for never.
      */
     uint32_t steal_interval_us;
+    /*
+     * 1: connections come to the channel of their CPU in any case. 0: while one channel accepts
+     * more than eight times as many connections as another that shares its listener, new ones are
+     * spread over all of them at random. Any channel of a listener can decide for 1.
+     */
+    uint32_t keep_steering;
     /* Must be zero. */
-    uint32_t reserved[8];
+    uint32_t reserved[7];
 } mp_options;
 
 /*
@@ -176,6 +182,8 @@ typedef struct mp_counters {
     uint64_t adopted;
     /* Connections that were closed because no channel was left to take them. */
     uint64_t orphaned;
+    /* Times this channel had connections spread because they were divided very unequally. */
+    uint64_t rebalanced;
 } mp_counters;
 
 /*
@@ -521,6 +529,28 @@ int mp_flush(struct mp_channel *channel);
  *   EINVAL  the buffer is not in the caller's hands (any more)
  */
 int mp_release(struct mp_channel *channel, int64_t buffer);
+
+/*
+ * Opens a TCP socket with SO_REUSEADDR, binds it and listens; needs no channel. address is of
+ * AF_INET or AF_INET6. backlog is the length of the accept queue, at most the sysctl
+ * net.core.somaxconn, for which 0 stands.
+ *
+ * If the address is in use, the call tries again for up to one second, and blocks the thread
+ * meanwhile: after a process with an io_uring channel was killed, the kernel closes the sockets
+ * in its ring up to 0.2 s later. With epoll there is no delay.
+ *
+ * Returns a blocking descriptor with close-on-exec, which is the caller's; or -1 and errno, and
+ * mp_error() names the address, the cause and the remedy.
+ *
+ * Errors:
+ *   EADDRINUSE      another process listens there, and still does after one second
+ *   EADDRNOTAVAIL   no interface has the address
+ *   EACCES          the port needs CAP_NET_BIND_SERVICE
+ *   EAFNOSUPPORT    the address is of another family
+ *   EINVAL          size does not suit the family, or backlog is below 0
+ *   EMFILE, ENFILE  there is no descriptor left
+ */
+int mp_listen(const struct sockaddr *address, socklen_t size, int backlog);
 
 /*
  * Another descriptor for the same socket or file: the way from a lightweight socket to a regular

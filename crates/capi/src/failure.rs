@@ -70,7 +70,7 @@ impl Failure {
             Failure::Transport(_) => libc::EINVAL,
             Failure::Settings(error) => errno_of_settings(error),
             Failure::Start(error) => errno_of_start(error),
-            Failure::Socket(error) => errno_in(error),
+            Failure::Socket(error) => cause_in(error).unwrap_or(libc::EIO),
             Failure::Own { errno, .. } => *errno,
         }
     }

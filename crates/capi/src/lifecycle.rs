@@ -52,7 +52,7 @@ pub unsafe extern "C" fn mp_create(options: *const mp_options) -> *mut mp_channe
 }
 
 fn config_of(options: &mp_options) -> Result<Config, Failure> {
-    if options.reserved != [0; 8] {
+    if options.reserved != [0; 7] {
         return Err(Failure::invalid("mp_options.reserved must be zero: start from { 0 }"));
     }
     let or = |value: u32, default: u32| if value == 0 { default } else { value };
@@ -92,6 +92,11 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
         steal_interval: match options.steal_interval_us {
             0 => None,
             interval_us => Some(Duration::from_micros(interval_us.into())),
+        },
+        rebalance: match options.keep_steering {
+            0 => true,
+            1 => false,
+            _ => return Err(Failure::invalid("mp_options.keep_steering must be 0 or 1")),
         },
     })
 }
@@ -159,6 +164,7 @@ pub unsafe extern "C" fn mp_statistics(
             stolen: counted.stolen,
             adopted: counted.adopted,
             orphaned: counted.orphaned,
+            rebalanced: counted.rebalanced,
         };
         // SAFETY: the caller vouches for the pointer.
         unsafe { copy_sized(&current, counters, bytes) }

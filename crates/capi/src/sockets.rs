@@ -8,9 +8,65 @@ use crate::types::mp_handle;
 use channel::CpuSet;
 use libc::{c_int, c_void, cpu_set_t, sockaddr, socklen_t};
 use std::io;
-use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
+
+/// Opens a TCP socket with SO_REUSEADDR, binds it and listens; needs no channel. address is of
+/// AF_INET or AF_INET6. backlog is the length of the accept queue, at most the sysctl
+/// net.core.somaxconn, for which 0 stands.
+///
+/// If the address is in use, the call tries again for up to one second, and blocks the thread
+/// meanwhile: after a process with an io_uring channel was killed, the kernel closes the sockets
+/// in its ring up to 0.2 s later. With epoll there is no delay.
+///
+/// Returns a blocking descriptor with close-on-exec, which is the caller's; or -1 and errno, and
+/// mp_error() names the address, the cause and the remedy.
+///
+/// Errors:
+///   EADDRINUSE      another process listens there, and still does after one second
+///   EADDRNOTAVAIL   no interface has the address
+///   EACCES          the port needs CAP_NET_BIND_SERVICE
+///   EAFNOSUPPORT    the address is of another family
+///   EINVAL          size does not suit the family, or backlog is below 0
+///   EMFILE, ENFILE  there is no descriptor left
+///
+/// # Safety
+///
+/// address must point to size readable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_listen(
+    address: *const sockaddr,
+    size: socklen_t,
+    backlog: c_int,
+) -> c_int {
+    if address.is_null() {
+        return value(Err(Failure::NULL), -1);
+    }
+    // SAFETY: the caller vouches for the bytes.
+    let raw = unsafe { slice::from_raw_parts(address.cast::<u8>(), size as usize) };
+    let made = catch_unwind(AssertUnwindSafe(|| listen(raw, backlog)));
+    value(made.unwrap_or(Err(Failure::PANIC)), -1)
+}
+
+fn listen(raw: &[u8], backlog: c_int) -> Result<c_int, Failure> {
+    let Some(address) = address::parse(raw)?.inet() else {
+        return Err(Failure::own(
+            libc::EAFNOSUPPORT,
+            "only AF_INET and AF_INET6 can be listened on here: call bind and listen for others",
+        ));
+    };
+    if backlog < 0 {
+        return Err(Failure::invalid("backlog must be at least 0"));
+    }
+    let listener = channel::listen(address)?;
+    // A further listen(2) changes the length of the queue.
+    // SAFETY: the call takes no pointers.
+    if backlog > 0 && unsafe { libc::listen(listener.as_raw_fd(), backlog) } < 0 {
+        return Err(Failure::last("listen"));
+    }
+    Ok(listener.into_raw_fd())
+}
 
 /// Another descriptor for the same socket or file: the way from a lightweight socket to a regular
 /// one. It is the caller's to close. The handle stays registered and works on.

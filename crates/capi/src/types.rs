@@ -109,8 +109,12 @@ pub struct mp_options {
     /// How often an idle channel takes connections from the queues of busy ones that share its
     /// listener, in microseconds; 0 for never.
     pub steal_interval_us: u32,
+    /// 1: connections come to the channel of their CPU in any case. 0: while one channel accepts
+    /// more than eight times as many connections as another that shares its listener, new ones are
+    /// spread over all of them at random. Any channel of a listener can decide for 1.
+    pub keep_steering: u32,
     /// Must be zero.
-    pub reserved: [u32; 8],
+    pub reserved: [u32; 7],
 }
 
 /// One completion (report, section 3.5), from mp_dispatch().
@@ -179,4 +183,6 @@ pub struct mp_counters {
     pub adopted: u64,
     /// Connections that were closed because no channel was left to take them.
     pub orphaned: u64,
+    /// Times this channel had connections spread because they were divided very unequally.
+    pub rebalanced: u64,
 }

@@ -3,11 +3,10 @@
 //! `cargo run -p megapipe --example ping_pong [ADDRESS]`, then `nc 127.0.0.1 7000`.
 
 use megapipe::{Accept, Channel, Event, Repeat};
-use std::net::TcpListener;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7000".into());
-    let listener = TcpListener::bind(address)?;
+    let listener = megapipe::listen(address)?;
     println!("listening on {}", listener.local_addr()?);
 
     let mut channel = Channel::new()?;

@@ -145,6 +145,13 @@ pub struct Config {
     /// read, before it is aborted with `ETIMEDOUT`; see
     /// [`Channel::close`](crate::Channel::close). Default: 60 s; at least 1 ms.
     pub close_timeout: Duration,
+    /// Whether new connections of a listener that channels share are spread over them at random
+    /// when the CPUs divide them very unequally: when one channel has accepted more than eight
+    /// times as many as another. The connections of a channel's CPUs then come to other channels,
+    /// too, for 1 s, and up to 64 s if that happens again and again. Only if all channels of the
+    /// listener want it. A channel that accepts nothing does nothing for it.
+    /// [`Counters::rebalanced`](crate::Counters::rebalanced) counts.
+    pub rebalance: bool,
 }
 
 impl Default for Config {
@@ -164,6 +171,7 @@ impl Default for Config {
             output_pause: 256 << 10,
             output_limit: 64 << 20,
             close_timeout: Duration::from_secs(60),
+            rebalance: true,
         }
     }
 }

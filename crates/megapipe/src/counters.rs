@@ -39,4 +39,8 @@ pub struct Counters {
     /// Connections that had been queued for this channel and were closed because no channel was
     /// left to take them.
     pub orphaned: u64,
+    /// Times this channel found that the channels of a shared listener got very unequal numbers of
+    /// connections, and had new ones spread over them; see
+    /// [`Config::rebalance`](crate::Config::rebalance).
+    pub rebalanced: u64,
 }

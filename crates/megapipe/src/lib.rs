@@ -61,6 +61,7 @@ mod driver;
 mod engine;
 mod error;
 pub mod fork;
+mod listen;
 mod partition;
 mod pool;
 pub mod probe;
@@ -78,6 +79,7 @@ pub use config::{BufferClass, Config, DriverChoice, DriverKind, DriverReport, Un
 pub use counters::Counters;
 pub use cpuset::CpuSet;
 pub use error::{Error, Result, TooManyLightweight};
+pub use listen::{listen, listen_with};
 pub use partition::{ListenerError, partition};
 pub use pool::Lease;
 pub use raw::{RawCommand, Transfer, Transferred};

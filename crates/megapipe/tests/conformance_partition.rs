@@ -16,6 +16,8 @@ conformance!(
     the_last_channel_gives_back_what_waits,
     an_idle_channel_takes_from_a_busy_one,
     nothing_is_stolen_unasked,
+    clients_of_one_cpu_come_to_all_channels,
+    one_channel_that_refuses_keeps_the_steering,
 );
 
 /// The CPUs that this process may use, two at most.
@@ -45,7 +47,16 @@ fn connect_on(cpu: usize, address: SocketAddr, count: usize) -> Vec<TcpStream> {
 
 /// A channel that accepts the connections of a CPU.
 fn sharer(driver: DriverChoice, listener: &TcpListener, cpu: usize) -> (Rig, Handle) {
-    let mut rig = Rig::new(driver);
+    sharer_with(driver, Config::default(), listener, cpu)
+}
+
+fn sharer_with(
+    driver: DriverChoice,
+    config: Config,
+    listener: &TcpListener,
+    cpu: usize,
+) -> (Rig, Handle) {
+    let mut rig = Rig::with(driver, config);
     let handle = rig.register_listener(listener, CpuSet::one(cpu), 0).unwrap();
     rig.accept(handle, Accept::lightweight()).unwrap();
     rig.flush().unwrap();
@@ -69,8 +80,9 @@ fn accept(rig: &mut Rig, handle: Handle, count: usize) {
 
 fn connections_come_to_the_channel_of_their_cpu(driver: DriverChoice) {
     let (listener, address) = listener();
-    let mut sharers: Vec<_> =
-        cpus().into_iter().map(|cpu| (cpu, sharer(driver, &listener, cpu))).collect();
+    let config = Config { rebalance: false, ..Config::default() };
+    let sharer = |cpu| (cpu, sharer_with(driver, config.clone(), &listener, cpu));
+    let mut sharers: Vec<_> = cpus().into_iter().map(sharer).collect();
     for (cpu, (rig, handle)) in &mut sharers {
         assert_eq!(rig.cpus(*handle).unwrap(), CpuSet::one(*cpu));
         let _clients = connect_on(*cpu, address, 20);
@@ -78,6 +90,7 @@ fn connections_come_to_the_channel_of_their_cpu(driver: DriverChoice) {
     }
     for (_, (rig, _)) in &mut sharers {
         assert!(rig.dispatch(Duration::ZERO).unwrap().is_none());
+        assert_eq!(rig.counters().rebalanced, 0);
     }
 }
 
@@ -190,4 +203,46 @@ fn nothing_is_stolen_unasked(driver: DriverChoice) {
     let (_busy, mut idle, _, _clients) = busy_and_idle(driver, false);
     assert!(idle.dispatch(Duration::from_millis(20)).unwrap().is_none());
     assert_eq!(idle.counters().stolen, 0);
+}
+
+/// Accepts a connection in whichever channel gets it, and tells in which.
+fn accept_in_either(rigs: &mut [(Rig, Handle)]) -> usize {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        for (number, (rig, handle)) in rigs.iter_mut().enumerate() {
+            let Some(done) = rig.dispatch(Duration::from_millis(1)).unwrap() else { continue };
+            assert_eq!(done.handle, *handle);
+            assert!(matches!(done.event, Event::Accept(Ok(_))), "{:?}", done.event);
+            return number;
+        }
+        assert!(Instant::now() < until, "the connection comes to no channel");
+    }
+}
+
+fn clients_of_one_cpu_come_to_all_channels(driver: DriverChoice) {
+    let (listener, address) = listener();
+    let cpu = cpus()[0];
+    let mut rigs = [sharer(driver, &listener, cpu), sharer(driver, &listener, cpu + 1)];
+    let mut counts = [0; 2];
+    let mut clients = Vec::new();
+    for _ in 0..200 {
+        clients.extend(connect_on(cpu, address, 1));
+        counts[accept_in_either(&mut rigs)] += 1;
+    }
+    assert!(counts[1] >= 40, "{counts:?}: the second channel gets less than 20 %");
+    assert!(rigs[0].0.counters().rebalanced >= 1, "{:?}", rigs[0].0.counters());
+}
+
+fn one_channel_that_refuses_keeps_the_steering(driver: DriverChoice) {
+    let (listener, address) = listener();
+    let cpu = cpus()[0];
+    let refusing = Config { rebalance: false, ..Config::default() };
+    let second = sharer_with(driver, refusing, &listener, cpu + 1);
+    let mut rigs = [sharer(driver, &listener, cpu), second];
+    let mut clients = Vec::new();
+    for _ in 0..60 {
+        clients.extend(connect_on(cpu, address, 1));
+        assert_eq!(accept_in_either(&mut rigs), 0);
+    }
+    assert_eq!(rigs[0].0.counters().rebalanced, 0);
 }

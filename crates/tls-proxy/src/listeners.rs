@@ -2,7 +2,7 @@
 
 use crate::error::ProxyError;
 use crate::placement::Placement;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::SockRef;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
@@ -28,24 +28,21 @@ pub(crate) fn open(
 }
 
 fn listen(address: SocketAddr, of_stack: bool) -> io::Result<TcpListener> {
-    let kind = Type::STREAM.cloexec();
-    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    // Connections inherit it: a relay has nothing to gain from waiting for more.
-    socket.set_tcp_nodelay(true)?;
-    if address.is_ipv6() {
-        // So that 0.0.0.0 can be listened on beside ::, as the stack has it, too.
-        socket.set_only_v6(true)?;
-    }
-    match address {
-        // The kernel does not have the stack's own addresses.
-        SocketAddr::V4(_) if of_stack => socket.set_freebind_v4(true)?,
-        SocketAddr::V6(_) if of_stack => socket.set_freebind_v6(true)?,
-        _ => {}
-    }
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    megapipe::listen_with(address, BACKLOG, |socket| {
+        let socket = SockRef::from(&socket);
+        // Connections inherit it: a relay has nothing to gain from waiting for more.
+        socket.set_tcp_nodelay(true)?;
+        if address.is_ipv6() {
+            // So that 0.0.0.0 can be listened on beside ::, as the stack has it, too.
+            socket.set_only_v6(true)?;
+        }
+        match address {
+            // The kernel does not have the stack's own addresses.
+            SocketAddr::V4(_) if of_stack => socket.set_freebind_v4(true),
+            SocketAddr::V6(_) if of_stack => socket.set_freebind_v6(true),
+            _ => Ok(()),
+        }
+    })
 }
 
 fn remedy_for(error: &io::Error) -> &'static str {

@@ -2,8 +2,10 @@
 #define _GNU_SOURCE
 #include "check.h"
 
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 static void options_are_checked(void)
@@ -20,9 +22,12 @@ static void options_are_checked(void)
     options = (struct mp_options){ .max_handles = 1u << 21 };
     CHECK(!mp_create(&options) && errno == EINVAL);
     options = (struct mp_options){ 0 };
-    options.reserved[7] = 1;
+    options.reserved[6] = 1;
     CHECK(!mp_create(&options) && errno == EINVAL && strstr(mp_error(), "zero"));
-    options = (struct mp_options){ .driver = MP_DRIVER_EPOLL, .linger_us = MP_NEVER };
+    options = (struct mp_options){ .keep_steering = 2 };
+    CHECK(!mp_create(&options) && errno == EINVAL && strstr(mp_error(), "keep_steering"));
+    options = (struct mp_options){ .driver = MP_DRIVER_EPOLL, .linger_us = MP_NEVER,
+                                   .keep_steering = 1 };
     channel = mp_create(&options);
     CHECK(channel && !strcmp(mp_driver(channel), "epoll"));
     CHECK(strlen(mp_driver_reason(channel)) > 0);
@@ -282,6 +287,34 @@ static void a_full_queue_says_so(void)
     close(fds[1]);
 }
 
+static void listening_says_what_is_wrong(void)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET };
+    struct sockaddr_un path = { .sun_family = AF_UNIX, .sun_path = "/tmp/none" };
+    const struct sockaddr *there = (struct sockaddr *)&address;
+    struct tcp_info info;
+    socklen_t size = sizeof address, info_size = sizeof info;
+    int fd;
+
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    fd = mp_listen(there, size, 3);
+    CHECK(fd >= 0 && getsockname(fd, (struct sockaddr *)&address, &size) == 0);
+    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_size) == 0);
+    CHECK(info.tcpi_sacked == 3);
+    CHECK(fcntl(fd, F_GETFD) == FD_CLOEXEC && !(fcntl(fd, F_GETFL) & O_NONBLOCK));
+    FAILS(mp_listen(there, size, 0), EADDRINUSE);
+    CHECK(strstr(mp_error(), "127.0.0.1:") && strstr(mp_error(), "ss -ltnp"));
+    CHECK(close(fd) == 0);
+    fd = mp_listen(there, size, 0);
+    CHECK(fd >= 0 && close(fd) == 0);
+    FAILS(mp_listen(NULL, size, 0), EFAULT);
+    FAILS(mp_listen(there, 3, 0), EINVAL);
+    FAILS(mp_listen(there, size, -1), EINVAL);
+    FAILS(mp_listen((struct sockaddr *)&path, sizeof path, 0), EAFNOSUPPORT);
+    address.sin_addr.s_addr = htonl(0xC0000201); /* 192.0.2.1 is no host's: RFC 5737 */
+    FAILS(mp_listen(there, size, 0), EADDRNOTAVAIL);
+}
+
 int main(void)
 {
     CHECK(strlen(mp_error()) == 0);
@@ -294,6 +327,7 @@ int main(void)
     a_descriptor_is_closed_once();
     threads_and_forks_are_told_apart();
     a_full_queue_says_so();
+    listening_says_what_is_wrong();
     puts("calls: all is well");
     return 0;
 }

@@ -5,11 +5,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::error::{Context, Error, Result};
 use crate::stack::with_port;
-use crate::sys::check;
 use crate::sys::limits::listen_backlog;
-use crate::sys::socket::{self, CongestionControl, RawAddress};
+use crate::sys::socket::{self, CongestionControl};
 
-const BIND_REMEDY: &str = "choose another address with --bind, or --port 0 for a free port";
+const BIND_REMEDY: &str = "choose another address with --bind, or --port 0 for a free port; if the \
+                           address is in use, `ss -ltnp` names the process that listens there";
 
 /// How a server wants its listening sockets made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,26 +71,24 @@ fn port_of(socket: &OwnedFd) -> Result<u16> {
 }
 
 fn listen(address: SocketAddr, control: &CongestionControl, in_group: bool) -> Result<OwnedFd> {
-    let raw = RawAddress::new(address);
-    let socket = socket::new_tcp(raw.family())
-        .context("create a listening socket", "raise the limit of open files (ulimit -n)")?;
+    // A server of the io_uring kind that was ended just before may still hold the address.
+    let listener = megapipe::listen_with(address, listen_backlog() as i32, |socket| {
+        let share = |on: i32| {
+            socket::set_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, &on)
+        };
+        if in_group { share(1) } else { Ok(()) }
+    });
+    let socket = listener.context(format!("listen on {address}"), BIND_REMEDY)?;
     let fd = socket.as_raw_fd();
-    let prepared = socket::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32)
+    let prepared = socket
+        .set_nonblocking(true)
         .and_then(|()| socket::set_no_delay(fd))
         .and_then(|()| socket::set_congestion_control(fd, control));
     prepared.context(
         format!("prepare the listening socket (congestion control {})", control.name),
         "load that congestion control (modprobe) or allow it in tcp_allowed_congestion_control",
     )?;
-    if in_group {
-        socket::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1_i32)
-            .context("share the port", "the kernel needs SO_REUSEPORT (3.9)")?;
-    }
-    raw.bind(fd).context(format!("bind {address}"), BIND_REMEDY)?;
-    // SAFETY: a bound socket of ours and a plain number.
-    check(unsafe { libc::listen(fd, listen_backlog() as libc::c_int) })
-        .context(format!("listen on {address}"), BIND_REMEDY)?;
-    Ok(socket)
+    Ok(socket.into())
 }
 
 /// Attaches the program that picks the group's socket by the CPU that handles the SYN.

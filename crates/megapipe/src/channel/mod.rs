@@ -115,7 +115,9 @@ impl<C> Channel<C> {
     /// The original keeps the other CPUs; register it with [`Channel::register`] in one of the
     /// channels if the sets do not cover all. The first call sets `SO_REUSEPORT` on the original
     /// and steers by a classic BPF program; no privilege is needed. The channels must be in one
-    /// process. When a channel ends, its share goes to another one.
+    /// process. When a channel ends, its share goes to another one. If the CPUs divide the
+    /// connections very unequally, new ones are spread over all channels for a while, unless
+    /// [`Config::rebalance`] is false.
     ///
     /// Fails with [`Error::Listener`] if the set is empty or overlaps with another channel's, or if
     /// the socket is no listening TCP socket or shares its port already.

@@ -78,6 +78,13 @@ impl Listener {
             share: None,
         }
     }
+
+    /// Tells those who share the listening socket whether this one accepts.
+    fn tell_sharers(&mut self, accepts: bool) {
+        if let Some(share) = &mut self.share {
+            share.set_accepting(accepts);
+        }
+    }
 }
 
 impl Engine {
@@ -150,6 +157,7 @@ impl Engine {
         if listener.wanted == 0 || listener.ends > 0 || listener.paused {
             return;
         }
+        listener.tell_sharers(true);
         // A single wish is served by a single accept, so that nothing has to be put aside.
         let repeat = listener.wanted > 1;
         let idle: Vec<(u64, Object)> = listener
@@ -189,6 +197,8 @@ impl Engine {
                 && let Some(listener) = &mut member.listener
             {
                 listener.undelivered += 1;
+                let share = listener.share.as_mut();
+                self.counters.rebalanced += u64::from(share.is_some_and(Membership::accepted));
             }
         }
     }
@@ -348,10 +358,12 @@ impl Engine {
 
     /// Stops accepting.
     pub(super) fn disarm(&mut self, key: Key) {
-        let Some(listener) = self.members.get(key).and_then(|member| member.listener.as_deref())
+        let Some(listener) =
+            self.members.get_mut(key).and_then(|member| member.listener.as_deref_mut())
         else {
             return;
         };
+        listener.tell_sharers(false);
         for leg in &listener.legs {
             if let Some(id) = leg.request {
                 self.driver.cancel(id.tag(), leg.object);

@@ -26,7 +26,7 @@ impl Engine {
     ) -> Result<Key, Error> {
         self.check_process()?;
         let office = self.letter_box()?;
-        let (membership, queue) = Membership::join(listener, cpus, &office)?;
+        let (membership, queue) = Membership::join(listener, cpus, &office, self.config.rebalance)?;
         let leg = self.attach_queue(queue).map_err(Error::system("attach"))?;
         let object = leg.object;
         let mut state = Listener::alone(object, false);

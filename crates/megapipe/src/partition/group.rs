@@ -1,5 +1,6 @@
 //! Who holds which accept queue of a listener that is being shared.
 
+use super::balance::{Board, Finding, Pacing, Steering, Tally};
 use super::error::ListenerError;
 use super::office::{Mail, Office, Queue};
 use super::program;
@@ -15,6 +16,10 @@ use tracing::{debug, info, warn};
 /// kernel answers even its own packets late, by a thread that waits for its turn.
 const HALF_DONE: Duration = Duration::from_millis(50);
 
+/// A member with the fewest accepts of all is busy, not idle, if more connections than this wait in
+/// its queue.
+const BUSY_QUEUE: u32 = 8;
+
 /// A listener with its siblings and members.
 ///
 /// Law: the shares stand in the kernel's order, that of index 1 on; their CPUs are disjoint; each
@@ -26,6 +31,8 @@ pub(super) struct Group {
     original: OwnedFd,
     shares: Vec<Share>,
     members: Vec<Member>,
+    board: Arc<Board>,
+    pacing: Pacing,
     /// The process that made the sockets. In a child after a fork, they are not ours to stop.
     process: u32,
 }
@@ -43,6 +50,17 @@ struct Member {
     /// The id of its main queue.
     main: u64,
     office: Arc<Office>,
+    /// Its place on the board.
+    slot: usize,
+    /// Whether it lets connections of its CPUs go to others, and takes theirs.
+    rebalances: bool,
+}
+
+/// What a member that joins gets.
+pub(super) struct Seat {
+    pub(super) id: u64,
+    pub(super) queue: Queue,
+    pub(super) tally: Tally,
 }
 
 /// The shares as they would be if a member had the CPUs it claims.
@@ -70,7 +88,10 @@ impl Group {
         ))?;
         socket::set_reuseport(listener, true)?;
         let process = std::process::id();
-        Ok(Group { original, shares: Vec::new(), members: Vec::new(), process })
+        // Each member claims a CPU of its own that may exist.
+        let members = socket::possible_cpus().map_or(CpuSet::CAPACITY, |cpus| cpus.iter().count());
+        let (board, pacing) = (Board::new(members), Pacing::default());
+        Ok(Group { original, shares: Vec::new(), members: Vec::new(), board, pacing, process })
     }
 
     /// Whether this process has members in it.
@@ -82,13 +103,14 @@ impl Group {
         self.members.is_empty()
     }
 
-    /// Adds a member, and gives its id and main queue. The set is not empty. Other loans that the
-    /// claim took over come to it by mail.
+    /// Adds a member, and gives its id, main queue and tally. The set names a CPU that may exist.
+    /// Other loans that the claim took over come to it by mail.
     pub(super) fn join(
         &mut self,
         cpus: &CpuSet,
         office: &Arc<Office>,
-    ) -> Result<(u64, Queue), ListenerError> {
+        rebalances: bool,
+    ) -> Result<Seat, ListenerError> {
         let id = fresh_id();
         let Claim { mut shares, emptied } = self.claim(id, cpus)?;
         let spare = || {
@@ -101,9 +123,9 @@ impl Group {
             shares[position].cpus = *cpus;
             self.steer(&shares)?;
             let queue = shares[position].queue.clone();
-            self.admit(id, queue.id, office);
+            let seat = self.admit(id, queue.clone(), office, rebalances);
             self.commit(shares, Some(queue.id));
-            return Ok((id, queue));
+            return Ok(seat);
         }
         let owned = shares.iter().map(|share| share.cpus).chain([*cpus]);
         let program = program::generate(&owned.collect::<Vec<_>>());
@@ -116,9 +138,9 @@ impl Group {
         }
         let queue = Queue { id: fresh_id(), descriptor };
         shares.push(Share { queue: queue.clone(), cpus: *cpus, holder: id });
-        self.admit(id, queue.id, office);
+        let seat = self.admit(id, queue.clone(), office, rebalances);
         self.commit(shares, Some(queue.id));
-        Ok((id, queue))
+        Ok(seat)
     }
 
     /// Changes the CPUs of a member. Those it gives up become the original's.
@@ -153,6 +175,7 @@ impl Group {
         };
         let leaver = self.members.remove(position);
         leaver.office.forget(member);
+        self.board.free_slot(leaver.slot);
         let mut shares = self.shares.clone();
         for position in 0..shares.len() {
             let held = |id| shares.iter().filter(|share| share.holder == id).count();
@@ -162,7 +185,54 @@ impl Group {
             }
         }
         self.commit(shares, None);
+        let was_spread = self.board.steering() == Steering::Spread;
+        if was_spread && let Err(error) = self.steer(&self.shares) {
+            warn!(%error, "connections may still come to the queue of a member that left");
+        }
+        self.board.begin(Steering::ByCpu);
         info!(member, remaining = self.members.len(), "a member left a shared listener");
+    }
+
+    /// Changes the steering as a member's finding asks for; true if connections are spread from now
+    /// on that went by their CPU before.
+    pub(super) fn rebalance(&mut self, finding: &Finding) -> bool {
+        if finding.epoch != self.board.epoch() {
+            return false;
+        }
+        let now = self.board.now();
+        if !self.members.iter().all(|member| member.rebalances) {
+            self.board.hold(self.pacing.keep_by_cpu(now));
+            return false;
+        }
+        let is_busy = finding.last.is_some_and(|slot| self.is_busy(slot));
+        let result = match self.board.steering() {
+            Steering::ByCpu if is_busy => {
+                self.board.hold(self.pacing.keep_by_cpu(now));
+                return false;
+            }
+            Steering::ByCpu => self.spread(),
+            // A member gets its part and does not take it.
+            Steering::Spread if is_busy || finding.is_target_paused => {
+                self.board.hold(self.pacing.keep_by_cpu(now));
+                self.steer(&self.shares)
+            }
+            Steering::Spread if self.board.holds(now) => return false,
+            Steering::Spread => {
+                self.pacing.restore(now);
+                self.steer(&self.shares)
+            }
+        };
+        if let Err(error) = &result {
+            warn!(%error, "the steering of a shared listener stays as it is");
+            self.board.hold(self.pacing.keep_by_cpu(now));
+            return false;
+        }
+        let is_spread = self.board.steering() == Steering::Spread;
+        if is_spread {
+            self.board.hold(self.pacing.spread(now));
+        }
+        info!(is_spread, "changed the steering of a shared listener");
+        is_spread
     }
 
     /// Gives the listener back to the application, as it was before, and what the queues hold to
@@ -207,8 +277,13 @@ impl Group {
         self.members.iter().any(|member| member.main == queue)
     }
 
-    fn admit(&mut self, id: u64, main: u64, office: &Arc<Office>) {
-        self.members.push(Member { id, main, office: Arc::clone(office) });
+    fn admit(&mut self, id: u64, queue: Queue, office: &Arc<Office>, rebalances: bool) -> Seat {
+        // There is one: sets are disjoint, and each names a CPU that may exist.
+        let slot = self.board.take_slot().unwrap_or_default();
+        let office = Arc::clone(office);
+        self.members.push(Member { id, main: queue.id, office, slot, rebalances });
+        self.board.begin(Steering::ByCpu);
+        Seat { id, queue, tally: Tally::new(Arc::clone(&self.board), slot) }
     }
 
     /// Takes the CPUs out of all loans; those that have none left become the claimer's.
@@ -240,7 +315,35 @@ impl Group {
 
     fn steer(&self, shares: &[Share]) -> Result<(), ListenerError> {
         let owned: Vec<CpuSet> = shares.iter().map(|share| share.cpus).collect();
-        socket::steer(self.original.as_fd(), &program::generate(&owned))
+        socket::steer(self.original.as_fd(), &program::generate(&owned))?;
+        self.board.begin(Steering::ByCpu);
+        Ok(())
+    }
+
+    /// Gives the connections of claimed CPUs to the members that accept, at random.
+    fn spread(&self) -> Result<(), ListenerError> {
+        self.board.choose_targets();
+        let claimed = self.shares.iter().fold(CpuSet::empty(), |all, share| all.union(&share.cpus));
+        let accepts = |queue| {
+            let mut members = self.members.iter();
+            members.any(|member| member.main == queue && self.board.is_target(member.slot))
+        };
+        let numbered = self.shares.iter().zip(1..);
+        let targets: Vec<u32> = numbered
+            .filter_map(|(share, index)| accepts(share.queue.id).then_some(index))
+            .collect();
+        socket::steer(self.original.as_fd(), &program::generate_spread(&claimed, &targets))?;
+        self.board.begin(Steering::Spread);
+        Ok(())
+    }
+
+    /// Whether many connections wait for the member with this slot.
+    fn is_busy(&self, slot: usize) -> bool {
+        let main = self.members.iter().find(|member| member.slot == slot).map(|member| member.main);
+        let share = self.shares.iter().find(|share| Some(share.queue.id) == main);
+        share.is_some_and(|share| {
+            socket::queue_length(share.queue.descriptor.as_fd()).is_ok_and(|it| it > BUSY_QUEUE)
+        })
     }
 
     /// Makes the shares the state of record and tells the members whose queues changed, but not of

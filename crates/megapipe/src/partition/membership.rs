@@ -1,14 +1,15 @@
 //! A channel's share of a listener, and the registry where the shares of one listener meet.
 
+use super::balance::Tally;
 use super::error::ListenerError;
-use super::group::Group;
+use super::group::{Group, Seat};
 use super::office::{Office, Queue};
 use super::socket::{self, Orphans};
 use crate::cpuset::CpuSet;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use tracing::{debug, info};
 
 /// The shared listeners of the process by the kernel's name for them, so that all descriptors of
@@ -47,6 +48,7 @@ impl Partition {
 pub(crate) struct Membership {
     partition: Arc<Partition>,
     id: u64,
+    tally: Tally,
     has_left: bool,
 }
 
@@ -55,10 +57,13 @@ impl Membership {
     ///
     /// Any descriptor of the listener will do. The queue may hold connections already, if it was
     /// on loan; further loans that the claim took over come by mail, as does what changes later.
+    /// Members get equal shares of the connections if the CPUs' are grossly unequal and all of
+    /// them `rebalance`.
     pub(crate) fn join(
         listener: BorrowedFd<'_>,
         cpus: &CpuSet,
         office: &Arc<Office>,
+        rebalance: bool,
     ) -> Result<(Membership, Queue), ListenerError> {
         let cookie = socket::cookie(listener)?;
         require_usable(cpus)?;
@@ -70,16 +75,16 @@ impl Membership {
             Some(group) => group,
             none => none.insert(Group::found(listener)?),
         };
-        let result = group.join(cpus, office);
+        let result = group.join(cpus, office, rebalance);
         if group.is_deserted()
             && let Some(group) = state.take()
         {
             group.dissolve();
         }
-        let (id, queue) = result?;
+        let Seat { id, queue, tally } = result?;
         info!(listener = cookie, member = id, queue = queue.id, %cpus, "joined a shared listener");
         drop(state);
-        Ok((Membership { partition, id, has_left: false }, queue))
+        Ok((Membership { partition, id, tally, has_left: false }, queue))
     }
 
     /// What mail for this membership bears; unique in the process.
@@ -101,6 +106,24 @@ impl Membership {
     /// The CPUs that are claimed; those of loans are not among them.
     pub(crate) fn cpus(&self) -> CpuSet {
         self.partition.lock().as_ref().map_or(CpuSet::empty(), |group| group.cpus(self.id))
+    }
+
+    /// Tells the other members whether this one takes connections, which it does not at first.
+    pub(crate) fn set_accepting(&mut self, is_accepting: bool) {
+        self.tally.set_accepting(is_accepting);
+    }
+
+    /// Counts a connection that came through one of its queues: a store, and now and then a
+    /// comparison with the other members. True if that made the connections be spread over them.
+    pub(crate) fn accepted(&mut self) -> bool {
+        let Some(finding) = self.tally.accepted() else { return false };
+        // Who joins, changes or leaves at this moment begins a new epoch anyway.
+        let mut state = match self.partition.group.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        state.as_mut().is_some_and(|group| group.rebalance(&finding))
     }
 
     /// Ends the membership. All its queues, mail about them read or not, go to other members; only

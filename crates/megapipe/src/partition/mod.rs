@@ -32,6 +32,14 @@
 //! microseconds; the kernel then spreads by hash, and a connection may land in another queue of
 //! the group, but in one that somebody accepts from.
 //!
+//! # Balance
+//!
+//! If all handshakes run on one CPU, one member gets all connections. Members publish how many they
+//! accept, and if the shares become grossly unequal, the program gives the connections of claimed
+//! CPUs to the accepting members at random for a while: for a second, and up to 64 s if steering by
+//! CPU turns out unequal again each time that it is tried. No member wakes up for that. A change of
+//! the members or of their sets ends it. See `balance.rs` for the rule.
+//!
 //! # Limits
 //!
 //! The members belong to one process; for several, see [`partition`]. The original stays the
@@ -40,6 +48,7 @@
 //! which any process of the same user could by way of SO_REUSEPORT: the kernel does not tell the
 //! indices, so they are counted here.
 
+mod balance;
 mod error;
 mod group;
 mod membership;
@@ -55,3 +64,5 @@ pub use error::ListenerError;
 pub(crate) use membership::Membership;
 pub(crate) use office::{Mail, Office, Queue};
 pub use processes::partition;
+#[cfg(test)]
+pub(crate) use socket::backlog;

@@ -1,11 +1,11 @@
-//! The classic BPF program that finds the socket for a CPU.
+//! The classic BPF programs that find the socket for a connection: by CPU, or at random.
 
 use crate::cpuset::CpuSet;
 
 /// CPU numbers from here on can be in no set.
 const CPUS: usize = 1024;
 
-/// CPUs in succession with the same socket: from `first` up to the next range's.
+/// Numbers in succession with the same socket: from `first` up to the next range's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     first: u32,
@@ -18,37 +18,73 @@ struct Range {
 /// It loads the CPU number and finds its range by binary search. That takes two instructions per
 /// range, so even with 1,024 ranges it is about half of BPF_MAXINSNS.
 pub(super) fn generate(owned: &[CpuSet]) -> Vec<libc::sock_filter> {
-    let cpu_number = (libc::SKF_AD_OFF + libc::SKF_AD_CPU) as u32;
-    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, cpu_number)];
-    search(&ranges(owned), &mut program);
-    debug_assert!(program.len() <= libc::BPF_MAXINSNS as usize);
-    program
-}
-
-/// All CPUs from 0 up, in ranges; the last has no end.
-fn ranges(owned: &[CpuSet]) -> Vec<Range> {
     let mut indices = [0; CPUS + 1];
     for (position, cpus) in owned.iter().enumerate() {
         cpus.iter().for_each(|cpu| indices[cpu] = position as u32 + 1);
     }
+    let mut program = vec![load(libc::SKF_AD_CPU)];
+    search(&ranges(&indices), &mut program, &|index, program| {
+        program.push(statement(libc::BPF_RET | libc::BPF_K, index));
+    });
+    debug_assert!(program.len() <= libc::BPF_MAXINSNS as usize);
+    program
+}
+
+/// Where a jump leads that is completed when the rest of the program is there.
+const LATER: u32 = u32::MAX;
+
+/// The program for a group in which connections of the CPUs `claimed` go to one of the sockets of
+/// the indices `targets`, at random; all others to the socket of index 0. There is a target, and
+/// no more than claimed CPUs, so that the program is never too long.
+pub(super) fn generate_spread(claimed: &CpuSet, targets: &[u32]) -> Vec<libc::sock_filter> {
+    let mut claims = [0; CPUS + 1];
+    claimed.iter().for_each(|cpu| claims[cpu] = 1);
+    let mut program = vec![load(libc::SKF_AD_CPU)];
+    search(&ranges(&claims), &mut program, &|claim, program| {
+        program.push(match claim {
+            0 => statement(libc::BPF_RET | libc::BPF_K, 0),
+            _ => statement(libc::BPF_JMP | libc::BPF_JA, LATER),
+        });
+    });
+    let end = program.len();
+    for (at, step) in program.iter_mut().enumerate().filter(|(_, step)| step.k == LATER) {
+        step.k = (end - at - 1) as u32;
+    }
+    program.push(load(libc::SKF_AD_RANDOM));
+    program.push(statement(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, targets.len() as u32));
+    let mut drawn = Vec::new();
+    search(&ranges(targets), &mut drawn, &|index, program| {
+        program.push(statement(libc::BPF_RET | libc::BPF_K, index));
+    });
+    program.append(&mut drawn);
+    debug_assert!(program.len() <= libc::BPF_MAXINSNS as usize);
+    program
+}
+
+/// All numbers from 0 up, in ranges of equal indices; the last has no end.
+fn ranges(indices: &[u32]) -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::new();
-    for (cpu, index) in indices.into_iter().enumerate() {
+    for (number, index) in indices.iter().copied().enumerate() {
         if ranges.last().is_none_or(|last| last.index != index) {
-            ranges.push(Range { first: cpu as u32, index });
+            ranges.push(Range { first: number as u32, index });
         }
     }
     ranges
 }
 
-/// Appends the search through the ranges, of which there is at least one.
-fn search(ranges: &[Range], program: &mut Vec<libc::sock_filter>) {
+/// Appends the search through the ranges, of which there is at least one, for the number in the
+/// accumulator; `found` appends what is done with the index.
+fn search(
+    ranges: &[Range],
+    program: &mut Vec<libc::sock_filter>,
+    found: &dyn Fn(u32, &mut Vec<libc::sock_filter>),
+) {
     if let [range] = ranges {
-        program.push(statement(libc::BPF_RET | libc::BPF_K, range.index));
-        return;
+        return found(range.index, program);
     }
     let (below, above) = ranges.split_at(ranges.len() / 2);
     let mut lower = Vec::new();
-    search(below, &mut lower);
+    search(below, &mut lower, found);
     let first = above[0].first;
     match u8::try_from(lower.len()) {
         Ok(skip) => program.push(at_least(first, skip, 0)),
@@ -59,7 +95,12 @@ fn search(ranges: &[Range], program: &mut Vec<libc::sock_filter>) {
         }
     }
     program.append(&mut lower);
-    search(above, program);
+    search(above, program, found);
+}
+
+/// Loads what the kernel knows about the packet.
+fn load(what: libc::c_int) -> libc::sock_filter {
+    statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (libc::SKF_AD_OFF + what) as u32)
 }
 
 fn statement(code: u32, k: u32) -> libc::sock_filter {
@@ -79,6 +120,11 @@ mod tests {
 
     /// What the kernel would return on a CPU; panics on what its checker would refuse.
     fn run(program: &[libc::sock_filter], cpu: u32) -> u32 {
+        run_with(program, cpu, 0)
+    }
+
+    /// The same with the random number that it draws.
+    fn run_with(program: &[libc::sock_filter], cpu: u32, random: u32) -> u32 {
         let mut accumulator = None;
         let mut at = 0;
         loop {
@@ -86,8 +132,13 @@ mod tests {
             at += 1;
             let code = u32::from(step.code);
             if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS {
-                assert_eq!(step.k as i32, libc::SKF_AD_OFF + libc::SKF_AD_CPU);
-                accumulator = Some(cpu);
+                accumulator = match step.k as i32 - libc::SKF_AD_OFF {
+                    libc::SKF_AD_CPU => Some(cpu),
+                    libc::SKF_AD_RANDOM => Some(random),
+                    other => panic!("an unexpected load: {other}"),
+                };
+            } else if code == libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K {
+                accumulator = accumulator.map(|value| value % step.k);
             } else if code == libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K {
                 let taken = accumulator.unwrap() >= step.k;
                 at += usize::from(if taken { step.jt } else { step.jf });
@@ -128,6 +179,38 @@ mod tests {
         check(&(0..CPUS).map(CpuSet::one).collect::<Vec<_>>());
         check(&(0..CPUS).rev().map(CpuSet::one).collect::<Vec<_>>());
         check(&[(0..CPUS).step_by(2).collect(), (1..CPUS).step_by(2).collect()]);
+    }
+
+    fn check_spread(claimed: &CpuSet, targets: &[u32]) {
+        let program = generate_spread(claimed, targets);
+        assert!(program.len() <= libc::BPF_MAXINSNS as usize);
+        for cpu in (0..CPUS).chain([CPUS, 4096]) {
+            for (random, target) in targets.iter().enumerate() {
+                let expected = if claimed.contains(cpu) { *target } else { 0 };
+                let far = (random + targets.len() * 1000) as u32;
+                assert_eq!(run_with(&program, cpu as u32, random as u32), expected);
+                assert_eq!(run_with(&program, cpu as u32, far), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn connections_of_claimed_cpus_are_spread() {
+        let all: CpuSet = (0..CPUS).collect();
+        check_spread(&all, &[1, 2]);
+        check_spread(&[0, 2, 3, 1000].into_iter().collect(), &[1, 2, 4, 9]);
+        check_spread(&CpuSet::empty(), &[1]);
+        let odd: CpuSet = (1..CPUS).step_by(2).collect();
+        check_spread(&odd, &[3]);
+        for (claimed, targets) in [(&odd, 512), (&all, 1024)] {
+            let targets: Vec<u32> = (1..=targets).collect();
+            let program = generate_spread(claimed, &targets);
+            assert!(program.len() <= libc::BPF_MAXINSNS as usize, "{}", program.len());
+            for random in [0, 1, 511] {
+                assert_eq!(run_with(&program, 7, random), random + 1);
+                assert_eq!(run_with(&program, 8, random) > 0, claimed.contains(8));
+            }
+        }
     }
 
     proptest! {

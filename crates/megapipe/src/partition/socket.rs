@@ -274,7 +274,7 @@ pub(crate) fn queue_length(queue: BorrowedFd<'_>) -> io::Result<u32> {
 }
 
 /// How many connections may wait in an accept queue.
-pub(super) fn backlog(listener: BorrowedFd<'_>) -> io::Result<u32> {
+pub(crate) fn backlog(listener: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(listener_info(listener)?.tcpi_sacked)
 }
 

@@ -95,8 +95,8 @@ impl World {
         let office = Office::new(wake_pair().unwrap().0);
         let listener = &self.listener;
         let group = self.group.get_or_insert_with(|| Group::found(listener.as_fd()).unwrap());
-        let result = group.join(cpus, &office);
-        if let Ok((id, queue)) = &result {
+        let result = group.join(cpus, &office, true);
+        if let Ok(Seat { id, queue, .. }) = &result {
             let queues = [queue.id].into();
             self.followers.insert(*id, Follower { office, cpus: *cpus, queues });
         }

@@ -1,6 +1,7 @@
 //! Behaviour on real sockets of the loopback interface, where a handshake runs on the CPU of the
 //! thread that connects. On a machine with one CPU, the tests use that one only.
 
+mod balance;
 mod hammer;
 mod handover;
 mod steering;

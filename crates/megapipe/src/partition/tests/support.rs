@@ -88,7 +88,7 @@ impl Seat {
     ) -> Result<Seat, super::super::ListenerError> {
         let (waker, source) = wake_pair().unwrap();
         let office = Office::new(waker);
-        let (membership, queue) = Membership::join(listener, cpus, &office)?;
+        let (membership, queue) = Membership::join(listener, cpus, &office, true)?;
         Ok(Seat { membership, office, queues: vec![queue], wake: source.into() })
     }
 

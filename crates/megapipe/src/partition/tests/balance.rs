@@ -1,0 +1,80 @@
+//! Which queue connections land in when the CPUs divide them unequally.
+
+use super::super::membership::Membership;
+use super::support::*;
+use crate::cpuset::CpuSet;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+
+/// Two members that accept.
+fn pair(listener: &TcpListener, cpus: [usize; 2]) -> Vec<Seat> {
+    let seat = |cpu: usize| {
+        let mut seat = Seat::take(listener.as_fd(), &CpuSet::one(cpu)).unwrap();
+        seat.membership.set_accepting(true);
+        seat
+    };
+    cpus.map(seat).into()
+}
+
+/// Lets a member count accepts until it changes the steering; gives how many that took.
+fn count_up(membership: &mut Membership) -> Option<u32> {
+    (1..=100).find(|_| membership.accepted())
+}
+
+/// Connects from a CPU; gives how many connections wait in each first queue, and takes them out.
+fn shares(seats: &mut [Seat], address: SocketAddr, cpu: usize, count: usize) -> Vec<u32> {
+    let _clients: Vec<TcpStream> = (0..count).map(|_| connect(address, cpu)).collect();
+    let waiting = seats.iter().map(Seat::waiting).collect();
+    seats.iter_mut().for_each(|seat| drop(seat.accept_all()));
+    waiting
+}
+
+#[test]
+fn connections_are_spread_until_a_set_changes_or_a_member_leaves() {
+    let [cpu, other] = usable_cpus()[..] else { return };
+    for leaves in [false, true] {
+        let listener = listener();
+        let address = listener.local_addr().unwrap();
+        let mut seats = pair(&listener, [cpu, other]);
+        assert_eq!(shares(&mut seats, address, cpu, 8), [8, 0]);
+        assert_eq!(count_up(&mut seats[0].membership), Some(16));
+        let spread = shares(&mut seats, address, cpu, 100);
+        assert!(spread.iter().all(|share| *share >= 20), "{spread:?}");
+        assert_eq!(length(&listener), 0);
+        if leaves {
+            drop(seats.pop());
+            assert_eq!(shares(&mut seats, address, cpu, 8), [8]);
+        } else {
+            seats[1].membership.set_cpus(&CpuSet::one(other)).unwrap();
+            assert_eq!(shares(&mut seats, address, cpu, 8), [8, 0]);
+        }
+    }
+}
+
+#[test]
+fn a_member_that_does_not_accept_gets_nothing_of_others() {
+    let [cpu, other] = usable_cpus()[..] else { return };
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let mut seats = pair(&listener, [cpu, other]);
+    seats[1].membership.set_accepting(false);
+    assert_eq!(count_up(&mut seats[0].membership), None);
+    assert_eq!(shares(&mut seats, address, cpu, 8), [8, 0]);
+    // It stops when connections are spread: the CPU decides again after the next window.
+    seats[1].membership.set_accepting(true);
+    assert!(count_up(&mut seats[0].membership).is_some());
+    seats[1].membership.set_accepting(false);
+    assert_eq!(count_up(&mut seats[0].membership), None);
+    assert_eq!(shares(&mut seats, address, cpu, 8), [8, 0]);
+}
+
+#[test]
+fn a_member_whose_connections_wait_is_busy_and_gets_no_more() {
+    let [first, second] = usable_cpus()[..] else { return };
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let mut seats = pair(&listener, [first, second]);
+    let _waiting: Vec<TcpStream> = (0..9).map(|_| connect(address, second)).collect();
+    assert_eq!(count_up(&mut seats[0].membership), None);
+    assert_eq!(shares(&mut seats, address, first, 8), [8, 9]);
+}

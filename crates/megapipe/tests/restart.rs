@@ -1,0 +1,110 @@
+//! A server that was killed starts again at once, at the same address.
+
+mod common;
+
+use common::process::{Companion, again, is_child, test_name};
+use common::{PATIENCE, Rig, accepted, client};
+use megapipe::{Accept, DriverChoice, Event, Repeat};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+conformance!(a_killed_server_starts_again_at_once);
+
+/// Tells the server where to listen.
+const ADDRESS: &str = "MEGAPIPE_TEST_LISTEN_AT";
+const RESTARTS: usize = 20;
+const CONNECTIONS: usize = 16;
+
+fn a_killed_server_starts_again_at_once(driver: DriverChoice) {
+    let name = test_name(driver, "a_killed_server_starts_again_at_once");
+    if is_child(&name) {
+        return serve(driver);
+    }
+    let mut address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut failures = Vec::new();
+    for start in 0..=RESTARTS {
+        let mut command = again(&name);
+        command.env(ADDRESS, address.to_string());
+        let mut server = Companion::start(command);
+        match address_of(&mut server) {
+            Ok(own) => address = own,
+            Err(words) => {
+                failures.push(format!("start {start}: {words}"));
+                continue;
+            }
+        }
+        let clients = connect_and_burden(address);
+        server.0.kill().unwrap();
+        server.0.wait().unwrap();
+        drop(clients);
+    }
+    assert!(failures.is_empty(), "{} of {RESTARTS} failed: {failures:#?}", failures.len());
+}
+
+/// Where the server says that it listens, or else what it says.
+fn address_of(server: &mut Companion) -> Result<SocketAddr, String> {
+    let mut words = String::new();
+    for line in BufReader::new(server.0.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        // The test program begins the line with the name of the test.
+        if let Some((_, address)) = line.split_once("listening on ") {
+            return Ok(address.parse().unwrap());
+        }
+        words.push_str(&line);
+    }
+    Err(words)
+}
+
+/// Connections that the server waits for requests on, and some to which it is writing.
+fn connect_and_burden(address: SocketAddr) -> Vec<TcpStream> {
+    let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| client(address)).collect();
+    for client in &mut clients {
+        client.write_all(b"x").unwrap();
+        client.read_exact(&mut [0]).unwrap();
+    }
+    for client in clients.iter_mut().take(CONNECTIONS / 2) {
+        client.set_nonblocking(true).unwrap();
+        // What it sends back is not read, so its writes do not end.
+        let block = [0; 1 << 16];
+        let until = Instant::now() + PATIENCE;
+        let refusal = loop {
+            assert!(Instant::now() < until, "the connection takes data without end");
+            if let Err(error) = client.write(&block) {
+                break error;
+            }
+        };
+        assert_eq!(refusal.kind(), ErrorKind::WouldBlock, "{refusal}");
+    }
+    clients
+}
+
+/// The server: sends back what it gets, until it is killed or its parent is gone.
+fn serve(driver: DriverChoice) {
+    let address: SocketAddr = std::env::var(ADDRESS).unwrap().parse().unwrap();
+    let listener = match megapipe::listen(address) {
+        Ok(listener) => listener,
+        Err(error) => return println!("{error}"),
+    };
+    let address = listener.local_addr().unwrap();
+    let mut rig = Rig::new(driver);
+    let listening = rig.join(listener);
+    rig.accept(listening, Accept::lightweight()).unwrap();
+    rig.flush().unwrap();
+    println!("listening on {address}");
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        let Some(done) = rig.dispatch(Duration::from_secs(1)).unwrap() else { continue };
+        match done.event {
+            Event::Accept(_) => {
+                let connection = rig.join(accepted(done.event).socket);
+                rig.receive(connection, Repeat::UntilCancelled).unwrap();
+            }
+            Event::Receive(Ok(message)) if !message.is_empty() => {
+                rig.write(done.handle, message).unwrap();
+            }
+            Event::Write(Ok(_), _) => {}
+            _ => drop(rig.unregister(done.handle)),
+        }
+    }
+}
