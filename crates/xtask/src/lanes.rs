@@ -22,7 +22,7 @@ pub(crate) const RUN_LATER: &str = "run-later";
 
 /// Test programs that measure: beside others they would find a machine too busy to be measured on,
 /// and say so instead of what is tested.
-const ALONE: [&str; 7] = ["ceiling", "compare", "ipc", "load", "open", "run", "veth"];
+const ALONE: [&str; 8] = ["ceiling", "compare", "disturbed", "ipc", "load", "open", "run", "veth"];
 
 /// No test program takes so long: one that does hangs, and would keep the run from ever ending.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
