@@ -33,7 +33,8 @@ commands:
   setup     install what is missing: packages of the distribution, rustfmt, clippy
   sanitize  the tests of megapipe and iobench under AddressSanitizer
   header    write what is made of crates/capi: megapipe.h and the manual pages
-  cinstall  test the installation of libmegapipe; needs cargo-c, see `cargo install cargo-c`
+  cinstall  test the installation of libmegapipe; needs cargo-c, which comes by
+            `cargo install cargo-c@0.10.16 --locked`
   loom      the loom_ tests of megapipe and mtcp, over every interleaving
   fuzz      every fuzz target for a minute, or so many SECONDS; needs the nightly toolchain and
             cargo-fuzz, which it names if they are missing
