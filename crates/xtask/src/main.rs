@@ -9,6 +9,8 @@ mod fuzz;
 mod guard;
 mod hunt;
 mod lanes;
+mod means;
+mod needs;
 mod runner;
 mod setup;
 mod signals;
@@ -27,8 +29,9 @@ usage: cargo xtask COMMAND
 
 commands:
   test      everything a change must pass, in CI as at home: setup, format, tidy, lint, the tests
-            over both drivers and over several hosts, sanitizer, loom, documentation; the full
-            run skips nothing
+            over both drivers and over several hosts, sanitizer, loom, documentation; as root it
+            skips nothing; other users' runs name what they skip, because it needs root or a
+            package that they cannot install
   tidy      check the style: file, function and line lengths, SAFETY comments, unused files, ...
   setup     install what is missing: packages of the distribution, rustfmt, clippy
   sanitize  the tests of megapipe and iobench under AddressSanitizer
@@ -129,13 +132,10 @@ fn run_later(mut words: Vec<OsString>) -> ExitCode {
 
 fn with_steps(
     root: &Path,
-    steps: fn() -> Result<Vec<steps::Step>, String>,
+    steps: fn(&means::Means) -> Result<Vec<steps::Step>, String>,
     skips: runner::Skips,
 ) -> ExitCode {
-    match steps() {
-        Ok(steps) => runner::run(root, &steps, skips),
-        Err(error) => verdict(Err(error)),
-    }
+    runner::run(root, &steps, skips)
 }
 
 /// Runs a command that takes a number.

@@ -30,7 +30,7 @@ use crate::compare::environment::Environment;
 use crate::compare::path::{Path, name_path};
 use crate::compare::plan::{Cell, CpuChoice, Plan, Request};
 use crate::compare::progress::Progress;
-use crate::compare::repeats::{Round, RoundSource, Turn};
+use crate::compare::repeats::{Measured, Round, RoundSource, Turn};
 use crate::compare::report::{JsonFile, Rounds, Row};
 use crate::compare::rounds::{RoundShape, measure_round, service_for};
 use crate::compare::self_test::SelfTest;
@@ -102,50 +102,32 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         plan.estimate_ns().div_ceil(1_000_000_000)
     ));
     let connections = arguments.connections;
-    let processes = start(&plan, &contenders, connections, &signals, &mut path)?;
+    let mut processes = start(&plan, &contenders, connections, &signals, &mut path)?;
     let network = path.network();
-    if wake_promptly().is_none() {
-        output::note("no permission for real-time priority; more slices may be sampled late");
-    }
-    let slots = u64::from(plan.rounds) * plan.round_slots() as u64;
-    let progress = Progress::new(slots, plan.slot_ns());
-    let (plan, contenders, signals) = (&plan, &contenders, &signals);
-    let mut machine = Machine {
+    let (plan, contenders) = (&plan, &contenders);
+    let machine = Machine {
         plan,
         contenders,
         connections,
-        signals,
+        signals: &signals,
         network,
-        processes,
-        progress,
+        processes: &mut processes,
+        progress: Progress::new(u64::from(plan.rounds) * plan.round_slots() as u64, plan.slot_ns()),
         repeats: false,
     };
-    let baseline = contenders.baseline;
-    let measured =
-        repeats::measure(plan, contenders.labels.len(), baseline, begun_ns, &mut machine)?;
-    drop(machine);
-    if measured.rounds < plan.rounds {
-        output::note(&format!("time is up after {} of {} rounds", measured.rounds, plan.rounds));
-    }
+    let measured = machine.measure_all(begun_ns)?;
     let rows = |baseline| rows(plan, contenders, connections, &measured.outcomes, baseline, seed);
     let further = contenders
         .further_baselines
         .iter()
         .map(|&baseline| Ok(Versus::new(&contenders.labels[baseline], &rows(baseline)?)));
     let versus: Vec<Versus> = further.collect::<Result<_>>()?;
-    let mut rows = rows(baseline)?;
+    let mut rows = rows(contenders.baseline)?;
     name_path(&mut rows, &path);
     let network = network.map(PathReport::of).transpose()?;
     print_surroundings(&environment, &path, network.as_ref());
-    output::print(&table::render(&rows, contenders.baseline_label(), table::stdout_width()));
-    versus.iter().for_each(|versus| output::print(&versus.render()));
     let self_test = arguments.self_test.then(|| SelfTest::of(&rows, contenders.baseline_label()));
-    match &self_test {
-        Some(self_test) => output::print(&self_test.describe()),
-        None => table::summarise(&rows, contenders.baseline_label())
-            .iter()
-            .for_each(|sentence| output::print(&format!("{sentence}\n"))),
-    }
+    print_results(&rows, &versus, contenders.baseline_label(), self_test.as_ref());
     output::print(&measured.repeats.describe());
     output::print(&shown::not_shown(&rows));
     if let Some(json) = json {
@@ -173,6 +155,18 @@ fn print_surroundings(environment: &Environment, path: &Path, network: Option<&P
     let lines = [Some(environment.describe()), path.describe(), network];
     lines.into_iter().flatten().for_each(|line| output::print(&format!("{line}\n")));
     output::print("\n");
+}
+
+/// The tables and the sentences below them.
+fn print_results(rows: &[Row], versus: &[Versus], baseline: &str, self_test: Option<&SelfTest>) {
+    output::print(&table::render(rows, baseline, table::stdout_width()));
+    versus.iter().for_each(|versus| output::print(&versus.render()));
+    match self_test {
+        Some(self_test) => output::print(&self_test.describe()),
+        None => table::summarise(rows, baseline)
+            .iter()
+            .for_each(|sentence| output::print(&format!("{sentence}\n"))),
+    }
 }
 
 impl<'a> PathReport<'a> {
@@ -278,10 +272,29 @@ struct Machine<'a> {
     connections: usize,
     signals: &'a Signals,
     network: Option<&'a Network>,
-    processes: Vec<Process>,
+    processes: &'a mut [Process],
     progress: Progress,
     /// Whether a round was measured again before.
     repeats: bool,
+}
+
+impl Machine<'_> {
+    /// Runs the rounds, and says if there was no time for all of them.
+    fn measure_all(mut self, begun_ns: u64) -> Result<Measured> {
+        if wake_promptly().is_none() {
+            output::note("no permission for real-time priority; more slices may be sampled late");
+        }
+        let (plan, contenders) = (self.plan, self.contenders);
+        let (servers, baseline) = (contenders.labels.len(), contenders.baseline);
+        let measured = repeats::measure(plan, servers, baseline, begun_ns, &mut self)?;
+        if measured.rounds < plan.rounds {
+            output::note(&format!(
+                "time is up after {} of {} rounds",
+                measured.rounds, plan.rounds
+            ));
+        }
+        Ok(measured)
+    }
 }
 
 impl RoundSource for Machine<'_> {

@@ -2,9 +2,9 @@
 //!
 //! A round in which other programs had the CPUs says little, and a cell with too few undisturbed
 //! pairs is INVALID. So after the planned rounds the most disturbed ones of such cells are measured
-//! again, and each is replaced by its repetition if that was disturbed less. What counts is only how
-//! many slices were clean, never what they showed, so repeating favours no server. A round in which
-//! something failed is never replaced: failures are evidence.
+//! again, and each is replaced by its repetition if that was disturbed less. What counts is only
+//! how many slices were clean, never what they showed, so repeating favours no server. A round in
+//! which something failed is never replaced: failures are evidence.
 
 use serde::Serialize;
 
