@@ -138,10 +138,9 @@ const NEEDS: &[Need] = &[
     packages("mtcp/programs", &["speed::"], &["iperf3"]),
     packages("mtcp/programs", &["web::"], &["lighttpd", "apache2-utils", "curl"]),
     packages("mtcp/programs", &["ways::"], &["curl"]),
-    privilege("mtcp/programs", &["ways::a_program_serves_over_a_tap_"], Privilege::Tun),
     privilege(
         "mtcp/programs",
-        &["calls::", "command::stat_", "ways::a_program_takes_", "ways::programs_serve_", "web::"],
+        &["calls::", "command::stat_", "speed::", "ways::", "web::"],
         Privilege::Root,
     ),
     privilege("mtcp/shutdown", &[], Privilege::Namespace),
