@@ -66,9 +66,9 @@ Examples:
                                                  too much
 
 Where the machine was too busy for enough undisturbed slices, disturbed rounds are measured again,
-for at most the time that was planned and no longer than 60 s. A row is marked INVALID when that did
-not help, when connections failed, or when bytes were lost. What could not be shown stands below the
-table with the reason and what to do, and in the JSON file.";
+for at most a quarter longer than the planned rounds took, and no longer than 60 s. A row is marked
+INVALID when that did not help, when connections failed, or when bytes were lost. What could not be
+shown stands below the table with the reason and what to do, and in the JSON file.";
 
 const LOAD_EXAMPLES: &str = "\
 Examples:

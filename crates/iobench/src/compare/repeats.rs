@@ -13,7 +13,8 @@ use crate::compare::plan::Plan;
 use crate::compare::report::{Rounds, lacks_evidence};
 use crate::error::Result;
 
-/// Repeating ends after this time at the latest, whatever was planned.
+/// Repeating may take a quarter longer than the planned rounds took, so that there is time for each
+/// of them, and ends after this time at the latest.
 const MOST_NS: u64 = 60_000_000_000;
 
 /// What one round of a cell left: by server, then by pass.
@@ -84,8 +85,14 @@ pub(crate) fn measure(
 ) -> Result<Measured> {
     let outcomes = vec![vec![Rounds::new(); servers]; plan.cells.len()];
     let mut run = Run { plan, baseline, source, outcomes, longest_ns: 0 };
+    let first_ns = run.source.now_ns();
     let rounds = run.planned(begun_ns)?;
-    let repeats = run.repeat(begun_ns, rounds)?;
+    let now_ns = run.source.now_ns();
+    let until_ns = match plan.limit_ns {
+        Some(limit_ns) => begun_ns + limit_ns,
+        None => now_ns + ((now_ns - first_ns) / 4 * 5).min(MOST_NS),
+    };
+    let repeats = run.repeat(until_ns, rounds)?;
     Ok(Measured { outcomes: run.outcomes, rounds, repeats })
 }
 
@@ -119,13 +126,8 @@ impl<S: RoundSource> Run<'_, S> {
     }
 
     /// Repeats one round of each cell that lacks evidence in turn, until none does or time is up.
-    fn repeat(&mut self, begun_ns: u64, rounds: u32) -> Result<Repeats> {
+    fn repeat(&mut self, until_ns: u64, rounds: u32) -> Result<Repeats> {
         let first_ns = self.source.now_ns();
-        let until_ns = match self.plan.limit_ns {
-            Some(limit_ns) => begun_ns + limit_ns,
-            // As long again as was planned.
-            None => first_ns + self.plan.estimate_ns().min(MOST_NS),
-        };
         let mut repeats = Repeats::default();
         let mut left = vec![rounds; self.plan.cells.len()];
         loop {
