@@ -50,15 +50,16 @@ const NEEDS: &[Need] = &[
     packages("fabled/preload", &["servers::nginx_"], &["nginx"]),
     packages("fabled/preload", &["servers::memcached_"], &["memcached", "libmemcached-tools"]),
     packages("iobench/apps", &["memcached_"], &["memcached"]),
+    packages("iobench/apps", &["built_programs_"], &["nginx", "memcached"]),
     packages("iobench/apps", &["wrk_"], &["nginx", "wrk"]),
     packages(
         "iobench/apps",
-        &["nginx_", "large_answers_", "nothing_is_left_", "workers_end_"],
+        &["nginx_", "large_answers_", "nothing_is_left_", "workers_end_", "what_is_missing_"],
         &["nginx"],
     ),
     packages(
         "iobench/programs",
-        &["redis_", "no_process_outlives_", "what_is_missing_"],
+        &["redis_", "no_process_outlives_", "what_is_missing_", "a_library_that_is_missing_"],
         &["redis-server", "redis-tools"],
     ),
     packages(
@@ -71,7 +72,14 @@ const NEEDS: &[Need] = &[
     packages("capi/generated", &[], &["groff-base"]),
     packages(
         "capi/programs",
-        &["examples::", "sizes_and_offsets_", "the_static_library_", "stacks::the_echo_"],
+        &[
+            "examples::echo_",
+            "examples::http_hello_",
+            "examples::ping_pong_",
+            "sizes_and_offsets_",
+            "the_static_library_",
+            "stacks::the_echo_",
+        ],
         &["clang"],
     ),
     packages("capi/programs", &["the_header_is_cpp17", "stacks::the_header_"], &["g++"]),
@@ -140,7 +148,7 @@ const NEEDS: &[Need] = &[
     packages("mtcp/programs", &["ways::"], &["curl"]),
     privilege(
         "mtcp/programs",
-        &["calls::", "command::stat_", "speed::", "ways::", "web::"],
+        &["calls::calls_do_", "command::stat_shows_", "speed::", "ways::", "web::"],
         Privilege::Root,
     ),
     privilege("mtcp/shutdown", &[], Privilege::Namespace),
