@@ -283,6 +283,9 @@ impl Need {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
     use super::*;
 
     const TABLE: &[Need] = &[
@@ -374,6 +377,36 @@ mod tests {
         assert_eq!(names(&plan), ["curl_asks", "server::answers"]);
         assert_eq!(plan.in_namespace, only(&["client::asks"]));
         assert_eq!(plan.skipped[0].1, "the package curl is missing");
+    }
+
+    /// The text of all Rust files below a directory.
+    fn sources(directory: &Path) -> String {
+        let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let text = |path: PathBuf| match path.extension() {
+            _ if path.is_dir() => sources(&path),
+            Some(extension) if extension == "rs" => fs::read_to_string(&path).unwrap(),
+            _ => String::new(),
+        };
+        entries.map(text).collect()
+    }
+
+    #[test]
+    fn every_test_in_the_table_is_still_there() {
+        let crates = crate::root().join("crates");
+        for need in NEEDS {
+            let package = need.program.split('/').next().unwrap();
+            let text = sources(&crates.join(package));
+            let megapipe = sources(&crates.join("megapipe/tests"));
+            for beginning in need.tests {
+                let function = beginning.rsplit("::").next().unwrap();
+                let is_there = |text: &str| text.contains(&format!("fn {function}"));
+                assert!(
+                    function.is_empty() || is_there(&text) || is_there(&megapipe),
+                    "{}: no test begins with {beginning}",
+                    need.program
+                );
+            }
+        }
     }
 
     #[test]
