@@ -49,14 +49,38 @@ fn the_installed_library_is_found_by_pkg_config() {
     let dynamic = run(Command::new("readelf").arg("-d").arg(libraries.join("libmegapipe.so")));
     let (major_minor, _) = VERSION.rsplit_once('.').unwrap();
     assert!(dynamic.contains(&format!("soname: [libmegapipe.so.{major_minor}]")), "{dynamic}");
+    assert_links_statically(prefix.path());
+}
+
+/// The flags for static linking are all that a program needs beside the archive, even where the
+/// compiler adds no library of its own (some add no libgcc_s to C programs).
+fn assert_links_statically(prefix: &Path) {
+    let flags = pkg_config(prefix, &["--static", "--cflags", "--libs"]);
+    assert!(flags.split_whitespace().any(|flag| flag == "-lgcc_s"), "{flags}");
+    for only_these in [&["-nodefaultlibs"][..], &[]] {
+        let program = prefix.join("abi-static");
+        let mut command = Command::new("gcc");
+        command.arg(directory().join("tests/c/abi.c")).args(only_these);
+        // The linker would take the shared library, which is installed in the same place.
+        let archive = |flag| if flag == "-lmegapipe" { "-l:libmegapipe.a" } else { flag };
+        command.args(flags.split_whitespace().map(archive)).arg("-o").arg(&program);
+        run(&mut command);
+        let said = run(Command::new(&program).env_remove("LD_LIBRARY_PATH"));
+        assert_eq!(said.trim(), format!("megapipe {VERSION}"), "{command:?}");
+    }
 }
 
 fn compile(prefix: &Path) -> Command {
-    let mut pkg_config = Command::new("pkg-config");
-    pkg_config.args(["--cflags", "--libs", "megapipe"]);
-    pkg_config.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
-    let flags = run(&mut pkg_config);
+    let flags = pkg_config(prefix, &["--cflags", "--libs"]);
     let mut command = Command::new("gcc");
     command.arg(directory().join("tests/c/abi.c")).args(flags.split_whitespace());
     command
+}
+
+/// What pkg-config says of the installed library.
+fn pkg_config(prefix: &Path, words: &[&str]) -> String {
+    let mut command = Command::new("pkg-config");
+    command.args(words).arg("megapipe");
+    command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    run(&mut command)
 }

@@ -44,6 +44,9 @@ const EXIT_ERROR: u8 = 1;
 const EXIT_INVALID: u8 = 2;
 const EXIT_INTERRUPTED: u8 = 130;
 
+const NOT_VALID: &str = "not all results are valid; above stands which and why (with --strict, the \
+                         exit status is 2 then)";
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -82,7 +85,11 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(EXIT_INVALID),
+        Ok(false) if cli.command.is_strict() => ExitCode::from(EXIT_INVALID),
+        Ok(false) => {
+            output::note(NOT_VALID);
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             output::note(&error.to_string());
             let interrupted = matches!(error, Error::Interrupted);

@@ -16,9 +16,13 @@ use crate::output;
 const NAME: &str = "iobench";
 
 const EXIT_STATUS: [(&str, &str); 4] = [
-    ("0", "Everything is fine: all results are valid, nothing got worse."),
+    ("0", "Everything was measured; what is not valid is marked INVALID, and nothing got worse."),
     ("1", "An error, which is told on standard error; of diff also: something got worse."),
-    ("2", "A result is not valid; the reason stands with it."),
+    (
+        "2",
+        "With --strict: a result is not valid, and the reason stands with it. Of diff without any \
+         option: a row is missing or not valid.",
+    ),
     ("130", "Interrupted by Ctrl-C."),
 ];
 

@@ -83,10 +83,24 @@ fn help_has_units_defaults_and_examples() {
     let output = run(&["compare", "--help"]);
     assert_eq!(output.status.code(), Some(0));
     let help = stdout(&output);
-    for part in ["500ms", "[default: 256]", "Examples:", "--quick", "INVALID"] {
+    for part in ["500ms", "[default: 256]", "Examples:", "--quick", "INVALID", "--strict"] {
         assert!(help.contains(part), "no `{part}` in: {help}");
     }
     assert_eq!(run(&["--version"]).status.code(), Some(0));
+}
+
+#[test]
+fn every_command_that_measures_can_be_strict_and_no_other() {
+    let help = |words: &str| stdout(&run(&[words.split(' ').collect(), vec!["--help"]].concat()));
+    for command in
+        ["compare", "ceiling", "apps nginx", "apps memcached", "ipc", "programs", "run", "load"]
+    {
+        assert!(help(command).contains("\n      --strict"), "{command}: {}", help(command));
+    }
+    for command in ["diff", "report", "serve", "doctor", "hosts", "log"] {
+        assert!(!help(command).contains("\n      --strict"), "{command}");
+    }
+    assert!(stdout(&run(&["--help"])).contains("With\n--strict also 2"));
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn every_row_has_every_figure() {
     let words = ["ipc", "--transports", "mempipe-spin,mempipe-futex-safe,cacheline"];
     let more = ["--message-bytes", "64,4096", "--placement", "same-core", "--seed", "7"];
     let (status, document, printed) = run_short(&[&words[..], &more].concat());
-    assert!(matches!(status, Some(0 | 2)), "{printed}");
+    assert_eq!(status, Some(0), "{printed}");
     assert_eq!((&document["format"], &document["version"]), (&"iobench-ipc".into(), &1.into()));
     assert!(document["clock"]["cost_ns"].as_f64().unwrap() > 0.0);
     assert_eq!(document["environment"]["seed"], 7);
@@ -121,7 +121,10 @@ fn every_row_has_every_figure() {
 fn a_transport_that_cannot_be_made_is_a_row_with_the_reason() {
     let words = ["ipc", "--transports", "tls,mempipe-spin-safe", "--batch", "off"];
     let more = ["--message-bytes", "64", "--placement", "same-core"];
-    let (status, document, printed) = run_short(&[&words[..], &more].concat());
+    let (status, _, printed) = run_short(&[&words[..], &more].concat());
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("not all results are valid"), "{printed}");
+    let (status, document, printed) = run_short(&[&words[..], &more, &["--strict"]].concat());
     assert_eq!(status, Some(2));
     let row = |name| rows(&document).iter().find(|row| row["transport"] == name).unwrap();
     assert_eq!(row("tls")["valid"], false);
@@ -136,7 +139,7 @@ fn a_flow_is_measured_beside_its_transport() {
     let words = ["ipc", "--transports", "flow-mempipe-futex-unsafe,flow-mempipe-spin-unsafe"];
     let more = ["--message-bytes", "64,4096", "--placement", "same-core"];
     let (status, document, printed) = run_short(&[&words[..], &more].concat());
-    assert!(matches!(status, Some(0 | 2)), "{printed}");
+    assert_eq!(status, Some(0), "{printed}");
     assert_eq!(rows(&document).len(), 2 * 2 * 2, "{printed}");
     for row in rows(&document) {
         assert!(row["transport"].as_str().unwrap().starts_with("flow-mempipe-"), "{row}");
@@ -147,7 +150,7 @@ fn a_flow_is_measured_beside_its_transport() {
 
 #[test]
 fn nothing_is_compared_with_an_invalid_row() {
-    let words = ["ipc", "--transports", "unix,flow-tls", "--batch", "off"];
+    let words = ["ipc", "--transports", "unix,flow-tls", "--batch", "off", "--strict"];
     let more = ["--message-bytes", "64", "--placement", "same-core"];
     let (status, document, printed) = run_short(&[&words[..], &more].concat());
     assert_eq!(status, Some(2), "{printed}");
@@ -161,7 +164,7 @@ fn nothing_is_compared_with_an_invalid_row() {
 
 #[test]
 fn what_does_not_fit_a_ring_is_told() {
-    let words = ["ipc", "--transports", "mempipe-spin-safe", "--ring-bytes", "4096"];
+    let words = ["ipc", "--transports", "mempipe-spin-safe", "--ring-bytes", "4096", "--strict"];
     let more = ["--message-bytes", "65536", "--placement", "same-core", "--batch", "off"];
     let (status, document, _) = run_short(&[&words[..], &more].concat());
     assert_eq!(status, Some(2));
@@ -246,7 +249,7 @@ fn both_processes_end_when_the_lifeline_is_cut() {
 fn long_run(json: &str) -> (Child, [(u32, u64); 2]) {
     let words = ["ipc", "--transports", "mempipe-spin-safe", "--message-bytes", "64"];
     let more = ["--duration", "10s", "--rounds", "1", "--batch", "off", "--json", json];
-    let place = ["--placement", "same-core"];
+    let place = ["--placement", "same-core", "--strict"];
     let child = iobench(&[&words[..], &more, &place].concat())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -109,7 +109,7 @@ fn the_pages_format_without_a_warning() {
         let complaints = String::from_utf8_lossy(&formatted.stderr);
         assert!(complaints.is_empty(), "{complaints}");
         let text = stdout(&formatted);
-        for told in ["NAME\n", "EXIT STATUS\n", "MEGAPIPE_DRIVER\n"] {
+        for told in ["NAME\n", "EXIT STATUS\n", "With --strict", "MEGAPIPE_DRIVER\n"] {
             assert!(text.contains(told), "{text}");
         }
     }

@@ -76,8 +76,14 @@ fn five_clients_load_one_server() {
     let directory = tempfile::tempdir().unwrap();
     let (file, json) = (directory.path().join("five.toml"), directory.path().join("five.json"));
     std::fs::write(&file, FIVE_CLIENTS).unwrap();
-    let output =
-        hosts.mpirun(&["run", file.to_str().unwrap(), "--mpi", "--json", json.to_str().unwrap()]);
+    let output = hosts.mpirun(&[
+        "run",
+        file.to_str().unwrap(),
+        "--mpi",
+        "--strict",
+        "--json",
+        json.to_str().unwrap(),
+    ]);
     let printed = stdout(&output) + &stderr(&output);
     let document: Value = serde_json::from_slice(&std::fs::read(&json).expect(&printed)).unwrap();
     let rows = document["results"].as_array().unwrap();

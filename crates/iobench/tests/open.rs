@@ -221,7 +221,7 @@ fn a_starved_generator_is_invalid() {
     let (status, document, printed) = run_with_json(
         &[
             &["load", "--connect", &server.address, "--rate", "2000", "--connections", "20"][..],
-            &["--cpus", &cpu.to_string()],
+            &["--cpus", &cpu.to_string(), "--strict"],
             &SHORT,
         ]
         .concat(),
@@ -242,7 +242,7 @@ fn a_server_that_vanishes_is_accounted_for() {
     let json = scratch_file();
     let mut load = iobench(&["load", "--connect", &server.address, "--rate", "500"])
         .args(["--connections", "10", "--growth=100ms", "--steady=100ms", "--duration=10s"])
-        .args(["--message-bytes=1", "--timeout=60s"])
+        .args(["--message-bytes=1", "--timeout=60s", "--strict"])
         .args(["--log", log.to_str().unwrap(), "--json", json.to_str().unwrap()])
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -47,7 +47,7 @@ impl Place {
 
     fn arguments<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
         let (file, json) = (self.file.to_str().unwrap(), self.json.to_str().unwrap());
-        [&["run", file, "--json", json], more].concat()
+        [&["run", file, "--strict", "--json", json], more].concat()
     }
 
     fn run(&self, more: &[&str]) -> Output {

@@ -15,6 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::guard;
+use crate::means::{self, Means};
+use crate::needs::{self, Group, Skipped};
 use crate::tally::{Scanner, Tally};
 
 /// The command of ours that stands in cargo's setting.
@@ -22,15 +24,17 @@ pub(crate) const RUN_LATER: &str = "run-later";
 
 /// Test programs that measure: beside others they would find a machine too busy to be measured on,
 /// and say so instead of what is tested.
-const ALONE: [&str; 7] = ["ceiling", "compare", "ipc", "load", "open", "run", "veth"];
+const ALONE: [&str; 8] = ["ceiling", "compare", "disturbed", "ipc", "load", "open", "run", "veth"];
 
 /// No test program takes so long: one that does hangs, and would keep the run from ever ending.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
 /// A program that cargo would have run, as it would have.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Job {
     directory: PathBuf,
+    /// The test program, which may not be the first word.
+    program: PathBuf,
     words: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
 }
@@ -64,17 +68,37 @@ pub(crate) fn run_later(directory: &Path, words: Vec<OsString>) -> Result<i32, S
     let here = env::current_dir().map_err(|error| format!("where is this? {error}"))?;
     // A test that calls cargo must not have its programs filed.
     let environment = env::vars_os().filter(|(name, _)| !name.as_bytes().ends_with(b"_RUNNER"));
-    let job = Job { directory: here, words, environment: environment.collect() };
+    let job = Job::new(here, words, environment.collect());
     let failed = |error: io::Error| format!("cannot file a test program: {error}");
     let number = fs::read_dir(directory).map_err(failed)?.count();
     fs::write(directory.join(format!("{number:04}")), job.encode()).map_err(failed)?;
     Ok(0)
 }
 
+/// What test programs counted, and which of their tests did not run, with the reason.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) tally: Tally,
+    pub(crate) skipped: Vec<Skipped>,
+}
+
 /// Runs what was filed in `directory`, in as many lanes as there are CPUs and then alone what must
-/// be, and shows the output of each program when it ends.
-pub(crate) fn run(directory: &Path) -> Result<Tally, String> {
-    let (alone, together) = jobs(directory)?.into_iter().partition(Job::measures);
+/// be, and shows the output of each program when it ends. What these means do not allow is left
+/// out.
+pub(crate) fn run(directory: &Path, means: &Means) -> Result<Outcome, String> {
+    let (mut planned, mut skipped) = (Vec::new(), Vec::new());
+    for job in jobs(directory)? {
+        let (jobs, left_out) = job.planned(means)?;
+        planned.extend(jobs);
+        skipped.extend(left_out);
+    }
+    let (alone, together) = planned.into_iter().partition(Job::measures);
+    let mut tally = run_all(together, alone)?;
+    tally.skipped += skipped.len() as u64;
+    Ok(Outcome { tally, skipped })
+}
+
+fn run_all(together: VecDeque<Job>, alone: VecDeque<Job>) -> Result<Tally, String> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let mut total = Tally::default();
     let mut failures = Vec::new();
@@ -127,11 +151,65 @@ fn lane(queue: &Mutex<VecDeque<Job>>) -> (Tally, Vec<String>) {
 }
 
 impl Job {
-    /// cargo calls its programs by the test's name, a dash, and a number.
+    /// A job whose first word is the test program.
+    fn new(
+        directory: PathBuf,
+        words: Vec<OsString>,
+        environment: Vec<(OsString, OsString)>,
+    ) -> Job {
+        let program = words.first().map(PathBuf::from).unwrap_or_default();
+        Job { directory, program, words, environment }
+    }
+
+    /// The test target: cargo calls its programs by that name, a dash, and a number.
+    fn target(&self) -> Option<&str> {
+        let name = self.program.file_name().and_then(OsStr::to_str)?;
+        name.rsplit_once('-').map(|(test, _)| test)
+    }
+
     fn measures(&self) -> bool {
-        let name = Path::new(&self.words[0]).file_name().and_then(OsStr::to_str);
-        let test = name.and_then(|name| name.rsplit_once('-')).map(|(test, _)| test);
-        test.is_some_and(|test| ALONE.contains(&test))
+        self.target().is_some_and(|test| ALONE.contains(&test))
+    }
+
+    /// The jobs that these means allow, and the tests that are left out.
+    fn planned(self, means: &Means) -> Result<(Vec<Job>, Vec<Skipped>), String> {
+        let package = self.directory.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let program = format!("{package}/{}", self.target().unwrap_or_default());
+        let plan = needs::plan(&program, means, || self.tests())?;
+        let inside = self.restricted(&plan.in_namespace).map(|mut job| {
+            job.words.splice(0..0, means::in_namespace().iter().map(OsString::from));
+            job
+        });
+        let jobs = self.restricted(&plan.outside).into_iter().chain(inside).collect();
+        let name = |(test, reason)| (format!("{program}: {test}"), reason);
+        Ok((jobs, plan.skipped.into_iter().map(name).collect()))
+    }
+
+    /// The same with these tests only, if there are any.
+    fn restricted(&self, group: &Group) -> Option<Job> {
+        let mut job = self.clone();
+        if let Group::Only(tests) = group {
+            job.words.truncate(1);
+            job.words.push("--exact".into());
+            job.words.extend(tests.iter().map(OsString::from));
+        }
+        (*group != Group::Only(Vec::new())).then_some(job)
+    }
+
+    /// The names of the tests that the words choose.
+    fn tests(&self) -> Result<Vec<String>, String> {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).args(["--list", "--format", "terse"]);
+        command.current_dir(&self.directory).env_clear().envs(self.environment.iter().cloned());
+        let failed = |why: String| format!("{:?} does not list its tests: {why}", self.program);
+        let output = guard::output(&mut command, PATIENCE).map_err(|e| failed(e.to_string()))?;
+        match output.status {
+            Some(status) if status.success() => {}
+            Some(status) => return Err(failed(status.to_string())),
+            None => return Err(failed("it hangs".to_string())),
+        }
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(String::from).collect())
     }
 
     fn run(&self) -> (Tally, Option<String>) {
@@ -190,18 +268,21 @@ impl Job {
         while let Some(name) = parts.next() {
             environment.push((name, parts.next()?));
         }
-        (words.len() == count && count > 0).then_some(Job { directory, words, environment })
+        (words.len() == count && count > 0).then(|| Job::new(directory, words, environment))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+    use crate::means::Privilege;
 
     fn job(script: &str) -> Job {
         let words = ["/bin/sh", "-c", script].map(OsString::from).to_vec();
         let environment = vec![("COLOUR".into(), "".into()), ("PATH".into(), "/bin".into())];
-        Job { directory: "/".into(), words, environment }
+        Job::new("/".into(), words, environment)
     }
 
     #[test]
@@ -216,7 +297,7 @@ mod tests {
     #[test]
     fn what_measures_is_known_by_its_name() {
         let measures =
-            |program: &str| Job { words: vec![program.into()], ..job("true") }.measures();
+            |program: &str| Job::new("/".into(), vec![program.into()], Vec::new()).measures();
         assert!(measures("/target/debug/deps/load-f87f366f26110bae"));
         assert!(!measures("/target/debug/deps/reload-f87f366f26110bae"));
         assert!(!measures("/target/debug/deps/load"));
@@ -228,9 +309,52 @@ mod tests {
         let summary = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured";
         let good = job(&format!("test $(pwd) = / && echo '{summary}'"));
         fs::write(directory.path().join("0000"), good.encode()).unwrap();
-        assert_eq!(run(directory.path()), Ok(Tally { passed: 3, failed: 0, skipped: 0 }));
+        let counted = |passed, failed| {
+            let tally = Tally { passed, failed, skipped: 0 };
+            Ok(Outcome { tally, skipped: Vec::new() })
+        };
+        assert_eq!(run(directory.path(), &Means::ALL), counted(3, 0));
         fs::write(directory.path().join("0001"), job("kill -9 $$").encode()).unwrap();
-        assert_eq!(run(directory.path()), Ok(Tally { passed: 3, failed: 1, skipped: 0 }));
+        assert_eq!(run(directory.path(), &Means::ALL), counted(3, 1));
+    }
+
+    /// A program that lists three tests and says which it is told to run.
+    const HARNESS: &str = r#"#!/bin/sh
+case "$*" in
+    *--list*) printf 'one: test
+web::two: test
+three: benchmark
+' ;;
+    *) echo "$@" > ran; echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured' ;;
+esac
+"#;
+
+    #[test]
+    fn tests_without_their_package_are_left_out_by_name_and_the_others_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let package = directory.path().join("apptests");
+        let filed = directory.path().join("filed");
+        fs::create_dir_all(&package).and_then(|()| fs::create_dir(&filed)).unwrap();
+        let job = |target: &str| {
+            let program = directory.path().join(format!("{target}-0123456789abcdef"));
+            fs::write(&program, HARNESS).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            let path = vec![("PATH".into(), "/usr/bin:/bin".into())];
+            Job::new(package.clone(), vec![program.into()], path)
+        };
+        fs::write(filed.join("0000"), job("nginx_files").encode()).unwrap();
+        fs::write(filed.join("0001"), job("other").encode()).unwrap();
+        let means = Means { privilege: Privilege::None, missing: vec!["nginx"] };
+        let Outcome { tally, skipped } = run(&filed, &means).unwrap();
+        assert_eq!(tally, Tally { passed: 1, failed: 0, skipped: 2 });
+        let names: Vec<&str> = skipped.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["apptests/nginx_files: one", "apptests/nginx_files: web::two"]);
+        assert!(skipped.iter().all(|(_, reason)| reason == "the package nginx is missing"));
+        assert_eq!(
+            fs::read_to_string(package.join("ran")).unwrap(),
+            "
+"
+        );
     }
 
     #[test]

@@ -9,6 +9,8 @@ mod fuzz;
 mod guard;
 mod hunt;
 mod lanes;
+mod means;
+mod needs;
 mod runner;
 mod setup;
 mod signals;
@@ -27,13 +29,15 @@ usage: cargo xtask COMMAND
 
 commands:
   test      everything a change must pass, in CI as at home: setup, format, tidy, lint, the tests
-            over both drivers and over several hosts, sanitizer, loom, documentation; the full
-            run skips nothing
+            over both drivers and over several hosts, sanitizer, loom, documentation; as root it
+            skips nothing; other users' runs name what they skip, because it needs root or a
+            package that they cannot install
   tidy      check the style: file, function and line lengths, SAFETY comments, unused files, ...
   setup     install what is missing: packages of the distribution, rustfmt, clippy
   sanitize  the tests of megapipe and iobench under AddressSanitizer
   header    write what is made of crates/capi: megapipe.h and the manual pages
-  cinstall  test the installation of libmegapipe; needs cargo-c, see `cargo install cargo-c`
+  cinstall  test the installation of libmegapipe; needs cargo-c, which comes by
+            `cargo install cargo-c@0.10.16 --locked`
   loom      the loom_ tests of megapipe and mtcp, over every interleaving
   fuzz      every fuzz target for a minute, or so many SECONDS; needs the nightly toolchain and
             cargo-fuzz, which it names if they are missing
@@ -128,13 +132,10 @@ fn run_later(mut words: Vec<OsString>) -> ExitCode {
 
 fn with_steps(
     root: &Path,
-    steps: fn() -> Result<Vec<steps::Step>, String>,
+    steps: fn(&means::Means) -> Result<Vec<steps::Step>, String>,
     skips: runner::Skips,
 ) -> ExitCode {
-    match steps() {
-        Ok(steps) => runner::run(root, &steps, skips),
-        Err(error) => verdict(Err(error)),
-    }
+    runner::run(root, &steps, skips)
 }
 
 /// Runs a command that takes a number.

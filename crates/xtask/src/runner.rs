@@ -9,10 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::lanes;
+use crate::means::Means;
+use crate::setup;
 use crate::steps::{self, Cargo, Step, Work};
 use crate::tally::{Scanner, Tally};
 
-/// Whether a run with skipped tests may succeed.
+/// Whether a run with skipped tests may succeed, as root; others cannot do without.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Skips {
     Allowed,
@@ -22,38 +24,110 @@ pub(crate) enum Skips {
 /// How long a test's output may stay open after cargo itself has ended.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Runs the steps until one fails, then prints the summary line, last of all.
-pub(crate) fn run(root: &Path, steps: &[Step], skips: Skips) -> ExitCode {
-    let mut total = Tally::default();
-    let mut announced = Vec::new();
-    let mut result = Ok(());
-    for (index, step) in steps.iter().enumerate() {
-        let title = format!("==> {}/{} {}", index + 1, steps.len(), step.name);
-        println!("{title}: {}", step.repeat());
-        let began = Instant::now();
-        let (outcome, tally) = perform(root, step, &mut announced);
-        total += tally;
-        let seconds = began.elapsed().as_secs_f64();
-        let Err(reason) = outcome else {
-            println!("{title}: done in {seconds:.1} s");
-            continue;
-        };
-        println!("{title}: FAILED after {seconds:.1} s");
-        // Without this the last line of a run that fails to compile would say `0 failed`.
-        total.failed += u64::from(tally.failed == 0);
-        let repeat = step.repeat();
-        result = Err(format!("step {} failed: {reason}\nrepeat it alone: {repeat}", step.name));
-        break;
+/// The steps of a run, made for what its user may do and has installed; always as many.
+pub(crate) type Steps<'a> = &'a dyn Fn(&Means) -> Result<Vec<Step>, String>;
+
+/// Runs the steps until one fails, then prints what was skipped, and the summary line last of all.
+pub(crate) fn run(root: &Path, steps: Steps<'_>, skips: Skips) -> ExitCode {
+    let mut run =
+        Run { root, means: Means::here(), total: Tally::default(), announced: Vec::new() };
+    if let Some(text) = run.means.describe() {
+        println!("xtask: {text}");
     }
-    announced.iter().for_each(|line| println!("{line}"));
-    if result.is_ok() && skips == Skips::Forbidden {
-        result = forbid_skips(total);
+    let mut result = run.all(steps);
+    run.announced.iter().for_each(|line| println!("{line}"));
+    if result.is_ok() && skips == Skips::Forbidden && run.means.is_root() {
+        result = forbid_skips(run.total);
     }
     if let Err(error) = &result {
         println!("xtask: {error}");
     }
-    println!("{total}");
+    println!("{}", run.total);
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A run under way.
+struct Run<'a> {
+    root: &'a Path,
+    means: Means,
+    total: Tally,
+    /// A line for everything that was skipped.
+    announced: Vec<String>,
+}
+
+impl Run<'_> {
+    fn all(&mut self, plan: Steps<'_>) -> Result<(), String> {
+        let mut index = 0;
+        loop {
+            // Made anew each time, because the set-up changes what is installed.
+            let mut steps = plan(&self.means)?;
+            if index == steps.len() {
+                return Ok(());
+            }
+            let title = format!("==> {}/{} {}", index + 1, steps.len(), steps[index].name);
+            self.one(&title, &steps.swap_remove(index))?;
+            index += 1;
+        }
+    }
+
+    /// One step, or the reason why it does not run.
+    fn one(&mut self, title: &str, step: &Step) -> Result<(), String> {
+        if let Some(reason) = &step.lacking {
+            println!("{title}: skipped: {reason}");
+            self.skip(&format!("step {}", step.name), reason);
+            return Ok(());
+        }
+        println!("{title}: {}", step.repeat());
+        for (part, reason) in &step.left_out {
+            self.skip(&format!("step {}: {part}", step.name), reason);
+        }
+        let began = Instant::now();
+        let (outcome, tally) = self.perform(step);
+        self.total += tally;
+        let seconds = began.elapsed().as_secs_f64();
+        let Err(reason) = outcome else {
+            println!("{title}: done in {seconds:.1} s");
+            return Ok(());
+        };
+        println!("{title}: FAILED after {seconds:.1} s");
+        // Without this the last line of a run that fails to compile would say `0 failed`.
+        self.total.failed += u64::from(tally.failed == 0);
+        let repeat = step.repeat();
+        Err(format!("step {} failed: {reason}\nrepeat it alone: {repeat}", step.name))
+    }
+
+    /// Counts something that does not run at all.
+    fn skip(&mut self, name: &str, reason: &str) {
+        self.announced.push(announcement(name, reason));
+        self.total.skipped += 1;
+    }
+
+    /// One step's outcome and what its tests counted.
+    fn perform(&mut self, step: &Step) -> (Result<(), String>, Tally) {
+        let mut tally = Tally::default();
+        let outcome = match &step.work {
+            Work::SetUp => self.set_up(),
+            Work::Own(command) => command(self.root),
+            Work::Cargo(cargo) => check(self.root, cargo),
+            Work::Tests(cargo, minimum) => {
+                count(self.root, cargo, &self.means, &mut tally, &mut self.announced)
+                    .and_then(|()| enough(tally, *minimum, &self.means))
+            }
+        };
+        (outcome, tally)
+    }
+
+    fn set_up(&mut self) -> Result<(), String> {
+        let missing = setup::prepare(self.root)?;
+        if !self.means.is_root() {
+            self.means.missing = missing;
+        }
+        Ok(())
+    }
+}
+
+fn announcement(name: &str, reason: &str) -> String {
+    format!("SKIPPED: {name}: {reason}")
 }
 
 fn forbid_skips(total: Tally) -> Result<(), String> {
@@ -66,28 +140,16 @@ fn forbid_skips(total: Tally) -> Result<(), String> {
     }
 }
 
-/// One step's outcome and what its tests counted.
-fn perform(root: &Path, step: &Step, announced: &mut Vec<String>) -> (Result<(), String>, Tally) {
-    let mut tally = Tally::default();
-    let outcome = match &step.work {
-        Work::Own(command) => command(root),
-        Work::Cargo(cargo) => check(root, cargo),
-        Work::Tests(cargo, minimum) => {
-            count(root, cargo, &mut tally, announced).and_then(|()| enough(tally, *minimum))
-        }
-    };
-    (outcome, tally)
-}
-
 fn check(root: &Path, cargo: &Cargo) -> Result<(), String> {
     let status = cargo.command().current_dir(root).stdin(Stdio::null()).status();
     let status = status.map_err(|error| format!("cannot start cargo: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("cargo ended with {status}")) }
 }
 
-fn enough(tally: Tally, minimum: u64) -> Result<(), String> {
+/// Checks that tests ran; for others than root, those that were skipped by name count as well.
+fn enough(tally: Tally, minimum: u64, means: &Means) -> Result<(), String> {
     let (ran, skipped) = (tally.passed + tally.failed, tally.skipped);
-    if ran >= minimum {
+    if ran >= minimum || (!means.is_root() && ran + skipped >= minimum) {
         return Ok(());
     }
     Err(format!(
@@ -101,6 +163,7 @@ fn enough(tally: Tally, minimum: u64) -> Result<(), String> {
 fn count(
     root: &Path,
     cargo: &Cargo,
+    means: &Means,
     tally: &mut Tally,
     announced: &mut Vec<String>,
 ) -> Result<(), String> {
@@ -125,12 +188,14 @@ fn count(
             Err(RecvTimeoutError::Timeout) => break true,
         }
     };
-    let ended = status.success().then(|| lanes::run(&filed)).transpose()?;
-    let failed = ended.is_some_and(|ended| ended.failed > 0);
-    *tally += ended.unwrap_or_default();
+    let ended = status.success().then(|| lanes::run(&filed, means)).transpose()?;
+    let lanes::Outcome { tally: ended, skipped } = ended.unwrap_or_default();
+    let failed = ended.failed > 0;
+    *tally += ended;
     let before = announced.len();
     announced.extend(announcements(&read(&skips)?));
     tally.announce_skipped((announced.len() - before) as u64);
+    announced.extend(skipped.iter().map(|(test, reason)| announcement(test, reason)));
     if !status.success() {
         return Err(format!("cargo ended with {status}"));
     }
@@ -202,6 +267,7 @@ fn announcements(text: &str) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::means::Privilege;
 
     #[test]
     fn only_announcements_are_collected() {
@@ -212,9 +278,39 @@ mod tests {
 
     #[test]
     fn too_few_tests_are_a_failure() {
-        assert!(enough(Tally { passed: 2, failed: 1, skipped: 0 }, 3).is_ok());
-        let error = enough(Tally { passed: 0, failed: 0, skipped: 1 }, 1).unwrap_err();
+        assert!(enough(Tally { passed: 2, failed: 1, skipped: 0 }, 3, &Means::ALL).is_ok());
+        let skipped = Tally { passed: 0, failed: 0, skipped: 1 };
+        let error = enough(skipped, 1, &Means::ALL).unwrap_err();
         assert!(error.starts_with("0 tests ran and 1 were skipped, at least 1"), "{error}");
+        let other = Means { privilege: Privilege::None, missing: Vec::new() };
+        assert!(enough(skipped, 1, &other).is_ok());
+        assert!(enough(skipped, 2, &other).is_err());
+    }
+
+    #[test]
+    fn a_step_that_lacks_a_package_is_skipped_by_name_and_the_next_one_runs() {
+        let root = tempfile::tempdir().unwrap();
+        let means = Means { privilege: Privilege::None, missing: vec!["clang"] };
+        let (total, announced) = (Tally::default(), Vec::new());
+        let mut run = Run { root: root.path(), means, total, announced };
+        let lacking = |_: &Path| Err("it has run".to_string());
+        let runs = |root: &Path| fs::write(root.join("ran"), "").map_err(|e| e.to_string());
+        let outcome = run.all(&|means| {
+            let missing = format!("the package {} is missing", means.missing[0]);
+            let first = Step { lacking: Some(missing), ..Step::new("first", Work::Own(lacking)) };
+            let left_out = vec![("feature x/y".to_string(), "it needs root".to_string())];
+            Ok(vec![first, Step { left_out, ..Step::new("second", Work::Own(runs)) }])
+        });
+        assert_eq!(outcome, Ok(()));
+        assert!(root.path().join("ran").exists());
+        assert_eq!(
+            run.announced,
+            [
+                "SKIPPED: step first: the package clang is missing",
+                "SKIPPED: step second: feature x/y: it needs root"
+            ]
+        );
+        assert_eq!(run.total.to_string(), "result: 0 passed, 0 failed, 2 skipped");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Brings a machine to the point where every test can run.
 
 use std::env;
-use std::fs;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+use crate::means;
 
 /// A package of Debian and its relatives, and how to tell that it, or another distribution's
 /// equivalent, is there.
@@ -210,6 +211,15 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
+/// What building nginx's module takes.
+pub(crate) const NGINX: &[&str] =
+    &["gcc", "libc6-dev", "dpkg-dev", "make", "nginx", "libpcre2-dev", "zlib1g-dev", "libssl-dev"];
+/// What building memcached takes.
+pub(crate) const MEMCACHED: &[&str] =
+    &["gcc", "libc6-dev", "dpkg-dev", "make", "libevent-dev", "libsasl2-dev"];
+/// And its own tests.
+pub(crate) const MEMCACHED_SUITE: &[&str] = &["perl", "libio-socket-ssl-perl"];
+
 /// A part of the Rust toolchain, and the cargo command that it brings.
 struct Component {
     name: &'static str,
@@ -223,28 +233,70 @@ const COMPONENTS: &[Component] = &[
 
 /// Installs what is missing, and says what and why.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
+    let packages = install_packages(&Host::here());
+    packages.and_then(|()| add_components(root))
+}
+
+/// The same for a command that needs these packages: a user who cannot install anything is let
+/// through if none of them is missing.
+pub(crate) fn run_for(root: &Path, packages: &[&str]) -> Result<(), String> {
+    let missing = missing();
+    if !means::is_root() && !packages.iter().any(|package| missing.contains(package)) {
+        return Ok(());
+    }
+    run(root)
+}
+
+/// The same as a step of a run; gives the packages that are still missing. A user who cannot
+/// install them is told the command, and what needs none of them runs all the same.
+pub(crate) fn prepare(root: &Path) -> Result<Vec<&'static str>, String> {
+    let host = Host::here();
+    if let Err(error) = install_packages(&host) {
+        if host.root {
+            return Err(error);
+        }
+        println!("setup: {error}");
+        println!("setup: going on without them; what needs one of them is skipped");
+    }
+    add_components(root)?;
+    Ok(missing())
+}
+
+/// The packages that are missing.
+pub(crate) fn missing() -> Vec<&'static str> {
+    let missing = PACKAGES.iter().filter(|package| !present(&package.probe));
+    missing.map(|package| package.name).collect()
+}
+
+/// Whether this is a package that the set-up installs.
+#[cfg(test)]
+pub(crate) fn knows(package: &str) -> bool {
+    PACKAGES.iter().any(|known| known.name == package)
+}
+
+fn install_packages(host: &Host) -> Result<(), String> {
     let packages: Vec<&Package> = PACKAGES.iter().filter(|p| !present(&p.probe)).collect();
-    let components: Vec<&Component> =
-        COMPONENTS.iter().filter(|c| !answers(root, c.subcommand)).collect();
-    if packages.is_empty() && components.is_empty() {
-        println!("setup: nothing is missing");
+    if packages.is_empty() {
+        println!("setup: no package is missing");
         return Ok(());
     }
     for package in &packages {
         println!("setup: {} is missing: {}", package.name, package.why);
     }
-    if !packages.is_empty() {
-        let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
-        install(&names, &Host::here())?.iter().try_for_each(|line| execute(line))?;
-        if let Some(package) = packages.iter().find(|package| !present(&package.probe)) {
-            let Package { name, why, .. } = package;
-            return Err(format!("{name} was installed but still cannot be found ({why})"));
+    let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
+    install(&names, host)?.iter().try_for_each(|line| execute(line))?;
+    match packages.iter().find(|package| !present(&package.probe)) {
+        None => Ok(()),
+        Some(Package { name, why, .. }) => {
+            Err(format!("{name} was installed but still cannot be found ({why})"))
         }
     }
-    if !components.is_empty() {
-        add(&components)?;
-    }
-    Ok(())
+}
+
+fn add_components(root: &Path) -> Result<(), String> {
+    let components: Vec<&Component> =
+        COMPONENTS.iter().filter(|c| !answers(root, c.subcommand)).collect();
+    if components.is_empty() { Ok(()) } else { add(&components) }
 }
 
 fn add(components: &[&Component]) -> Result<(), String> {
@@ -269,7 +321,7 @@ impl Host {
     fn here() -> Host {
         Host {
             apt: on_path("apt-get"),
-            root: fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0),
+            root: means::is_root(),
             sudo: on_path("sudo"),
             terminal: io::stdin().is_terminal(),
         }
@@ -341,8 +393,20 @@ fn succeeds(line: &[&str]) -> bool {
 }
 
 fn on_path(program: &str) -> bool {
+    env::split_paths(&search_path()).any(|directory| directory.join(program).is_file())
+}
+
+/// Where programs are looked for: the path, and the directories of servers and of administrators,
+/// which other users than root often have not on theirs.
+pub(crate) fn search_path() -> OsString {
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|directory| directory.join(program).is_file())
+    let mut directories: Vec<_> = env::split_paths(&path).collect();
+    for directory in ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into) {
+        if !directories.contains(&directory) {
+            directories.push(directory);
+        }
+    }
+    env::join_paths(directories).unwrap_or(path)
 }
 
 /// Whether a cargo subcommand works. rustup leaves a proxy on the path for components that are not
@@ -386,11 +450,28 @@ mod tests {
     }
 
     #[test]
+    fn the_lists_of_commands_are_of_packages_that_the_set_up_knows() {
+        for package in [NGINX, MEMCACHED, MEMCACHED_SUITE].concat() {
+            assert!(knows(package), "{package}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_installed_is_named() {
         let elsewhere = Host { apt: false, ..ROOT };
         assert!(install(&["strace"], &elsewhere).unwrap_err().ends_with("calls strace"));
         let powerless = Host { root: false, ..ROOT };
         assert!(install(&["strace"], &powerless).unwrap_err().ends_with("apt-get install strace"));
+    }
+
+    #[test]
+    fn servers_are_found_where_the_path_does_not_lead() {
+        let path = search_path();
+        let directories: Vec<_> = env::split_paths(&path).collect();
+        for directory in ["/usr/local/sbin", "/usr/sbin", "/sbin"] {
+            let count = directories.iter().filter(|d| **d == Path::new(directory)).count();
+            assert_eq!(count, 1, "{directory} in {path:?}");
+        }
     }
 
     #[test]

@@ -5,16 +5,23 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::means::Means;
 use crate::{apps, setup, tidy};
 
 /// One step of a run.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) work: Work,
+    /// Why it cannot run here, if it cannot.
+    pub(crate) lacking: Option<String>,
+    /// Parts that it leaves out here, each with the reason.
+    pub(crate) left_out: Vec<(String, String)>,
 }
 
 /// What a step does.
 pub(crate) enum Work {
+    /// Installs what is missing; what cannot be installed is left out of the steps that follow.
+    SetUp,
     /// A command of ours, as `cargo xtask NAME` runs it.
     Own(fn(&Path) -> Result<(), String>),
     /// A cargo command whose exit code decides.
@@ -37,123 +44,153 @@ const LOOM_TESTS_MIN: u64 = 5;
 const MPI_TESTS_MIN: u64 = 5;
 
 /// Plain builds must work without other people's C libraries and long compilations, so these parts
-/// are features; here they are always tested.
-const PEERS: &str = "iobench-peers/libuv,iobench-peers/iceoryx2,iobench-peers/zeromq";
+/// are features; here they are always tested where their packages are installed.
+const PEERS: [(&str, &[&str]); 3] = [
+    ("iobench-peers/libuv", &["libuv1-dev"]),
+    ("iobench-peers/iceoryx2", &[]),
+    ("iobench-peers/zeromq", &["libzmq3-dev", "pkg-config"]),
+];
+
+/// What building the feature `mpi` takes.
+const MPI: &[&str] = &["libopenmpi-dev", "clang"];
 
 /// Every step, as CI takes them: the cheap ones that fail most often first.
-pub(crate) fn full() -> Result<Vec<Step>, String> {
-    let lint =
-        format!("clippy --workspace --all-targets --locked --features {PEERS} -- -D warnings");
+pub(crate) fn full(means: &Means) -> Result<Vec<Step>, String> {
     let docs = "doc --workspace --no-deps --locked --document-private-items";
     let mut steps = vec![
-        Step { name: "setup", work: Work::Own(setup::run) },
-        Step { name: "format", work: Work::Cargo(Cargo::new("fmt --all --check")) },
-        Step { name: "tidy", work: Work::Own(tidy::run) },
-        Step { name: "lint", work: Work::Cargo(Cargo::new(&lint)) },
-        test(),
-        Step { name: "memcached --test", work: Work::Own(apps::memcached::compare_suites) },
-        Step { name: "memcached --sanitize", work: Work::Own(apps::memcached::sanitize) },
+        Step::new("setup", Work::SetUp),
+        Step::new("format", Work::Cargo(Cargo::new("fmt --all --check"))),
+        Step::new("tidy", Work::Own(tidy::run)),
+        lint(means),
+        test(means),
+        Step::new("memcached --test", Work::Own(apps::memcached::compare_suites))
+            .needs(setup::MEMCACHED, means)
+            .needs(setup::MEMCACHED_SUITE, means),
+        Step::new("memcached --sanitize", Work::Own(apps::memcached::sanitize))
+            .needs(setup::MEMCACHED, means),
         epoll(),
         barred(),
-        lint_mpi(),
-        mpi(),
+        lint_mpi(means),
+        mpi(means),
     ];
-    steps.extend(sanitize_only()?);
+    steps.extend(sanitize_only(means)?);
     steps.push(loom());
-    steps.push(Step {
-        name: "docs",
-        work: Work::Cargo(Cargo::new(docs).with("RUSTDOCFLAGS", "-D warnings")),
-    });
+    let docs = Cargo::new(docs).with("RUSTDOCFLAGS", "-D warnings");
+    steps.push(Step::new("docs", Work::Cargo(docs)));
     Ok(steps)
 }
 
 /// The step behind `cargo xtask sanitize`.
-pub(crate) fn sanitize_only() -> Result<Vec<Step>, String> {
+pub(crate) fn sanitize_only(_: &Means) -> Result<Vec<Step>, String> {
     let host = host_triple()?;
     let steps = [sanitize_examples, sanitize, sanitize_iobench, sanitize_stack];
     Ok(steps.map(|step| step(&host)).into())
 }
 
 /// The steps behind `cargo xtask hunt`: those whose tests meet the kernel, and so its scheduler.
-pub(crate) fn hunted() -> Result<Vec<Step>, String> {
-    let mut steps = vec![test(), epoll(), mpi()];
-    steps.extend(sanitize_only()?);
+pub(crate) fn hunted(means: &Means) -> Result<Vec<Step>, String> {
+    let mut steps = vec![test(means), epoll(), mpi(means)];
+    steps.extend(sanitize_only(means)?);
     Ok(steps)
 }
 
 /// The step behind `cargo xtask loom`.
-pub(crate) fn loom_only() -> Result<Vec<Step>, String> {
+pub(crate) fn loom_only(_: &Means) -> Result<Vec<Step>, String> {
     Ok(vec![loom()])
 }
 
 /// The step behind `cargo xtask header`: the test that compares writes instead.
-pub(crate) fn header_only() -> Result<Vec<Step>, String> {
+pub(crate) fn header_only(_: &Means) -> Result<Vec<Step>, String> {
     let tests = Cargo::new("test --package megapipe-capi --test generated");
     let work = Work::Tests(tests.with("MEGAPIPE_UPDATE", "1"), 1);
-    Ok(vec![Step { name: "header", work }])
+    Ok(vec![Step::new("header", work)])
 }
 
 /// The step behind `cargo xtask cinstall`. No part of the full run, because cargo-c takes a quarter
 /// of an hour of CPU to build.
-pub(crate) fn cinstall_only() -> Result<Vec<Step>, String> {
+pub(crate) fn cinstall_only(_: &Means) -> Result<Vec<Step>, String> {
     let tests = Cargo::new("test --package megapipe-capi --features capi --test installed");
-    Ok(vec![Step { name: "cinstall", work: Work::Tests(tests, 1) }])
+    Ok(vec![Step::new("cinstall", Work::Tests(tests, 1))])
+}
+
+/// The features of [`PEERS`] that can be built here, and the others with the reason.
+fn peers(means: &Means) -> (String, Vec<(String, String)>) {
+    let (mut features, mut left_out) = (Vec::new(), Vec::new());
+    for (feature, packages) in PEERS {
+        match packages.iter().find(|package| means.lacks(package)) {
+            None => features.push(feature),
+            Some(package) => left_out.push((format!("feature {feature}"), is_missing(package))),
+        }
+    }
+    (features.join(","), left_out)
+}
+
+fn is_missing(package: &str) -> String {
+    format!("the package {package} is missing")
+}
+
+fn lint(means: &Means) -> Step {
+    let (features, left_out) = peers(means);
+    let lint =
+        format!("clippy --workspace --all-targets --locked --features {features} -- -D warnings");
+    Step { left_out, ..Step::new("lint", Work::Cargo(Cargo::new(&lint))) }
 }
 
 /// Every test of the workspace.
-fn test() -> Step {
-    let tests = Cargo::new(&format!("test --workspace --locked --features {PEERS}"));
-    Step { name: "test", work: Work::Tests(tests, 1) }
+fn test(means: &Means) -> Step {
+    let (features, left_out) = peers(means);
+    let tests = Cargo::new(&format!("test --workspace --locked --features {features}"));
+    Step { left_out, ..Step::new("test", Work::Tests(tests, 1)) }
 }
 
 /// The integration tests hold for every driver, and the default one is not epoll where io_uring
 /// works.
 fn epoll() -> Step {
     let tests = Cargo::new("test --package megapipe --locked --test *");
-    Step { name: "test-epoll", work: Work::Tests(tests.with("MEGAPIPE_DRIVER", "epoll"), 1) }
+    Step::new("test-epoll", Work::Tests(tests.with("MEGAPIPE_DRIVER", "epoll"), 1))
 }
 
 /// The same suite once more where a seccomp filter bars io_uring and nobody asks for epoll.
 fn barred() -> Step {
     let tests = Cargo::new("test --package megapipe --locked --test conformance_* -- epoll::");
-    Step { name: "test-barred", work: Work::Tests(tests.with("MEGAPIPE_TEST_BARRED", "1"), 1) }
+    Step::new("test-barred", Work::Tests(tests.with("MEGAPIPE_TEST_BARRED", "1"), 1))
 }
 
 /// The other steps build without the features, as most users do; this sees the code behind them.
-fn lint_mpi() -> Step {
+fn lint_mpi(means: &Means) -> Step {
     let lint = "clippy --package iobench --features mpi --all-targets --locked -- -D warnings";
-    Step { name: "lint-mpi", work: Work::Cargo(Cargo::new(lint)) }
+    Step::new("lint-mpi", Work::Cargo(Cargo::new(lint))).needs(MPI, means)
 }
 
 /// Many hosts, which are network namespaces, under Open MPI.
-fn mpi() -> Step {
+fn mpi(means: &Means) -> Step {
     let tests = Cargo::new("test --package iobench --features mpi --locked --test mpi");
-    Step { name: "test-mpi", work: Work::Tests(tests, MPI_TESTS_MIN) }
+    Step::new("test-mpi", Work::Tests(tests, MPI_TESTS_MIN)).needs(MPI, means)
 }
 
 fn sanitize(host: &str) -> Step {
     let words = "test --package megapipe --package fable --locked --tests";
-    Step { name: "sanitize", work: Work::Tests(sanitized(words, host), 1) }
+    Step::new("sanitize", Work::Tests(sanitized(words, host), 1))
 }
 
 /// Of the benchmark the parts that are unsafe: the servers, and the clients that load them. Its
 /// other tests are of whole campaigns, and some build other packages, which the flags would reach.
 fn sanitize_iobench(host: &str) -> Step {
     let words = "test --package iobench --locked --bins --test run --test servers";
-    Step { name: "sanitize-iobench", work: Work::Tests(sanitized(words, host), 1) }
+    Step::new("sanitize-iobench", Work::Tests(sanitized(words, host), 1))
 }
 
 /// The user-level stack, but for the tests that build other packages.
 fn sanitize_stack(host: &str) -> Step {
     let words = "test --package mtcp --locked --lib --test channel --test devices --test kernel \
                  --test shutdown --test sockets --test xdp";
-    Step { name: "sanitize-stack", work: Work::Tests(sanitized(words, host), 1) }
+    Step::new("sanitize-stack", Work::Tests(sanitized(words, host), 1))
 }
 
 /// Cargo builds the examples, which tests run, by itself only where no targets are named.
 fn sanitize_examples(host: &str) -> Step {
     let examples = sanitized("build --package megapipe --package fable --locked --examples", host);
-    Step { name: "sanitize-examples", work: Work::Cargo(examples) }
+    Step::new("sanitize-examples", Work::Cargo(examples))
 }
 
 /// The sanitizer's runtime comes with the stable toolchain, only the flag is unstable: hence
@@ -180,14 +217,25 @@ fn loom() -> Step {
         .in_own_target_dir("loom")
         .and("loom_")
         .with("RUSTFLAGS", "--cfg loom");
-    Step { name: "loom", work: Work::Tests(tests, LOOM_TESTS_MIN) }
+    Step::new("loom", Work::Tests(tests, LOOM_TESTS_MIN))
 }
 
 impl Step {
+    pub(crate) fn new(name: &'static str, work: Work) -> Step {
+        Step { name, work, lacking: None, left_out: Vec::new() }
+    }
+
+    /// A step that does not run without these packages.
+    fn needs(mut self, packages: &[&'static str], means: &Means) -> Step {
+        let lacking = packages.iter().find(|package| means.lacks(package));
+        self.lacking = self.lacking.or(lacking.map(|package| is_missing(package)));
+        self
+    }
+
     /// The command line that repeats this step alone.
     pub(crate) fn repeat(&self) -> String {
         match &self.work {
-            Work::Own(_) => format!("cargo xtask {}", self.name),
+            Work::SetUp | Work::Own(_) => format!("cargo xtask {}", self.name),
             Work::Cargo(cargo) | Work::Tests(cargo, _) => cargo.to_string(),
         }
     }
@@ -220,7 +268,7 @@ impl Cargo {
     pub(crate) fn command(&self) -> Command {
         // The cargo that runs us, so that every step uses the same toolchain.
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.args(&self.arguments);
+        command.args(&self.arguments).env("PATH", setup::search_path());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
@@ -266,6 +314,7 @@ fn host_of(version: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::means::Privilege;
 
     #[test]
     fn a_command_reads_as_one_would_type_it() {
@@ -279,8 +328,29 @@ mod tests {
 
     #[test]
     fn own_steps_are_repeated_through_xtask() {
-        let step = Step { name: "tidy", work: Work::Own(tidy::run) };
+        let step = Step::new("tidy", Work::Own(tidy::run));
         assert_eq!(step.repeat(), "cargo xtask tidy");
+    }
+
+    #[test]
+    fn missing_packages_leave_out_features_and_steps_by_name() {
+        let missing = vec!["libuv1-dev", "clang", "libio-socket-ssl-perl"];
+        let means = Means { privilege: Privilege::Namespace, missing };
+        let steps = full(&means).unwrap();
+        let all = full(&Means::ALL).unwrap();
+        let names = |steps: &[Step]| steps.iter().map(|step| step.name).collect::<Vec<_>>();
+        assert_eq!(names(&steps), names(&all));
+        let lacking: Vec<_> = steps.iter().filter(|step| step.lacking.is_some()).collect();
+        let lacking: Vec<_> = lacking.iter().map(|step| step.name).collect();
+        assert_eq!(lacking, ["memcached --test", "lint-mpi", "test-mpi"]);
+        for step in steps.iter().filter(|step| ["lint", "test"].contains(&step.name)) {
+            let line = step.repeat();
+            assert!(line.contains("--features iobench-peers/iceoryx2,iobench-peers/zeromq"));
+            let reason = "the package libuv1-dev is missing".to_string();
+            assert_eq!(step.left_out, [("feature iobench-peers/libuv".to_string(), reason)]);
+        }
+        let complete = |step: &Step| step.lacking.is_none() && step.left_out.is_empty();
+        assert!(all.iter().all(complete));
     }
 
     #[test]

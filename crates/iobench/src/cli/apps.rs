@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::apps::generator::loops::Ending;
 use crate::apps::generator::mix::Mix;
+use crate::cli::strict::Strictness;
 use crate::cli::values::{parse_connections, parse_measured};
 
 const NGINX_EXAMPLES: &str = "\
@@ -78,6 +79,9 @@ pub(crate) struct LoadShape {
     /// Also write everything to this file, as JSON, for `report` and `diff`
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) strictness: Strictness,
 }
 
 /// A switch of the program under test.

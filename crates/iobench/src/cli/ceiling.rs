@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::cli::strict::Strictness;
 use crate::cli::values::{
     TransactionList, parse_connections, parse_measured, parse_message_bytes, parse_transactions,
 };
@@ -63,4 +64,7 @@ pub(crate) struct CeilingArgs {
     /// Also write everything to this file, as JSON, in the format of `run`
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) strictness: Strictness,
 }

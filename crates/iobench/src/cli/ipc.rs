@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use fable::Kind;
 use ipcload::Load;
 
+use crate::cli::strict::Strictness;
 use crate::cli::values::{parse_measured, parse_message_bytes};
 
 /// What `--batch on` stands for.
@@ -38,8 +39,9 @@ cargo build --release -p iobench-peers --features iceoryx2,zeromq
 
 A row is marked INVALID when messages were lost, repeated, reordered or corrupt, when an end failed,
 or when the machine was too busy for enough undisturbed rounds; the reason stands with it. Such a
-row is compared with nothing, and nothing with it. Exit status: 0 if all rows are valid, 2 if some
-are not, 1 for an error.";
+row is compared with nothing, and nothing with it.
+
+Exit status: 0 after a measurement, 1 for an error; with --strict 2 if a row is not valid.";
 
 /// Options of `ipc`.
 #[derive(Debug, Args)]
@@ -91,6 +93,9 @@ pub(crate) struct IpcArgs {
     /// Seed of the bootstrap [default: from the clock, printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) strictness: Strictness,
 }
 
 /// Where two processes are to run.

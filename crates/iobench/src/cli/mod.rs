@@ -8,6 +8,7 @@ pub(crate) mod open;
 pub(crate) mod programs;
 pub(crate) mod run;
 pub(crate) mod saved;
+pub(crate) mod strict;
 pub(crate) mod values;
 
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::cli::apps::AppsArgs;
+use crate::cli::apps::{AppCommand, AppsArgs};
 use crate::cli::ceiling::CeilingArgs;
 use crate::cli::hosts::HostsArgs;
 use crate::cli::ipc::{IpcArgs, IpcEndArgs};
@@ -24,6 +25,7 @@ use crate::cli::open::OpenArgs;
 use crate::cli::programs::ProgramsArgs;
 use crate::cli::run::RunArgs;
 use crate::cli::saved::{CompletionsArgs, DiffArgs, ManArgs, ReportArgs};
+use crate::cli::strict::Strictness;
 use crate::cli::values::{
     TransactionList, parse_bind, parse_connections, parse_measured, parse_message_bytes,
     parse_transactions,
@@ -46,8 +48,8 @@ Examples:
   iobench load --connect 127.0.0.1:7000 --duration 5s
   iobench load --server poll --rate 8000 --connections 2000
 
-Exit status: 0 if all results are valid, 2 if one is not, 1 after an error or for a regression, 130
-after Ctrl-C.";
+Exit status: 0 after a measurement, 1 after an error or for a regression, 130 after Ctrl-C. With
+--strict also 2 if a result is not valid, as diff has it always.";
 
 const COMPARE_EXAMPLES: &str = "\
 Examples:
@@ -60,10 +62,13 @@ Examples:
   iobench compare --path veth --servers epoll,megapipe,mtcp,mtcp/mtcp --baseline epoll,megapipe
   iobench compare --path veth --servers epoll,mtcp,mtcp-tap,mtcp/mtcp --transactions 0 \
     --connections 4 --request-bytes 64 --response-bytes 1048576
-  iobench compare --self-test --quick    what no difference looks like; status 2 if it is too much
+  iobench compare --self-test --quick --strict   what no difference looks like; status 2 if it is
+                                                 too much
 
-A row is marked INVALID when connections failed, bytes were lost, or the machine was too busy for
-enough undisturbed slices; the reason stands below the table and in the JSON file.";
+Where the machine was too busy for enough undisturbed slices, disturbed rounds are measured again,
+for at most a quarter longer than the planned rounds took, and no longer than 60 s. A row is marked
+INVALID when that did not help, when connections failed, or when bytes were lost. What could not be
+shown stands below the table with the reason and what to do, and in the JSON file.";
 
 const LOAD_EXAMPLES: &str = "\
 Examples:
@@ -128,6 +133,27 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Print the manual page, or write one page for each command.
     Man(ManArgs),
+}
+
+impl Command {
+    /// Whether a result that is not valid makes the exit status 2.
+    pub(crate) fn is_strict(&self) -> bool {
+        let strictness = match self {
+            Command::Compare(arguments) => &arguments.strictness,
+            Command::Ceiling(arguments) => &arguments.strictness,
+            Command::Apps(arguments) => match &arguments.app {
+                AppCommand::Nginx(arguments) => &arguments.shape.strictness,
+                AppCommand::Memcached(arguments) => &arguments.shape.strictness,
+            },
+            Command::Ipc(arguments) => &arguments.strictness,
+            Command::Programs(arguments) => &arguments.strictness,
+            Command::Run(arguments) => &arguments.strictness,
+            Command::Load(arguments) => &arguments.strictness,
+            // The status of `diff` is its result; the others have none that is not valid.
+            _ => return true,
+        };
+        strictness.strict
+    }
 }
 
 /// Options of `log`.
@@ -246,6 +272,9 @@ pub(crate) struct CompareArgs {
     /// The CPU for the thread that makes the path [default: any]
     #[arg(long, value_name = "CPU", requires = "network")]
     pub(crate) relay_cpu: Option<usize>,
+
+    #[command(flatten)]
+    pub(crate) strictness: Strictness,
 }
 
 /// Options of `serve`.
@@ -378,6 +407,9 @@ pub(crate) struct LoadArgs {
     /// Also write everything to this file, as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) strictness: Strictness,
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::cli::ipc::Where;
+use crate::cli::strict::Strictness;
 use crate::cli::values::parse_measured;
 
 const EXAMPLES: &str = "\
@@ -98,6 +99,9 @@ pub(crate) struct ProgramsArgs {
     /// Seed of the bootstrap [default: from the clock, printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) strictness: Strictness,
 }
 
 /// A server together with its usual client.

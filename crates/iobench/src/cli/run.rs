@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::cli::strict::Strictness;
 use crate::experiment::file::Scale;
 
 const RUN_EXAMPLES: &str = "\
@@ -59,6 +60,9 @@ pub(crate) struct RunArgs {
     /// The address at which the others reach the first host [default: found out]
     #[arg(long, value_name = "ADDRESS", requires = "mpi")]
     pub(crate) mpi_address: Option<IpAddr>,
+
+    #[command(flatten)]
+    pub(crate) strictness: Strictness,
 }
 
 impl RunArgs {

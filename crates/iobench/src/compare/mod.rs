@@ -10,9 +10,11 @@ pub(crate) mod outcome;
 pub(crate) mod path;
 pub(crate) mod plan;
 pub(crate) mod progress;
+pub(crate) mod repeats;
 pub(crate) mod report;
 pub(crate) mod rounds;
 pub(crate) mod self_test;
+mod shown;
 pub(crate) mod slots;
 pub(crate) mod stats;
 pub(crate) mod table;
@@ -28,6 +30,7 @@ use crate::compare::environment::Environment;
 use crate::compare::path::{Path, name_path};
 use crate::compare::plan::{Cell, CpuChoice, Plan, Request};
 use crate::compare::progress::Progress;
+use crate::compare::repeats::{Measured, Round, RoundSource, Turn};
 use crate::compare::report::{JsonFile, Rounds, Row};
 use crate::compare::rounds::{RoundShape, measure_round, service_for};
 use crate::compare::self_test::SelfTest;
@@ -51,6 +54,8 @@ struct Document<'a> {
     path: Option<&'static str>,
     baseline: &'a str,
     rounds: u32,
+    /// How many rounds of a cell were disturbed and measured again.
+    repeated_rounds: u32,
     slots_per_round: usize,
     slice_ms: f64,
     /// Only with `--self-test`.
@@ -97,40 +102,44 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         plan.estimate_ns().div_ceil(1_000_000_000)
     ));
     let connections = arguments.connections;
-    let processes = start(&plan, &contenders, connections, &signals, &mut path)?;
+    let mut processes = start(&plan, &contenders, connections, &signals, &mut path)?;
     let network = path.network();
-    let outcomes = vec![vec![Rounds::new(); contenders.labels.len()]; plan.cells.len()];
-    let contenders = &contenders;
-    let mut run =
-        Run { plan, contenders, connections, signals: &signals, network, processes, outcomes };
-    let rounds = run.measure(begun_ns)?;
-    let mut rows = run.rows(contenders.baseline, seed)?;
-    name_path(&mut rows, &path);
+    let (plan, contenders) = (&plan, &contenders);
+    let machine = Machine {
+        plan,
+        contenders,
+        connections,
+        signals: &signals,
+        network,
+        processes: &mut processes,
+        progress: Progress::new(u64::from(plan.rounds) * plan.round_slots() as u64, plan.slot_ns()),
+        repeats: false,
+    };
+    let measured = machine.measure_all(begun_ns)?;
+    let rows = |baseline| rows(plan, contenders, connections, &measured.outcomes, baseline, seed);
     let further = contenders
         .further_baselines
         .iter()
-        .map(|&baseline| Ok(Versus::new(&contenders.labels[baseline], &run.rows(baseline, seed)?)));
+        .map(|&baseline| Ok(Versus::new(&contenders.labels[baseline], &rows(baseline)?)));
     let versus: Vec<Versus> = further.collect::<Result<_>>()?;
+    let mut rows = rows(contenders.baseline)?;
+    name_path(&mut rows, &path);
     let network = network.map(PathReport::of).transpose()?;
     print_surroundings(&environment, &path, network.as_ref());
-    output::print(&table::render(&rows, contenders.baseline_label(), table::stdout_width()));
-    versus.iter().for_each(|versus| output::print(&versus.render()));
     let self_test = arguments.self_test.then(|| SelfTest::of(&rows, contenders.baseline_label()));
-    match &self_test {
-        Some(self_test) => output::print(&self_test.describe()),
-        None => table::summarise(&rows, contenders.baseline_label())
-            .iter()
-            .for_each(|sentence| output::print(&format!("{sentence}\n"))),
-    }
+    print_results(&rows, &versus, contenders.baseline_label(), self_test.as_ref());
+    output::print(&measured.repeats.describe());
+    output::print(&shown::not_shown(&rows));
     if let Some(json) = json {
         json.write(&Document {
             environment: &environment,
             network,
             path: path.label(),
             baseline: contenders.baseline_label(),
-            rounds,
-            slots_per_round: run.plan.passes,
-            slice_ms: run.plan.slicing.length_ns as f64 / 1e6,
+            rounds: measured.rounds,
+            repeated_rounds: measured.repeats.rounds,
+            slots_per_round: plan.passes,
+            slice_ms: plan.slicing.length_ns as f64 / 1e6,
             self_test: self_test.as_ref(),
             results: &rows,
             versus,
@@ -146,6 +155,18 @@ fn print_surroundings(environment: &Environment, path: &Path, network: Option<&P
     let lines = [Some(environment.describe()), path.describe(), network];
     lines.into_iter().flatten().for_each(|line| output::print(&format!("{line}\n")));
     output::print("\n");
+}
+
+/// The tables and the sentences below them.
+fn print_results(rows: &[Row], versus: &[Versus], baseline: &str, self_test: Option<&SelfTest>) {
+    output::print(&table::render(rows, baseline, table::stdout_width()));
+    versus.iter().for_each(|versus| output::print(&versus.render()));
+    match self_test {
+        Some(self_test) => output::print(&self_test.describe()),
+        None => table::summarise(rows, baseline)
+            .iter()
+            .for_each(|sentence| output::print(&format!("{sentence}\n"))),
+    }
 }
 
 impl<'a> PathReport<'a> {
@@ -244,58 +265,45 @@ fn start(
     Ok(processes)
 }
 
-/// The running comparison.
-struct Run<'a> {
-    plan: Plan,
+/// What serves and loads on this machine.
+struct Machine<'a> {
+    plan: &'a Plan,
     contenders: &'a Contenders,
     connections: usize,
     signals: &'a Signals,
     network: Option<&'a Network>,
-    processes: Vec<Process>,
-    /// By cell, then by server.
-    outcomes: Vec<Vec<Rounds>>,
+    processes: &'a mut [Process],
+    progress: Progress,
+    /// Whether a round was measured again before.
+    repeats: bool,
 }
 
-impl<'a> Run<'a> {
-    /// The rows of all cells.
-    fn rows(&self, baseline: usize, seed: u64) -> Result<Vec<Row>> {
-        let labels: Vec<&str> = self.contenders.labels.iter().map(String::as_str).collect();
-        let mut rows: Vec<Row> = Vec::new();
-        for (cell, outcomes) in self.plan.cells.iter().zip(&self.outcomes) {
-            let connections = self.connections;
-            rows.extend(report::rows(cell, connections, &labels, baseline, outcomes, seed)?);
-        }
-        rows.iter_mut().for_each(report::note_sharing);
-        Ok(rows)
-    }
-
-    /// Runs the rounds and returns how many there was time for.
-    fn measure(&mut self, begun_ns: u64) -> Result<u32> {
+impl Machine<'_> {
+    /// Runs the rounds, and says if there was no time for all of them.
+    fn measure_all(mut self, begun_ns: u64) -> Result<Measured> {
         if wake_promptly().is_none() {
             output::note("no permission for real-time priority; more slices may be sampled late");
         }
-        let rounds = self.plan.rounds;
-        let slots = u64::from(rounds) * self.plan.round_slots() as u64;
-        let mut progress = Progress::new(slots, self.plan.slot_ns());
-        let first_ns = now_ns();
-        for round in 0..rounds {
-            let now_ns = now_ns();
-            let spent_ns = (now_ns - first_ns).checked_div(u64::from(round)).unwrap_or(0);
-            let over = |limit_ns| now_ns + spent_ns > begun_ns + limit_ns;
-            if round > 0 && self.plan.limit_ns.is_some_and(over) {
-                output::note(&format!("time is up after {round} of {rounds} rounds"));
-                return Ok(round);
-            }
-            for cell in 0..self.plan.cells.len() {
-                self.measure_cell(cell, round, &mut progress)?;
-            }
+        let (plan, contenders) = (self.plan, self.contenders);
+        let (servers, baseline) = (contenders.labels.len(), contenders.baseline);
+        let measured = repeats::measure(plan, servers, baseline, begun_ns, &mut self)?;
+        if measured.rounds < plan.rounds {
+            output::note(&format!(
+                "time is up after {} of {} rounds",
+                measured.rounds, plan.rounds
+            ));
         }
-        Ok(rounds)
+        Ok(measured)
+    }
+}
+
+impl RoundSource for Machine<'_> {
+    fn now_ns(&self) -> u64 {
+        now_ns()
     }
 
-    /// One round of one cell.
-    fn measure_cell(&mut self, index: usize, round: u32, progress: &mut Progress) -> Result<()> {
-        let cell = &self.plan.cells[index];
+    fn measure(&mut self, turn: Turn) -> Result<Round> {
+        let cell = &self.plan.cells[turn.cell];
         let keys: Vec<_> =
             (0..self.contenders.labels.len()).map(|server| process_key(cell, server)).collect();
         // Started in this order: by cell, then by server.
@@ -314,20 +322,42 @@ impl<'a> Run<'a> {
             network: self.network,
             stacks: &stacks,
         };
-        let phase = format!("round {} of {}", round + 1, self.plan.rounds);
-        let mut first = index == 0;
-        let outcomes =
-            measure_round(cell, &shape, round as usize, &mut subjects, self.signals, |server| {
-                let what = format!("{}, {}", self.contenders.labels[server], describe(cell));
-                progress.announce(&phase, &what, first);
-                first = false;
-                progress.step();
-            })?;
-        for (rounds, outcomes) in self.outcomes[index].iter_mut().zip(outcomes) {
-            rounds.push(outcomes);
-        }
-        Ok(())
+        let (phase, mut first) = if turn.again {
+            self.progress.extend((subjects.len() * self.plan.passes) as u64);
+            let first = !std::mem::replace(&mut self.repeats, true);
+            ("disturbed rounds again".to_owned(), first)
+        } else {
+            let phase = format!("round {} of {}", turn.round + 1, self.plan.rounds);
+            (phase, turn.cell == 0)
+        };
+        let progress = &mut self.progress;
+        let labels = &self.contenders.labels;
+        let round = turn.round as usize;
+        measure_round(cell, &shape, round, &mut subjects, self.signals, |server| {
+            let what = format!("{}, {}", labels[server], describe(cell));
+            progress.announce(&phase, &what, first);
+            first = false;
+            progress.step();
+        })
     }
+}
+
+/// The rows of all cells.
+fn rows(
+    plan: &Plan,
+    contenders: &Contenders,
+    connections: usize,
+    outcomes: &[Vec<Rounds>],
+    baseline: usize,
+    seed: u64,
+) -> Result<Vec<Row>> {
+    let labels: Vec<&str> = contenders.labels.iter().map(String::as_str).collect();
+    let mut rows: Vec<Row> = Vec::new();
+    for (cell, outcomes) in plan.cells.iter().zip(outcomes) {
+        rows.extend(report::rows(cell, connections, &labels, baseline, outcomes, seed)?);
+    }
+    rows.iter_mut().for_each(report::note_sharing);
+    Ok(rows)
 }
 
 fn describe(cell: &Cell) -> String {

@@ -41,6 +41,14 @@ impl Progress {
         }
     }
 
+    /// More slots than were planned.
+    pub(crate) fn extend(&mut self, slots: u64) {
+        self.total += slots;
+        if let Some(bar) = &self.bar {
+            bar.set_length(self.total);
+        }
+    }
+
     pub(crate) fn step(&mut self) {
         self.done += 1;
     }

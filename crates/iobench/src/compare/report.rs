@@ -107,6 +107,22 @@ pub(crate) struct Row {
     pub(crate) slices: SliceSummary,
     pub(crate) pairs: usize,
     pub(crate) accounts: Accounts,
+    /// Why the row is not valid, by kind; the notes have the details.
+    #[serde(skip)]
+    pub(crate) doubts: Doubts,
+}
+
+/// What speaks against a row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Doubts {
+    /// Too few slices or pairs were undisturbed.
+    pub(crate) disturbed: bool,
+    /// Connections failed, bytes were lost, or the server ended.
+    pub(crate) failed: bool,
+    /// The baseline's own row is not valid.
+    pub(crate) baseline: bool,
+    /// All slices, by what was found of them.
+    pub(crate) slices: SliceCounts,
 }
 
 /// A server's slots in one cell: by round, then by pass.
@@ -142,7 +158,7 @@ pub(crate) fn rows(
         };
         row.pairs = figures(|f| Some(f.throughput), false).iter().map(Vec::len).sum();
         let planned: usize = outcomes[server].iter().map(Vec::len).sum();
-        let least = planned.div_ceil(2).max(2);
+        let least = least_pairs(&outcomes[server]);
         let rough = row.pairs < least;
         if rough {
             row.notes.push(format!(
@@ -152,6 +168,7 @@ pub(crate) fn rows(
                 row.pairs
             ));
             row.valid = false;
+            row.doubts.disturbed = true;
         }
         row.throughput_ratio = ratio_interval(&figures(|f| Some(f.throughput), rough), seed);
         row.cpu_ratio = ratio_interval(&figures(|f| Some(f.server_cpu_us), rough), seed);
@@ -164,9 +181,26 @@ pub(crate) fn rows(
         if !baseline_valid {
             row.notes.push("the baseline's own row is not valid".to_owned());
             row.valid = false;
+            row.doubts.baseline = true;
         }
     }
     Ok(rows)
+}
+
+/// Fewer undisturbed pairs with the baseline say too little: half of the planned ones.
+fn least_pairs(rounds: &Rounds) -> usize {
+    rounds.iter().map(Vec::len).sum::<usize>().div_ceil(2).max(2)
+}
+
+/// Whether too few slices or pairs of a cell were undisturbed for one of its rows to be valid.
+pub(crate) fn lacks_evidence(outcomes: &[Rounds], baseline: usize) -> bool {
+    outcomes.iter().enumerate().any(|(server, rounds)| {
+        let pairs = pair_ratios(rounds, &outcomes[baseline], |slot| {
+            slot.figures.map(|figures| figures.throughput)
+        });
+        let pairs: usize = pairs.iter().map(Vec::len).sum();
+        is_rough(rounds) || (server != baseline && pairs < least_pairs(rounds))
+    })
 }
 
 /// Where CPUs are shared no side is the limit by itself, so the shares are told instead; after the
@@ -241,6 +275,12 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Result
         },
         pairs: 0,
         accounts: evidence.accounts,
+        doubts: Doubts {
+            disturbed: rough,
+            failed: evidence.faults.total() > 0 || !evidence.problems.is_empty(),
+            baseline: false,
+            slices: evidence.slices,
+        },
     })
 }
 

@@ -120,16 +120,30 @@ fn heading(row: &Row) -> String {
         cpus.join(",")
     };
     let (servers, clients) = (list(&row.server_cpus), list(&row.client_cpus));
+    format!(
+        "{}, {} connections; servers on CPU {servers}, clients on CPU {clients}\n",
+        cores_and_sizes(row),
+        row.connections
+    )
+}
+
+fn cores_and_sizes(row: &Row) -> String {
     let plural = if row.cores == 1 { "" } else { "s" };
     let sizes = match row.message_bytes {
         Some(bytes) => format!("{bytes}-byte messages"),
         None => format!("{}-byte requests, {}-byte answers", row.request_bytes, row.response_bytes),
     };
-    format!(
-        "{} core{plural}, {sizes}, {} connections; servers on CPU {servers}, clients on CPU \
-         {clients}\n",
-        row.cores, row.connections
-    )
+    format!("{} core{plural}, {sizes}", row.cores)
+}
+
+/// What was asked of the servers of a row.
+pub(crate) fn conditions(row: &Row) -> String {
+    let connections = match row.transactions {
+        0 => "persistent connections".to_owned(),
+        1 => "1 transaction per connection".to_owned(),
+        count => format!("{count} transactions per connection"),
+    };
+    format!("{connections}, {}", cores_and_sizes(row))
 }
 
 /// Appends a block and returns the headings that did not fit.
@@ -271,7 +285,7 @@ pub(crate) fn stdout_width() -> usize {
 pub(crate) mod tests {
     use super::*;
     use crate::compare::outcome::Accounts;
-    use crate::compare::report::{Bound, SliceSummary};
+    use crate::compare::report::{Bound, Doubts, SliceSummary};
     use crate::figures::Percentiles;
 
     /// A plausible row; the baseline is epoll.
@@ -318,6 +332,7 @@ pub(crate) mod tests {
             slices: SliceSummary { clean: 50, discarded: 2 },
             pairs: 10,
             accounts: Accounts::default(),
+            doubts: Doubts::default(),
         }
     }
 

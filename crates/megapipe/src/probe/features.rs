@@ -2,24 +2,23 @@
 
 use super::ring::{PATIENCE, Scratch};
 use super::{Failure, Feature, missing, obstacle, require};
-use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
+use io_uring::types::{CancelBuilder, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
-use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 pub(super) const RING: &str = "ring (SINGLE_ISSUER, DEFER_TASKRUN)";
-pub(super) const SYNC_CANCEL: &str = "synchronous cancel";
+pub(super) const CANCEL_ANY: &str = "cancel all of a ring";
 pub(super) const CANCEL_DIRECT: &str = "cancel all by direct descriptor";
 
 pub(super) type Attempt = fn(&mut Scratch) -> Result<(), Failure>;
 
 pub(super) const FEATURES: &[Feature<Attempt>] = &[
     Feature {
-        name: SYNC_CANCEL,
-        used_for: "letting go of a handle, ending a channel",
-        remedy: "Linux 6.0 or later, else the epoll driver",
-        attempt: sync_cancel,
+        name: CANCEL_ANY,
+        used_for: "ending a channel",
+        remedy: "Linux 5.19 or later, else the epoll driver",
+        attempt: cancel_any,
     },
     Feature {
         name: CANCEL_DIRECT,
@@ -45,28 +44,22 @@ pub(super) const FEATURES: &[Feature<Attempt>] = &[
         remedy: "Linux 5.18 or later; nothing else depends on it",
         attempt: registered_descriptor,
     },
-    Feature {
-        name: "messages between rings (MSG_RING)",
-        used_for: "handing completions from channel to channel",
-        remedy: "Linux 5.18 or later; until then channels wake one another by eventfd",
-        attempt: message,
-    },
 ];
 
-fn sync_cancel(scratch: &mut Scratch) -> Result<(), Failure> {
-    let (ours, _theirs) = UnixStream::pair().map_err(obstacle("a socket pair"))?;
-    let poll = opcode::PollAdd::new(Fd(ours.as_raw_fd()), libc::POLLIN as u32);
-    // SAFETY: the entry points to no memory.
-    unsafe { scratch.push(poll.build()) };
-    scratch.submit("a poll")?;
-    let timeout = Timespec::from(PATIENCE);
-    let submitter = scratch.ring.submitter();
-    let result = submitter.register_sync_cancel(Some(timeout), CancelBuilder::any());
-    result.map_err(missing("cancelling whatever is in flight"))?;
-    cancelled(scratch)
+fn cancel_any(scratch: &mut Scratch) -> Result<(), Failure> {
+    cancel_polls(scratch, "cancelling whatever is in flight", |_| CancelBuilder::any())
 }
 
 fn cancel_direct(scratch: &mut Scratch) -> Result<(), Failure> {
+    cancel_polls(scratch, "cancelling by direct descriptor", |fd| CancelBuilder::fd(fd).all())
+}
+
+/// Queues two polls of a direct descriptor and cancels both by one request.
+fn cancel_polls(
+    scratch: &mut Scratch,
+    step: &str,
+    target: impl Fn(Fixed) -> CancelBuilder,
+) -> Result<(), Failure> {
     const CANCEL: u64 = 1;
     let (ours, _theirs) = UnixStream::pair().map_err(obstacle("a socket pair"))?;
     let direct = scratch.direct(&ours)?;
@@ -76,31 +69,20 @@ fn cancel_direct(scratch: &mut Scratch) -> Result<(), Failure> {
         unsafe { scratch.push(poll.build()) };
     }
     scratch.submit("polls on a direct descriptor")?;
-    let cancel = opcode::AsyncCancel2::new(CancelBuilder::fd(direct).all());
+    let cancel = opcode::AsyncCancel2::new(target(direct));
     // SAFETY: the entry points to no memory.
     unsafe { scratch.push(cancel.build().user_data(CANCEL)) };
     let mut polls = 0;
     for _ in 0..3 {
-        let done = scratch.next().map_err(missing("cancelling by direct descriptor"))?;
+        let done = scratch.next().map_err(missing(step))?;
         if done.user_data() == CANCEL {
-            let count = crate::sys::result_of(done.result());
-            let count = count.map_err(missing("cancelling by direct descriptor"))?;
+            let count = crate::sys::result_of(done.result()).map_err(missing(step))?;
             require(count == 2, format_args!("two requests to cancel, {count} cancelled"))?;
         } else if done.result() == -libc::ECANCELED {
             polls += 1;
         }
     }
     require(polls == 2, format_args!("two requests to cancel, {polls} cancelled"))
-}
-
-/// The next completion is that of a cancelled request.
-fn cancelled(scratch: &mut Scratch) -> Result<(), Failure> {
-    let done = scratch.next().map_err(missing("the completion of a cancelled request"))?;
-    let result = done.result();
-    require(
-        result == -libc::ECANCELED,
-        format_args!("a cancelled request completed with {result}, not with ECANCELED"),
-    )
 }
 
 fn minimum_wait(scratch: &mut Scratch) -> Result<(), Failure> {
@@ -152,18 +134,4 @@ fn registered_descriptor(scratch: &mut Scratch) -> Result<(), Failure> {
     entered.map_err(missing("entering by the registered descriptor"))?;
     removed.map_err(missing("removing the registered descriptor"))?;
     scratch.expect("a request without effect").map(drop)
-}
-
-fn message(scratch: &mut Scratch) -> Result<(), Failure> {
-    const TAG: u64 = 11;
-    let mut other = Scratch::new().map_err(obstacle("a second ring"))?;
-    let ring = Fd(other.ring.as_raw_fd());
-    let message = opcode::MsgRingData::new(ring, 5, TAG, None);
-    // SAFETY: the entry points to no memory.
-    unsafe { scratch.run(message.build(), "a message to another ring") }?;
-    let done = other.expect("the arrival of a message from another ring")?;
-    require(
-        (done.user_data(), done.result()) == (TAG, 5),
-        "a message from another ring arrived changed",
-    )
 }

@@ -28,7 +28,7 @@ pub use limits::CONNECTIONS;
 /// Without any of the others it takes a slower way.
 pub const REQUIRED: &[&str] = &[
     features::RING,
-    features::SYNC_CANCEL,
+    features::CANCEL_ANY,
     features::CANCEL_DIRECT,
     sockets::ACCEPT,
     sockets::RECEIVE,
@@ -267,6 +267,50 @@ fn require(holds: bool, otherwise: impl fmt::Display) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// What the channel's own code calls to use each feature that is in the report.
+    const USES: &[(&str, &str)] = &[
+        (features::RING, "setup_defer_taskrun"),
+        (features::CANCEL_ANY, "CancelBuilder::any()"),
+        (features::CANCEL_DIRECT, "cancel_all()"),
+        ("minimum wait (MIN_TIMEOUT)", "min_wait_usec"),
+        ("ring without index array (NO_SQARRAY)", "setup_no_sqarray"),
+        ("registered ring descriptor", "ENTER_REGISTERED_RING"),
+        (sockets::ACCEPT, "opcode::AcceptMulti"),
+        (sockets::RECEIVE, "opcode::RecvMulti::"),
+        ("multishot recvmsg, buffer ring", "opcode::RecvMsgMulti"),
+        ("direct descriptor to fd (FIXED_FD_INSTALL)", "opcode::FixedFdInstall"),
+        ("getsockopt on direct descriptors", "entries::get_option"),
+        ("setsockopt on direct descriptors", "opcode::SetSockOpt"),
+        ("SO_REUSEPORT after listen", "libc::SO_REUSEPORT"),
+        ("steering by SO_ATTACH_REUSEPORT_CBPF", "libc::SO_ATTACH_REUSEPORT_CBPF"),
+        ("epoll_pwait2", "SYS_epoll_pwait2"),
+        ("preadv2 with RWF_NOWAIT on files", "libc::RWF_NOWAIT"),
+    ];
+
+    /// The text of all source files below a directory.
+    fn sources(directory: &Path) -> String {
+        let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let text = |path: PathBuf| {
+            if path.is_dir() { sources(&path) } else { fs::read_to_string(path).unwrap() }
+        };
+        entries.map(text).collect()
+    }
+
+    #[test]
+    fn every_feature_in_the_report_is_used_by_a_driver_or_a_partition() {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let sources = sources(&own.join("driver")) + &sources(&own.join("partition"));
+        let names: Vec<_> = probe().findings.iter().map(|finding| finding.name).collect();
+        for name in &names {
+            let used = USES.iter().find(|(used, _)| used == name);
+            let (_, call) = used.unwrap_or_else(|| panic!("{name} is used by no code"));
+            assert!(sources.contains(call), "{name}: no code calls {call}");
+        }
+        assert_eq!(names.len(), USES.len(), "{names:?}");
+    }
 
     #[test]
     fn each_required_feature_is_in_the_report_once_and_names_are_unique() {

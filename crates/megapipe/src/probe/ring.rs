@@ -62,17 +62,17 @@ impl Scratch {
         unsafe { std::slice::from_raw_parts(address, bytes) }.to_vec()
     }
 
-    /// Copies what a completion says it has put at `offset` of the buffer that it chose.
-    pub(super) fn received(&self, done: &cqueue::Entry, offset: usize) -> Option<Vec<u8>> {
+    /// Copies what a completion says it has put into the buffer that it chose.
+    pub(super) fn received(&self, done: &cqueue::Entry) -> Option<Vec<u8>> {
         let index = usize::from(cqueue::buffer_select(done.flags())?);
-        let start = BUFFERS_AT + index * self.buffer_bytes + offset;
+        let start = BUFFERS_AT + index * self.buffer_bytes;
         let bytes = usize::try_from(done.result()).ok()?;
         (start + bytes <= ARGUMENTS_AT)
             .then(|| self.read(self.memory().address().wrapping_add(start), bytes))
     }
 
     /// Registers a ring of `count` buffers (a power of two) as [`GROUP`].
-    pub(super) fn provide(&mut self, count: u16, bytes: usize, flags: u16) -> Result<(), Failure> {
+    pub(super) fn provide(&mut self, count: u16, bytes: usize) -> Result<(), Failure> {
         assert!(BUFFERS_AT + usize::from(count) * bytes <= ARGUMENTS_AT);
         self.buffer_bytes = bytes;
         let base = self.memory().address();
@@ -91,7 +91,7 @@ impl Scratch {
         let submitter = self.ring.submitter();
         // SAFETY: the entries stay in place as long as the ring lives.
         let result =
-            unsafe { submitter.register_buf_ring_with_flags(base as u64, count, GROUP, flags) };
+            unsafe { submitter.register_buf_ring_with_flags(base as u64, count, GROUP, 0) };
         result.map_err(missing("registering a buffer ring"))
     }
 

@@ -4,7 +4,7 @@ use super::features::Attempt;
 use super::ring::{GROUP, Scratch, owned, wait_readable};
 use super::{Failure, Feature, missing, obstacle, require};
 use crate::driver::uring::entries::get_option;
-use io_uring::types::{Fd, Fixed, IOU_PBUF_RING_INC, RecvMsgOut};
+use io_uring::types::{Fd, Fixed, RecvMsgOut};
 use io_uring::{cqueue, opcode, squeue};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -34,18 +34,6 @@ pub(super) const FEATURES: &[Feature<Attempt>] = &[
         attempt: receive_message,
     },
     Feature {
-        name: "bundles (RECVSEND_BUNDLE)",
-        used_for: "large transfers into several buffers at once",
-        remedy: "Linux 6.10 or later; until then one completion per buffer",
-        attempt: bundle,
-    },
-    Feature {
-        name: "incremental buffers (PBUF_RING_INC)",
-        used_for: "several small messages in one large buffer",
-        remedy: "Linux 6.12 or later; until then a buffer per message",
-        attempt: incremental,
-    },
-    Feature {
         name: "direct descriptor to fd (FIXED_FD_INSTALL)",
         used_for: "giving a lightweight socket a descriptor",
         remedy: "Linux 6.8 or later; until then register such sockets as descriptors",
@@ -62,12 +50,6 @@ pub(super) const FEATURES: &[Feature<Attempt>] = &[
         used_for: "options of lightweight sockets (TCP_NODELAY)",
         remedy: "Linux 6.7 or later; until then set on the listener, whose sockets inherit it",
         attempt: set_no_delay,
-    },
-    Feature {
-        name: "zero-copy send (SEND_ZC)",
-        used_for: "large messages to other machines",
-        remedy: "Linux 6.0 or later; until then the kernel copies",
-        attempt: send_zero_copy,
     },
 ];
 
@@ -125,7 +107,7 @@ fn accept(scratch: &mut Scratch) -> Result<(), Failure> {
 
 fn receive(scratch: &mut Scratch) -> Result<(), Failure> {
     let (ours, theirs) = unix_pair()?;
-    scratch.provide(4, 64, 0)?;
+    scratch.provide(4, 64)?;
     let direct = scratch.direct(&ours)?;
     // SAFETY: the entry points to no memory but the provided buffers.
     unsafe { scratch.push(opcode::RecvMulti::new(direct, GROUP).build()) };
@@ -134,7 +116,7 @@ fn receive(scratch: &mut Scratch) -> Result<(), Failure> {
         send(&theirs, text)?;
         let done = scratch.expect("a multishot receive")?;
         require(cqueue::more(done.flags()), "a multishot receive ended after a message")?;
-        let received = scratch.received(&done, 0);
+        let received = scratch.received(&done);
         require(received.as_deref() == Some(text), "a multishot receive brought other bytes")?;
     }
     Ok(())
@@ -144,7 +126,7 @@ fn receive_message(scratch: &mut Scratch) -> Result<(), Failure> {
     const NAME_BYTES: u32 = 128;
     let bind = || UdpSocket::bind(LOOPBACK).map_err(obstacle("a UDP socket on 127.0.0.1"));
     let (ours, theirs) = (bind()?, bind()?);
-    scratch.provide(4, 512, 0)?;
+    scratch.provide(4, 512)?;
     // SAFETY: all-zero bytes are a valid `msghdr` that names no memory.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_namelen = NAME_BYTES;
@@ -158,55 +140,12 @@ fn receive_message(scratch: &mut Scratch) -> Result<(), Failure> {
         sent.map_err(obstacle("sending a datagram to 127.0.0.1"))?;
         let done = scratch.expect("a multishot recvmsg")?;
         require(cqueue::more(done.flags()), "a multishot recvmsg ended after a datagram")?;
-        let received = scratch.received(&done, 0).unwrap_or_default();
+        let received = scratch.received(&done).unwrap_or_default();
         let message = RecvMsgOut::parse(&received, &header).ok();
         let right = message.is_some_and(|message| {
             message.payload_data() == text && !message.name_data().is_empty()
         });
         require(right, "a multishot recvmsg brought another datagram")?;
-    }
-    Ok(())
-}
-
-fn bundle(scratch: &mut Scratch) -> Result<(), Failure> {
-    const BUFFER_BYTES: usize = 64;
-    let offered = scratch.ring.params().is_feature_recvsend_bundle();
-    require(offered, "the kernel does not offer IORING_FEAT_RECVSEND_BUNDLE")?;
-    let (ours, theirs) = unix_pair()?;
-    scratch.provide(8, BUFFER_BYTES, 0)?;
-    let direct = scratch.direct(&ours)?;
-    let total = BUFFER_BYTES * 6;
-    send(&theirs, &vec![b'x'; total])?;
-    // SAFETY: the entry points to no memory but the provided buffers.
-    unsafe { scratch.push(opcode::RecvMultiBundle::new(direct, GROUP).build()) };
-    let (mut received, mut largest) = (0, 0);
-    // The first completion may bring one buffer only.
-    while received < total {
-        let done = scratch.expect("receiving a bundle")?;
-        require(done.result() > 0, "a bundle ended early")?;
-        received += done.result() as usize;
-        largest = largest.max(done.result() as usize);
-    }
-    require(largest > BUFFER_BYTES, "no completion brought more than one buffer")
-}
-
-fn incremental(scratch: &mut Scratch) -> Result<(), Failure> {
-    let (ours, theirs) = unix_pair()?;
-    scratch.provide(2, 1024, IOU_PBUF_RING_INC as u16)?;
-    let direct = scratch.direct(&ours)?;
-    // SAFETY: the entry points to no memory but the provided buffers.
-    unsafe { scratch.push(opcode::RecvMulti::new(direct, GROUP).build()) };
-    scratch.submit("a receive into incremental buffers")?;
-    let (mut offset, mut buffer) = (0, None);
-    for text in [&b"first"[..], b"second"] {
-        send(&theirs, text)?;
-        let done = scratch.expect("a receive into incremental buffers")?;
-        require(cqueue::buffer_more(done.flags()), "an incremental buffer was used up at once")?;
-        let chosen = cqueue::buffer_select(done.flags());
-        require(buffer.is_none() || buffer == chosen, "the second message took another buffer")?;
-        let received = scratch.received(&done, offset);
-        require(received.as_deref() == Some(text), "an incremental buffer has other bytes")?;
-        (offset, buffer) = (offset + text.len(), chosen);
     }
     Ok(())
 }
@@ -255,24 +194,6 @@ fn set_no_delay(scratch: &mut Scratch) -> Result<(), Failure> {
     unsafe { scratch.run(entry, "setsockopt(TCP_NODELAY)") }?;
     let set = near.nodelay().map_err(obstacle("getsockopt(TCP_NODELAY)"))?;
     require(set, "setsockopt(TCP_NODELAY) had no effect")
-}
-
-fn send_zero_copy(scratch: &mut Scratch) -> Result<(), Failure> {
-    let (near, mut far) = tcp_pair()?;
-    let direct = scratch.direct(&near)?;
-    let message = scratch.place([b'x'; 1024]);
-    let entry = opcode::SendZc::new(direct, message.cast(), 1024).build();
-    // SAFETY: the entry points to the scratch memory.
-    let done = unsafe { scratch.run(entry, "a zero-copy send") }?;
-    require(done.result() == 1024, "a zero-copy send was cut short")?;
-    far.set_read_timeout(Some(super::ring::PATIENCE)).map_err(obstacle("a read timeout"))?;
-    let mut received = [0; 1024];
-    far.read_exact(&mut received).map_err(missing("receiving what was sent without a copy"))?;
-    if cqueue::more(done.flags()) {
-        let done = scratch.expect("the notice that a zero-copy send needs its buffer no more")?;
-        require(cqueue::notif(done.flags()), "a zero-copy send completed twice")?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

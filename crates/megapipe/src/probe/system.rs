@@ -37,12 +37,6 @@ pub(super) const FEATURES: &[Feature<Attempt>] = &[
         remedy: "Linux 4.14 or later and a file system that knows it (ext4, xfs, btrfs)",
         attempt: nowait_file,
     },
-    Feature {
-        name: "preadv2 with RWF_NOWAIT on pipes",
-        used_for: "reading shared pipes in the epoll driver",
-        remedy: "Linux 5.9 or later; until then pipes are set to O_NONBLOCK",
-        attempt: nowait_pipe,
-    },
 ];
 
 fn set<T>(socket: &impl AsRawFd, option: libc::c_int, value: &T) -> io::Result<()> {
@@ -161,33 +155,17 @@ fn epoll_pwait2() -> Result<(), Failure> {
     }
 }
 
-/// Reads a byte without waiting for it.
-fn read_nowait(file: &impl AsRawFd, offset: libc::off_t) -> io::Result<usize> {
+fn nowait_file() -> Result<(), Failure> {
     let mut byte = [0_u8];
     let vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // SAFETY: the vector names one byte that is writable and outlives the call.
-    let read = unsafe { libc::preadv2(file.as_raw_fd(), &vector, 1, offset, libc::RWF_NOWAIT) };
-    check(read as libc::c_int).map(|bytes| bytes as usize)
-}
-
-fn nowait_file() -> Result<(), Failure> {
     // A file that exists, needs not be created, and is cached: the program itself.
     let file = File::open("/proc/self/exe").map_err(obstacle("opening the program's own file"))?;
-    match read_nowait(&file, 0) {
+    // SAFETY: the vector names one byte that is writable and outlives the call.
+    let read = unsafe { libc::preadv2(file.as_raw_fd(), &vector, 1, 0, libc::RWF_NOWAIT) };
+    match check(read as libc::c_int) {
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
             Err(missing("reading the program's own file")(error))
         }
         _ => Ok(()),
-    }
-}
-
-fn nowait_pipe() -> Result<(), Failure> {
-    let (reader, mut writer) = io::pipe().map_err(obstacle("a pipe"))?;
-    io::Write::write_all(&mut writer, b"x").map_err(obstacle("writing to a pipe"))?;
-    let read = read_nowait(&reader, -1).map_err(missing("reading a pipe"))?;
-    require(read == 1, "a pipe with a byte in it gave none")?;
-    match read_nowait(&reader, -1) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-        other => require(false, format_args!("an empty pipe gave {other:?}, not EAGAIN")),
     }
 }

@@ -45,8 +45,10 @@ struct Build {
 /// `cargo xtask memcached`: sets the machine up and builds both.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     match words {
-        [] | ["--diff" | "--sanitize"] => setup::run(root)?,
-        ["--test", rest @ ..] if suite::Choice::parse(rest).is_some() => setup::run(root)?,
+        [] | ["--diff" | "--sanitize"] => setup::run_for(root, setup::MEMCACHED)?,
+        ["--test", rest @ ..] if suite::Choice::parse(rest).is_some() => {
+            setup::run_for(root, &[setup::MEMCACHED, setup::MEMCACHED_SUITE].concat())?;
+        }
         _ => return Err(format!("cannot make sense of `{}`; {USAGE}", words.join(" "))),
     }
     let build = Build::new(root)?;

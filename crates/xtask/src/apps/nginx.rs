@@ -28,7 +28,7 @@ struct Wish {
 /// `cargo xtask nginx`: sets the machine up, builds the module, and serves in the foreground.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     let wish = wish(words)?;
-    setup::run(root)?;
+    setup::run_for(root, setup::NGINX)?;
     let target = absolute_target(root)?;
     let module = build(root, &target)?;
     println!("nginx: {}", module.display());
