@@ -1,0 +1,92 @@
+//! Partitioned listeners: two channels of a thread share a listening socket.
+
+use crate::common::listener;
+use crate::layer::{armed, shared};
+use crate::stage::{Stage, config, errno_of};
+use megapipe::{Accept, Accepted, Channel, CpuSet, Event, Handle};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+/// Moves this thread to a CPU: the handshakes of its clients run there.
+fn move_to(cpu: usize) {
+    // SAFETY: all-zero bytes are an empty set, in which the macro-like call sets one bit; the set
+    // outlives the call.
+    let moved = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set)
+    };
+    assert_eq!(moved, 0, "sched_setaffinity: {}", std::io::Error::last_os_error());
+}
+
+/// Shares a listener of which the first channel has the original as well, changes CPUs, lets a
+/// second channel join and end, and leaves.
+pub(crate) fn partition(stage: &mut Stage) {
+    let (socket, address) = listener();
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    assert!(cpus >= 2, "this test needs two CPUs");
+    // SAFETY: the call takes no pointers.
+    let here = usize::try_from(unsafe { libc::sched_getcpu() }).expect("a CPU");
+    move_to(here);
+    let elsewhere = usize::from(here == 0);
+    let first = join(stage, &socket, &CpuSet::one(here));
+    let rest = stage.join(|| socket.try_clone().expect("a duplicate"));
+    for handle in [first, rest] {
+        stage.call("accept", |channel| channel.accept(handle, Accept::descriptors()));
+        stage.note_repeating(handle);
+    }
+    stage.call("flush", Channel::flush);
+    client_is_served(stage, &[first], address);
+    stage.call("set_cpus", |channel| channel.set_cpus(first, CpuSet::one(elsewhere)));
+    let cpus = stage.call("cpus", |channel| channel.cpus(first));
+    assert_eq!(cpus.iter().collect::<Vec<_>>(), [elsewhere]);
+    client_is_served(stage, &[rest], address);
+
+    // The share of a channel that ends goes to another one.
+    let mut second = Channel::<u64>::with_config(config(stage.driver)).expect("a channel");
+    while let Err(error) = armed(|| second.register_listener(&socket, CpuSet::one(here), 0)) {
+        stage.excuse_error("register_listener", &error);
+    }
+    armed(|| drop(second));
+    client_is_served(stage, &[first], address);
+    drop(stage.unregister(first));
+    client_is_served(stage, &[rest], address);
+    drop(socket);
+    stage.cancel(rest);
+    stage.close(rest);
+}
+
+fn join(stage: &mut Stage, socket: &TcpListener, cpus: &CpuSet) -> Handle {
+    stage.call("register_listener", |channel| channel.register_listener(socket, *cpus, 0))
+}
+
+/// A client that connects is accepted by one of the handles, and its message arrives.
+fn client_is_served(stage: &mut Stage, handles: &[Handle], address: SocketAddr) {
+    let mut client = crate::common::client(address);
+    let mut served = next_connection(stage, handles);
+    client.write_all(b"hello").expect("write");
+    let mut found = [0; 5];
+    served.read_exact(&mut found).expect("read");
+    assert_eq!(&found, b"hello");
+}
+
+fn next_connection(stage: &mut Stage, handles: &[Handle]) -> TcpStream {
+    for _ in 0..40 {
+        let pause = Duration::from_millis(10);
+        let Some(done) = stage.dispatch(pause) else { continue };
+        let is_expected = handles.contains(&done.handle);
+        match done.event {
+            Event::Accept(Ok(_)) if !is_expected => panic!("a connection for another handle"),
+            Event::Accept(Ok(Accepted { socket, .. })) => {
+                return socket.into_descriptor().expect("a descriptor").into();
+            }
+            event => {
+                stage.excuse("accept", errno_of(&event).expect("an error"));
+                let handle = done.handle;
+                stage.call("accept", |channel| channel.accept(handle, Accept::descriptors()));
+            }
+        }
+    }
+    panic!("the connection does not arrive ({:?})", shared().fault());
+}

@@ -1,0 +1,230 @@
+//! Datagrams, connects, polls, options and addresses.
+
+use crate::common::{client, peer_listener, udp, unix_pair};
+use crate::layer::shared;
+use crate::stage::{Stage, errno_of};
+use megapipe::{Accept, Address, Channel, Event, Handle, Repeat};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// Receives datagrams one by one and in a row, and answers them.
+pub(crate) fn datagrams(stage: &mut Stage) {
+    let (ours, our_address) = udp("127.0.0.1");
+    let (theirs, address) = udp("127.0.0.1");
+    let handle = stage.join(|| theirs.try_clone().expect("a duplicate"));
+    for number in 0..2_u8 {
+        ours.send_to(&[number; 10], address).expect("send");
+        let receive = |channel: &mut Channel<u64>| channel.receive_from(handle, Repeat::Once);
+        match stage.ask("receive_from", handle, receive) {
+            Event::ReceiveFrom(Ok(datagram)) => {
+                assert_eq!(&*datagram, &[number; 10]);
+                assert_eq!(datagram.address().expect("an address"), Address::Inet(our_address));
+            }
+            other => panic!("expected a datagram: {other:?}"),
+        }
+    }
+    let mut is_filed = false;
+    for number in 0..6_u8 {
+        ours.send_to(&[number; 20], address).expect("send");
+        loop {
+            if !is_filed {
+                let repeat = Repeat::UntilCancelled;
+                stage.call("receive_from", |channel| channel.receive_from(handle, repeat));
+            }
+            let done = stage.next_for(handle);
+            is_filed = done.more;
+            match done.event {
+                Event::ReceiveFrom(Ok(datagram)) => break assert_eq!(&*datagram, &[number; 20]),
+                event => stage.excuse("receive_from", errno_of(&event).expect("an error")),
+            }
+        }
+    }
+    for number in 0..2_u8 {
+        answer(stage, handle, &ours, our_address, number);
+    }
+    let remains = stage.unregister(handle);
+    assert!(remains.descriptor.is_some());
+}
+
+fn answer(
+    stage: &mut Stage,
+    handle: Handle,
+    ours: &UdpSocket,
+    address: std::net::SocketAddr,
+    number: u8,
+) {
+    let send =
+        |channel: &mut Channel<u64>| Ok(channel.send_to(handle, vec![number; 30], address)?);
+    let is_receive = |event: &Event| matches!(event, Event::ReceiveFrom(_));
+    loop {
+        stage.call("send_to", send);
+        let event = loop {
+            let done = stage.next_for(handle);
+            if !is_receive(&done.event) {
+                break done.event;
+            }
+        };
+        match event {
+            Event::SendTo(Ok(30), _) => break,
+            event => stage.excuse("send_to", errno_of(&event).expect("an error")),
+        }
+    }
+    let mut found = [0; 64];
+    let count = loop {
+        match ours.recv(&mut found) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            received => break received.expect("the answer"),
+        }
+    };
+    assert_eq!(&found[..count], &[number; 30]);
+}
+
+/// Connects over TCP and UNIX, and exchanges a message.
+pub(crate) fn connect(stage: &mut Stage) {
+    let (listener, address) = peer_listener();
+    let socket = || {
+        // SAFETY: the call takes no pointers, and nobody else owns the descriptor.
+        unsafe {
+            let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+            let fd = libc::socket(libc::AF_INET, kind, 0);
+            assert!(fd >= 0, "socket: {}", std::io::Error::last_os_error());
+            <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
+        }
+    };
+    let handle = stage.join(socket);
+    let file = |channel: &mut Channel<u64>| channel.connect(handle, address);
+    let event = stage.ask("connect", handle, file);
+    assert!(matches!(event, Event::Connect(Ok(()))), "{event:?}");
+    let (mut peer, _) = listener.accept().expect("accept");
+    peer.write_all(b"welcome").expect("write");
+    assert_eq!(stage.receive(handle, 7), b"welcome");
+    stage.write(handle, b"thanks");
+    let mut found = [0; 6];
+    peer.read_exact(&mut found).expect("read");
+    assert_eq!(&found, b"thanks");
+    drop(peer);
+    stage.receive_end(handle);
+    stage.close(handle);
+}
+
+/// Waits for readiness, once and repeatedly.
+pub(crate) fn polls(stage: &mut Stage) {
+    let (mut ours, theirs) = unix_pair();
+    let mut reader = theirs.try_clone().expect("a duplicate");
+    let handle = stage.join(|| theirs.try_clone().expect("a duplicate"));
+    drop(theirs);
+    stage.call("poll", |channel| channel.poll(handle, libc::POLLIN as u32, Repeat::Once));
+    stage.call("flush", Channel::flush);
+    ours.write_all(b"x").expect("write");
+    poll_ends(stage, handle, Repeat::Once);
+    reader.read_exact(&mut [0; 1]).expect("read");
+    let repeat = Repeat::UntilCancelled;
+    stage.call("poll", |channel| channel.poll(handle, libc::POLLIN as u32, repeat));
+    stage.call("flush", Channel::flush);
+    stage.note_repeating(handle);
+    for _ in 0..2 {
+        ours.write_all(b"y").expect("write");
+        poll_ends(stage, handle, repeat);
+        reader.read_exact(&mut [0; 1]).expect("read");
+    }
+    stage.cancel(handle);
+    drop(reader);
+    drop(stage.unregister(handle));
+}
+
+/// A poll tells that something is there to read; it is filed again if it had the failure.
+fn poll_ends(stage: &mut Stage, handle: Handle, repeat: Repeat) {
+    loop {
+        let done = stage.next_for(handle);
+        match done.event {
+            Event::Poll(Ok(events)) => {
+                assert_eq!(done.more, repeat == Repeat::UntilCancelled);
+                return assert_ne!(events & libc::POLLIN as u32, 0);
+            }
+            event => stage.excuse("poll", errno_of(&event).expect("an error")),
+        }
+        stage.call("poll", |channel| channel.poll(handle, libc::POLLIN as u32, repeat));
+    }
+}
+
+/// Options, peer address and descriptor of a lightweight socket and of a regular one.
+pub(crate) fn options(stage: &mut Stage) {
+    let (listening, address, _listener) = stage.listen();
+    let (mut ours, lightweight) = stage.serve(listening, address, Accept::lightweight());
+    stage.cancel(listening);
+    use_options(stage, &ours, lightweight);
+    let mut descriptor: TcpStream =
+        stage.call("descriptor", |channel| channel.descriptor(lightweight)).into();
+    descriptor.write_all(b"from the descriptor").expect("write");
+    drop(descriptor);
+    let mut found = [0; 19];
+    ours.read_exact(&mut found).expect("read");
+    assert_eq!(&found, b"from the descriptor");
+    ours.write_all(b"still").expect("write");
+    assert_eq!(stage.receive(lightweight, 5), b"still");
+    let (own, regular) = regular_pair(stage);
+    use_options(stage, &own, regular);
+    stage.close(lightweight);
+    stage.close(regular);
+    stage.close(listening);
+}
+
+fn regular_pair(stage: &mut Stage) -> (TcpStream, Handle) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let ours = client(listener.local_addr().expect("address"));
+    let (theirs, _) = listener.accept().expect("accept");
+    let handle = stage.join(|| theirs.try_clone().expect("a duplicate"));
+    (ours, handle)
+}
+
+fn use_options(stage: &mut Stage, peer: &TcpStream, handle: Handle) {
+    let (off, on) = (0_i32.to_ne_bytes(), 1_i32.to_ne_bytes());
+    let nodelay = (libc::IPPROTO_TCP, libc::TCP_NODELAY);
+    set(stage, handle, nodelay, &off, |channel| channel.set_nodelay(handle, true));
+    let linger = (libc::SOL_SOCKET, libc::SO_LINGER);
+    let five = [1_i32.to_ne_bytes(), 5_i32.to_ne_bytes()].concat();
+    let time = Some(Duration::from_secs(5));
+    set(stage, handle, linger, &[0; 8], |channel| channel.set_linger(handle, time));
+    assert_eq!(get(stage, handle, linger, 8), five);
+    set(stage, handle, linger, &five, |channel| channel.set_linger(handle, None));
+    assert_eq!(get(stage, handle, nodelay, 4), on);
+    let expected = Address::Inet(peer.local_addr().expect("address"));
+    let found = stage.call("peer_address", |channel| channel.peer_address(handle));
+    assert_eq!(found, expected);
+    let file = |channel: &mut Channel<u64>| channel.request_peer_address(handle);
+    match stage.ask("request_peer_address", handle, file) {
+        Event::PeerAddress(Ok(found)) => assert_eq!(found, expected),
+        other => panic!("expected {expected:?}: {other:?}"),
+    }
+}
+
+/// Sets an option; if that fails, it has its former value, also after what comes next.
+fn set(
+    stage: &mut Stage,
+    handle: Handle,
+    option: (i32, i32),
+    before: &[u8],
+    mut call: impl FnMut(&mut Channel<u64>) -> megapipe::Result<()>,
+) {
+    while stage.call_once("set_socket_option", &mut call).is_none() {
+        let found = get(stage, handle, option, before.len());
+        assert_eq!(found, before, "a call that failed has set the option all the same");
+    }
+}
+
+/// Each try has a buffer of its own, which is freed if the try fails: what the kernel writes into
+/// it later is seen.
+fn get(stage: &mut Stage, handle: Handle, option: (i32, i32), bytes: usize) -> Vec<u8> {
+    let (level, name) = option;
+    let mut found = Vec::new();
+    stage.call("socket_option", |channel| {
+        let mut value = vec![0; bytes];
+        let count = channel.socket_option(handle, level, name, &mut value)?;
+        assert_eq!(count, bytes, "{:?}", shared().fault());
+        found = value;
+        Ok(())
+    });
+    found
+}
