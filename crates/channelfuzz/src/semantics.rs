@@ -1,0 +1,162 @@
+//! What the channel promises, in one place: which ends and errors are allowed when, and what
+//! becomes of writes that were filed before their handle went or that an error has cut.
+
+use crate::model::Fate;
+use crate::rules::Rule;
+use crate::script::LinkKind;
+use megapipe::DriverChoice;
+
+/// What has happened to a link.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct State {
+    /// The peer has ended its direction, closed its end, or reset the connection.
+    pub(crate) peer_ended: bool,
+    pub(crate) peer_closed: bool,
+    pub(crate) peer_reset: bool,
+    /// The channel has shut down reading or writing.
+    pub(crate) own_read_ended: bool,
+    pub(crate) own_write_ended: bool,
+    /// Neither the channel nor the fuzzer has a descriptor of the channel's end any more.
+    pub(crate) channel_gone: bool,
+    /// The channel closed its end with data in it that was not received.
+    pub(crate) closed_unread: bool,
+    /// The connection exists; always true but for [`LinkKind::Connecting`].
+    pub(crate) is_connected: bool,
+    /// A request has told of a broken connection, which the kernel tells once.
+    pub(crate) error_told: bool,
+}
+
+/// What a request is for, which decides the event of its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum What {
+    Read,
+    ReadVectored,
+    Receive,
+    ReceiveFrom,
+    Write,
+    WriteVectored,
+    SendTo,
+    ReadAt,
+    WriteAt,
+    Sync,
+    Connect,
+    Accept,
+    Disconnect,
+    Poll,
+    Watch,
+    PeerAddress,
+    Close,
+}
+
+impl What {
+    /// Whether it takes data, which may be lost with it.
+    pub(crate) fn takes_data(self) -> bool {
+        matches!(self, What::Read | What::ReadVectored | What::Receive | What::ReceiveFrom)
+    }
+
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, What::Write | What::WriteVectored | What::SendTo)
+    }
+
+    /// Which requests `cancel_direction` reaches.
+    pub(crate) fn is_in_direction(self, inbound: bool) -> bool {
+        if inbound {
+            self.takes_data() || self == What::Watch
+        } else {
+            self.writes() || matches!(self, What::Connect | What::Disconnect)
+        }
+    }
+}
+
+/// Whether a read may end with 0 bytes.
+pub(crate) fn may_end(kind: LinkKind, state: &State) -> bool {
+    let peer = state.peer_ended || state.peer_closed || state.peer_reset;
+    kind == LinkKind::File || peer || state.own_read_ended || !state.is_connected
+}
+
+/// Whether an end of the stream hides that the connection was reset. The kernel tells of a reset
+/// once, so an end after the error is right.
+pub(crate) fn hides_reset(kind: LinkKind, state: &State) -> bool {
+    kind.is_tcp()
+        && state.peer_reset
+        && state.is_connected
+        && !state.error_told
+        && !state.peer_ended
+        && !state.own_read_ended
+        && !state.own_write_ended
+}
+
+/// Whether an operation may fail with this error (but for `ECANCELED`).
+pub(crate) fn may_fail(kind: LinkKind, what: What, state: &State, errno: i32) -> bool {
+    let broken = state.peer_closed || state.peer_reset || state.peer_ended;
+    let own = state.own_read_ended || state.own_write_ended;
+    match errno {
+        libc::EPIPE => what.writes() && (broken || own || !state.is_connected),
+        libc::ECONNRESET => broken,
+        libc::ENOTCONN => broken || own || !state.is_connected,
+        libc::EIO => kind == LinkKind::Tty && state.peer_closed,
+        libc::ECONNREFUSED if kind.is_datagrams() => state.peer_closed,
+        libc::ECONNREFUSED => kind == LinkKind::Connecting && !state.is_connected,
+        libc::ECONNABORTED => kind == LinkKind::Connecting && !state.is_connected,
+        libc::EISCONN => what == What::Connect && state.is_connected,
+        libc::EALREADY => what == What::Connect,
+        _ => false,
+    }
+}
+
+/// What is known of a write that failed: today an error means that nothing was written, because a
+/// write that was taken in part tells the part.
+///
+/// When a partial write that meets an error fails, this becomes [`Fate::Unknown`].
+pub(crate) fn fate_of_failed_write() -> Fate {
+    Fate::Known(0)
+}
+
+/// Whether a successful write may be short: if it was cancelled, or the peer failed on the way.
+///
+/// When a partial write that meets an error fails, only the cancelled ones are left.
+pub(crate) fn may_be_short(state: &State, was_cancelled: bool) -> bool {
+    let broken = state.peer_closed || state.peer_reset || state.own_write_ended;
+    was_cancelled || broken
+}
+
+/// What becomes of the writes that were filed and are not complete when the handle is closed.
+///
+/// When `close` lets queued writes finish, this becomes `Fate::Known(bytes)` as long as the peer
+/// takes them.
+pub(crate) fn fate_of_writes_at_close(_bytes: usize) -> Fate {
+    Fate::Unknown
+}
+
+/// The same when the handle is unregistered. A descriptor's are withdrawn; those of a lightweight
+/// socket will finish silently, as with `close`.
+pub(crate) fn fate_of_writes_at_unregister(_bytes: usize) -> Fate {
+    Fate::Unknown
+}
+
+/// Whether a completion may come for a handle that was closed: only [`What::Close`] does.
+pub(crate) fn may_complete_after_close(what: What) -> bool {
+    what == What::Close
+}
+
+/// The events of poll(2) that may be told besides those that were asked for.
+pub(crate) const POLL_ALWAYS: u32 = (libc::POLLERR | libc::POLLHUP) as u32;
+
+/// What a received datagram's buffer has in front of its payload.
+pub(crate) const DATAGRAM_HEADER_BYTES: usize = 144;
+
+/// The rule by which a message that does not fit is cut without a word.
+pub(crate) fn cut_rule(kind: LinkKind) -> Option<Rule> {
+    (kind == LinkKind::Seqpacket).then_some(Rule::KnownFaultSeqpacketCut)
+}
+
+/// The rule by which a driver may tell a reset as an end.
+pub(crate) fn hidden_reset_rule(driver: DriverChoice) -> Option<Rule> {
+    (driver == DriverChoice::Uring).then_some(Rule::KnownFaultResetAsEnd)
+}
+
+/// The rule by which one driver's stream may end otherwise than the other's; `uring` is the
+/// io_uring driver's end.
+pub(crate) fn different_end_rule(kind: LinkKind, uring: Result<u64, i32>) -> Option<Rule> {
+    (kind.is_tcp() && uring == Ok(0)).then_some(Rule::KnownFaultResetAsEnd)
+}
