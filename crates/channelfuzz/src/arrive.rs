@@ -1,6 +1,7 @@
 //! Checks completions as they arrive: whose they are, whether they may come, what they bring.
 
 use crate::event::{Arrival, Contents, take_apart};
+use crate::known;
 use crate::model::Fate;
 use crate::pattern;
 use crate::run::{Checked, Failure, Owner, Run};
@@ -112,7 +113,7 @@ impl Run<'_> {
     }
 
     /// The request that a completion is for.
-    fn find(&self, member: usize, arrival: &Arrival) -> Checked<usize> {
+    fn find(&mut self, member: usize, arrival: &Arrival) -> Checked<usize> {
         let pending = &self.members[member].pending;
         let fits = |id: &&usize| {
             let request = &self.requests[**id];
@@ -125,7 +126,14 @@ impl Run<'_> {
             return Ok(*id);
         }
         let (name, what) = (self.name(member), arrival.what);
-        if arrival.result == Err(libc::ECANCELED) && pending.iter().any(|id| same(&id)) {
+        let first = pending.iter().copied().find(|id| same(&id));
+        if let Some(id) = first.filter(|_| arrival.result == Err(libc::ECANCELED)) {
+            let shares_file = self.links[member / 2].shares_file;
+            if let Some(rule) = known::foreign_cancel(self.driver, shares_file, what) {
+                self.rules.used(rule);
+                self.requests[id].is_cancelled = true;
+                return Ok(id);
+            }
             let text = format!("{name}: a {what:?} that the application did not cancel");
             return Err(Failure::new(format!("cancelled unasked: {what:?}"), text));
         }
@@ -229,7 +237,9 @@ impl Run<'_> {
             What::Connect => link.state.is_connected = true,
             What::Poll => {
                 let unasked = count as u32 & !(request.room as u32 | semantics::POLL_ALWAYS);
-                if unasked != 0 || count == 0 {
+                if let Some(rule) = known::unasked_events(self.driver, unasked) {
+                    self.rules.used(rule);
+                } else if unasked != 0 || count == 0 {
                     let class = format!("poll tells {unasked:#x} unasked");
                     let text = format!("asked for {:#x}, told {count:#x}", request.room);
                     return Err(self.failure(id, &class, text));
@@ -281,7 +291,7 @@ impl Run<'_> {
             let text = format!("{} of {whole} bytes, cut: {is_cut:?}", found.len());
             return Err(self.failure(id, "is_truncated", text));
         }
-        if let Some(rule) = semantics::cut_rule(kind).filter(|_| whole > found.len()) {
+        if let Some(rule) = known::cut_message(kind).filter(|_| whole > found.len()) {
             self.rules.used(rule);
         }
         let number = inbound.came_message(found, room);
@@ -316,14 +326,13 @@ impl Run<'_> {
         }
         if semantics::hides_reset(link.kind, &link.state) {
             let text = "a reset connection looks like one that has ended".to_string();
-            match semantics::hidden_reset_rule(self.driver) {
+            match known::hidden_reset(self.driver) {
                 Some(rule) => self.rules.used(rule),
                 None => return Err(self.failure(id, "hidden reset", text)),
             }
         }
-        let state = &link.state;
         let missing = link.inbound.missing();
-        let is_clean = !state.peer_reset && !state.own_read_ended && !state.own_write_ended;
+        let is_clean = !semantics::may_lose_inbound(link.kind, &link.state);
         if missing > 0 && is_clean && link.kind.is_stream() {
             let class = format!("end of {} before its data", link.kind.text());
             return Err(self.failure(id, &class, format!("{missing} bytes are missing")));

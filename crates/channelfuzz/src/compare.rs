@@ -145,7 +145,7 @@ impl Comparison<'_> {
     ) -> Result<(), Failure> {
         match (left, right) {
             (Some(one), Some(other)) if one != other => {
-                if let Some(rule) = crate::semantics::different_end_rule(self.kind(member), one) {
+                if let Some(rule) = crate::known::different_end(self.kind(member), one) {
                     self.rules.used(rule);
                     return Ok(());
                 }

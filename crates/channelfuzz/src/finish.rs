@@ -7,7 +7,7 @@ use crate::peer::{Got, read_once};
 use crate::rules::Rule;
 use crate::run::{Call, Checked, Failure, Run};
 use crate::script::{LinkKind, Op, Verb};
-use crate::semantics::What;
+use crate::semantics::{self, What};
 use megapipe::{Event, Repeat};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -113,11 +113,10 @@ impl Run<'_> {
         let (kind, state) = (self.links[link].kind, &self.links[link].state);
         let first = &self.members[2 * link];
         let is_in = kind.is_stream() || kind.is_messages();
-        let broken = state.peer_reset || state.own_read_ended || state.own_write_ended;
+        let broken = semantics::may_lose_inbound(kind, state);
         // A socket that was never connected ends at once, and the peer may have written nothing.
         let over = !is_in || first.handle.is_none() || broken || first.end.is_some();
         over || self.links[link].inbound.missing() == 0
-            || kind == LinkKind::Udp && state.peer_closed
     }
 
     fn pump_reads(&mut self) -> Checked {
@@ -240,11 +239,10 @@ impl Run<'_> {
             let descriptors: Vec<OwnedFd> =
                 members.iter_mut().filter_map(|member| member.descriptor.take()).collect();
             let link = &mut self.links[link];
-            let state = &link.state;
-            let lost = state.peer_reset || state.own_read_ended || state.own_write_ended;
+            let lost = semantics::may_lose_inbound(link.kind, &link.state);
             let is_in = link.kind.is_stream() || link.kind.is_messages();
             let Some(descriptor) = descriptors.first().filter(|_| is_in && !lost) else { continue };
-            if link.kind == LinkKind::PipeOut || !state.is_connected {
+            if link.kind == LinkKind::PipeOut || !link.state.is_connected {
                 continue;
             }
             if rustix::io::ioctl_fionbio(descriptor, true).is_err() {

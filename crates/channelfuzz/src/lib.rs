@@ -23,6 +23,7 @@ mod compare;
 mod event;
 mod finish;
 mod generate;
+mod known;
 mod link;
 mod model;
 mod operate;

@@ -46,6 +46,8 @@ pub(crate) struct Link {
     pub(crate) waker: Option<Waker>,
     pub(crate) wakes: u64,
     pub(crate) clients: Vec<Client>,
+    /// Whether a duplicate was ever registered.
+    pub(crate) shares_file: bool,
     pub(crate) inbound: Inbound,
     pub(crate) outbound: Outbound,
     /// The position of a file, as long as it is known.
@@ -64,6 +66,7 @@ pub(crate) fn make(kind: LinkKind, seed: u64, number: usize) -> io::Result<(Link
         waker: None,
         wakes: 0,
         clients: Vec::new(),
+        shares_file: false,
         inbound: Inbound { stream, ..Inbound::default() },
         outbound: Outbound { stream: !stream, ..Outbound::default() },
         position: Some(0),

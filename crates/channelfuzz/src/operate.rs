@@ -99,6 +99,7 @@ impl Run<'_> {
                 .map_err(|error| Failure::new("setup", format!("no duplicate: {error}")))?,
             (None, None) => return Ok(Call::Skipped),
         };
+        self.links[member / 2].shares_file = true;
         self.register(member, duplicate)
     }
 

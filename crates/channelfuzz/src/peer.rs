@@ -78,13 +78,12 @@ impl Link {
             return 0;
         }
         if self.kind.is_messages() {
-            return match read_once(peer, ROOM_BYTES) {
-                Got::Bytes(message) => {
-                    self.outbound.got_messages.push(message);
-                    1
-                }
-                _ => 0,
-            };
+            // An error of the socket's is told before the messages behind it.
+            let tried = (0..4).map(|_| read_once(peer, ROOM_BYTES));
+            let mut told = tried.skip_while(|got| matches!(got, Got::Broken(_)));
+            let Some(Got::Bytes(message)) = told.next() else { return 0 };
+            self.outbound.got_messages.push(message);
+            return 1;
         }
         let mut count = 0;
         while count < limit {

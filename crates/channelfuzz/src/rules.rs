@@ -49,6 +49,9 @@ rules! {
     KnownFaultSeqpacketCut: "A SEQPACKET message that is longer than the room for it is cut without \
         a word.",
     KnownFaultResetAsEnd: "With io_uring, a reset of the connection looks like a clean end.",
+    KnownFaultPollRdhup: "With io_uring, a poll tells POLLRDHUP although only others were asked for.",
+    KnownFaultForeignCancel: "With io_uring, cancelling, unregistering or closing a handle cancels \
+        the requests of its duplicate, too.",
     NotRepeated: "The difference did not come again when the case was run at a slower pace: it was \
         one of timing.",
 }

@@ -2,9 +2,7 @@
 //! becomes of writes that were filed before their handle went or that an error has cut.
 
 use crate::model::Fate;
-use crate::rules::Rule;
 use crate::script::LinkKind;
-use megapipe::DriverChoice;
 
 /// What has happened to a link.
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,7 +90,7 @@ pub(crate) fn may_fail(kind: LinkKind, what: What, state: &State, errno: i32) ->
     let own = state.own_read_ended || state.own_write_ended;
     match errno {
         libc::EPIPE => what.writes() && (broken || own || !state.is_connected),
-        libc::ECONNRESET => broken,
+        libc::ECONNRESET => broken || own,
         libc::ENOTCONN => broken || own || !state.is_connected,
         libc::EIO => kind == LinkKind::Tty && state.peer_closed,
         libc::ECONNREFUSED if kind.is_datagrams() => state.peer_closed,
@@ -145,18 +143,11 @@ pub(crate) const POLL_ALWAYS: u32 = (libc::POLLERR | libc::POLLHUP) as u32;
 /// What a received datagram's buffer has in front of its payload.
 pub(crate) const DATAGRAM_HEADER_BYTES: usize = 144;
 
-/// The rule by which a message that does not fit is cut without a word.
-pub(crate) fn cut_rule(kind: LinkKind) -> Option<Rule> {
-    (kind == LinkKind::Seqpacket).then_some(Rule::KnownFaultSeqpacketCut)
-}
-
-/// The rule by which a driver may tell a reset as an end.
-pub(crate) fn hidden_reset_rule(driver: DriverChoice) -> Option<Rule> {
-    (driver == DriverChoice::Uring).then_some(Rule::KnownFaultResetAsEnd)
-}
-
-/// The rule by which one driver's stream may end otherwise than the other's; `uring` is the
-/// io_uring driver's end.
-pub(crate) fn different_end_rule(kind: LinkKind, uring: Result<u64, i32>) -> Option<Rule> {
-    (kind.is_tcp() && uring == Ok(0)).then_some(Rule::KnownFaultResetAsEnd)
+/// Whether what the peer wrote may be lost without a fault of the channel's: a terminal that is
+/// hung up drops it, a UNIX datagram socket drops it when a send finds the peer gone, and a reset
+/// or a shutdown ends the stream where it is.
+pub(crate) fn may_lose_inbound(kind: LinkKind, state: &State) -> bool {
+    let by_peer = kind.is_datagrams() || kind == LinkKind::Tty;
+    let own = state.own_read_ended || state.own_write_ended;
+    state.peer_reset || own || (by_peer && state.peer_closed)
 }

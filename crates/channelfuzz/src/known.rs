@@ -1,0 +1,33 @@
+//! The known faults of the channel that are let pass, each by a rule of its own. Each function is to
+//! be deleted with its rule when the fault is mended.
+
+use crate::rules::Rule;
+use crate::script::LinkKind;
+use crate::semantics::What;
+use megapipe::DriverChoice;
+
+/// A message that does not fit is cut without a word.
+pub(crate) fn cut_message(kind: LinkKind) -> Option<Rule> {
+    (kind == LinkKind::Seqpacket).then_some(Rule::KnownFaultSeqpacketCut)
+}
+
+/// A reset that is told as an end.
+pub(crate) fn hidden_reset(driver: DriverChoice) -> Option<Rule> {
+    (driver == DriverChoice::Uring).then_some(Rule::KnownFaultResetAsEnd)
+}
+
+/// The same as a difference between the drivers; `uring` is the io_uring driver's end.
+pub(crate) fn different_end(kind: LinkKind, uring: Result<u64, i32>) -> Option<Rule> {
+    (kind.is_tcp() && uring == Ok(0)).then_some(Rule::KnownFaultResetAsEnd)
+}
+
+/// Events of poll(2) that were not asked for.
+pub(crate) fn unasked_events(driver: DriverChoice, events: u32) -> Option<Rule> {
+    let hang_up = events == libc::POLLRDHUP as u32;
+    (driver == DriverChoice::Uring && hang_up).then_some(Rule::KnownFaultPollRdhup)
+}
+
+/// A request that the cancellation of another handle with the same open file has ended.
+pub(crate) fn foreign_cancel(driver: DriverChoice, shares_file: bool, _: What) -> Option<Rule> {
+    (driver == DriverChoice::Uring && shares_file).then_some(Rule::KnownFaultForeignCancel)
+}
