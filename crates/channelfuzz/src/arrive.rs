@@ -122,7 +122,11 @@ impl Run<'_> {
                 && (arrival.result != Err(libc::ECANCELED) || request.is_cancelled)
         };
         let same = |id: &&usize| self.requests[**id].what == arrival.what;
-        if let Some(id) = pending.iter().find(fits) {
+        // Those that wait end before the one that is under way.
+        let is_cancelled = arrival.result == Err(libc::ECANCELED);
+        let mut fitting = pending.iter().filter(fits);
+        let first = fitting.next();
+        if let Some(id) = fitting.next().filter(|_| is_cancelled).or(first) {
             return Ok(*id);
         }
         let (name, what) = (self.name(member), arrival.what);

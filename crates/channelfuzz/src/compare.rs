@@ -1,5 +1,6 @@
 //! Compares what one script left over both drivers, request by request.
 
+use crate::known;
 use crate::rules::{Rule, RuleCounts};
 use crate::run::{Call, Failure, Outcome, Request};
 use crate::script::{LinkKind, Script};
@@ -16,7 +17,8 @@ pub(crate) fn compare(
         rules.used(Rule::LooseOrder);
         return Ok(());
     }
-    let mut comparison = Comparison { script, rules, diverged: vec![false; script.links.len()] };
+    let none = vec![false; script.links.len()];
+    let mut comparison = Comparison { script, rules, diverged: none.clone(), failed_connect: none };
     let [left, right] = outcomes;
     let [theirs, others] = [left, right].map(by_step);
     for at in 0..script.ops.len() {
@@ -39,6 +41,8 @@ struct Comparison<'a> {
     rules: &'a mut RuleCounts,
     /// The links on which the drivers have gone apart.
     diverged: Vec<bool>,
+    /// The links on which a connect has failed.
+    failed_connect: Vec<bool>,
 }
 
 impl Comparison<'_> {
@@ -71,6 +75,21 @@ impl Comparison<'_> {
     }
 
     fn requests(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
+        let link = left.member / 2;
+        let result = self.same_requests(at, left, right);
+        let rule = known::failed_connect(self.script.links[link], self.failed_connect[link]);
+        self.failed_connect[link] |=
+            left.what == What::Connect && matches!(left.last, Some(Err(_)));
+        match (result, rule) {
+            (Err(_), Some(rule)) => {
+                self.diverge(left.member, rule);
+                Ok(())
+            }
+            (result, _) => result,
+        }
+    }
+
+    fn same_requests(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
         let (member, what) = (left.member, left.what);
         if self.diverged[member / 2] {
             if left.last != right.last {
@@ -124,13 +143,21 @@ impl Comparison<'_> {
     }
 
     fn polls(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
+        if let Some(rule) = known::tells_hang_up(left.last, left.room) {
+            self.diverge(left.member, rule);
+            return Ok(());
+        }
         let cancelled = |request: &Request| request.last == Some(Err(libc::ECANCELED));
         let told = |request: &Request| request.brought > 0;
-        let same_last = left.last == right.last || (left.repeats && left.is_cancelled);
-        if (told(left) == told(right) && (same_last || left.repeats))
-            || (cancelled(left) != cancelled(right) && left.repeats)
-        {
+        if left.repeats && (told(left) == told(right) || cancelled(left) != cancelled(right)) {
             self.rules.used(Rule::PollEdges);
+            return Ok(());
+        }
+        let without_error = |request: &Request| {
+            request.last.map(|last| last.map(|events| events & !(libc::POLLERR as u64)))
+        };
+        if without_error(left) == without_error(right) {
+            self.rules.used(Rule::ErrorToldOnce);
             return Ok(());
         }
         Err(self.difference(at, left, right))
@@ -145,7 +172,7 @@ impl Comparison<'_> {
     ) -> Result<(), Failure> {
         match (left, right) {
             (Some(one), Some(other)) if one != other => {
-                if let Some(rule) = crate::known::different_end(self.kind(member), one) {
+                if let Some(rule) = known::different_end(self.kind(member), one) {
                     self.rules.used(rule);
                     return Ok(());
                 }

@@ -31,3 +31,20 @@ pub(crate) fn unasked_events(driver: DriverChoice, events: u32) -> Option<Rule> 
 pub(crate) fn foreign_cancel(driver: DriverChoice, shares_file: bool, _: What) -> Option<Rule> {
     (driver == DriverChoice::Uring && shares_file).then_some(Rule::KnownFaultForeignCancel)
 }
+
+/// Whether a poll has told of a hang-up that it was not asked for.
+pub(crate) fn tells_hang_up(told: Option<Result<u64, i32>>, asked: usize) -> Option<Rule> {
+    let hang_up = libc::POLLRDHUP as u64 & !(asked as u64);
+    let unasked = matches!(told, Some(Ok(events)) if events & hang_up != 0);
+    unasked.then_some(Rule::KnownFaultPollRdhup)
+}
+
+/// A difference after a connect that has failed.
+pub(crate) fn failed_connect(kind: LinkKind, has_failed: bool) -> Option<Rule> {
+    (kind == LinkKind::Connecting && has_failed).then_some(Rule::KnownFaultFailedConnect)
+}
+
+/// A repeating poll that never rests.
+pub(crate) fn poll_storm(kind: LinkKind) -> Option<Rule> {
+    (kind == LinkKind::Tty).then_some(Rule::KnownFaultTtyPollStorm)
+}

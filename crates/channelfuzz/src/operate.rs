@@ -1,5 +1,6 @@
 //! Carries the operations of a script out on the channel and on the peer.
 
+use crate::known;
 use crate::link::FILE_BYTES;
 use crate::pattern;
 use crate::run::{Call, Checked, Failure, Owner, Run};
@@ -123,8 +124,14 @@ impl Run<'_> {
                 Ok(self.after(op, What::Watch, op.a == 1, result))
             }
             Verb::Poll => {
-                let result = self.channel.poll(handle, op.a, repeat(op.b));
-                let call = self.after(op, What::Poll, op.b == 1, result);
+                let kind = self.links[op.member / 2].kind;
+                let mut repeats = op.b == 1;
+                if let Some(rule) = known::poll_storm(kind).filter(|_| repeats) {
+                    self.rules.used(rule);
+                    repeats = false;
+                }
+                let result = self.channel.poll(handle, op.a, repeat(u32::from(repeats)));
+                let call = self.after(op, What::Poll, repeats, result);
                 if call == Call::Done
                     && let Some(request) = self.requests.last_mut()
                 {

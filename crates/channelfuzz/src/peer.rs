@@ -44,7 +44,9 @@ impl Link {
     pub(crate) fn peer_write(&mut self, count: usize) -> usize {
         self.peer_accept();
         let Some(peer) = &self.peer else { return 0 };
-        if self.kind == LinkKind::PipeOut || self.state.peer_ended {
+        // A UNIX datagram socket whose send finds the receiver gone drops what it has received.
+        let drops = self.kind == LinkKind::UnixDatagram && self.state.channel_gone;
+        if self.kind == LinkKind::PipeOut || self.state.peer_ended || drops {
             return 0;
         }
         if self.kind.is_messages() {

@@ -36,6 +36,8 @@ rules! {
     WakeCounts: "Wakes that come faster than the channel looks are counted together.",
     PollEdges: "A repeating poll may tell an event twice, so that only the last completion of a \
         poll is compared, and of a single one whether it was told.",
+    ErrorToldOnce: "The kernel tells an error of a socket once, to whichever asks first: a poll \
+        beside a read may or may not see POLLERR.",
     LooseOrder: "Without dispatching after each operation, the order of an operation of the \
         channel and of one of the peer is not determined; only what holds for each driver alone \
         is checked.",
@@ -52,6 +54,11 @@ rules! {
     KnownFaultPollRdhup: "With io_uring, a poll tells POLLRDHUP although only others were asked for.",
     KnownFaultForeignCancel: "With io_uring, cancelling, unregistering or closing a handle cancels \
         the requests of its duplicate, too.",
+    KnownFaultFailedConnect: "With io_uring, a socket whose connect has failed is not unconnected \
+        again: reads end with 0 instead of ENOTCONN, polls tell of input, and the next connect \
+        fails with ECONNABORTED.",
+    KnownFaultTtyPollStorm: "With io_uring, a repeating poll of a terminal completes again and again \
+        without a change once the terminal is hung up, so that the fuzzer polls it once.",
     NotRepeated: "The difference did not come again when the case was run at a slower pace: it was \
         one of timing.",
 }

@@ -28,6 +28,9 @@ impl Pace {
         Pace { quiet: Duration::from_millis(15), patience: Duration::from_secs(8) };
 }
 
+/// More completions in a row than all data of a script can bring.
+const STORM: u32 = 20_000;
+
 /// What a run has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -329,7 +332,14 @@ impl<'a> Run<'a> {
     /// Dispatches until nothing comes any more.
     pub(crate) fn quiesce(&mut self) -> Checked {
         let begin = Instant::now();
+        let mut count = 0;
         while let Some(done) = self.dispatch(self.pace.quiet)? {
+            count += 1;
+            if count > STORM {
+                let event = event_name(&done.event);
+                let text = format!("{count} completions without a pause, the last one {event}");
+                return Err(Failure::new(format!("storm: {event}"), text));
+            }
             let member = match self.owners.get(&done.handle) {
                 Some(Owner::Member(member)) => self.script.links.get(member / 2).copied(),
                 _ => None,
@@ -369,4 +379,10 @@ impl<'a> Run<'a> {
             self.links[request.member / 2].outbound.segments[segment].fate = fate;
         }
     }
+}
+
+/// The first word of an event.
+fn event_name(event: &megapipe::Event) -> String {
+    let text = format!("{event:?}");
+    text.split('(').next().unwrap_or_default().to_string()
 }

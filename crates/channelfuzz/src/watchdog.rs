@@ -7,11 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// No run takes so long: what has to come is given up before.
-const RUN_TIME_MAX: Duration = Duration::from_secs(120);
+const RUN_TIME_MAX: Duration = Duration::from_secs(60);
 /// How often the watchdog looks.
 const LOOK: Duration = Duration::from_millis(500);
 /// Lines of a log that are kept.
-const LINES_MAX: usize = 4000;
+const LINES_MAX: usize = 1000;
+/// Characters of a line that are kept.
+const LINE_CHARS_MAX: usize = 160;
 
 #[derive(Debug, Default)]
 struct State {
@@ -61,7 +63,7 @@ impl Watch {
     pub(crate) fn note(&self, line: impl FnOnce() -> String) {
         let mut state = self.lock();
         if state.log.len() < LINES_MAX {
-            state.log.push(line());
+            state.log.push(line().chars().take(LINE_CHARS_MAX).collect());
         }
     }
 
