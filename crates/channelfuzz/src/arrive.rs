@@ -133,9 +133,10 @@ impl Run<'_> {
         let first = pending.iter().copied().find(|id| same(&id));
         if let Some(id) = first.filter(|_| arrival.result == Err(libc::ECANCELED)) {
             let shares_file = self.links[member / 2].shares_file;
-            if let Some(rule) = known::foreign_cancel(self.driver, shares_file, what) {
+            if let Some(rule) = known::foreign_cancel(self.driver, shares_file) {
                 self.rules.used(rule);
                 self.requests[id].is_cancelled = true;
+                self.requests[id].is_foreign_cancelled = true;
                 return Ok(id);
             }
             let text = format!("{name}: a {what:?} that the application did not cancel");
@@ -181,7 +182,9 @@ impl Run<'_> {
             self.members[member].end.get_or_insert(Err(errno));
         }
         let link = &mut self.links[member / 2];
-        if !semantics::may_fail(link.kind, what, &link.state, errno) {
+        if let Some(rule) = known::unexpected_error(self.driver, link.kind, what, errno) {
+            self.rules.used(rule);
+        } else if !semantics::may_fail(link.kind, what, &link.state, errno) {
             let class = format!("unexpected errno {errno} of {what:?} on {}", link.kind.text());
             let text = format!("state {:?}", link.state);
             return Err(self.failure(id, &class, text));
@@ -220,8 +223,13 @@ impl Run<'_> {
         let link = &mut self.links[request.member / 2];
         let all = request.room as u64;
         let is_short = count < all;
-        if count > all || (is_short && !semantics::may_be_short(&link.state, request.is_cancelled))
+        let may_be_short = semantics::may_be_short(&link.state, request.is_cancelled);
+        if let Some(rule) = known::foreign_cancel(self.driver, link.shares_file)
+            && is_short
+            && !may_be_short
         {
+            self.rules.used(rule);
+        } else if count > all || (is_short && !may_be_short) {
             let text = format!("{count} of {all} bytes were written");
             let class = format!("short write on {}", link.kind.text());
             return Err(self.failure(id, &class, text));

@@ -18,7 +18,17 @@ pub(crate) fn compare(
         return Ok(());
     }
     let none = vec![false; script.links.len()];
-    let mut comparison = Comparison { script, rules, diverged: none.clone(), failed_connect: none };
+    let (mut broken_write, mut diverged, mut reads) = (none.clone(), none.clone(), none.clone());
+    for request in outcomes.iter().flat_map(|outcome| &outcome.requests) {
+        let link = request.member / 2;
+        let is_whole = request.last == Some(Ok(request.room as u64));
+        broken_write[link] |= request.what.writes() && !is_whole;
+        diverged[link] |= request.is_foreign_cancelled;
+        reads[link] |= request.what.takes_data();
+    }
+    let failed_connect = none;
+    let mut comparison =
+        Comparison { script, rules, diverged, broken_write, reads, failed_connect };
     let [left, right] = outcomes;
     let [theirs, others] = [left, right].map(by_step);
     for at in 0..script.ops.len() {
@@ -41,6 +51,10 @@ struct Comparison<'a> {
     rules: &'a mut RuleCounts,
     /// The links on which the drivers have gone apart.
     diverged: Vec<bool>,
+    /// The links on which a write was cut or failed.
+    broken_write: Vec<bool>,
+    /// The links from which the channel reads.
+    reads: Vec<bool>,
     /// The links on which a connect has failed.
     failed_connect: Vec<bool>,
 }
@@ -116,6 +130,10 @@ impl Comparison<'_> {
             (Ok(_), Ok(_)) | (Err(_), Err(_)) if one == other || one.is_ok() => {
                 self.amounts(at, left, right)
             }
+            _ if what.takes_data() && self.broken_write[member / 2] => {
+                self.diverge(member, Rule::ErrorToldOnce);
+                Ok(())
+            }
             _ => Err(self.difference(at, left, right)),
         }
     }
@@ -143,7 +161,8 @@ impl Comparison<'_> {
     }
 
     fn polls(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
-        if let Some(rule) = known::tells_hang_up(left.last, left.room) {
+        let invalid = known::invalid_poll(self.kind(left.member), left.last);
+        if let Some(rule) = known::tells_hang_up(left.last, left.room).or(invalid) {
             self.diverge(left.member, rule);
             return Ok(());
         }
@@ -151,6 +170,10 @@ impl Comparison<'_> {
         let told = |request: &Request| request.brought > 0;
         if left.repeats && (told(left) == told(right) || cancelled(left) != cancelled(right)) {
             self.rules.used(Rule::PollEdges);
+            return Ok(());
+        }
+        if self.reads[left.member / 2] && told(left) && told(right) {
+            self.rules.used(Rule::PollBesideRead);
             return Ok(());
         }
         let without_error = |request: &Request| {
@@ -176,7 +199,7 @@ impl Comparison<'_> {
                     self.rules.used(rule);
                     return Ok(());
                 }
-                if self.diverged[member / 2] {
+                if self.diverged[member / 2] || self.broken_write[member / 2] {
                     self.rules.used(Rule::DivergedState);
                     return Ok(());
                 }

@@ -248,7 +248,17 @@ impl Run<'_> {
             if rustix::io::ioctl_fionbio(descriptor, true).is_err() {
                 continue;
             }
-            while let Got::Bytes(bytes) = read_once(descriptor, 1 << 16) {
+            // An error of the socket's is told before the data behind it.
+            let mut errors = 0;
+            loop {
+                let bytes = match read_once(descriptor, 1 << 16) {
+                    Got::Bytes(bytes) => bytes,
+                    Got::Broken(_) if errors < 3 => {
+                        errors += 1;
+                        continue;
+                    }
+                    _ => break,
+                };
                 let came = if link.kind.is_messages() {
                     link.inbound.came_message(&bytes, 1 << 16).map(drop)
                 } else {

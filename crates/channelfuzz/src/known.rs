@@ -27,8 +27,8 @@ pub(crate) fn unasked_events(driver: DriverChoice, events: u32) -> Option<Rule> 
     (driver == DriverChoice::Uring && hang_up).then_some(Rule::KnownFaultPollRdhup)
 }
 
-/// A request that the cancellation of another handle with the same open file has ended.
-pub(crate) fn foreign_cancel(driver: DriverChoice, shares_file: bool, _: What) -> Option<Rule> {
+/// A request (a write: in part) that the cancellation of another handle with the same open file has ended.
+pub(crate) fn foreign_cancel(driver: DriverChoice, shares_file: bool) -> Option<Rule> {
     (driver == DriverChoice::Uring && shares_file).then_some(Rule::KnownFaultForeignCancel)
 }
 
@@ -42,6 +42,29 @@ pub(crate) fn tells_hang_up(told: Option<Result<u64, i32>>, asked: usize) -> Opt
 /// A difference after a connect that has failed.
 pub(crate) fn failed_connect(kind: LinkKind, has_failed: bool) -> Option<Rule> {
     (kind == LinkKind::Connecting && has_failed).then_some(Rule::KnownFaultFailedConnect)
+}
+
+/// An error that may not be.
+pub(crate) fn unexpected_error(
+    driver: DriverChoice,
+    kind: LinkKind,
+    what: What,
+    errno: i32,
+) -> Option<Rule> {
+    let rule = match (kind, what, errno) {
+        (LinkKind::Connecting, What::Connect, libc::EINVAL | libc::ECONNABORTED) => {
+            Rule::KnownFaultFailedConnect
+        }
+        (LinkKind::Tty, What::Poll, libc::EINVAL) => Rule::KnownFaultTtyPollInvalid,
+        _ => return None,
+    };
+    (driver == DriverChoice::Uring).then_some(rule)
+}
+
+/// A poll that failed on one driver only.
+pub(crate) fn invalid_poll(kind: LinkKind, uring: Option<Result<u64, i32>>) -> Option<Rule> {
+    let is_invalid = kind == LinkKind::Tty && uring == Some(Err(libc::EINVAL));
+    is_invalid.then_some(Rule::KnownFaultTtyPollInvalid)
 }
 
 /// A repeating poll that never rests.

@@ -337,6 +337,7 @@ impl Run<'_> {
             }
         };
         let segment = outbound.file(op.member, bytes);
+        self.links[op.member / 2].state.has_written = true;
         let call = self.file_write(op, handle, buffer, segment);
         if call != Call::Done {
             let link = &mut self.links[op.member / 2];

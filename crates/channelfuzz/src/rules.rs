@@ -36,8 +36,11 @@ rules! {
     WakeCounts: "Wakes that come faster than the channel looks are counted together.",
     PollEdges: "A repeating poll may tell an event twice, so that only the last completion of a \
         poll is compared, and of a single one whether it was told.",
+    PollBesideRead: "A poll and a read of one handle go on side by side: whether the poll looks \
+        before the read has taken the data is not determined.",
     ErrorToldOnce: "The kernel tells an error of a socket once, to whichever asks first: a poll \
-        beside a read may or may not see POLLERR.",
+        beside a read may or may not see POLLERR, and a read after a write that was cut finds the \
+        end instead of ECONNRESET.",
     LooseOrder: "Without dispatching after each operation, the order of an operation of the \
         channel and of one of the peer is not determined; only what holds for each driver alone \
         is checked.",
@@ -59,6 +62,8 @@ rules! {
         fails with ECONNABORTED.",
     KnownFaultTtyPollStorm: "With io_uring, a repeating poll of a terminal completes again and again \
         without a change once the terminal is hung up, so that the fuzzer polls it once.",
+    KnownFaultTtyPollInvalid: "With io_uring, a poll of a terminal fails now and then with EINVAL, \
+        when data arrives or it is hung up while the poll begins.",
     NotRepeated: "The difference did not come again when the case was run at a slower pace: it was \
         one of timing.",
 }

@@ -68,6 +68,8 @@ pub(crate) struct Request {
     pub(crate) what: What,
     pub(crate) repeats: bool,
     pub(crate) is_cancelled: bool,
+    /// Whether it was cancelled by a known fault.
+    pub(crate) is_foreign_cancelled: bool,
     /// Whether its handle went before it was complete.
     pub(crate) is_withdrawn: bool,
     pub(crate) completions: u32,
@@ -276,6 +278,7 @@ impl<'a> Run<'a> {
             what,
             repeats: false,
             is_cancelled: false,
+            is_foreign_cancelled: false,
             is_withdrawn: false,
             completions: 0,
             brought: 0,

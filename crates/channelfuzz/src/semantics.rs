@@ -20,6 +20,8 @@ pub(crate) struct State {
     pub(crate) closed_unread: bool,
     /// The connection exists; always true but for [`LinkKind::Connecting`].
     pub(crate) is_connected: bool,
+    /// The channel has written something.
+    pub(crate) has_written: bool,
     /// A request has told of a broken connection, which the kernel tells once.
     pub(crate) error_told: bool,
 }
@@ -95,7 +97,6 @@ pub(crate) fn may_fail(kind: LinkKind, what: What, state: &State, errno: i32) ->
         libc::EIO => kind == LinkKind::Tty && state.peer_closed,
         libc::ECONNREFUSED if kind.is_datagrams() => state.peer_closed,
         libc::ECONNREFUSED => kind == LinkKind::Connecting && !state.is_connected,
-        libc::ECONNABORTED => kind == LinkKind::Connecting && !state.is_connected,
         libc::EISCONN => what == What::Connect && state.is_connected,
         libc::EALREADY => what == What::Connect,
         _ => false,
@@ -144,10 +145,12 @@ pub(crate) const POLL_ALWAYS: u32 = (libc::POLLERR | libc::POLLHUP) as u32;
 pub(crate) const DATAGRAM_HEADER_BYTES: usize = 144;
 
 /// Whether what the peer wrote may be lost without a fault of the channel's: a terminal that is
-/// hung up drops it, a UNIX datagram socket drops it when a send finds the peer gone, and a reset
-/// or a shutdown ends the stream where it is.
+/// hung up drops it, a UNIX datagram socket drops it when a send finds the peer gone, TCP resets
+/// the connection when it gets data for a socket that is closed, and a reset or a shutdown ends the
+/// stream where it is.
 pub(crate) fn may_lose_inbound(kind: LinkKind, state: &State) -> bool {
-    let by_peer = kind.is_datagrams() || kind == LinkKind::Tty;
+    let by_peer =
+        kind.is_datagrams() || kind == LinkKind::Tty || (kind.is_tcp() && state.has_written);
     let own = state.own_read_ended || state.own_write_ended;
     state.peer_reset || own || (by_peer && state.peer_closed)
 }
