@@ -234,6 +234,7 @@ impl Run<'_> {
             let class = format!("short write on {}", link.kind.text());
             return Err(self.failure(id, &class, text));
         }
+        link.state.is_write_cut |= is_short && !request.is_cancelled;
         if link.kind == LinkKind::File && request.what != What::WriteAt {
             link.position = link.position.map(|position| position + count);
         }
@@ -338,7 +339,7 @@ impl Run<'_> {
         }
         if semantics::hides_reset(link.kind, &link.state) {
             let text = "a reset connection looks like one that has ended".to_string();
-            match known::hidden_reset(self.driver) {
+            match known::hidden_reset(self.driver, &link.state) {
                 Some(rule) => self.rules.used(rule),
                 None => return Err(self.failure(id, "hidden reset", text)),
             }

@@ -3,7 +3,7 @@
 
 use crate::rules::Rule;
 use crate::script::LinkKind;
-use crate::semantics::What;
+use crate::semantics::{State, What};
 use megapipe::DriverChoice;
 
 /// A message that does not fit is cut without a word.
@@ -12,7 +12,10 @@ pub(crate) fn cut_message(kind: LinkKind) -> Option<Rule> {
 }
 
 /// A reset that is told as an end.
-pub(crate) fn hidden_reset(driver: DriverChoice) -> Option<Rule> {
+pub(crate) fn hidden_reset(driver: DriverChoice, state: &State) -> Option<Rule> {
+    if state.is_write_cut {
+        return Some(Rule::KnownFaultCutWrite);
+    }
     (driver == DriverChoice::Uring).then_some(Rule::KnownFaultResetAsEnd)
 }
 
@@ -71,3 +74,12 @@ pub(crate) fn invalid_poll(kind: LinkKind, uring: Option<Result<u64, i32>>) -> O
 pub(crate) fn poll_storm(kind: LinkKind) -> Option<Rule> {
     (kind == LinkKind::Tty).then_some(Rule::KnownFaultTtyPollStorm)
 }
+
+/// A write that might fill a terminal's buffer, in which so many bytes are already.
+pub(crate) fn full_terminal(kind: LinkKind, bytes: usize) -> Option<Rule> {
+    let is_full = kind == LinkKind::Tty && bytes > TERMINAL_BYTES_MAX;
+    is_full.then_some(Rule::KnownFaultTtyWriteBlocks)
+}
+
+/// Less than what the buffer of a terminal takes.
+const TERMINAL_BYTES_MAX: usize = 2500;

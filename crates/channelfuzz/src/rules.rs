@@ -64,6 +64,10 @@ rules! {
         without a change once the terminal is hung up, so that the fuzzer polls it once.",
     KnownFaultTtyPollInvalid: "With io_uring, a poll of a terminal fails now and then with EINVAL, \
         when data arrives or it is hung up while the poll begins.",
+    KnownFaultCutWrite: "A write that a reset has cut tells its part as a success and takes the \
+        error with it, so that the next read finds a clean end.",
+    KnownFaultTtyWriteBlocks: "With io_uring, a write to a terminal whose buffer is full blocks the \
+        thread of the channel, so that the fuzzer does not fill it.",
     NotRepeated: "The difference did not come again when the case was run at a slower pace: it was \
         one of timing.",
 }
@@ -92,6 +96,12 @@ impl RuleCounts {
         self.0[rule as usize]
     }
 
+    /// The rule for a known fault of the channel that was used.
+    pub fn known_fault(&self) -> Option<Rule> {
+        let is_known = |rule: &Rule| rule.text().0.starts_with("KnownFault");
+        Rule::ALL.iter().copied().find(|rule| is_known(rule) && self.count(*rule) > 0)
+    }
+
     /// The rules that were never used: in a long run, they may be stale.
     pub fn unused(&self) -> impl Iterator<Item = Rule> + '_ {
         Rule::ALL.iter().copied().filter(|rule| self.count(*rule) == 0)
@@ -111,5 +121,8 @@ mod tests {
         assert_eq!((sum.count(Rule::CancelRace), sum.count(Rule::PollEdges)), (2, 0));
         assert_eq!(sum.unused().count(), Rule::ALL.len() - 1);
         assert_eq!(Rule::CancelRace.text().0, "CancelRace");
+        assert_eq!(sum.known_fault(), None);
+        sum.used(Rule::KnownFaultCutWrite);
+        assert_eq!(sum.known_fault(), Some(Rule::KnownFaultCutWrite));
     }
 }

@@ -22,10 +22,10 @@ pub(crate) struct Pace {
 
 impl Pace {
     pub(crate) const FAST: Pace =
-        Pace { quiet: Duration::from_micros(200), patience: Duration::from_secs(3) };
+        Pace { quiet: Duration::from_micros(200), patience: Duration::from_secs(1) };
     /// To see whether a difference is one of timing.
     pub(crate) const SLOW: Pace =
-        Pace { quiet: Duration::from_millis(15), patience: Duration::from_secs(8) };
+        Pace { quiet: Duration::from_millis(15), patience: Duration::from_secs(5) };
 }
 
 /// More completions in a row than all data of a script can bring.

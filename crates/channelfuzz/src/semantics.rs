@@ -22,6 +22,8 @@ pub(crate) struct State {
     pub(crate) is_connected: bool,
     /// The channel has written something.
     pub(crate) has_written: bool,
+    /// A write has ended in part without having been cancelled.
+    pub(crate) is_write_cut: bool,
     /// A request has told of a broken connection, which the kernel tells once.
     pub(crate) error_told: bool,
 }

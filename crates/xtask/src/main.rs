@@ -27,16 +27,17 @@ usage: cargo xtask COMMAND
 
 commands:
   test      everything a change must pass, in CI as at home: setup, format, tidy, lint, the tests
-            over both drivers and over several hosts, sanitizer, loom, documentation; the full
-            run skips nothing
+            over both drivers and over several hosts, the differential fuzzer of the channel,
+            sanitizer, loom, documentation; the full run skips nothing
   tidy      check the style: file, function and line lengths, SAFETY comments, unused files, ...
   setup     install what is missing: packages of the distribution, rustfmt, clippy
   sanitize  the tests of megapipe and iobench under AddressSanitizer
   header    write what is made of crates/capi: megapipe.h and the manual pages
   cinstall  test the installation of libmegapipe; needs cargo-c, see `cargo install cargo-c`
   loom      the loom_ tests of megapipe and mtcp, over every interleaving
-  fuzz      every fuzz target for a minute, or so many SECONDS; needs the nightly toolchain and
-            cargo-fuzz, which it names if they are missing
+  fuzz      the differential fuzzer of the channel and every fuzz target for a minute, or so many
+            SECONDS; the targets need the nightly toolchain and cargo-fuzz, which it names if they
+            are missing
   hunt      the tests for so many ROUNDS (default: 3) beside threads that never rest: what fails
             then passes only on a quiet machine
   soak      user-level TCP against the kernel for so many MINUTES (default: 5), in release: what

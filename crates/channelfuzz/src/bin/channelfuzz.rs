@@ -27,6 +27,9 @@ struct Options {
     /// Number of failing cases after which to stop.
     #[arg(long, default_value_t = 1)]
     findings: usize,
+    /// Lets the known faults of the channel count as failures.
+    #[arg(long)]
+    strict: bool,
     /// Prints failing cases as they are, without shrinking them.
     #[arg(long)]
     no_shrink: bool,
@@ -47,6 +50,9 @@ fn main() -> ExitCode {
         Driver::Both => Drivers::Both,
     };
     let mut campaign = Campaign::new(drivers, !options.no_shrink);
+    if options.strict {
+        campaign = campaign.strict();
+    }
     let begin = Instant::now();
     if let Some(text) = &options.script {
         match text.parse::<Script>() {
