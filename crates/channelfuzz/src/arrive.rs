@@ -339,7 +339,9 @@ impl Run<'_> {
         }
         if semantics::hides_reset(link.kind, &link.state) {
             let text = "a reset connection looks like one that has ended".to_string();
-            match known::hidden_reset(self.driver, &link.state) {
+            let mut pending = self.members[member].pending.iter();
+            let is_writing = pending.any(|id| self.requests[*id].what.writes());
+            match known::hidden_reset(&link.state, is_writing) {
                 Some(rule) => self.rules.used(rule),
                 None => return Err(self.failure(id, "hidden reset", text)),
             }

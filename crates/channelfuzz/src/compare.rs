@@ -18,17 +18,19 @@ pub(crate) fn compare(
         return Ok(());
     }
     let none = vec![false; script.links.len()];
-    let (mut broken_write, mut diverged, mut reads) = (none.clone(), none.clone(), none.clone());
+    let (mut broken_write, mut diverged) = (none.clone(), none.clone());
+    let (mut reads, mut shared) = (none.clone(), none.clone());
     for request in outcomes.iter().flat_map(|outcome| &outcome.requests) {
         let link = request.member / 2;
         let is_whole = request.last == Some(Ok(request.room as u64));
         broken_write[link] |= request.what.writes() && !is_whole;
         diverged[link] |= request.is_foreign_cancelled;
         reads[link] |= request.what.takes_data();
+        shared[link] |= request.member % 2 == 1;
     }
     let failed_connect = none;
     let mut comparison =
-        Comparison { script, rules, diverged, broken_write, reads, failed_connect };
+        Comparison { script, rules, diverged, broken_write, reads, shared, failed_connect };
     let [left, right] = outcomes;
     let [theirs, others] = [left, right].map(by_step);
     for at in 0..script.ops.len() {
@@ -55,6 +57,8 @@ struct Comparison<'a> {
     broken_write: Vec<bool>,
     /// The links from which the channel reads.
     reads: Vec<bool>,
+    /// The links whose open file two members have.
+    shared: Vec<bool>,
     /// The links on which a connect has failed.
     failed_connect: Vec<bool>,
 }
@@ -122,6 +126,10 @@ impl Comparison<'_> {
         let cancelled = Err(libc::ECANCELED);
         match (one, other) {
             _ if one == other && left.brought == right.brought => Ok(()),
+            _ if what.takes_data() && self.shared[member / 2] => {
+                self.diverge(member, Rule::SharedFile);
+                Ok(())
+            }
             _ if what == What::Poll => self.polls(at, left, right),
             _ if (one == cancelled || other == cancelled) && one != other => {
                 self.diverge(member, Rule::CancelRace);
@@ -195,7 +203,8 @@ impl Comparison<'_> {
     ) -> Result<(), Failure> {
         match (left, right) {
             (Some(one), Some(other)) if one != other => {
-                if let Some(rule) = known::different_end(self.kind(member), one) {
+                let has_failed = self.failed_connect[member / 2];
+                if let Some(rule) = known::failed_connect(self.kind(member), has_failed) {
                     self.rules.used(rule);
                     return Ok(());
                 }

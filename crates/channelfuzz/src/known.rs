@@ -2,7 +2,7 @@
 //! be deleted with its rule when the fault is mended.
 
 use crate::rules::Rule;
-use crate::script::LinkKind;
+use crate::script::{LinkKind, Script};
 use crate::semantics::{State, What};
 use megapipe::DriverChoice;
 
@@ -11,17 +11,15 @@ pub(crate) fn cut_message(kind: LinkKind) -> Option<Rule> {
     (kind == LinkKind::Seqpacket).then_some(Rule::KnownFaultSeqpacketCut)
 }
 
-/// A reset that is told as an end.
-pub(crate) fn hidden_reset(driver: DriverChoice, state: &State) -> Option<Rule> {
-    if state.is_write_cut {
-        return Some(Rule::KnownFaultCutWrite);
-    }
-    (driver == DriverChoice::Uring).then_some(Rule::KnownFaultResetAsEnd)
+/// A reset that is told as an end, beside a write that it has cut or is about to cut.
+pub(crate) fn hidden_reset(state: &State, is_writing: bool) -> Option<Rule> {
+    (state.is_write_cut || is_writing).then_some(Rule::KnownFaultCutWrite)
 }
 
-/// The same as a difference between the drivers; `uring` is the io_uring driver's end.
-pub(crate) fn different_end(kind: LinkKind, uring: Result<u64, i32>) -> Option<Rule> {
-    (kind.is_tcp() && uring == Ok(0)).then_some(Rule::KnownFaultResetAsEnd)
+/// A handle that goes while a single receive of a datagram is pending.
+pub(crate) fn stranger_datagram(what: What, repeats: bool) -> Option<Rule> {
+    let is_single = what == What::ReceiveFrom && !repeats;
+    is_single.then_some(Rule::KnownFaultStrangerDatagram)
 }
 
 /// Events of poll(2) that were not asked for.
@@ -83,3 +81,13 @@ pub(crate) fn full_terminal(kind: LinkKind, bytes: usize) -> Option<Rule> {
 
 /// Less than what the buffer of a terminal takes.
 const TERMINAL_BYTES_MAX: usize = 2500;
+
+/// A channel with a listener whose table of requests may be full when an accept is cancelled.
+pub(crate) fn full_table(script: &Script) -> Option<Rule> {
+    let listens = script.links.iter().any(|kind| kind.is_listener());
+    let is_small = script.settings.max_requests < REQUESTS_ENOUGH;
+    (listens && is_small).then_some(Rule::KnownFaultAcceptEndLost)
+}
+
+/// More requests than a script files.
+pub(crate) const REQUESTS_ENOUGH: u32 = 512;

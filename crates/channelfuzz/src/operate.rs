@@ -173,8 +173,21 @@ impl Run<'_> {
                 }
                 Err(error) => Ok(called(Some(error))),
             },
-            Verb::Unregister => self.unregister(op.member, handle),
-            Verb::Close => self.close(op.member, handle),
+            Verb::Unregister | Verb::Close => {
+                let pending = self.members[op.member].pending.iter();
+                let mut rules = pending.filter_map(|id| {
+                    let request = &self.requests[*id];
+                    known::stranger_datagram(request.what, request.repeats)
+                });
+                if let Some(rule) = rules.next() {
+                    self.rules.used(rule);
+                    self.quiesce()?;
+                }
+                if op.verb == Verb::Close {
+                    return self.close(op.member, handle);
+                }
+                self.unregister(op.member, handle)
+            }
             _ => Ok(Call::Skipped),
         }
     }
@@ -270,6 +283,13 @@ impl Run<'_> {
     }
 
     fn read(&mut self, op: Op, handle: Handle) -> Call {
+        let is_file = self.links[op.member / 2].kind == LinkKind::File;
+        let mut pending = self.members[op.member].pending.iter();
+        // A read and a write at the position of a file go on side by side.
+        let is_writing = pending.any(|id| self.requests[*id].what.writes());
+        if is_file && op.verb != Verb::ReadAt && is_writing {
+            return Call::Skipped;
+        }
         let mark = self.requests.len() as u64;
         let mut first = Vec::with_capacity(MARK_BYTES + op.a as usize);
         first.extend_from_slice(&mark.to_le_bytes());

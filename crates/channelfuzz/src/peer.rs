@@ -109,13 +109,14 @@ impl Link {
 
     /// Takes the connection that the channel has made.
     pub(crate) fn peer_accept(&mut self) {
-        if self.peer.is_some() || self.state.peer_closed {
-            return;
-        }
         if let Some((_, Some(listener))) = &self.target
             && let Ok((stream, _)) = listener.accept()
             && stream.set_nonblocking(true).is_ok()
         {
+            // The peer serves one connection; a later one it closes.
+            if self.peer.is_some() || self.state.peer_closed {
+                return;
+            }
             let _ = stream.set_nodelay(true);
             self.peer = Some(stream.into());
         }

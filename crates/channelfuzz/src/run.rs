@@ -1,5 +1,6 @@
 //! One script over one driver: the state of the run and what it leaves for the comparison.
 
+use crate::known;
 use crate::link::{self, Link};
 use crate::model::Fate;
 use crate::rules::{Rule, RuleCounts};
@@ -189,12 +190,18 @@ impl<'a> Run<'a> {
     ) -> Checked<Run<'a>> {
         let settings = &script.settings;
         let class = |(count, bytes)| BufferClass { count, bytes };
+        let mut rules = RuleCounts::default();
+        let mut max_requests = settings.max_requests;
+        if let Some(rule) = known::full_table(script) {
+            rules.used(rule);
+            max_requests = known::REQUESTS_ENOUGH;
+        }
         let config = Config {
             driver,
             batch: settings.batch,
             completions: 64,
             max_handles: settings.max_handles,
-            max_requests: settings.max_requests,
+            max_requests,
             max_lightweight: 64,
             small_buffers: class(settings.small),
             large_buffers: class(settings.large),
@@ -216,7 +223,7 @@ impl<'a> Run<'a> {
             accepted: vec![0; script.links.len()],
             leases: Vec::new(),
             holds: false,
-            rules: RuleCounts::default(),
+            rules,
             at: usize::MAX,
         };
         for (number, kind) in script.links.iter().enumerate() {

@@ -27,9 +27,10 @@ struct Options {
     /// Number of failing cases after which to stop.
     #[arg(long, default_value_t = 1)]
     findings: usize,
-    /// Lets the known faults of the channel count as failures.
-    #[arg(long)]
-    strict: bool,
+    /// Known faults of the channel that count as failures: the beginning of their rules' names
+    /// [default: all].
+    #[arg(long, value_name = "RULE", num_args = 0..=1, default_missing_value = "KnownFault")]
+    strict: Option<String>,
     /// Prints failing cases as they are, without shrinking them.
     #[arg(long)]
     no_shrink: bool,
@@ -50,8 +51,8 @@ fn main() -> ExitCode {
         Driver::Both => Drivers::Both,
     };
     let mut campaign = Campaign::new(drivers, !options.no_shrink);
-    if options.strict {
-        campaign = campaign.strict();
+    if let Some(prefix) = &options.strict {
+        campaign = campaign.strict(prefix);
     }
     let begin = Instant::now();
     if let Some(text) = &options.script {
