@@ -149,7 +149,10 @@ impl Campaign {
         let mut outcomes: Vec<Outcome> = Vec::new();
         let mut used = RuleCounts::default();
         for driver in self.drivers.list() {
-            let outcome = run(script, driver, pace, &self.watch)?;
+            let outcome = run(script, driver, pace, &self.watch).map_err(|failure| {
+                let text = format!("{driver:?}: {}", failure.text);
+                Failure { text, ..failure }
+            })?;
             used.add(&outcome.rules);
             if counts {
                 self.report.operations += outcome.operations;

@@ -3,7 +3,7 @@
 use crate::known;
 use crate::rules::{Rule, RuleCounts};
 use crate::run::{Call, Failure, Outcome, Request};
-use crate::script::{LinkKind, Script};
+use crate::script::{LinkKind, Script, Verb};
 use crate::semantics::What;
 use std::collections::HashMap;
 
@@ -178,6 +178,11 @@ impl Comparison<'_> {
         let told = |request: &Request| request.brought > 0;
         if left.repeats && (told(left) == told(right) || cancelled(left) != cancelled(right)) {
             self.rules.used(Rule::PollEdges);
+            return Ok(());
+        }
+        let holds = self.script.ops.iter().any(|op| op.verb == Verb::Hold && op.a == 1);
+        if self.reads[left.member / 2] && holds {
+            self.diverge(left.member, Rule::BuffersHeld);
             return Ok(());
         }
         if self.reads[left.member / 2] && told(left) && told(right) {

@@ -58,9 +58,8 @@ impl Run<'_> {
             if Instant::now() > until {
                 let pending = self.describe_pending();
                 let (outstanding, counters) = (self.channel.outstanding(), self.channel.counters());
-                let text = format!(
-                    "{what} does not come; {outstanding} outstanding, pending: {pending}; {counters:?}"
-                );
+                let state = format!("{outstanding} outstanding, pending: {pending}; {counters:?}");
+                let text = format!("{what} does not come; {state}");
                 let class = format!("hang: {what}: {}", self.pending_kinds());
                 return Err(Failure::new(class, text));
             }
@@ -284,7 +283,7 @@ impl Run<'_> {
         for link in &mut self.links {
             link.peer_drain();
             let state = &link.state;
-            let is_whole = !state.peer_closed && !state.closed_unread;
+            let is_whole = !state.peer_closed && !semantics::may_lose_outbound(link.kind, state);
             let pending = |fate: Fate| fate == Fate::Pending;
             let segments = &link.outbound.segments;
             if segments.iter().any(|segment| pending(segment.fate)) {

@@ -1,5 +1,5 @@
-//! The known faults of the channel that are let pass, each by a rule of its own. Each function is to
-//! be deleted with its rule when the fault is mended.
+//! The known faults of the channel that are let pass, each by a rule of its own. Each function is
+//! to be deleted with its rule when the fault is mended.
 
 use crate::rules::Rule;
 use crate::script::{LinkKind, Script};
@@ -28,7 +28,8 @@ pub(crate) fn unasked_events(driver: DriverChoice, events: u32) -> Option<Rule> 
     (driver == DriverChoice::Uring && hang_up).then_some(Rule::KnownFaultPollRdhup)
 }
 
-/// A request (a write: in part) that the cancellation of another handle with the same open file has ended.
+/// A request that the cancellation of another handle with the same open file has ended; a write, in
+/// part.
 pub(crate) fn foreign_cancel(driver: DriverChoice, shares_file: bool) -> Option<Rule> {
     (driver == DriverChoice::Uring && shares_file).then_some(Rule::KnownFaultForeignCancel)
 }
@@ -66,6 +67,11 @@ pub(crate) fn unexpected_error(
 pub(crate) fn invalid_poll(kind: LinkKind, uring: Option<Result<u64, i32>>) -> Option<Rule> {
     let is_invalid = kind == LinkKind::Tty && uring == Some(Err(libc::EINVAL));
     is_invalid.then_some(Rule::KnownFaultTtyPollInvalid)
+}
+
+/// A close of a handle that still receives, with a duplicate.
+pub(crate) fn late_close(shares_file: bool, receives: bool) -> Option<Rule> {
+    (shares_file && receives).then_some(Rule::KnownFaultLateClose)
 }
 
 /// A repeating poll that never rests.

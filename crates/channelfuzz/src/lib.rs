@@ -8,8 +8,8 @@
 //! - each driver by itself: one last completion per request, contents by position in both
 //!   directions, nothing after a handle is gone, all descriptors, requests and buffers back at the
 //!   end (`arrive`, `finish`, `model`). What is allowed is stated in `semantics`.
-//! - the drivers against each other, request by request (`compare`). What may differ has a [`Rule`],
-//!   whose uses are counted.
+//! - the drivers against each other, request by request (`compare`). What may differ has a
+//!   [`Rule`], whose uses are counted.
 //!
 //! A script runs in lockstep (after each operation, completions are dispatched until none comes) or
 //! loosely; only in lockstep the drivers are compared. A case that fails is shrunk.
@@ -36,6 +36,7 @@ mod script;
 mod semantics;
 mod shrink;
 mod watchdog;
+mod write;
 
 pub use campaign::{Campaign, Drivers, Finding, Limit, Report};
 pub use generate::script;

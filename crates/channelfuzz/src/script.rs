@@ -108,7 +108,7 @@ words! {
         Unregister = "unregister",
         /// Closes.
         Close = "close",
-        /// Registers a kept descriptor again or, for a duplicate, a duplicate of the first member's.
+        /// Registers a kept descriptor again or a duplicate of the first member's.
         Join = "join",
         /// Asks for another descriptor and drops it.
         Descriptor = "descriptor",

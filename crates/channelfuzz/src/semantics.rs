@@ -93,12 +93,16 @@ pub(crate) fn may_fail(kind: LinkKind, what: What, state: &State, errno: i32) ->
     let broken = state.peer_closed || state.peer_reset || state.peer_ended;
     let own = state.own_read_ended || state.own_write_ended;
     match errno {
+        // A reset that follows the peer's end is told so.
+        libc::EPIPE if what == What::Connect => broken,
         libc::EPIPE => what.writes() && (broken || own || !state.is_connected),
         libc::ECONNRESET => broken || own,
         libc::ENOTCONN => broken || own || !state.is_connected,
         libc::EIO => kind == LinkKind::Tty && state.peer_closed,
         libc::ECONNREFUSED if kind.is_datagrams() => state.peer_closed,
         libc::ECONNREFUSED => kind == LinkKind::Connecting && !state.is_connected,
+        // An attempt that was cancelled goes on in the kernel and fails when the next one begins.
+        libc::ECONNABORTED => kind == LinkKind::Connecting && !state.is_connected,
         libc::EISCONN => what == What::Connect && state.is_connected,
         libc::EALREADY => what == What::Connect,
         _ => false,
@@ -155,4 +159,11 @@ pub(crate) fn may_lose_inbound(kind: LinkKind, state: &State) -> bool {
         kind.is_datagrams() || kind == LinkKind::Tty || (kind.is_tcp() && state.has_written);
     let own = state.own_read_ended || state.own_write_ended;
     state.peer_reset || own || (by_peer && state.peer_closed)
+}
+
+/// Whether what was written may not reach a peer that reads: TCP resets the connection, with what
+/// is on its way, when the channel closes with unread data, or gets data after it has shut reading
+/// down.
+pub(crate) fn may_lose_outbound(kind: LinkKind, state: &State) -> bool {
+    state.closed_unread || (kind.is_tcp() && state.own_read_ended)
 }

@@ -61,10 +61,37 @@ const KNOWN: &[(Rule, &str)] = &[
          poll 0 5 0; peer-connect 0 0 0; join 1 0 0; peer-connect 0 0 0; peer-connect 0 0 0; \
          accept 0 3 1",
     ),
+    (
+        Rule::KnownFaultLateClose,
+        "seed 196081163537412; settings 4 4 512 2 2048 12 64 0; links tcp; join 1 0 0; \
+         receive 0 1 0; close 0 0 0; peer-write 0 2302 0",
+    ),
 ];
 
 /// Scripts that once failed because the fuzzer expected too much.
 const MENDED: &[&str] = &[
+    // Data for a socket that has shut reading down resets the connection.
+    "seed 247500805103031; settings 32 8 300 8 2048 12 16 1; links tcp; write 0 2963 0; \
+     join 1 0 0; peer-write 0 21450 0; peer-drain 0 0 0; write-vectored 0 44814 4; \
+     peer-drain 0 0 0; unregister 1 0 0; disconnect 0 2 0; peer-write 0 274718 0",
+    // Two members that share a socket: either may get the message.
+    "seed 154078557503803; settings 32 4 256 2 4096 64 16 1; links unix udp; join 3 0 0; \
+     receive-from 2 1 0; cancel 2 0 0; receive-from 3 0 0; read 2 1128 0; peer-write 2 58 0; \
+     peer-write 2 891 0",
+    // A second connection after the first was reset.
+    "seed 49969532259487; settings 1 4 512 8 4096 64 16 0; links connecting seqpacket connecting \
+     tcp; write 0 215 0; write 4 17 0; poll 4 5 0; poll 4 5 1; write 6 18 0; write 4 12906 0; \
+     connect 4 0 0; write 6 18 0; dispatch 4 6 0; connect 4 0 0; peer-reset 4 0 0; \
+     write-vectored 4 65553 5",
+    // A connection that ended before its connect was told, and connects that were cancelled.
+    "seed 100954484008290; settings 2 4 300 8 16384 24 16 0; links tcp connecting; \
+     connect 2 0 0; peer-end 2 0 0; peer-reset 2 0 0; write 2 78537 0",
+    "seed 166175753334551; settings 8 16 1024 8 4096 24 12 0; links connecting; connect 0 1 0; \
+     cancel 0 0 0; write-vectored 0 65 2; connect 0 0 0",
+    // Leases that are held leave io_uring no buffer for the datagram.
+    "seed 137788700624098; settings 4 8 256 4 4096 24 64 1; links tty wake udp; \
+     receive-from 4 0 0; peer-write 0 1363 0; receive 0 1 0; hold 2 1 0; peer-write 0 163 0; \
+     peer-write 0 1474 0; peer-write 5 372 0; poll 4 1 0",
     // After a failed connect, a read was compared by the end of the stream.
     "seed 262367045726285; settings 4 2 512 8 2048 64 12 1; links connecting; connect 0 1 0; \
      read 0 162 0",
