@@ -152,7 +152,6 @@ impl Comparison<'_> {
         let ends = |request: &Request| request.last == Some(Ok(0));
         let rule = match left.what {
             What::Watch if kind.is_timer() => Rule::TimerExpiries,
-            What::Watch => Rule::WakeCounts,
             what if what.takes_data() && kind.is_stream() => {
                 if !left.repeats && ends(left) != ends(right) {
                     return Err(self.difference(at, left, right));

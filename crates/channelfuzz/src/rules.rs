@@ -33,7 +33,6 @@ rules! {
     PartialWrite: "How much of a write that was cancelled or met an error had been taken depends \
         on the room in the kernel's buffers at that moment.",
     TimerExpiries: "How often a timer expired between two looks depends on the clock.",
-    WakeCounts: "Wakes that come faster than the channel looks are counted together.",
     PollEdges: "A repeating poll may tell an event twice, so that only the last completion of a \
         poll is compared, and of a single one whether it was told.",
     PollBesideRead: "A poll and a read of one handle go on side by side: whether the poll looks \

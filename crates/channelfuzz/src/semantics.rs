@@ -101,10 +101,10 @@ pub(crate) fn may_fail(kind: LinkKind, what: What, state: &State, errno: i32) ->
         libc::EIO => kind == LinkKind::Tty && state.peer_closed,
         libc::ECONNREFUSED if kind.is_datagrams() => state.peer_closed,
         libc::ECONNREFUSED => kind == LinkKind::Connecting && !state.is_connected,
-        // An attempt that was cancelled goes on in the kernel and fails when the next one begins.
+        // An attempt that was cancelled goes on in the kernel: the next one finds it failed, under
+        // way, or done.
         libc::ECONNABORTED => kind == LinkKind::Connecting && !state.is_connected,
-        libc::EISCONN => what == What::Connect && state.is_connected,
-        libc::EALREADY => what == What::Connect,
+        libc::EISCONN | libc::EALREADY => what == What::Connect,
         _ => false,
     }
 }

@@ -88,6 +88,8 @@ const MENDED: &[&str] = &[
      connect 2 0 0; peer-end 2 0 0; peer-reset 2 0 0; write 2 78537 0",
     "seed 166175753334551; settings 8 16 1024 8 4096 24 12 0; links connecting; connect 0 1 0; \
      cancel 0 0 0; write-vectored 0 65 2; connect 0 0 0",
+    "seed 239457832525534; settings 4 4 300 4 2048 12 12 0; links tcp-listener wake connecting; \
+     peer-connect 0 0 0; connect 4 0 0; cancel 4 0 0; disconnect 4 0 0; connect 4 0 0",
     // Leases that are held leave io_uring no buffer for the datagram.
     "seed 137788700624098; settings 4 8 256 4 4096 24 64 1; links tty wake udp; \
      receive-from 4 0 0; peer-write 0 1363 0; receive 0 1 0; hold 2 1 0; peer-write 0 163 0; \
