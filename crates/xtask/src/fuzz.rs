@@ -1,8 +1,10 @@
-//! The fuzz targets, each for a while.
+//! The fuzz targets and the differential fuzzer of the channel, each for a while.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+use crate::steps;
 
 /// Longer inputs find nothing that shorter ones do not.
 const INPUT_BYTES_MAX: u64 = 4096;
@@ -10,8 +12,10 @@ const INPUT_BYTES_MAX: u64 = 4096;
 /// Where the targets are, below the root.
 const DIRECTORIES: [&str; 2] = ["crates/fable/fuzz", "crates/mtcp-proto/fuzz"];
 
-/// Builds and runs every target, each for so long. Nothing is installed for it.
+/// Builds and runs the differential fuzzer of the channel, then every target, each for so long.
+/// Nothing is installed for it.
 pub(crate) fn run(root: &Path, seconds: u64) -> Result<(), String> {
+    run_differential(root, seconds)?;
     let version =
         cargo_fuzz().arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if !version.is_ok_and(|status| status.success()) {
@@ -20,6 +24,17 @@ pub(crate) fn run(root: &Path, seconds: u64) -> Result<(), String> {
             .to_string());
     }
     DIRECTORIES.iter().try_for_each(|directory| run_all(root, directory, seconds))
+}
+
+/// Runs the differential fuzzer, which needs no toolchain of its own.
+fn run_differential(root: &Path, seconds: u64) -> Result<(), String> {
+    println!("fuzz: channelfuzz for {seconds} s");
+    let status = steps::channelfuzz(seconds).command().current_dir(root).status();
+    let status = status.map_err(|error| format!("cannot run cargo: {error}"))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err("channelfuzz has found something: the script above repeats it".to_string())
 }
 
 /// Runs every target of one directory.

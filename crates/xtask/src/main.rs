@@ -29,9 +29,9 @@ usage: cargo xtask COMMAND
 
 commands:
   test      everything a change must pass, in CI as at home: setup, format, tidy, lint, the tests
-            over both drivers and over several hosts, sanitizer, loom, documentation; as root it
-            skips nothing; other users' runs name what they skip, because it needs root or a
-            package that they cannot install
+            over both drivers and over several hosts, the differential fuzzer of the channel,
+            sanitizer, loom, documentation; as root it skips nothing; other users' runs name
+            what they skip, because it needs root or a package that they cannot install
   tidy      check the style: file, function and line lengths, SAFETY comments, unused files, ...
   setup     install what is missing: packages of the distribution, rustfmt, clippy
   sanitize  the tests of megapipe and iobench under AddressSanitizer
@@ -39,8 +39,9 @@ commands:
   cinstall  test the installation of libmegapipe; needs cargo-c, which comes by
             `cargo install cargo-c@0.10.16 --locked`
   loom      the loom_ tests of megapipe and mtcp, over every interleaving
-  fuzz      every fuzz target for a minute, or so many SECONDS; needs the nightly toolchain and
-            cargo-fuzz, which it names if they are missing
+  fuzz      the differential fuzzer of the channel and every fuzz target for a minute, or so many
+            SECONDS; the targets need the nightly toolchain and cargo-fuzz, which it names if they
+            are missing
   hunt      the tests for so many ROUNDS (default: 3) beside threads that never rest: what fails
             then passes only on a quiet machine
   soak      user-level TCP against the kernel for so many MINUTES (default: 5), in release: what

@@ -43,6 +43,9 @@ const LOOM_TESTS_MIN: u64 = 5;
 /// How many tests of several hosts there are at least.
 const MPI_TESTS_MIN: u64 = 5;
 
+/// How long the differential fuzzer of the channel runs in the full run.
+const DIFFERENTIAL_SECONDS: u64 = 30;
+
 /// Plain builds must work without other people's C libraries and long compilations, so these parts
 /// are features; here they are always tested where their packages are installed.
 const PEERS: [(&str, &[&str]); 3] = [
@@ -70,6 +73,7 @@ pub(crate) fn full(means: &Means) -> Result<Vec<Step>, String> {
             .needs(setup::MEMCACHED, means),
         epoll(),
         barred(),
+        differential(),
         lint_mpi(means),
         mpi(means),
     ];
@@ -154,6 +158,16 @@ fn epoll() -> Step {
 fn barred() -> Step {
     let tests = Cargo::new("test --package megapipe --locked --test conformance_* -- epoll::");
     Step::new("test-barred", Work::Tests(tests.with("MEGAPIPE_TEST_BARRED", "1"), 1))
+}
+
+/// Random scripts of channel operations over both drivers, which are compared.
+fn differential() -> Step {
+    Step::new("differential fuzzer", Work::Cargo(channelfuzz(DIFFERENTIAL_SECONDS)))
+}
+
+/// The differential fuzzer of the channel for so long.
+pub(crate) fn channelfuzz(seconds: u64) -> Cargo {
+    Cargo::new("run --package channelfuzz --locked -- --seconds").and(&seconds.to_string())
 }
 
 /// The other steps build without the features, as most users do; this sees the code behind them.
@@ -324,6 +338,12 @@ mod tests {
         );
         let line = Cargo::new("test").and("it's").and("").with("RUSTFLAGS", "--cfg loom");
         assert_eq!(line.to_string(), r"RUSTFLAGS='--cfg loom' cargo test 'it'\''s' ''");
+    }
+
+    #[test]
+    fn the_differential_fuzzer_is_given_its_time() {
+        let line = differential().repeat();
+        assert_eq!(line, "cargo run --package channelfuzz --locked -- --seconds 30");
     }
 
     #[test]

@@ -1,0 +1,383 @@
+//! Checks completions as they arrive: whose they are, whether they may come, what they bring.
+
+use crate::event::{Arrival, Contents, take_apart};
+use crate::known;
+use crate::model::Fate;
+use crate::pattern;
+use crate::run::{Checked, Failure, Owner, Run};
+use crate::script::LinkKind;
+use crate::semantics::{self, What};
+use megapipe::{Completion, Event, Handle, Socket};
+
+/// The cookies of served connections begin here.
+const SERVED_COOKIES: usize = 1000;
+/// What a served connection sends.
+pub(crate) const GREETING: &[u8] = b"greeting";
+
+impl Run<'_> {
+    /// Takes note of a completion.
+    pub(crate) fn arrive(&mut self, done: Completion) -> Checked {
+        let Completion { handle, more, event } = done;
+        let Some(owner) = self.owners.get(&handle).copied() else {
+            let text = format!("a completion for a handle that is gone: {event:?}");
+            return Err(Failure::new("stray", text));
+        };
+        self.watch.note(|| format!("    {owner:?} <- {event:?}{}", if more { " ..." } else { "" }));
+        match owner {
+            Owner::Closing(id) => self.closed(id, handle, more, event),
+            Owner::Served(number) => self.serve(number, handle, event),
+            Owner::Member(member) => {
+                if self.channel.cookie(handle) != Some(&member) {
+                    let text = format!("{} has lost its cookie", self.name(member));
+                    return Err(Failure::new("cookie", text));
+                }
+                self.came(member, more, event)
+            }
+        }
+    }
+
+    fn closed(&mut self, id: usize, handle: Handle, more: bool, event: Event) -> Checked {
+        let arrival = take_apart(event);
+        let member = self.requests[id].member;
+        if !semantics::may_complete_after_close(arrival.what) || more {
+            let text = format!("{}: {:?} after its close", self.name(member), arrival.what);
+            return Err(Failure::new("stray after close", text));
+        }
+        if let Err(errno) = arrival.result {
+            let text = format!("{}: its close failed with errno {errno}", self.name(member));
+            return Err(Failure::new("close failed", text));
+        }
+        self.owners.remove(&handle);
+        self.requests[id].last = Some(arrival.result);
+        self.requests[id].completions += 1;
+        Ok(())
+    }
+
+    /// A completion of a connection that a listener brought: its greeting, then its close.
+    fn serve(&mut self, number: usize, handle: Handle, event: Event) -> Checked {
+        match event {
+            Event::Write(result, _) if !self.served[number].is_greeted => {
+                let link = self.served[number].link;
+                let is_whole = matches!(result, Ok(count) if count == GREETING.len());
+                if !is_whole {
+                    let kind = self.links[link].kind.text();
+                    let text = format!("a connection of {kind} takes no greeting: {result:?}");
+                    return Err(Failure::new("greeting", text));
+                }
+                self.served[number].is_greeted = true;
+                self.leave_served(number, handle);
+                Ok(())
+            }
+            Event::Close(Ok(())) if self.served[number].is_greeted => {
+                self.owners.remove(&handle);
+                self.served[number].is_closed = true;
+                Ok(())
+            }
+            other => {
+                let text = format!("served connection {number} completes {other:?}");
+                Err(Failure::new("stray of a served connection", text))
+            }
+        }
+    }
+
+    fn leave_served(&mut self, number: usize, handle: Handle) {
+        // Without room for a close, the connection is given back and dropped.
+        if self.channel.close(handle).is_err() {
+            self.owners.remove(&handle);
+            self.served[number].is_closed = true;
+            drop(self.channel.unregister(handle));
+        }
+    }
+
+    fn came(&mut self, member: usize, more: bool, event: Event) -> Checked {
+        let arrival = take_apart(event);
+        let id = self.find(member, &arrival)?;
+        self.check_order(member, id, &arrival)?;
+        let request = &mut self.requests[id];
+        if more && !request.repeats {
+            let text = format!("{:?} announces more", request.what);
+            return Err(self.failure(id, "more of a single request", text));
+        }
+        request.completions += 1;
+        if !more {
+            request.last = Some(arrival.result);
+            self.members[member].pending.retain(|pending| *pending != id);
+        }
+        match arrival.result {
+            Ok(count) => {
+                self.requests[id].brought += count;
+                self.succeeded(id, count, arrival.contents)
+            }
+            Err(errno) => self.failed(id, more, errno),
+        }
+    }
+
+    /// The request that a completion is for.
+    fn find(&mut self, member: usize, arrival: &Arrival) -> Checked<usize> {
+        let pending = &self.members[member].pending;
+        let fits = |id: &&usize| {
+            let request = &self.requests[**id];
+            request.what == arrival.what
+                && arrival.mark.is_none_or(|mark| mark == request.mark)
+                && (arrival.result != Err(libc::ECANCELED) || request.is_cancelled)
+        };
+        let same = |id: &&usize| self.requests[**id].what == arrival.what;
+        // Those that wait end before the one that is under way.
+        let is_cancelled = arrival.result == Err(libc::ECANCELED);
+        let mut fitting = pending.iter().filter(fits);
+        let first = fitting.next();
+        if let Some(id) = fitting.next().filter(|_| is_cancelled).or(first) {
+            return Ok(*id);
+        }
+        let (name, what) = (self.name(member), arrival.what);
+        let first = pending.iter().copied().find(|id| same(&id));
+        if let Some(id) = first.filter(|_| arrival.result == Err(libc::ECANCELED)) {
+            let shares_file = self.links[member / 2].shares_file;
+            if let Some(rule) = known::foreign_cancel(self.driver, shares_file) {
+                self.rules.used(rule);
+                self.requests[id].is_cancelled = true;
+                self.requests[id].is_foreign_cancelled = true;
+                return Ok(id);
+            }
+            let text = format!("{name}: a {what:?} that the application did not cancel");
+            return Err(Failure::new(format!("cancelled unasked: {what:?}"), text));
+        }
+        let text = format!("{name}: {what:?} {:?} without a request for it", arrival.result);
+        Err(Failure::new(format!("too many completions: {what:?}"), text))
+    }
+
+    /// Requests of one lane end in the order of filing, but for those that are cancelled.
+    fn check_order(&self, member: usize, id: usize, arrival: &Arrival) -> Checked {
+        let same_lane = |what: What| {
+            (0..2).any(|inbound| {
+                let inbound = inbound == 1;
+                what.is_in_direction(inbound) && arrival.what.is_in_direction(inbound)
+            })
+        };
+        let passed = self.members[member].pending.iter().find(|other| {
+            let request = &self.requests[**other];
+            **other < id && !request.is_cancelled && same_lane(request.what)
+        });
+        match passed {
+            Some(other) if !self.requests[id].is_cancelled => {
+                let what = self.requests[*other].what;
+                let text = format!("{:?} ends before an earlier {what:?}", arrival.what);
+                Err(self.failure(id, "order of completions", text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&mut self, id: usize, more: bool, errno: i32) -> Checked {
+        let (member, what) = (self.requests[id].member, self.requests[id].what);
+        if more {
+            return Err(self.failure(id, "more after an error", format!("errno {errno}")));
+        }
+        if errno == libc::ECANCELED {
+            self.set_fate(id, Fate::Known(0));
+            return Ok(());
+        }
+        self.set_fate(id, semantics::fate_of_failed_write());
+        if what.takes_data() {
+            self.members[member].end.get_or_insert(Err(errno));
+        }
+        let link = &mut self.links[member / 2];
+        if let Some(rule) = known::unexpected_error(self.driver, link.kind, what, errno) {
+            self.rules.used(rule);
+        } else if !semantics::may_fail(link.kind, what, &link.state, errno) {
+            let class = format!("unexpected errno {errno} of {what:?} on {}", link.kind.text());
+            let text = format!("state {:?}", link.state);
+            return Err(self.failure(id, &class, text));
+        }
+        link.state.error_told = true;
+        Ok(())
+    }
+
+    fn succeeded(&mut self, id: usize, count: u64, contents: Contents) -> Checked {
+        let what = self.requests[id].what;
+        let member = self.requests[id].member;
+        match contents {
+            Contents::Bytes(bytes) if what == What::ReadAt => {
+                self.check_file(id, self.requests[id].offset, &bytes)
+            }
+            Contents::Bytes(bytes) => self.data(id, &bytes, None),
+            Contents::Lease(lease) => {
+                self.data(id, &lease, None)?;
+                if self.holds && !lease.is_empty() {
+                    self.leases.push(lease);
+                }
+                Ok(())
+            }
+            Contents::Datagram(datagram) => {
+                let is_cut = Some(datagram.is_truncated());
+                self.data(id, &datagram, is_cut)
+            }
+            Contents::Socket(socket) => self.greet(member, socket),
+            Contents::None if what.writes() || what == What::WriteAt => self.wrote(id, count),
+            Contents::None => self.told(id, count),
+        }
+    }
+
+    fn wrote(&mut self, id: usize, count: u64) -> Checked {
+        let request = &self.requests[id];
+        let link = &mut self.links[request.member / 2];
+        let all = request.room as u64;
+        let is_short = count < all;
+        let may_be_short = semantics::may_be_short(&link.state, request.is_cancelled);
+        if let Some(rule) = known::foreign_cancel(self.driver, link.shares_file)
+            && is_short
+            && !may_be_short
+        {
+            self.rules.used(rule);
+        } else if count > all || (is_short && !may_be_short) {
+            let text = format!("{count} of {all} bytes were written");
+            let class = format!("short write on {}", link.kind.text());
+            return Err(self.failure(id, &class, text));
+        }
+        link.state.is_write_cut |= is_short && !request.is_cancelled;
+        if link.kind == LinkKind::File && request.what != What::WriteAt {
+            link.position = link.position.map(|position| position + count);
+        }
+        self.set_fate(id, Fate::Known(count as usize));
+        Ok(())
+    }
+
+    /// Something that brings a number.
+    fn told(&mut self, id: usize, count: u64) -> Checked {
+        let request = &self.requests[id];
+        let link = &mut self.links[request.member / 2];
+        match request.what {
+            What::Connect => link.state.is_connected = true,
+            What::Poll => {
+                let unasked = count as u32 & !(request.room as u32 | semantics::POLL_ALWAYS);
+                if let Some(rule) = known::unasked_events(self.driver, unasked) {
+                    self.rules.used(rule);
+                } else if unasked != 0 || count == 0 {
+                    let class = format!("poll tells {unasked:#x} unasked");
+                    let text = format!("asked for {:#x}, told {count:#x}", request.room);
+                    return Err(self.failure(id, &class, text));
+                }
+            }
+            What::Watch if link.kind == LinkKind::Wake => {
+                if count == 0 || count > link.wakes {
+                    let text = format!("{count} wakes of {} were told", link.wakes);
+                    return Err(self.failure(id, "wakes", text));
+                }
+                link.wakes -= count;
+            }
+            What::Watch if count == 0 => {
+                return Err(self.failure(id, "expiries", "no expiry was told".to_string()));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Data, or the end.
+    fn data(&mut self, id: usize, found: &[u8], is_cut: Option<bool>) -> Checked {
+        let (member, room) = (self.requests[id].member, self.requests[id].room);
+        let kind = self.links[member / 2].kind;
+        if found.is_empty() {
+            return self.ended(id);
+        }
+        if kind == LinkKind::File {
+            let position = self.links[member / 2].position;
+            let Some(position) = position else { return Ok(()) };
+            self.links[member / 2].position = Some(position + found.len() as u64);
+            return self.check_file(id, position, found);
+        }
+        let inbound = &mut self.links[member / 2].inbound;
+        if !kind.is_messages() {
+            let came = inbound.came(found);
+            let class = format!("contents of {}", kind.text());
+            return came.map_err(|text| self.failure(id, &class, text));
+        }
+        let settings = &self.script.settings;
+        let room = match (self.requests[id].what, is_cut) {
+            (_, Some(_)) => settings.large.1 as usize - semantics::DATAGRAM_HEADER_BYTES,
+            (What::Receive, _) if found.len() == settings.small.1 as usize => found.len(),
+            (What::Receive, _) => settings.large.1 as usize,
+            _ => room,
+        };
+        let whole = pattern::message_header(found).map_or(0, |(_, bytes)| bytes);
+        if is_cut.is_some_and(|is_cut| is_cut != (whole > found.len())) {
+            let text = format!("{} of {whole} bytes, cut: {is_cut:?}", found.len());
+            return Err(self.failure(id, "is_truncated", text));
+        }
+        if let Some(rule) = known::cut_message(kind).filter(|_| whole > found.len()) {
+            self.rules.used(rule);
+        }
+        let number = inbound.came_message(found, room);
+        let class = format!("messages of {}", kind.text());
+        let number = number.map_err(|text| self.failure(id, &class, text))?;
+        let last = self.members[member].last_message.replace(number);
+        if last >= Some(number) {
+            let text = format!("message {number} after {last:?}");
+            return Err(self.failure(id, "order of messages", text));
+        }
+        Ok(())
+    }
+
+    fn check_file(&self, id: usize, position: u64, found: &[u8]) -> Checked {
+        let inbound = &self.links[self.requests[id].member / 2].inbound;
+        let is_end = position >= inbound.written;
+        if found.is_empty() && !is_end && self.requests[id].last == Some(Ok(0)) {
+            return Err(self.failure(id, "end of a file", format!("at {position}")));
+        }
+        match pattern::mismatch(inbound.stream, position, found) {
+            Some(wrong) => Err(self.failure(id, "contents of a file", format!("byte {wrong}"))),
+            None => Ok(()),
+        }
+    }
+
+    fn ended(&mut self, id: usize) -> Checked {
+        let member = self.requests[id].member;
+        let link = &self.links[member / 2];
+        if !semantics::may_end(link.kind, &link.state) {
+            let class = format!("end of {} unasked", link.kind.text());
+            return Err(self.failure(id, &class, format!("state {:?}", link.state)));
+        }
+        if semantics::hides_reset(link.kind, &link.state) {
+            let text = "a reset connection looks like one that has ended".to_string();
+            let mut pending = self.members[member].pending.iter();
+            let is_writing = pending.any(|id| self.requests[*id].what.writes());
+            match known::hidden_reset(&link.state, is_writing) {
+                Some(rule) => self.rules.used(rule),
+                None => return Err(self.failure(id, "hidden reset", text)),
+            }
+        }
+        let missing = link.inbound.missing();
+        let is_clean = !semantics::may_lose_inbound(link.kind, &link.state);
+        if missing > 0 && is_clean && link.kind.is_stream() {
+            let class = format!("end of {} before its data", link.kind.text());
+            return Err(self.failure(id, &class, format!("{missing} bytes are missing")));
+        }
+        self.members[member].end.get_or_insert(Ok(0));
+        Ok(())
+    }
+
+    /// Serves a connection: a greeting, then the end.
+    fn greet(&mut self, member: usize, socket: Socket) -> Checked {
+        let link = member / 2;
+        self.accepted[link] += 1;
+        let number = self.served.len();
+        let Ok(handle) = self.channel.register(socket, SERVED_COOKIES + number) else {
+            // No room: the channel has closed it.
+            return Ok(());
+        };
+        self.owners.insert(handle, Owner::Served(number));
+        self.served.push(crate::run::Served { link, is_greeted: false, is_closed: false });
+        if self.channel.write(handle, GREETING).is_err() {
+            self.owners.remove(&handle);
+            self.served[number].is_closed = true;
+            drop(self.channel.unregister(handle));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn failure(&self, id: usize, class: &str, text: String) -> Failure {
+        let request = &self.requests[id];
+        let name = self.name(request.member);
+        Failure::new(class, format!("{name}, {:?} of step {}: {text}", request.what, request.op))
+    }
+}

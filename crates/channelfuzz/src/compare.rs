@@ -1,0 +1,249 @@
+//! Compares what one script left over both drivers, request by request.
+
+use crate::known;
+use crate::rules::{Rule, RuleCounts};
+use crate::run::{Call, Failure, Outcome, Request};
+use crate::script::{LinkKind, Script, Verb};
+use crate::semantics::What;
+use std::collections::HashMap;
+
+/// Compares two runs; what is allowed is counted by rule.
+pub(crate) fn compare(
+    script: &Script,
+    outcomes: [&Outcome; 2],
+    rules: &mut RuleCounts,
+) -> Result<(), Failure> {
+    if !script.settings.lockstep {
+        rules.used(Rule::LooseOrder);
+        return Ok(());
+    }
+    let none = vec![false; script.links.len()];
+    let (mut broken_write, mut diverged) = (none.clone(), none.clone());
+    let (mut reads, mut shared) = (none.clone(), none.clone());
+    for request in outcomes.iter().flat_map(|outcome| &outcome.requests) {
+        let link = request.member / 2;
+        let is_whole = request.last == Some(Ok(request.room as u64));
+        broken_write[link] |= request.what.writes() && !is_whole;
+        diverged[link] |= request.is_foreign_cancelled;
+        reads[link] |= request.what.takes_data();
+        shared[link] |= request.member % 2 == 1;
+    }
+    let failed_connect = none;
+    let mut comparison =
+        Comparison { script, rules, diverged, broken_write, reads, shared, failed_connect };
+    let [left, right] = outcomes;
+    let [theirs, others] = [left, right].map(by_step);
+    for at in 0..script.ops.len() {
+        comparison.calls(at, &left.calls[at], &right.calls[at])?;
+        if let (Some(one), Some(other)) = (theirs.get(&at), others.get(&at)) {
+            comparison.requests(at, one, other)?;
+        }
+    }
+    (0..left.ends.len())
+        .try_for_each(|member| comparison.ends(member, left.ends[member], right.ends[member]))
+}
+
+/// The requests of a run by the operation that filed them.
+fn by_step(outcome: &Outcome) -> HashMap<usize, &Request> {
+    outcome.requests.iter().map(|request| (request.op, request)).collect()
+}
+
+struct Comparison<'a> {
+    script: &'a Script,
+    rules: &'a mut RuleCounts,
+    /// The links on which the drivers have gone apart.
+    diverged: Vec<bool>,
+    /// The links on which a write was cut or failed.
+    broken_write: Vec<bool>,
+    /// The links from which the channel reads.
+    reads: Vec<bool>,
+    /// The links whose open file two members have.
+    shared: Vec<bool>,
+    /// The links on which a connect has failed.
+    failed_connect: Vec<bool>,
+}
+
+impl Comparison<'_> {
+    fn kind(&self, member: usize) -> LinkKind {
+        self.script.links[member / 2]
+    }
+
+    /// A rule is used after which the link's later requests meet another state.
+    fn diverge(&mut self, member: usize, rule: Rule) {
+        self.rules.used(rule);
+        self.diverged[member / 2] = true;
+    }
+
+    fn calls(&mut self, at: usize, left: &Call, right: &Call) -> Result<(), Failure> {
+        let op = self.script.ops[at];
+        if left == right {
+            return Ok(());
+        }
+        if *left == Call::NoRoom || *right == Call::NoRoom {
+            self.diverge(op.member, Rule::Backpressure);
+            return Ok(());
+        }
+        if self.diverged[op.member / 2] || *left == Call::Skipped || *right == Call::Skipped {
+            // What there is to call (a held lease, a member that was closed) depends on before.
+            self.diverge(op.member, Rule::DivergedState);
+            return Ok(());
+        }
+        let text = format!("step {at}, {op}: uring gave {left:?}, epoll {right:?}");
+        Err(Failure::new(format!("call {}", op.verb.text()), text))
+    }
+
+    fn requests(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
+        let link = left.member / 2;
+        let result = self.same_requests(at, left, right);
+        let rule = known::failed_connect(self.script.links[link], self.failed_connect[link]);
+        self.failed_connect[link] |=
+            left.what == What::Connect && matches!(left.last, Some(Err(_)));
+        match (result, rule) {
+            (Err(_), Some(rule)) => {
+                self.diverge(left.member, rule);
+                Ok(())
+            }
+            (result, _) => result,
+        }
+    }
+
+    fn same_requests(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
+        let (member, what) = (left.member, left.what);
+        if self.diverged[member / 2] {
+            if left.last != right.last {
+                self.rules.used(Rule::DivergedState);
+            }
+            return Ok(());
+        }
+        if left.is_withdrawn || right.is_withdrawn {
+            let same = left.last == right.last && left.brought == right.brought;
+            if !same {
+                self.diverge(member, Rule::WithdrawnRace);
+            }
+            return Ok(());
+        }
+        let (Some(one), Some(other)) = (left.last, right.last) else { return Ok(()) };
+        let cancelled = Err(libc::ECANCELED);
+        match (one, other) {
+            _ if one == other && left.brought == right.brought => Ok(()),
+            _ if what.takes_data() && self.shared[member / 2] => {
+                self.diverge(member, Rule::SharedFile);
+                Ok(())
+            }
+            _ if what == What::Poll => self.polls(at, left, right),
+            _ if (one == cancelled || other == cancelled) && one != other => {
+                self.diverge(member, Rule::CancelRace);
+                Ok(())
+            }
+            (Ok(_), Ok(_)) | (Err(_), Err(_)) if one == other || one.is_ok() => {
+                self.amounts(at, left, right)
+            }
+            _ if what.takes_data() && self.broken_write[member / 2] => {
+                self.diverge(member, Rule::ErrorToldOnce);
+                Ok(())
+            }
+            _ => Err(self.difference(at, left, right)),
+        }
+    }
+
+    /// Both succeeded, or failed in the same way, with different amounts.
+    fn amounts(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
+        let kind = self.kind(left.member);
+        let ends = |request: &Request| request.last == Some(Ok(0));
+        let rule = match left.what {
+            What::Watch if kind.is_timer() => Rule::TimerExpiries,
+            what if what.takes_data() && kind.is_stream() => {
+                if !left.repeats && ends(left) != ends(right) {
+                    return Err(self.difference(at, left, right));
+                }
+                Rule::StreamSegments
+            }
+            what if what.writes() => Rule::PartialWrite,
+            _ if left.is_cancelled || right.is_cancelled => Rule::CancelRace,
+            What::Receive | What::ReceiveFrom if left.repeats => Rule::StreamSegments,
+            _ => return Err(self.difference(at, left, right)),
+        };
+        self.diverge(left.member, rule);
+        Ok(())
+    }
+
+    fn polls(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
+        let invalid = known::invalid_poll(self.kind(left.member), left.last);
+        if let Some(rule) = known::tells_hang_up(left.last, left.room).or(invalid) {
+            self.diverge(left.member, rule);
+            return Ok(());
+        }
+        let cancelled = |request: &Request| request.last == Some(Err(libc::ECANCELED));
+        let told = |request: &Request| request.brought > 0;
+        if left.repeats && (told(left) == told(right) || cancelled(left) != cancelled(right)) {
+            self.rules.used(Rule::PollEdges);
+            return Ok(());
+        }
+        let holds = self.script.ops.iter().any(|op| op.verb == Verb::Hold && op.a == 1);
+        if self.reads[left.member / 2] && holds {
+            self.diverge(left.member, Rule::BuffersHeld);
+            return Ok(());
+        }
+        if self.reads[left.member / 2] && told(left) && told(right) {
+            self.rules.used(Rule::PollBesideRead);
+            return Ok(());
+        }
+        let without_error = |request: &Request| {
+            request.last.map(|last| last.map(|events| events & !(libc::POLLERR as u64)))
+        };
+        if without_error(left) == without_error(right) {
+            self.rules.used(Rule::ErrorToldOnce);
+            return Ok(());
+        }
+        Err(self.difference(at, left, right))
+    }
+
+    /// How what comes in has ended.
+    fn ends(
+        &mut self,
+        member: usize,
+        left: Option<Result<u64, i32>>,
+        right: Option<Result<u64, i32>>,
+    ) -> Result<(), Failure> {
+        match (left, right) {
+            (Some(one), Some(other)) if one != other => {
+                let has_failed = self.failed_connect[member / 2];
+                if let Some(rule) = known::failed_connect(self.kind(member), has_failed) {
+                    self.rules.used(rule);
+                    return Ok(());
+                }
+                if self.diverged[member / 2] || self.broken_write[member / 2] {
+                    self.rules.used(Rule::DivergedState);
+                    return Ok(());
+                }
+                let kind = self.kind(member).text();
+                let class = format!("end of {kind}: uring {one:?}, epoll {other:?}");
+                Err(Failure::new(class, format!("of what comes to member {member}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn difference(&self, at: usize, left: &Request, right: &Request) -> Failure {
+        let (what, kind) = (left.what, self.kind(left.member).text());
+        let describe = |request: &Request| match request.last {
+            Some(Err(errno)) => format!("errno {errno}"),
+            Some(Ok(0)) => "0".to_string(),
+            Some(Ok(_)) => "success".to_string(),
+            None => "nothing".to_string(),
+        };
+        let (one, other) = (describe(left), describe(right));
+        let class = format!("{what:?} on {kind}: uring {one}, epoll {other}");
+        let text = format!(
+            "step {at}, {}: uring {:?} ({} in {}), epoll {:?} ({} in {})",
+            self.script.ops[at],
+            left.last,
+            left.brought,
+            left.completions,
+            right.last,
+            right.brought,
+            right.completions,
+        );
+        Failure::new(class, text)
+    }
+}

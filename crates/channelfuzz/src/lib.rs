@@ -1,0 +1,45 @@
+//! Differential fuzzer of the channel: runs random scripts of operations over the io_uring and the
+//! epoll driver of [`megapipe`], against a peer that makes plain system calls.
+//!
+//! A [`Script`] is a list of operations on up to four links (sockets, pipes, terminals, files,
+//! listeners, timers, wake-ups), made from a seed by [`script`] and carried out by a [`Campaign`].
+//! Two things are checked:
+//!
+//! - each driver by itself: one last completion per request, contents by position in both
+//!   directions, nothing after a handle is gone, all descriptors, requests and buffers back at the
+//!   end (`arrive`, `finish`, `model`). What is allowed is stated in `semantics`.
+//! - the drivers against each other, request by request (`compare`). What may differ has a
+//!   [`Rule`], whose uses are counted.
+//!
+//! A script runs in lockstep (after each operation, completions are dispatched until none comes) or
+//! loosely; only in lockstep the drivers are compared. A case that fails is shrunk.
+//!
+//! The fuzzer does not look at signals, transfers to the application's memory, partitioned
+//! listeners, or installed drivers.
+
+mod arrive;
+mod campaign;
+mod compare;
+mod event;
+mod finish;
+mod generate;
+mod known;
+mod link;
+mod model;
+mod operate;
+mod pattern;
+mod peer;
+mod random;
+mod rules;
+mod run;
+mod script;
+mod semantics;
+mod shrink;
+mod watchdog;
+mod write;
+
+pub use campaign::{Campaign, Drivers, Finding, Limit, Report};
+pub use generate::script;
+pub use rules::{Rule, RuleCounts};
+pub use run::Failure;
+pub use script::{LinkKind, Op, Script, Settings, Verb};

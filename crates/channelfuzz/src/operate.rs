@@ -1,0 +1,346 @@
+//! Carries the operations of a script out on the channel and on the peer.
+
+use crate::known;
+use crate::run::{Call, Checked, Failure, Owner, Run};
+use crate::script::{LinkKind, Op, Verb};
+use crate::semantics::What;
+use megapipe::{Accept, Direction, Error, Handle, Rejected, Repeat};
+use std::net::Shutdown;
+use std::time::Duration;
+
+/// Bytes in front of what is read, which tell the request.
+pub(crate) const MARK_BYTES: usize = 8;
+
+impl Run<'_> {
+    pub(crate) fn operate(&mut self, op: Op) -> Checked<Call> {
+        match op.verb {
+            Verb::Flush => return self.plain(|run| run.channel.flush()),
+            Verb::Dispatch => {
+                for _ in 0..op.a {
+                    let wait = Duration::from_millis(op.b.into());
+                    let Some(done) = self.dispatch(wait)? else { break };
+                    self.arrive(done)?;
+                }
+                return Ok(Call::Done);
+            }
+            Verb::Quiesce => return self.quiesce().map(|()| Call::Done),
+            Verb::Hold => {
+                self.holds = op.a == 1;
+                if !self.holds {
+                    self.leases.clear();
+                }
+                return Ok(Call::Done);
+            }
+            Verb::Join => return self.join(op.member),
+            _ => {}
+        }
+        if let Some(call) = self.operate_peer(op)? {
+            return Ok(call);
+        }
+        match self.members[op.member].handle {
+            Some(handle) => self.operate_member(op, handle),
+            None => Ok(Call::Skipped),
+        }
+    }
+
+    fn plain(&mut self, call: impl FnOnce(&mut Self) -> megapipe::Result<()>) -> Checked<Call> {
+        let result = call(self);
+        Ok(called(result.err()))
+    }
+
+    fn operate_peer(&mut self, op: Op) -> Checked<Option<Call>> {
+        let link = &mut self.links[op.member / 2];
+        match op.verb {
+            Verb::PeerWrite => _ = link.peer_write(op.a as usize),
+            Verb::PeerRead => _ = link.peer_read(op.a as usize),
+            Verb::PeerDrain => _ = link.peer_drain(),
+            Verb::PeerEnd => link.peer_end(),
+            Verb::PeerClose => link.peer_close(),
+            Verb::PeerReset => link.peer_reset(),
+            Verb::PeerConnect => {
+                if link.state.channel_gone {
+                    return Ok(Some(Call::Skipped));
+                }
+                link.add_client()
+                    .map_err(|error| Failure::new("setup", format!("no client: {error}")))?;
+            }
+            Verb::PeerWake => {
+                if let Some(waker) = &link.waker {
+                    (0..op.a).for_each(|_| waker.wake());
+                    link.wakes += u64::from(op.a);
+                }
+            }
+            _ => return Ok(None),
+        }
+        Ok(Some(Call::Done))
+    }
+
+    /// Registers a kept descriptor again, or a duplicate.
+    fn join(&mut self, member: usize) -> Checked<Call> {
+        if self.members[member].handle.is_some() {
+            return Ok(Call::Skipped);
+        }
+        if let Some(descriptor) = self.members[member].descriptor.take() {
+            return self.register(member, descriptor);
+        }
+        let first = &self.members[member & !1];
+        if member.is_multiple_of(2) || self.links[member / 2].kind.is_timer() {
+            return Ok(Call::Skipped);
+        }
+        let duplicate = match (first.handle, &first.descriptor) {
+            (Some(handle), _) => match self.channel.descriptor(handle) {
+                Ok(descriptor) => descriptor,
+                Err(error) => return Err(Failure::new("descriptor", error.to_string())),
+            },
+            (None, Some(descriptor)) => descriptor
+                .try_clone()
+                .map_err(|error| Failure::new("setup", format!("no duplicate: {error}")))?,
+            (None, None) => return Ok(Call::Skipped),
+        };
+        self.links[member / 2].shares_file = true;
+        self.register(member, duplicate)
+    }
+
+    fn operate_member(&mut self, op: Op, handle: Handle) -> Checked<Call> {
+        let repeat = |flag: u32| if flag == 1 { Repeat::UntilCancelled } else { Repeat::Once };
+        match op.verb {
+            Verb::Read | Verb::ReadVectored | Verb::ReadAt => Ok(self.read(op, handle)),
+            Verb::Write | Verb::WriteVectored | Verb::WriteLease | Verb::SendTo | Verb::WriteAt => {
+                Ok(self.write(op, handle))
+            }
+            Verb::Receive => {
+                let result = self.channel.receive(handle, repeat(op.a));
+                Ok(self.after(op, What::Receive, op.a == 1, result))
+            }
+            Verb::ReceiveFrom => {
+                let result = self.channel.receive_from(handle, repeat(op.a));
+                Ok(self.after(op, What::ReceiveFrom, op.a == 1, result))
+            }
+            Verb::Watch => {
+                let result = self.channel.watch(handle, repeat(op.a));
+                Ok(self.after(op, What::Watch, op.a == 1, result))
+            }
+            Verb::Poll => {
+                let kind = self.links[op.member / 2].kind;
+                let mut repeats = op.b == 1;
+                if let Some(rule) = known::poll_storm(kind).filter(|_| repeats) {
+                    self.rules.used(rule);
+                    repeats = false;
+                }
+                let result = self.channel.poll(handle, op.a, repeat(u32::from(repeats)));
+                let call = self.after(op, What::Poll, repeats, result);
+                if call == Call::Done
+                    && let Some(request) = self.requests.last_mut()
+                {
+                    request.room = op.a as usize;
+                }
+                Ok(call)
+            }
+            Verb::Sync => {
+                let result = self.channel.sync(handle);
+                Ok(self.after(op, What::Sync, false, result))
+            }
+            Verb::PeerAddress => {
+                let result = self.channel.request_peer_address(handle);
+                Ok(self.after(op, What::PeerAddress, false, result))
+            }
+            Verb::Connect => Ok(self.connect(op, handle)),
+            Verb::Accept => Ok(self.accept(op, handle)),
+            Verb::Disconnect => Ok(self.disconnect(op, handle)),
+            _ => self.operate_membership(op, handle),
+        }
+    }
+
+    /// What concerns the member as a whole.
+    fn operate_membership(&mut self, op: Op, handle: Handle) -> Checked<Call> {
+        match op.verb {
+            Verb::Cancel => {
+                self.cancel_pending(op.member, |_| true);
+                self.plain(|run| run.channel.cancel(handle))
+            }
+            Verb::CancelDirection => {
+                let direction = if op.a == 0 { Direction::Inbound } else { Direction::Outbound };
+                self.cancel_pending(op.member, |what| what.is_in_direction(op.a == 0));
+                self.plain(|run| run.channel.cancel_direction(handle, direction))
+            }
+            Verb::Descriptor => match self.channel.descriptor(handle) {
+                Ok(descriptor) => {
+                    drop(descriptor);
+                    Ok(Call::Done)
+                }
+                Err(error) => Ok(called(Some(error))),
+            },
+            Verb::Unregister | Verb::Close => {
+                let pending = self.members[op.member].pending.iter();
+                let mut rules = pending.filter_map(|id| {
+                    let request = &self.requests[*id];
+                    known::stranger_datagram(request.what, request.repeats)
+                });
+                if let Some(rule) = rules.next() {
+                    self.rules.used(rule);
+                    self.quiesce()?;
+                }
+                if op.verb == Verb::Close {
+                    return self.close_early(op.member, handle);
+                }
+                self.unregister(op.member, handle)
+            }
+            _ => Ok(Call::Skipped),
+        }
+    }
+
+    pub(crate) fn unregister(&mut self, member: usize, handle: Handle) -> Checked<Call> {
+        self.owners.remove(&handle);
+        self.members[member].handle = None;
+        self.withdraw(member, false);
+        let remains = self.channel.unregister(handle);
+        let remains = remains.map_err(|error| Failure::new("unregister", error.to_string()))?;
+        if remains.cookie != member {
+            let text = format!("the cookie of member {member} is {}", remains.cookie);
+            return Err(Failure::new("cookie", text));
+        }
+        self.accepted[member / 2] += remains.connections.len() as u64;
+        self.members[member].descriptor = remains.descriptor;
+        self.note_gone(member / 2);
+        Ok(Call::Done)
+    }
+
+    /// Closes, and sees to it that what was pending takes nothing any more.
+    fn close_early(&mut self, member: usize, handle: Handle) -> Checked<Call> {
+        let pending = &self.members[member].pending;
+        let receives = pending.iter().any(|id| self.requests[*id].what.takes_data());
+        let call = self.close(member, handle)?;
+        let shares_file = self.links[member / 2].shares_file;
+        if let Some(rule) = known::late_close(shares_file, receives) {
+            self.rules.used(rule);
+            let result = self.channel.flush();
+            result.map_err(|error| Failure::new("flush", error.to_string()))?;
+        }
+        Ok(call)
+    }
+
+    pub(crate) fn close(&mut self, member: usize, handle: Handle) -> Checked<Call> {
+        match self.channel.close(handle) {
+            Ok(_) => {}
+            Err(error) => return Ok(called(Some(error))),
+        }
+        self.members[member].handle = None;
+        self.withdraw(member, true);
+        self.owners.insert(handle, Owner::Closing(self.requests.len()));
+        let op = Op { verb: Verb::Close, member, a: 0, b: 0 };
+        self.filed(op, What::Close, |_| {});
+        self.members[member].pending.pop();
+        self.note_gone(member / 2);
+        Ok(Call::Done)
+    }
+
+    /// Notes a request that carries no buffer.
+    pub(crate) fn after(
+        &mut self,
+        op: Op,
+        what: What,
+        repeats: bool,
+        result: megapipe::Result<()>,
+    ) -> Call {
+        if result.is_ok() {
+            self.filed(op, what, |request| request.repeats = repeats);
+        }
+        called(result.err())
+    }
+
+    fn connect(&mut self, op: Op, handle: Handle) -> Call {
+        let link = &self.links[op.member / 2];
+        if link.kind != LinkKind::Connecting {
+            return Call::Skipped;
+        }
+        let target = if op.a == 1 {
+            link.unheard.as_ref().map(|(address, _)| address.clone())
+        } else {
+            link.target.as_ref().map(|(address, _)| address.clone())
+        };
+        let Some(target) = target else { return Call::Skipped };
+        let result = self.channel.connect(handle, target);
+        self.after(op, What::Connect, false, result)
+    }
+
+    fn accept(&mut self, op: Op, handle: Handle) -> Call {
+        let wish = if op.b & 1 == 1 { Accept::lightweight() } else { Accept::descriptors() };
+        let wish = if op.a == 0 { wish } else { wish.count(op.a) };
+        if let Err(error) = self.channel.accept(handle, wish) {
+            return called(Some(error));
+        }
+        // The counts of several calls add up to one request.
+        let pending = self.members[op.member].pending.iter();
+        let live = pending.copied().find(|id| {
+            let request = &self.requests[*id];
+            request.what == What::Accept && !request.is_cancelled
+        });
+        if live.is_none() {
+            self.filed(op, What::Accept, |request| request.repeats = true);
+        }
+        Call::Done
+    }
+
+    fn disconnect(&mut self, op: Op, handle: Handle) -> Call {
+        let how = [Shutdown::Read, Shutdown::Write, Shutdown::Both][op.a as usize % 3];
+        let result = self.channel.disconnect(handle, how);
+        let call = self.after(op, What::Disconnect, false, result);
+        if call == Call::Done {
+            let state = &mut self.links[op.member / 2].state;
+            state.own_read_ended |= how != Shutdown::Write;
+            state.own_write_ended |= how != Shutdown::Read;
+        }
+        call
+    }
+
+    fn read(&mut self, op: Op, handle: Handle) -> Call {
+        let is_file = self.links[op.member / 2].kind == LinkKind::File;
+        let mut pending = self.members[op.member].pending.iter();
+        // A read and a write at the position of a file go on side by side.
+        let is_writing = pending.any(|id| self.requests[*id].what.writes());
+        if is_file && op.verb != Verb::ReadAt && is_writing {
+            return Call::Skipped;
+        }
+        let mark = self.requests.len() as u64;
+        let mut first = Vec::with_capacity(MARK_BYTES + op.a as usize);
+        first.extend_from_slice(&mark.to_le_bytes());
+        let mut room = first.capacity() - first.len();
+        let (what, error) = match op.verb {
+            Verb::Read => {
+                let result = self.channel.read(handle, first);
+                (What::Read, refusal(result))
+            }
+            Verb::ReadAt => {
+                let result = self.channel.read_at(handle, first, op.b.into());
+                (What::ReadAt, refusal(result))
+            }
+            _ => {
+                let more = (1..op.b).map(|_| Vec::with_capacity(op.a as usize));
+                let buffers: Vec<Vec<u8>> = std::iter::once(first).chain(more).collect();
+                room = buffers.iter().map(|one| one.capacity() - one.len()).sum();
+                let result = self.channel.read_vectored(handle, buffers);
+                (What::ReadVectored, refusal(result))
+            }
+        };
+        if error.is_none() {
+            self.filed(op, what, |request| {
+                (request.mark, request.room, request.offset) = (mark, room, op.b.into());
+            });
+        }
+        called(error)
+    }
+}
+
+pub(crate) fn refusal<B>(result: Result<(), Rejected<B>>) -> Option<Error> {
+    result.err().map(|rejected| rejected.error)
+}
+
+pub(crate) fn called(error: Option<Error>) -> Call {
+    match error {
+        None => Call::Done,
+        Some(Error::TooManyRequests { .. } | Error::QueueFull | Error::TooManyHandles { .. }) => {
+            Call::NoRoom
+        }
+        Some(error) => Call::Refused(error.to_string()),
+    }
+}

@@ -1,0 +1,199 @@
+//! The other side of a link: plain calls that never block.
+
+use crate::link::Link;
+use crate::pattern;
+use crate::script::LinkKind;
+use rustix::io::Errno;
+use socket2::SockRef;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// Bytes that the peer reads in one call.
+const ROOM_BYTES: usize = 64 << 10;
+
+/// What reading has brought.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Got {
+    Bytes(Vec<u8>),
+    Nothing,
+    End,
+    Broken(Errno),
+}
+
+/// Reads once, without blocking.
+pub(crate) fn read_once(from: impl AsFd, limit: usize) -> Got {
+    let mut room = vec![0; limit.clamp(1, ROOM_BYTES)];
+    loop {
+        return match rustix::io::read(from.as_fd(), &mut room) {
+            Ok(0) => Got::End,
+            Ok(bytes) => {
+                room.truncate(bytes);
+                Got::Bytes(room)
+            }
+            Err(Errno::AGAIN) => Got::Nothing,
+            Err(Errno::INTR) => continue,
+            Err(error) => Got::Broken(error),
+        };
+    }
+}
+
+impl Link {
+    /// Writes up to so many bytes, or one message of so many; gives how many were taken.
+    pub(crate) fn peer_write(&mut self, count: usize) -> usize {
+        self.peer_accept();
+        let Some(peer) = &self.peer else { return 0 };
+        // A UNIX datagram socket whose send finds the receiver gone drops what it has received.
+        let drops = self.kind == LinkKind::UnixDatagram && self.state.channel_gone;
+        if self.kind == LinkKind::PipeOut || self.state.peer_ended || drops {
+            return 0;
+        }
+        if self.kind.is_messages() {
+            let number = self.inbound.messages.len() as u32;
+            let message = pattern::message(self.inbound.stream, number, count);
+            // A connected UDP socket first tells of an earlier datagram that was refused.
+            let sent = (0..2).find_map(|_| send(peer, &message));
+            let sent = sent.unwrap_or(0);
+            if sent > 0 {
+                self.sent_message(sent);
+            }
+            return sent;
+        }
+        let bytes = pattern::bytes(self.inbound.stream, self.inbound.written, count);
+        let mut taken = 0;
+        while taken < count {
+            match send(peer, &bytes[taken..]) {
+                Some(more @ 1..) => taken += more,
+                _ => break,
+            }
+        }
+        self.inbound.written += taken as u64;
+        taken
+    }
+
+    /// Reads up to so many bytes, or one message; gives how many came.
+    pub(crate) fn peer_read(&mut self, limit: usize) -> usize {
+        self.peer_accept();
+        let Some(peer) = &self.peer else { return 0 };
+        if self.kind == LinkKind::PipeIn {
+            return 0;
+        }
+        if self.kind.is_messages() {
+            // An error of the socket's is told before the messages behind it.
+            let tried = (0..4).map(|_| read_once(peer, ROOM_BYTES));
+            let mut told = tried.skip_while(|got| matches!(got, Got::Broken(_)));
+            let Some(Got::Bytes(message)) = told.next() else { return 0 };
+            self.outbound.got_messages.push(message);
+            return 1;
+        }
+        let mut count = 0;
+        while count < limit {
+            let Got::Bytes(bytes) = read_once(peer, limit - count) else { break };
+            count += bytes.len();
+            self.outbound.got.extend_from_slice(&bytes);
+        }
+        count
+    }
+
+    /// Reads all there is; gives how much that was.
+    pub(crate) fn peer_drain(&mut self) -> usize {
+        let mut total = 0;
+        loop {
+            match self.peer_read(1 << 20) {
+                0 => return total,
+                count => total += count,
+            }
+        }
+    }
+
+    /// Takes the connection that the channel has made.
+    pub(crate) fn peer_accept(&mut self) {
+        if let Some((_, Some(listener))) = &self.target
+            && let Ok((stream, _)) = listener.accept()
+            && stream.set_nonblocking(true).is_ok()
+        {
+            // The peer serves one connection; a later one it closes.
+            if self.peer.is_some() || self.state.peer_closed {
+                return;
+            }
+            let _ = stream.set_nodelay(true);
+            self.peer = Some(stream.into());
+        }
+    }
+
+    /// Ends the peer's direction.
+    pub(crate) fn peer_end(&mut self) {
+        self.peer_accept();
+        let Some(peer) = &self.peer else { return };
+        let is_stream = self.kind.is_tcp() || self.kind == LinkKind::Unix;
+        if (is_stream || self.kind == LinkKind::Seqpacket)
+            && SockRef::from(peer).shutdown(Shutdown::Write).is_ok()
+        {
+            self.state.peer_ended = true;
+        }
+    }
+
+    /// Closes the peer's end; TCP resets the connection if the peer has not read everything.
+    pub(crate) fn peer_close(&mut self) {
+        self.peer_accept();
+        if let Some(peer) = self.peer.take() {
+            if self.kind.is_tcp() && !matches!(peek(&peer), Got::Nothing | Got::End) {
+                self.state.peer_reset = true;
+            }
+            self.state.peer_closed = true;
+        }
+    }
+
+    /// Closes a TCP connection with a reset.
+    pub(crate) fn peer_reset(&mut self) {
+        self.peer_accept();
+        if !self.kind.is_tcp() {
+            return self.peer_close();
+        }
+        if let Some(peer) = self.peer.take()
+            && SockRef::from(&peer).set_linger(Some(Duration::ZERO)).is_ok()
+        {
+            self.state.peer_reset = true;
+            self.state.peer_closed = true;
+        }
+    }
+
+    /// Reads what has come for the clients.
+    pub(crate) fn read_clients(&mut self) {
+        for client in self.clients.iter_mut().filter(|client| !client.is_ended) {
+            loop {
+                match read_once(&client.socket, ROOM_BYTES) {
+                    Got::Bytes(bytes) => client.got.extend_from_slice(&bytes),
+                    Got::Nothing => break,
+                    Got::End | Got::Broken(_) => {
+                        client.is_ended = true;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Looks at what there is to read.
+fn peek(socket: &OwnedFd) -> Got {
+    let mut room = [std::mem::MaybeUninit::uninit(); 1];
+    match SockRef::from(socket).peek(&mut room) {
+        Ok(0) => Got::End,
+        Ok(_) => Got::Bytes(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Got::Nothing,
+        Err(_) => Got::Broken(Errno::IO),
+    }
+}
+
+/// Writes once; `None` if it failed.
+fn send(to: &OwnedFd, bytes: &[u8]) -> Option<usize> {
+    loop {
+        match rustix::io::write(to, bytes) {
+            Ok(count) => return Some(count),
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+}

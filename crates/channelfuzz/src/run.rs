@@ -1,0 +1,398 @@
+//! One script over one driver: the state of the run and what it leaves for the comparison.
+
+use crate::known;
+use crate::link::{self, Link};
+use crate::model::Fate;
+use crate::rules::{Rule, RuleCounts};
+use crate::script::{LinkKind, Op, Script, Verb};
+use crate::semantics::{self, What};
+use crate::watchdog::Watch;
+use megapipe::{BufferClass, Channel, Config, DriverChoice, Handle, Lease};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// How fast a run goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// How long nothing has to come for the channel to count as quiet.
+    pub(crate) quiet: Duration,
+    /// How long anything that has to come may take.
+    pub(crate) patience: Duration,
+}
+
+impl Pace {
+    pub(crate) const FAST: Pace =
+        Pace { quiet: Duration::from_micros(200), patience: Duration::from_secs(1) };
+    /// To see whether a difference is one of timing.
+    pub(crate) const SLOW: Pace =
+        Pace { quiet: Duration::from_millis(15), patience: Duration::from_secs(5) };
+}
+
+/// More completions in a row than all data of a script can bring.
+const STORM: u32 = 20_000;
+
+/// What a run has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Equal for equal faults: what shrinking keeps.
+    pub class: String,
+    /// What exactly happened.
+    pub text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(class: impl Into<String>, text: impl Into<String>) -> Failure {
+        Failure { class: class.into(), text: text.into() }
+    }
+}
+
+pub(crate) type Checked<T = ()> = Result<T, Failure>;
+
+/// What a call of the channel's gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// There was nothing to call: the member is not registered, or the operation does not suit.
+    Skipped,
+    Done,
+    /// Refused for lack of room.
+    NoRoom,
+    Refused(String),
+}
+
+/// A request and what came of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The operation of the script that filed it; `usize::MAX` for those of the end of a run.
+    pub(crate) op: usize,
+    pub(crate) member: usize,
+    pub(crate) what: What,
+    pub(crate) repeats: bool,
+    pub(crate) is_cancelled: bool,
+    /// Whether it was cancelled by a known fault.
+    pub(crate) is_foreign_cancelled: bool,
+    /// Whether its handle went before it was complete.
+    pub(crate) is_withdrawn: bool,
+    pub(crate) completions: u32,
+    /// Bytes, events or counts that it brought.
+    pub(crate) brought: u64,
+    /// The last completion's result.
+    pub(crate) last: Option<Result<u64, i32>>,
+    /// Tells it from others of its kind: an address or a number in its buffer.
+    pub(crate) mark: u64,
+    /// Room for a read, bytes of a write, offset of a file, events of a poll.
+    pub(crate) room: usize,
+    pub(crate) offset: u64,
+    /// The segment of a write.
+    pub(crate) segment: Option<usize>,
+}
+
+/// A member of the channel's.
+#[derive(Debug, Default)]
+pub(crate) struct Member {
+    pub(crate) handle: Option<Handle>,
+    /// What an unregistration gave back.
+    pub(crate) descriptor: Option<OwnedFd>,
+    /// The requests that are not complete, in the order of filing.
+    pub(crate) pending: Vec<usize>,
+    /// The last message that came.
+    pub(crate) last_message: Option<u32>,
+    /// The first end of what comes in: 0 or an error.
+    pub(crate) end: Option<Result<u64, i32>>,
+}
+
+/// A connection that a listener brought and that the channel serves.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) link: usize,
+    pub(crate) is_greeted: bool,
+    pub(crate) is_closed: bool,
+}
+
+/// To what a handle belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Member(usize),
+    Served(usize),
+    Closing(usize),
+}
+
+/// What a run leaves.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) calls: Vec<Call>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) ends: Vec<Option<Result<u64, i32>>>,
+    pub(crate) rules: RuleCounts,
+    pub(crate) operations: u64,
+}
+
+/// One script over one driver.
+pub(crate) struct Run<'a> {
+    pub(crate) script: &'a Script,
+    pub(crate) driver: DriverChoice,
+    pub(crate) pace: Pace,
+    pub(crate) watch: &'a Watch,
+    pub(crate) channel: Channel<usize>,
+    pub(crate) links: Vec<Link>,
+    pub(crate) members: Vec<Member>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) owners: HashMap<Handle, Owner>,
+    pub(crate) served: Vec<Served>,
+    /// Connections that each listener brought.
+    pub(crate) accepted: Vec<u64>,
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) holds: bool,
+    pub(crate) rules: RuleCounts,
+    /// The operation that is being carried out.
+    pub(crate) at: usize,
+}
+
+/// Runs a script over a driver.
+pub(crate) fn run(
+    script: &Script,
+    driver: DriverChoice,
+    pace: Pace,
+    watch: &Watch,
+) -> Checked<Outcome> {
+    watch.begin(script, driver);
+    let before = open_descriptors()?;
+    let outcome = Run::new(script, driver, pace, watch).and_then(Run::complete);
+    watch.end();
+    let outcome = outcome?;
+    let until = Instant::now() + pace.patience;
+    // The kernel closes what a ring has held a little later.
+    while open_descriptors()? != before {
+        if Instant::now() > until {
+            let after = open_descriptors()?;
+            let text =
+                format!("{before} descriptors were open before the run and {after} after it");
+            return Err(Failure::new("descriptors", text));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(outcome)
+}
+
+/// How many descriptors the process has.
+pub(crate) fn open_descriptors() -> Checked<usize> {
+    let entries = std::fs::read_dir("/proc/self/fd")
+        .map_err(|error| Failure::new("setup", format!("cannot read /proc/self/fd: {error}")))?;
+    Ok(entries.count())
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        script: &'a Script,
+        driver: DriverChoice,
+        pace: Pace,
+        watch: &'a Watch,
+    ) -> Checked<Run<'a>> {
+        let settings = &script.settings;
+        let class = |(count, bytes)| BufferClass { count, bytes };
+        let mut rules = RuleCounts::default();
+        let mut max_requests = settings.max_requests;
+        if let Some(rule) = known::full_table(script) {
+            rules.used(rule);
+            max_requests = known::REQUESTS_ENOUGH;
+        }
+        let config = Config {
+            driver,
+            batch: settings.batch,
+            completions: 64,
+            max_handles: settings.max_handles,
+            max_requests,
+            max_lightweight: 64,
+            small_buffers: class(settings.small),
+            large_buffers: class(settings.large),
+            ..Config::default()
+        };
+        let channel = Channel::with_config(config)
+            .map_err(|error| Failure::new("setup", format!("no channel: {error}")))?;
+        let mut run = Run {
+            script,
+            driver,
+            pace,
+            watch,
+            channel,
+            links: Vec::new(),
+            members: Vec::new(),
+            requests: Vec::new(),
+            owners: HashMap::new(),
+            served: Vec::new(),
+            accepted: vec![0; script.links.len()],
+            leases: Vec::new(),
+            holds: false,
+            rules,
+            at: usize::MAX,
+        };
+        for (number, kind) in script.links.iter().enumerate() {
+            let (link, source) = link::make(*kind, script.seed, number).map_err(|error| {
+                Failure::new("setup", format!("no link {}: {error}", kind.text()))
+            })?;
+            run.links.push(link);
+            run.members.extend([Member::default(), Member::default()]);
+            run.register(2 * number, source)?;
+        }
+        Ok(run)
+    }
+
+    fn complete(mut self) -> Checked<Outcome> {
+        let mut calls = Vec::new();
+        for at in 0..self.script.ops.len() {
+            self.at = at;
+            let op = self.script.ops[at];
+            let call = self.operate(op)?;
+            self.watch.note(|| format!("{at}: {op} -> {call:?}"));
+            calls.push(call);
+            if self.script.settings.lockstep && op.verb != Verb::Dispatch {
+                self.quiesce()?;
+            }
+        }
+        self.at = usize::MAX;
+        self.finish()?;
+        let ends = self.members.iter().map(|member| member.end).collect();
+        let Run { requests, rules, .. } = self;
+        let operations = calls.iter().filter(|call| **call != Call::Skipped).count() as u64;
+        Ok(Outcome { calls, requests, ends, rules, operations })
+    }
+
+    /// Registers what becomes this member.
+    pub(crate) fn register(
+        &mut self,
+        member: usize,
+        source: impl Into<megapipe::Source>,
+    ) -> Checked<Call> {
+        match self.channel.register(source, member) {
+            Ok(handle) => {
+                self.owners.insert(handle, Owner::Member(member));
+                self.members[member].handle = Some(handle);
+                Ok(Call::Done)
+            }
+            Err(megapipe::Error::TooManyHandles { .. }) => {
+                self.note_gone(member / 2);
+                Ok(Call::NoRoom)
+            }
+            Err(error) => Err(Failure::new("register", error.to_string())),
+        }
+    }
+
+    /// A new request of the member's.
+    pub(crate) fn filed(&mut self, op: Op, what: What, change: impl FnOnce(&mut Request)) {
+        let mut request = Request {
+            op: self.at,
+            member: op.member,
+            what,
+            repeats: false,
+            is_cancelled: false,
+            is_foreign_cancelled: false,
+            is_withdrawn: false,
+            completions: 0,
+            brought: 0,
+            last: None,
+            mark: 0,
+            room: 0,
+            offset: 0,
+            segment: None,
+        };
+        change(&mut request);
+        self.members[op.member].pending.push(self.requests.len());
+        self.requests.push(request);
+    }
+
+    /// Withdraws what is pending for a member whose handle goes.
+    pub(crate) fn withdraw(&mut self, member: usize, closes: bool) {
+        let pending = std::mem::take(&mut self.members[member].pending);
+        let link = &mut self.links[member / 2];
+        for id in pending {
+            let request = &mut self.requests[id];
+            request.is_withdrawn = true;
+            if request.what.takes_data() {
+                link.inbound.withdraw();
+                link.position = None;
+            }
+            if let Some(segment) = request.segment {
+                let bytes = link.outbound.segments[segment].bytes.len();
+                link.outbound.segments[segment].fate = if closes {
+                    semantics::fate_of_writes_at_close(bytes)
+                } else {
+                    semantics::fate_of_writes_at_unregister(bytes)
+                };
+                link.position = None;
+            }
+        }
+    }
+
+    /// Notes whether the channel's end of a link is closed now.
+    pub(crate) fn note_gone(&mut self, link: usize) {
+        let held = |member: &Member| member.handle.is_some() || member.descriptor.is_some();
+        if self.members[2 * link..2 * link + 2].iter().any(held) {
+            return;
+        }
+        let link = &mut self.links[link];
+        link.state.channel_gone = true;
+        let inbound = &link.inbound;
+        let unread = inbound.received < inbound.written;
+        if unread && link.kind.is_tcp() {
+            link.state.closed_unread = true;
+            self.rules.used(Rule::UnreadReset);
+        }
+    }
+
+    /// Dispatches until nothing comes any more.
+    pub(crate) fn quiesce(&mut self) -> Checked {
+        let begin = Instant::now();
+        let mut count = 0;
+        while let Some(done) = self.dispatch(self.pace.quiet)? {
+            count += 1;
+            if count > STORM {
+                let event = event_name(&done.event);
+                let text = format!("{count} completions without a pause, the last one {event}");
+                return Err(Failure::new(format!("storm: {event}"), text));
+            }
+            let member = match self.owners.get(&done.handle) {
+                Some(Owner::Member(member)) => self.script.links.get(member / 2).copied(),
+                _ => None,
+            };
+            self.arrive(done)?;
+            // A ticker is never quiet.
+            if member == Some(LinkKind::Ticker) && begin.elapsed() > 8 * self.pace.quiet {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn dispatch(&mut self, wait: Duration) -> Checked<Option<megapipe::Completion>> {
+        self.channel
+            .dispatch(wait)
+            .map_err(|error| Failure::new("dispatch", format!("dispatch failed: {error}")))
+    }
+
+    /// Marks pending requests as cancelled by the application.
+    pub(crate) fn cancel_pending(&mut self, member: usize, reaches: impl Fn(What) -> bool) {
+        for id in &self.members[member].pending {
+            let request = &mut self.requests[*id];
+            request.is_cancelled |= reaches(request.what);
+        }
+    }
+
+    pub(crate) fn name(&self, member: usize) -> String {
+        let kind = self.links[member / 2].kind.text();
+        format!("{kind} (member {member}, {:?})", self.driver)
+    }
+
+    /// Sets what is known of a request's write.
+    pub(crate) fn set_fate(&mut self, id: usize, fate: Fate) {
+        let request = &self.requests[id];
+        if let Some(segment) = request.segment {
+            self.links[request.member / 2].outbound.segments[segment].fate = fate;
+        }
+    }
+}
+
+/// The first word of an event.
+fn event_name(event: &megapipe::Event) -> String {
+    let text = format!("{event:?}");
+    text.split('(').next().unwrap_or_default().to_string()
+}

@@ -1,0 +1,316 @@
+//! Scripts: what a case does, as data that can be printed, read again, and shrunk.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Defines an enum of words without data, with the text of each.
+macro_rules! words {
+    ($(#[$of:meta])* $name:ident { $($(#[$doc:meta])* $word:ident = $text:literal,)+ }) => {
+        $(#[$of])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$doc])* $word,)+ }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &[$name] = &[$($name::$word,)+];
+
+            /// The text that stands for it in a script.
+            pub fn text(self) -> &'static str {
+                match self { $($name::$word => $text,)+ }
+            }
+
+            fn read(text: &str) -> Result<$name, String> {
+                let found = $name::ALL.iter().copied().find(|word| word.text() == text);
+                found.ok_or_else(|| format!("`{text}` is no {}", stringify!($name)))
+            }
+        }
+    };
+}
+
+words! {
+    /// What connects the channel with the peer.
+    LinkKind {
+        /// A connected TCP socket.
+        Tcp = "tcp",
+        /// A TCP socket that the channel connects.
+        Connecting = "connecting",
+        /// A UNIX stream socket.
+        Unix = "unix",
+        /// A UNIX SEQPACKET socket.
+        Seqpacket = "seqpacket",
+        /// A connected UDP socket.
+        Udp = "udp",
+        /// A connected UNIX datagram socket.
+        UnixDatagram = "unix-datagram",
+        /// A pipe that the channel reads.
+        PipeIn = "pipe-in",
+        /// A pipe that the channel writes.
+        PipeOut = "pipe-out",
+        /// A terminal: the channel has the slave, the peer the master.
+        Tty = "tty",
+        /// A file in memory.
+        File = "file",
+        /// A listening TCP socket.
+        TcpListener = "tcp-listener",
+        /// A listening UNIX socket.
+        UnixListener = "unix-listener",
+        /// A timer that expires once.
+        Timer = "timer",
+        /// A timer that expires periodically.
+        Ticker = "ticker",
+        /// A wake-up pair.
+        Wake = "wake",
+    }
+}
+
+words! {
+    /// What an operation does. `a` and `b` are the operation's arguments.
+    Verb {
+        /// Receives: once or, if `a` is 1, until cancelled.
+        Receive = "receive",
+        /// Receives datagrams: once or, if `a` is 1, until cancelled.
+        ReceiveFrom = "receive-from",
+        /// Reads up to `a` bytes.
+        Read = "read",
+        /// Reads into `b` buffers of `a` bytes.
+        ReadVectored = "read-vectored",
+        /// Writes `a` bytes, owned or, if `b` is 1, shared.
+        Write = "write",
+        /// Writes `b` buffers of `a` bytes.
+        WriteVectored = "write-vectored",
+        /// Writes the oldest lease that is held.
+        WriteLease = "write-lease",
+        /// Sends a datagram of `a` bytes to the peer's address.
+        SendTo = "send-to",
+        /// Reads up to `a` bytes at offset `b`.
+        ReadAt = "read-at",
+        /// Writes `a` bytes at offset `b`.
+        WriteAt = "write-at",
+        /// Brings a file to its disk.
+        Sync = "sync",
+        /// Connects to the peer or, if `a` is 1, to an address without a listener.
+        Connect = "connect",
+        /// Accepts `a` connections (0: all); bit 0 of `b` asks for lightweight sockets.
+        Accept = "accept",
+        /// Shuts down reading (`a` is 0), writing (1) or both (2).
+        Disconnect = "disconnect",
+        /// Polls for the events `a`; once or, if `b` is 1, until cancelled.
+        Poll = "poll",
+        /// Watches: once or, if `a` is 1, until cancelled.
+        Watch = "watch",
+        /// Asks for the peer's address.
+        PeerAddress = "peer-address",
+        /// Cancels everything.
+        Cancel = "cancel",
+        /// Cancels what comes in (`a` is 0) or goes out (1).
+        CancelDirection = "cancel-direction",
+        /// Unregisters; the descriptor is kept.
+        Unregister = "unregister",
+        /// Closes.
+        Close = "close",
+        /// Registers a kept descriptor again or a duplicate of the first member's.
+        Join = "join",
+        /// Asks for another descriptor and drops it.
+        Descriptor = "descriptor",
+        /// Hands requests to the kernel.
+        Flush = "flush",
+        /// Dispatches `a` completions, each waiting up to `b` ms.
+        Dispatch = "dispatch",
+        /// Dispatches until nothing comes any more.
+        Quiesce = "quiesce",
+        /// Keeps leases (`a` is 1) or drops all of them.
+        Hold = "hold",
+        /// The peer writes `a` bytes, or a message of so many.
+        PeerWrite = "peer-write",
+        /// The peer reads up to `a` bytes, or one message.
+        PeerRead = "peer-read",
+        /// The peer reads all there is.
+        PeerDrain = "peer-drain",
+        /// The peer ends its direction.
+        PeerEnd = "peer-end",
+        /// The peer closes its end.
+        PeerClose = "peer-close",
+        /// The peer resets the connection.
+        PeerReset = "peer-reset",
+        /// A client connects.
+        PeerConnect = "peer-connect",
+        /// Another part of the program wakes the channel `a` times.
+        PeerWake = "peer-wake",
+    }
+}
+
+impl LinkKind {
+    /// Whether what comes is a stream of bytes.
+    pub(crate) fn is_stream(self) -> bool {
+        use LinkKind::*;
+        matches!(self, Tcp | Connecting | Unix | PipeIn | PipeOut | Tty)
+    }
+
+    /// Whether what comes is messages.
+    pub(crate) fn is_messages(self) -> bool {
+        matches!(self, LinkKind::Seqpacket | LinkKind::Udp | LinkKind::UnixDatagram)
+    }
+
+    /// Whether it is TCP.
+    pub(crate) fn is_tcp(self) -> bool {
+        matches!(self, LinkKind::Tcp | LinkKind::Connecting)
+    }
+
+    pub(crate) fn is_listener(self) -> bool {
+        matches!(self, LinkKind::TcpListener | LinkKind::UnixListener)
+    }
+
+    /// Whether it is read with `receive_from` and written with `send_to`.
+    pub(crate) fn is_datagrams(self) -> bool {
+        matches!(self, LinkKind::Udp | LinkKind::UnixDatagram)
+    }
+
+    pub(crate) fn is_timer(self) -> bool {
+        matches!(self, LinkKind::Timer | LinkKind::Ticker)
+    }
+}
+
+/// One operation of a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// What it does.
+    pub verb: Verb,
+    /// To which member: twice the link's number, plus one for its duplicate.
+    pub member: usize,
+    /// An argument.
+    pub a: u32,
+    /// Another argument.
+    pub b: u32,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} {} {} {}", self.verb.text(), self.member, self.a, self.b)
+    }
+}
+
+/// How the channel of a case is set up, and how it is driven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// As in [`megapipe::Config`].
+    pub batch: u32,
+    /// Number and size of the small buffers.
+    pub small: (u16, u32),
+    /// Number and size of the large buffers.
+    pub large: (u16, u32),
+    /// As in [`megapipe::Config`].
+    pub max_requests: u32,
+    /// As in [`megapipe::Config`].
+    pub max_handles: u32,
+    /// Whether every operation is followed by dispatching until nothing comes: only then may the
+    /// drivers be compared request by request.
+    pub lockstep: bool,
+}
+
+/// A case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// What the contents are made from.
+    pub seed: u64,
+    /// The channel's.
+    pub settings: Settings,
+    /// What is registered at the beginning.
+    pub links: Vec<LinkKind>,
+    /// What is done, in order.
+    pub ops: Vec<Op>,
+}
+
+/// One part per `;`: the seed, the settings, the links, then the operations.
+impl fmt::Display for Script {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings { batch, small, large, max_requests, max_handles, lockstep } = &self.settings;
+        write!(out, "seed {}; ", self.seed)?;
+        write!(out, "settings {batch} {} {} {} {} ", small.0, small.1, large.0, large.1)?;
+        write!(out, "{max_requests} {max_handles} {}; links", u8::from(*lockstep))?;
+        self.links.iter().try_for_each(|link| write!(out, " {}", link.text()))?;
+        self.ops.iter().try_for_each(|op| write!(out, "; {op}"))
+    }
+}
+
+impl FromStr for Script {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Script, String> {
+        let mut parts = text.split(';').map(|part| part.split_whitespace().collect::<Vec<_>>());
+        let mut headed = |head: &str| match parts.next().as_deref() {
+            Some([first, rest @ ..]) if *first == head => {
+                Ok(rest.iter().map(|word| word.to_string()).collect::<Vec<_>>())
+            }
+            other => Err(format!("`{head} ...` expected instead of {other:?}")),
+        };
+        let seed = headed("seed")?.join(" ");
+        let seed = seed.parse().map_err(|error| format!("seed `{seed}`: {error}"))?;
+        let numbers = headed("settings")?;
+        let numbers: Vec<u32> =
+            numbers.iter().map(|word| number(word)).collect::<Result<_, _>>()?;
+        let links = headed("links")?;
+        let links: Vec<LinkKind> =
+            links.iter().map(|word| LinkKind::read(word)).collect::<Result<_, _>>()?;
+        let settings = match numbers[..] {
+            [
+                batch,
+                small,
+                small_bytes,
+                large,
+                large_bytes,
+                max_requests,
+                max_handles,
+                lockstep,
+            ] => Settings {
+                batch,
+                small: (small as u16, small_bytes),
+                large: (large as u16, large_bytes),
+                max_requests,
+                max_handles,
+                lockstep: lockstep == 1,
+            },
+            _ => return Err(format!("settings are 8 numbers, not {}", numbers.len())),
+        };
+        let mut ops = Vec::new();
+        for part in parts.filter(|part| !part.is_empty()) {
+            let [verb, member, a, b] = part[..] else {
+                return Err(format!("`{}` is no operation of four words", part.join(" ")));
+            };
+            let member = number(member)? as usize;
+            if member >= 2 * links.len() {
+                return Err(format!("there is no member {member}"));
+            }
+            ops.push(Op { verb: Verb::read(verb)?, member, a: number(a)?, b: number(b)? });
+        }
+        Ok(Script { seed, settings, links, ops })
+    }
+}
+
+fn number(word: &str) -> Result<u32, String> {
+    word.parse().map_err(|error| format!("`{word}`: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::script;
+
+    #[test]
+    fn a_script_is_read_as_it_was_written() {
+        for seed in 0..200 {
+            let written = script(seed);
+            assert_eq!(written.to_string().parse(), Ok(written));
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let read = |text: &str| text.parse::<Script>().unwrap_err();
+        assert!(read("settings 1").contains("seed"));
+        let head = "seed 1; settings 1 2 256 2 2048 8 8 1; links tcp";
+        assert!(head.parse::<Script>().is_ok());
+        assert!(read(&format!("{head}; fly 0 0 0")).contains("fly"));
+        assert!(read(&format!("{head}; read 2 0 0")).contains("member 2"));
+        assert!(read("seed 1; settings 1 2 256; links tcp").contains("8 numbers"));
+    }
+}

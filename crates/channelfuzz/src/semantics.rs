@@ -1,0 +1,169 @@
+//! What the channel promises, in one place: which ends and errors are allowed when, and what
+//! becomes of writes that were filed before their handle went or that an error has cut.
+
+use crate::model::Fate;
+use crate::script::LinkKind;
+
+/// What has happened to a link.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct State {
+    /// The peer has ended its direction, closed its end, or reset the connection.
+    pub(crate) peer_ended: bool,
+    pub(crate) peer_closed: bool,
+    pub(crate) peer_reset: bool,
+    /// The channel has shut down reading or writing.
+    pub(crate) own_read_ended: bool,
+    pub(crate) own_write_ended: bool,
+    /// Neither the channel nor the fuzzer has a descriptor of the channel's end any more.
+    pub(crate) channel_gone: bool,
+    /// The channel closed its end with data in it that was not received.
+    pub(crate) closed_unread: bool,
+    /// The connection exists; always true but for [`LinkKind::Connecting`].
+    pub(crate) is_connected: bool,
+    /// The channel has written something.
+    pub(crate) has_written: bool,
+    /// A write has ended in part without having been cancelled.
+    pub(crate) is_write_cut: bool,
+    /// A request has told of a broken connection, which the kernel tells once.
+    pub(crate) error_told: bool,
+}
+
+/// What a request is for, which decides the event of its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum What {
+    Read,
+    ReadVectored,
+    Receive,
+    ReceiveFrom,
+    Write,
+    WriteVectored,
+    SendTo,
+    ReadAt,
+    WriteAt,
+    Sync,
+    Connect,
+    Accept,
+    Disconnect,
+    Poll,
+    Watch,
+    PeerAddress,
+    Close,
+}
+
+impl What {
+    /// Whether it takes data, which may be lost with it.
+    pub(crate) fn takes_data(self) -> bool {
+        matches!(self, What::Read | What::ReadVectored | What::Receive | What::ReceiveFrom)
+    }
+
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, What::Write | What::WriteVectored | What::SendTo)
+    }
+
+    /// Which requests `cancel_direction` reaches.
+    pub(crate) fn is_in_direction(self, inbound: bool) -> bool {
+        if inbound {
+            self.takes_data() || self == What::Watch
+        } else {
+            self.writes() || matches!(self, What::Connect | What::Disconnect)
+        }
+    }
+}
+
+/// Whether a read may end with 0 bytes.
+pub(crate) fn may_end(kind: LinkKind, state: &State) -> bool {
+    let peer = state.peer_ended || state.peer_closed || state.peer_reset;
+    kind == LinkKind::File || peer || state.own_read_ended || !state.is_connected
+}
+
+/// Whether an end of the stream hides that the connection was reset. The kernel tells of a reset
+/// once, so an end after the error is right.
+pub(crate) fn hides_reset(kind: LinkKind, state: &State) -> bool {
+    kind.is_tcp()
+        && state.peer_reset
+        && state.is_connected
+        && !state.error_told
+        && !state.peer_ended
+        && !state.own_read_ended
+        && !state.own_write_ended
+}
+
+/// Whether an operation may fail with this error (but for `ECANCELED`).
+pub(crate) fn may_fail(kind: LinkKind, what: What, state: &State, errno: i32) -> bool {
+    let broken = state.peer_closed || state.peer_reset || state.peer_ended;
+    let own = state.own_read_ended || state.own_write_ended;
+    match errno {
+        // A reset that follows the peer's end is told so.
+        libc::EPIPE if what == What::Connect => broken,
+        libc::EPIPE => what.writes() && (broken || own || !state.is_connected),
+        libc::ECONNRESET => broken || own,
+        libc::ENOTCONN => broken || own || !state.is_connected,
+        libc::EIO => kind == LinkKind::Tty && state.peer_closed,
+        libc::ECONNREFUSED if kind.is_datagrams() => state.peer_closed,
+        libc::ECONNREFUSED => kind == LinkKind::Connecting && !state.is_connected,
+        // An attempt that was cancelled goes on in the kernel: the next one finds it failed, under
+        // way, or done.
+        libc::ECONNABORTED => kind == LinkKind::Connecting && !state.is_connected,
+        libc::EISCONN | libc::EALREADY => what == What::Connect,
+        _ => false,
+    }
+}
+
+/// What is known of a write that failed: today an error means that nothing was written, because a
+/// write that was taken in part tells the part.
+///
+/// When a partial write that meets an error fails, this becomes [`Fate::Unknown`].
+pub(crate) fn fate_of_failed_write() -> Fate {
+    Fate::Known(0)
+}
+
+/// Whether a successful write may be short: if it was cancelled, or the peer failed on the way.
+///
+/// When a partial write that meets an error fails, only the cancelled ones are left.
+pub(crate) fn may_be_short(state: &State, was_cancelled: bool) -> bool {
+    let broken = state.peer_closed || state.peer_reset || state.own_write_ended;
+    was_cancelled || broken
+}
+
+/// What becomes of the writes that were filed and are not complete when the handle is closed.
+///
+/// When `close` lets queued writes finish, this becomes `Fate::Known(bytes)` as long as the peer
+/// takes them.
+pub(crate) fn fate_of_writes_at_close(_bytes: usize) -> Fate {
+    Fate::Unknown
+}
+
+/// The same when the handle is unregistered. A descriptor's are withdrawn; those of a lightweight
+/// socket will finish silently, as with `close`.
+pub(crate) fn fate_of_writes_at_unregister(_bytes: usize) -> Fate {
+    Fate::Unknown
+}
+
+/// Whether a completion may come for a handle that was closed: only [`What::Close`] does.
+pub(crate) fn may_complete_after_close(what: What) -> bool {
+    what == What::Close
+}
+
+/// The events of poll(2) that may be told besides those that were asked for.
+pub(crate) const POLL_ALWAYS: u32 = (libc::POLLERR | libc::POLLHUP) as u32;
+
+/// What a received datagram's buffer has in front of its payload.
+pub(crate) const DATAGRAM_HEADER_BYTES: usize = 144;
+
+/// Whether what the peer wrote may be lost without a fault of the channel's: a terminal that is
+/// hung up drops it, a UNIX datagram socket drops it when a send finds the peer gone, TCP resets
+/// the connection when it gets data for a socket that is closed, and a reset or a shutdown ends the
+/// stream where it is.
+pub(crate) fn may_lose_inbound(kind: LinkKind, state: &State) -> bool {
+    let by_peer =
+        kind.is_datagrams() || kind == LinkKind::Tty || (kind.is_tcp() && state.has_written);
+    let own = state.own_read_ended || state.own_write_ended;
+    state.peer_reset || own || (by_peer && state.peer_closed)
+}
+
+/// Whether what was written may not reach a peer that reads: TCP resets the connection, with what
+/// is on its way, when the channel closes with unread data, or gets data after it has shut reading
+/// down.
+pub(crate) fn may_lose_outbound(kind: LinkKind, state: &State) -> bool {
+    state.closed_unread || (kind.is_tcp() && state.own_read_ended)
+}

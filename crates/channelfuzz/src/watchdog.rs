@@ -1,0 +1,91 @@
+//! Ends the program, with the script and its log, when a run hangs in a call.
+
+use crate::script::Script;
+use megapipe::DriverChoice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// No run takes so long: what has to come is given up before.
+const RUN_TIME_MAX: Duration = Duration::from_secs(60);
+/// How often the watchdog looks.
+const LOOK: Duration = Duration::from_millis(500);
+/// Lines of a log that are kept.
+const LINES_MAX: usize = 1000;
+/// Characters of a line that are kept.
+const LINE_CHARS_MAX: usize = 160;
+
+#[derive(Debug, Default)]
+struct State {
+    what: String,
+    began: Option<Instant>,
+    log: Vec<String>,
+}
+
+/// What the watchdog knows of the run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watch(Arc<Mutex<State>>);
+
+impl Watch {
+    /// Starts the watchdog.
+    pub(crate) fn start() -> Watch {
+        let watch = Watch::default();
+        let watched = watch.clone();
+        thread::spawn(move || {
+            loop {
+                thread::sleep(LOOK);
+                let state = watched.lock();
+                if state.began.is_some_and(|began| began.elapsed() > RUN_TIME_MAX) {
+                    eprintln!("channelfuzz: a run hangs for {RUN_TIME_MAX:?}: {}", state.what);
+                    state.log.iter().for_each(|line| eprintln!("  {line}"));
+                    std::process::exit(101);
+                }
+            }
+        });
+        watch
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn begin(&self, script: &Script, driver: DriverChoice) {
+        let mut state = self.lock();
+        state.what = format!("{driver:?}: {script}");
+        state.began = Some(Instant::now());
+        state.log.clear();
+    }
+
+    pub(crate) fn end(&self) {
+        self.lock().began = None;
+    }
+
+    pub(crate) fn note(&self, line: impl FnOnce() -> String) {
+        let mut state = self.lock();
+        if state.log.len() < LINES_MAX {
+            state.log.push(line().chars().take(LINE_CHARS_MAX).collect());
+        }
+    }
+
+    /// What the last run has done.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.lock().log.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_begins_anew_with_each_run() {
+        let watch = Watch::default();
+        let script = crate::generate::script(1);
+        watch.begin(&script, DriverChoice::Epoll);
+        watch.note(|| "first".to_string());
+        watch.begin(&script, DriverChoice::Epoll);
+        watch.note(|| "second".to_string());
+        assert_eq!(watch.log(), ["second"]);
+        assert!(watch.lock().what.contains("seed 1"));
+    }
+}

@@ -1,0 +1,138 @@
+//! Scripts that once failed, and cases of a random seed, over both drivers.
+//!
+//! One test, because the descriptors of the process are counted.
+
+use channelfuzz::{Campaign, Drivers, Limit, Rule, Script};
+use std::time::{Duration, SystemTime};
+
+/// Generated cases of one run of the test.
+const CASES: u64 = 150;
+/// They take a few seconds; this is for a machine that is busy.
+const TIME_MAX: Duration = Duration::from_secs(120);
+
+/// Scripts that once failed with a fault of the channel that is let pass until it is mended: the
+/// rule says which. When the rule is deleted, the script moves to `MENDED`.
+const KNOWN: &[(Rule, &str)] = &[
+    (
+        Rule::KnownFaultPollRdhup,
+        "seed 17740941960865; settings 2 2 1024 8 4096 256 64 1; links tcp; peer-end 0 0 0; \
+         poll 0 1 0",
+    ),
+    (
+        Rule::KnownFaultForeignCancel,
+        "seed 187604570733948; settings 2 16 256 8 16384 24 12 1; links unix-datagram; \
+         receive-from 0 1 0; join 1 0 0; read 1 277 0; close 0 0 0",
+    ),
+    (
+        Rule::KnownFaultSeqpacketCut,
+        "seed 128425350974261; settings 8 2 256 2 16384 256 64 1; links seqpacket; \
+         peer-write 0 483 0",
+    ),
+    (
+        Rule::KnownFaultFailedConnect,
+        "seed 115680048415461; settings 4 16 1024 4 4096 12 12 1; links tcp connecting; \
+         connect 2 1 0; disconnect 2 1 0; connect 2 1 0",
+    ),
+    (
+        Rule::KnownFaultCutWrite,
+        "seed 35815562725423; settings 32 4 256 8 2048 12 16 1; links tcp; write 0 117773 0; \
+         peer-reset 0 0 0; read 0 16 0",
+    ),
+    (
+        Rule::KnownFaultStrangerDatagram,
+        "seed 1; settings 32 4 256 4 4096 64 64 0; links unix-datagram unix-datagram; \
+         peer-write 0 20 0; receive-from 0 0 0; flush 0 0 0; close 0 0 0; flush 0 0 0; \
+         join 3 0 0; peer-write 2 20 0; quiesce 0 0 0",
+    ),
+    (
+        Rule::KnownFaultTtyWriteBlocks,
+        "seed 1; settings 32 4 256 4 4096 64 64 1; links tty; write 0 20000 0; cancel 0 0 0",
+    ),
+    (
+        Rule::KnownFaultTtyPollStorm,
+        "seed 71390158712016; settings 32 16 1024 4 4096 24 12 1; links tty; peer-close 0 0 0; \
+         poll 0 5 1",
+    ),
+    (
+        Rule::KnownFaultAcceptEndLost,
+        "seed 249668494555139; settings 32 2 300 4 2048 12 64 0; links tcp-listener; \
+         peer-connect 0 0 0; peer-connect 0 0 0; peer-connect 0 0 0; peer-connect 0 0 0; \
+         peer-connect 0 0 0; peer-connect 0 0 0; peer-connect 0 0 0; accept 0 0 0; cancel 0 0 0; \
+         poll 0 5 0; peer-connect 0 0 0; join 1 0 0; peer-connect 0 0 0; peer-connect 0 0 0; \
+         accept 0 3 1",
+    ),
+    (
+        Rule::KnownFaultLateClose,
+        "seed 196081163537412; settings 4 4 512 2 2048 12 64 0; links tcp; join 1 0 0; \
+         receive 0 1 0; close 0 0 0; peer-write 0 2302 0",
+    ),
+];
+
+/// Scripts that once failed because the fuzzer expected too much.
+const MENDED: &[&str] = &[
+    // Data for a socket that has shut reading down resets the connection.
+    "seed 247500805103031; settings 32 8 300 8 2048 12 16 1; links tcp; write 0 2963 0; \
+     join 1 0 0; peer-write 0 21450 0; peer-drain 0 0 0; write-vectored 0 44814 4; \
+     peer-drain 0 0 0; unregister 1 0 0; disconnect 0 2 0; peer-write 0 274718 0",
+    // Two members that share a socket: either may get the message.
+    "seed 154078557503803; settings 32 4 256 2 4096 64 16 1; links unix udp; join 3 0 0; \
+     receive-from 2 1 0; cancel 2 0 0; receive-from 3 0 0; read 2 1128 0; peer-write 2 58 0; \
+     peer-write 2 891 0",
+    // A second connection after the first was reset.
+    "seed 49969532259487; settings 1 4 512 8 4096 64 16 0; links connecting seqpacket connecting \
+     tcp; write 0 215 0; write 4 17 0; poll 4 5 0; poll 4 5 1; write 6 18 0; write 4 12906 0; \
+     connect 4 0 0; write 6 18 0; dispatch 4 6 0; connect 4 0 0; peer-reset 4 0 0; \
+     write-vectored 4 65553 5",
+    // A connection that ended before its connect was told, and connects that were cancelled.
+    "seed 100954484008290; settings 2 4 300 8 16384 24 16 0; links tcp connecting; \
+     connect 2 0 0; peer-end 2 0 0; peer-reset 2 0 0; write 2 78537 0",
+    "seed 166175753334551; settings 8 16 1024 8 4096 24 12 0; links connecting; connect 0 1 0; \
+     cancel 0 0 0; write-vectored 0 65 2; connect 0 0 0",
+    "seed 239457832525534; settings 4 4 300 4 2048 12 12 0; links tcp-listener wake connecting; \
+     peer-connect 0 0 0; connect 4 0 0; cancel 4 0 0; disconnect 4 0 0; connect 4 0 0",
+    // Leases that are held leave io_uring no buffer for the datagram.
+    "seed 137788700624098; settings 4 8 256 4 4096 24 64 1; links tty wake udp; \
+     receive-from 4 0 0; peer-write 0 1363 0; receive 0 1 0; hold 2 1 0; peer-write 0 163 0; \
+     peer-write 0 1474 0; peer-write 5 372 0; poll 4 1 0",
+    // After a failed connect, a read was compared by the end of the stream.
+    "seed 262367045726285; settings 4 2 512 8 2048 64 12 1; links connecting; connect 0 1 0; \
+     read 0 162 0",
+    "seed 91319835891945; settings 32 8 300 4 4096 24 12 1; links timer tcp; disconnect 2 2 0; \
+     peer-write 2 10661 0; receive 2 0 0",
+    "seed 53982754660444; settings 32 16 512 2 4096 64 12 0; links tcp; receive 0 1 0; \
+     peer-write 0 44104 0; receive 0 0 0; disconnect 0 0 0",
+    "seed 157187477720283; settings 1 16 512 8 4096 64 16 1; links unix; poll 0 1 0; \
+     write 0 20540 0; read 0 195 0; peer-close 0 0 0",
+    "seed 14063875062859; settings 32 4 256 4 4096 256 12 1; links file unix-datagram \
+     unix-datagram; send-to 4 1155 0; close 4 0 0; peer-write 4 20 0",
+    "seed 174043425071611; settings 32 2 300 4 4096 64 64 1; links seqpacket; write 0 152 1; \
+     unregister 0 0 0; peer-write 0 40 0; peer-close 0 0 0",
+    "seed 67386799153610; settings 4 16 256 2 4096 24 64 0; links wake tcp-listener tcp; \
+     peer-write 4 145569 0; write 4 2963 0; peer-close 4 0 0",
+];
+
+#[test]
+fn both_drivers_do_the_same() {
+    let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let seed = seed.as_nanos() as u64 >> 8;
+    println!("channelfuzz --seed {seed} --cases {CASES}");
+    let mut campaign = Campaign::new(Drivers::Both, true);
+    for text in MENDED {
+        campaign.run_script(&text.parse::<Script>().unwrap());
+    }
+    for (rule, text) in KNOWN {
+        let before = campaign.report().rules.count(*rule);
+        campaign.run_script(&text.parse::<Script>().unwrap());
+        let after = campaign.report().rules.count(*rule);
+        assert!(after > before, "{rule:?} is not used by {text}: is the fault mended?");
+    }
+    campaign.run_seeds(seed, Limit { time: TIME_MAX, cases: CASES, findings: 3 });
+    let report = campaign.report();
+    for finding in &report.findings {
+        let (failure, script) = (&finding.failure, &finding.shrunk);
+        println!("{}: {}\n  channelfuzz --script '{script}'", failure.class, failure.text);
+        finding.log.iter().for_each(|line| println!("    {line}"));
+    }
+    assert!(report.findings.is_empty(), "{} cases failed", report.findings.len());
+    assert_eq!(report.cases, CASES + (MENDED.len() + KNOWN.len()) as u64, "not within time");
+}
