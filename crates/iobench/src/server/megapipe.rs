@@ -195,10 +195,10 @@ impl EventLoop<'_, '_> {
                 let connection = file(registered, "register a connection")?;
                 file(self.channel.receive(connection, Repeat::UntilCancelled), "receive")?;
             }
-            Event::Accept(Err(_)) => {
-                // Out of descriptors or memory: counted, and tried again.
-                counters.errors += 1;
-                file(self.channel.accept(done.handle, (self.accept)()), "accept")?;
+            // Out of descriptors or memory: the channel goes on by itself.
+            Event::Accept(Err(_)) if done.more => counters.errors += 1,
+            Event::Accept(Err(error)) => {
+                Err(error).context("accept", "see whether the listening socket was shut down")?;
             }
             Event::Receive(Err(error)) | Event::Write(Err(error), _) => {
                 // The benchmark's clients end every connection with RST.

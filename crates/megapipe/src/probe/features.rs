@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 pub(super) const RING: &str = "ring (SINGLE_ISSUER, DEFER_TASKRUN)";
 pub(super) const CANCEL_ANY: &str = "cancel all of a ring";
-pub(super) const CANCEL_DIRECT: &str = "cancel all by direct descriptor";
 
 pub(super) type Attempt = fn(&mut Scratch) -> Result<(), Failure>;
 
@@ -19,12 +18,6 @@ pub(super) const FEATURES: &[Feature<Attempt>] = &[
         used_for: "ending a channel",
         remedy: "Linux 5.19 or later, else the epoll driver",
         attempt: cancel_any,
-    },
-    Feature {
-        name: CANCEL_DIRECT,
-        used_for: "closing lightweight sockets that are busy",
-        remedy: "Linux 6.0 or later, else the epoll driver",
-        attempt: cancel_direct,
     },
     Feature {
         name: "minimum wait (MIN_TIMEOUT)",
@@ -46,20 +39,9 @@ pub(super) const FEATURES: &[Feature<Attempt>] = &[
     },
 ];
 
-fn cancel_any(scratch: &mut Scratch) -> Result<(), Failure> {
-    cancel_polls(scratch, "cancelling whatever is in flight", |_| CancelBuilder::any())
-}
-
-fn cancel_direct(scratch: &mut Scratch) -> Result<(), Failure> {
-    cancel_polls(scratch, "cancelling by direct descriptor", |fd| CancelBuilder::fd(fd).all())
-}
-
 /// Queues two polls of a direct descriptor and cancels both by one request.
-fn cancel_polls(
-    scratch: &mut Scratch,
-    step: &str,
-    target: impl Fn(Fixed) -> CancelBuilder,
-) -> Result<(), Failure> {
+fn cancel_any(scratch: &mut Scratch) -> Result<(), Failure> {
+    let step = "cancelling whatever is in flight";
     const CANCEL: u64 = 1;
     let (ours, _theirs) = UnixStream::pair().map_err(obstacle("a socket pair"))?;
     let direct = scratch.direct(&ours)?;
@@ -69,7 +51,7 @@ fn cancel_polls(
         unsafe { scratch.push(poll.build()) };
     }
     scratch.submit("polls on a direct descriptor")?;
-    let cancel = opcode::AsyncCancel2::new(target(direct));
+    let cancel = opcode::AsyncCancel2::new(CancelBuilder::any());
     // SAFETY: the entry points to no memory.
     unsafe { scratch.push(cancel.build().user_data(CANCEL)) };
     let mut polls = 0;

@@ -26,13 +26,8 @@ pub use limits::CONNECTIONS;
 /// The features without which the io_uring driver does not start, by [`Finding::name`].
 ///
 /// Without any of the others it takes a slower way.
-pub const REQUIRED: &[&str] = &[
-    features::RING,
-    features::CANCEL_ANY,
-    features::CANCEL_DIRECT,
-    sockets::ACCEPT,
-    sockets::RECEIVE,
-];
+pub const REQUIRED: &[&str] =
+    &[features::RING, features::CANCEL_ANY, sockets::ACCEPT, sockets::RECEIVE];
 
 /// How long the probe goes on; attempts that have not begun by then are not made. On a kernel that
 /// answers, the whole probe takes some tens of milliseconds.
@@ -274,7 +269,6 @@ mod tests {
     const USES: &[(&str, &str)] = &[
         (features::RING, "setup_defer_taskrun"),
         (features::CANCEL_ANY, "CancelBuilder::any()"),
-        (features::CANCEL_DIRECT, "cancel_all()"),
         ("minimum wait (MIN_TIMEOUT)", "min_wait_usec"),
         ("ring without index array (NO_SQARRAY)", "setup_no_sqarray"),
         ("registered ring descriptor", "ENTER_REGISTERED_RING"),

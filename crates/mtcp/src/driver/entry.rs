@@ -33,9 +33,9 @@ impl Task {
         Task { tag, operation, done: 0 }
     }
 
-    /// What the operation gives if it ends with this `errno`: bytes that are written count.
-    pub(super) fn result_after(&self, errno: i32) -> i32 {
-        if self.done > 0 { self.done as i32 } else { -errno }
+    /// What the operation gives if it is cancelled: bytes that are written count.
+    pub(super) fn result_of_cancelling(&self) -> i32 {
+        if self.done > 0 { self.done as i32 } else { -libc::ECANCELED }
     }
 }
 

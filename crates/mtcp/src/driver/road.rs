@@ -246,7 +246,7 @@ impl<P: Port> Road<P> {
             ended.extend(poll.map(|poll| (poll.tag, -libc::ECANCELED)));
             for task in [&mut entry.inbound, &mut entry.outbound] {
                 let task = task.take_if(|task| wanted(task.tag));
-                ended.extend(task.map(|task| (task.tag, task.result_after(libc::ECANCELED))));
+                ended.extend(task.map(|task| (task.tag, task.result_of_cancelling())));
             }
             if let Phase::Connecting(socket) = phase
                 && !ended.is_empty()

@@ -184,7 +184,7 @@ impl<P: Port> Road<P> {
         entry.outbound = None;
         let result = match sent {
             Ok(()) => task.done as i32,
-            Err(error) => task.result_after(errno(error)),
+            Err(error) => -errno(error),
         };
         self.end(task.tag, result);
     }

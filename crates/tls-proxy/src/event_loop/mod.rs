@@ -170,7 +170,7 @@ impl<'a> Core<'a> {
     }
 
     fn complete(&mut self, done: Completion) {
-        let handle = done.handle;
+        let Completion { handle, more, .. } = done;
         // Completions that were on their way when their handle was closed have no cookie.
         match (self.channel.cookie(handle), done.event) {
             (Some(Cookie::Client(_)), event) => self.client_event(handle, event),
@@ -179,6 +179,8 @@ impl<'a> Core<'a> {
                 let gate = *gate;
                 match accepted {
                     Ok(accepted) => self.admit(gate, accepted.socket),
+                    // Out of descriptors: the channel goes on by itself.
+                    Err(_) if more => {}
                     Err(_) => self.gate_failed(gate),
                 }
             }

@@ -7,7 +7,6 @@ use megapipe::{Buffer, Event, Handle};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::Duration;
 
 /// What came of a wish.
 enum Granted {
@@ -241,12 +240,11 @@ impl Core<'_> {
     }
 
     fn close(&mut self, handle: Handle, how: Close) {
-        if how == Close::Reset {
-            // A socket that is not connected any more needs no reset.
-            let _ = self.channel.set_linger(handle, Some(Duration::ZERO));
-        }
-        // It is closed in any case; only the completion may be missing.
-        let _ = self.channel.close(handle);
+        // It fails only for a handle that is gone already.
+        let _ = match how {
+            Close::Reset => self.channel.abort(handle).map(drop),
+            Close::Orderly => self.channel.close(handle).map(drop),
+        };
     }
 
     /// Closes a client and forgets its session.

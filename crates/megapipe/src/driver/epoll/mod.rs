@@ -181,7 +181,7 @@ impl Driver for EpollDriver {
             self.outcomes.push_back(Outcome::plain(tag, -libc::EBADF));
             return Ok(());
         };
-        if let Some(errno) = entry.misfit(&operation).or_else(|| entry.take_failure(&operation)) {
+        if let Some(errno) = entry.misfit(&operation) {
             self.outcomes.push_back(Outcome::plain(tag, -errno));
             return Ok(());
         }

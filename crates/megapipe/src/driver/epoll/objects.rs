@@ -64,8 +64,8 @@ impl Task {
         }
     }
 
-    /// The result of an operation that ends early: bytes that have left must be told. What goes on
-    /// there meets the cause again; an error that does not come twice is for [`Entry::failed`].
+    /// The result of an operation that is cancelled or cannot be waited for: bytes that have left
+    /// must be told.
     pub(super) fn result_after(&self, errno: i32) -> i32 {
         if self.done > 0 { self.done as i32 } else { -errno }
     }
@@ -121,8 +121,6 @@ pub(super) struct Entry {
     short_reads: ShortReads,
     inbound: Side,
     outbound: Side,
-    /// The error that ended a write of which a part had left: the next one's result.
-    failure: Option<i32>,
     pub(super) poll: Option<Poll>,
     /// The duplicate that helper threads work on, so that a descriptor that is given back or
     /// closed, and its number reused, is never the one they read from.
@@ -155,7 +153,6 @@ impl Entry {
             short_reads: ShortReads::Unseen,
             inbound: Side::new(),
             outbound: Side::new(),
-            failure: None,
             poll: None,
             shared: None,
         })
@@ -173,23 +170,6 @@ impl Entry {
         match direction {
             Direction::Inbound => &mut self.inbound,
             Direction::Outbound => &mut self.outbound,
-        }
-    }
-
-    /// The result of a write that `errno` has ended. The kernel tells an error of a socket once: if
-    /// bytes have left, which is then the result, the error is kept for the next write.
-    pub(super) fn failed(&mut self, task: &Task, errno: i32) -> i32 {
-        self.failure = (task.done > 0).then_some(errno);
-        task.result_after(errno)
-    }
-
-    /// The error that the last write could not tell and this operation, if it writes, ends with.
-    pub(super) fn take_failure(&mut self, operation: &Operation) -> Option<i32> {
-        match operation {
-            Operation::Write { .. }
-            | Operation::WriteVectored { .. }
-            | Operation::SendTo { .. } => self.failure.take(),
-            _ => None,
         }
     }
 

@@ -56,7 +56,7 @@ pub(super) fn write(
                 }
             }
             Err(libc::EAGAIN) => return Step::Blocked,
-            Err(errno) => return Step::Ended(entry.failed(task, errno)),
+            Err(errno) => return Step::Ended(-errno),
         }
     }
 }
@@ -98,7 +98,7 @@ pub(super) fn write_vectored(
                 }
             }
             Err(libc::EAGAIN) => return Step::Blocked,
-            Err(errno) => return Step::Ended(entry.failed(task, errno)),
+            Err(errno) => return Step::Ended(-errno),
         }
     }
 }

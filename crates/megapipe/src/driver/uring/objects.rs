@@ -81,7 +81,9 @@ pub(super) fn attach(descriptor: OwnedFd, kind: Kind, lightweight: bool) -> io::
         nonblocking::keep(fd)?;
     }
     let lightweight = if lightweight { LIGHTWEIGHT } else { 0 };
-    let netlink = kind == Kind::Datagram && socket_number(fd, libc::SO_DOMAIN)? == libc::AF_NETLINK;
+    let is_netlink = |domain| domain == libc::AF_NETLINK;
+    let netlink =
+        kind == Kind::Datagram && socket_number(fd, libc::SO_DOMAIN).is_ok_and(is_netlink);
     let netlink = if netlink { NETLINK } else { 0 };
     Ok(Object(descriptor.into_raw_fd() as u32 | flags | lightweight | netlink))
 }
