@@ -40,7 +40,8 @@ use std::time::Duration;
 ///
 /// # Dropping
 ///
-/// Dropping the channel cancels everything, waits until the kernel has let go of its memory (two
+/// Dropping the channel lets handles that are being closed write what they have queued (for a second
+/// at most), cancels everything else, waits until the kernel has let go of its memory (two
 /// seconds at most; what it still holds then is leaked rather than freed), closes what is
 /// registered, and leaves its share of partitioned listeners to the other channels.
 pub struct Channel<C = ()> {

@@ -316,6 +316,12 @@ pub trait Driver {
         -libc::ECANCELED
     }
 
+    /// Bytes that the outbound operation under way of an endpoint has moved so far, if the driver
+    /// does not report each part as an outcome.
+    fn moved(&mut self, _object: Object) -> usize {
+        0
+    }
+
     /// Starts everything that was submitted.
     fn flush(&mut self) -> io::Result<()>;
 

@@ -66,6 +66,8 @@ struct Limit {
     end: Option<Instant>,
     /// Whether there is an entry for it.
     planned: bool,
+    /// What the driver had moved of the request when it was last asked.
+    moved: usize,
 }
 
 impl Limits {
@@ -116,6 +118,7 @@ impl Engine {
             return;
         };
         limit.end = Some(end);
+        limit.moved = 0;
         if !std::mem::replace(&mut limit.planned, true) {
             self.plan(end, key, purpose);
         }
@@ -148,6 +151,13 @@ impl Engine {
         let (Some(end), Some(id)) = (limit.end, active) else { return };
         if end > now {
             limit.planned = true;
+            return self.plan(end, key, purpose);
+        }
+        let moved = if lane == Lane::Outbound { self.driver.moved(object) } else { 0 };
+        if moved > limit.moved
+            && let Some(end) = limit.time.and_then(|time| now.checked_add(time))
+        {
+            (limit.moved, limit.end, limit.planned) = (moved, Some(end), true);
             return self.plan(end, key, purpose);
         }
         let Some(request) = self.requests.get_mut(id) else { return };

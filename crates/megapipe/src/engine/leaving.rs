@@ -6,14 +6,14 @@
 //! that is told. So the event also says that the memory of all requests is free.
 
 use super::deadlines::Purpose;
-use super::{Command, Engine, Lane, Payload, Request};
+use super::{Command, Engine, Lane, Member, Payload, Request};
 use crate::completion::{Completion, Event};
 use crate::driver::Outcome;
 use crate::error::Error;
 use crate::slab::Key;
 use crate::source::Kind;
 use crate::sys::result_of;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A member on its way out.
 pub(super) struct Leaving {
@@ -23,8 +23,10 @@ pub(super) struct Leaving {
     failure: Option<i32>,
     aborted: bool,
     closing: Closing,
-    /// When it is aborted unless something has been written.
+    /// When it is aborted unless something has been written, and what the driver had written of the
+    /// request under way when it was last asked.
     overdue: Option<Instant>,
+    moved: usize,
 }
 
 /// How far the endpoint's own close is.
@@ -36,6 +38,11 @@ enum Closing {
 }
 
 impl Leaving {
+    /// Whether it still has something to write.
+    pub(super) fn is_writing(&self) -> bool {
+        self.closing == Closing::NotYet && !self.aborted
+    }
+
     /// Whether the endpoint is the driver's to close, or closed.
     pub(super) fn is_closing(&self) -> bool {
         self.closing != Closing::NotYet
@@ -114,6 +121,7 @@ impl Engine {
             aborted: false,
             closing: Closing::NotYet,
             overdue: None,
+            moved: 0,
         }));
         for lane in [Lane::Inbound, Lane::Readiness] {
             self.drop_lane(key, lane);
@@ -146,19 +154,33 @@ impl Engine {
 
     /// Aborts a member whose close takes too long, or cancels again what does not end.
     pub(super) fn abort_overdue(&mut self, key: Key, now: Instant) {
-        let Some(leaving) =
-            self.members.get_mut(key).and_then(|member| member.leaving.as_deref_mut())
-        else {
-            return;
-        };
+        let Some(member) = self.members.get_mut(key) else { return };
+        let Some(leaving) = member.leaving.as_deref_mut() else { return };
         if leaving.aborted {
             self.cancel_pending(key);
             return self.plan(Engine::repeat_after(now), key, Purpose::Abort);
+        }
+        let moved = self.driver.moved(member.object);
+        if moved != leaving.moved {
+            leaving.moved = moved;
+            leaving.overdue = now.checked_add(self.config.close_timeout);
         }
         match leaving.overdue {
             Some(at) if at > now => self.plan(at, key, Purpose::Abort),
             Some(_) => self.abort_leaving(key, Some(libc::ETIMEDOUT)),
             None => {}
+        }
+    }
+
+    /// Gives the members that are being closed some time to write what is queued.
+    pub(super) fn linger(&mut self, time: Duration) {
+        let Some(until) = Instant::now().checked_add(time) else { return };
+        let writes = |member: &Member| member.leaving.as_deref().is_some_and(Leaving::is_writing);
+        while self.members.keys().any(|key| self.members.get(key).is_some_and(writes)) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.dispatch(Some(left)).is_err() {
+                return;
+            }
         }
     }
 

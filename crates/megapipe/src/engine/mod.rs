@@ -37,6 +37,9 @@ use std::time::{Duration, Instant};
 /// How long a channel that is dropped waits for the kernel to let go of its memory.
 const SHUT_DOWN: Duration = Duration::from_secs(2);
 
+/// How long it lets the handles that are being closed write what they have queued.
+const LAST_WRITES: Duration = Duration::from_secs(1);
+
 /// How long it waits again then: the time may have passed while nobody had a CPU.
 const SECOND_LOOK: Duration = Duration::from_millis(100);
 
@@ -507,6 +510,7 @@ impl Drop for Engine {
             self.leak();
             return;
         }
+        self.linger(LAST_WRITES);
         for key in std::mem::take(&mut self.listeners) {
             let orphans = self.leave(key);
             self.report_orphans(orphans.len());

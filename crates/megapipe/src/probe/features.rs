@@ -2,7 +2,7 @@
 
 use super::ring::{PATIENCE, Scratch};
 use super::{Failure, Feature, missing, obstacle, require};
-use io_uring::types::{CancelBuilder, Fixed, SubmitArgs, Timespec};
+use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};

@@ -468,6 +468,14 @@ impl<P: Port> Driver for Road<P> {
         }
     }
 
+    fn moved(&mut self, object: Object) -> usize {
+        if let Some(kernel) = self.socket_below(object) {
+            return self.kernel.moved(kernel);
+        }
+        let entry = own(object).and_then(|number| self.entries.get_mut(number));
+        entry.and_then(|entry| entry.outbound.as_ref()).map_or(0, |task| task.done)
+    }
+
     fn fetch_datagram(&mut self, tag: u64, object: Object) -> Outcome {
         match self.socket_below(object) {
             Some(kernel) => self.kernel.fetch_datagram(tag, kernel),

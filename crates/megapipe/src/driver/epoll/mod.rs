@@ -217,6 +217,12 @@ impl Driver for EpollDriver {
         Ok(())
     }
 
+    fn moved(&mut self, object: Object) -> usize {
+        let entry = self.objects.get_mut(object);
+        let task = entry.and_then(|entry| entry.side(Direction::Outbound).task.as_ref());
+        task.map_or(0, |task| task.done)
+    }
+
     fn cancel(&mut self, tag: u64, object: Object) {
         self.cancel_where(object, |other| other == tag);
     }
