@@ -77,10 +77,6 @@ const REMEDY: &str = "run `iobench doctor` to see what this machine lacks";
 const BATCH: u32 = 32;
 /// Completions that are handled before the counters are shown.
 const COMPLETIONS: usize = 256;
-/// Bytes of copied answers that one peer may leave unread. Receiving cannot be suspended without
-/// cancelling the answers as well, so a peer that leaves more is not served any longer.
-const MOST_UNSENT_BYTES: usize = 4 << 20;
-
 impl Server for MegapipeServer {
     fn name(&self) -> &'static str {
         self.name
@@ -131,8 +127,6 @@ struct Connection {
     is_ending: bool,
     /// The incomplete request, if it is to be echoed.
     held: Vec<u8>,
-    /// Bytes of copies that are being written.
-    unsent: usize,
 }
 
 struct EventLoop<'a, 'b> {
@@ -273,13 +267,7 @@ impl EventLoop<'_, '_> {
             }
             let rest = connection.held.split_off(answer_bytes);
             let answer = std::mem::replace(&mut connection.held, rest);
-            connection.unsent += answer_bytes;
             connection.writing += 1;
-            if connection.unsent > MOST_UNSENT_BYTES {
-                self.context.counters.errors += 1;
-                self.end(handle);
-                return Ok(());
-            }
             file(self.channel.write(handle, answer), "write")?;
         }
         Ok(())
@@ -290,7 +278,6 @@ impl EventLoop<'_, '_> {
         let Some(connection) = self.channel.cookie_mut(handle) else { return Ok(()) };
         connection.writing -= 1;
         if let Buffer::Owned(mut bytes) = buffer {
-            connection.unsent -= bytes.len();
             // The memory serves for the next request.
             if connection.held.capacity() == 0 {
                 bytes.clear();
