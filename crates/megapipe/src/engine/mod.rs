@@ -26,6 +26,7 @@ use crate::driver::{Driver, Full, Object, Outcome, Pools, Wake};
 use crate::error::Error;
 use crate::fork::Birth;
 use crate::partition::Office;
+use crate::signals::Blocked;
 use crate::slab::{Key, Slab};
 use crate::source::{Endpoint, Kind, Source};
 use std::collections::VecDeque;
@@ -76,6 +77,8 @@ pub(crate) struct Member {
     limits: Option<Box<Limits>>,
     leaving: Option<Box<Leaving>>,
     listener: Option<Box<Listener>>,
+    /// Signals that are unblocked when the member goes.
+    _blocked: Option<Box<Blocked>>,
 }
 
 /// Why a request was refused, and the memory that came with it.
@@ -99,6 +102,7 @@ impl Member {
             limits: None,
             leaving: None,
             listener: listener.map(Box::new),
+            _blocked: None,
         }
     }
 
@@ -187,7 +191,8 @@ impl Engine {
         let object = self.driver.attach(source.endpoint, kind).map_err(Error::system("attach"))?;
         let listener = (kind == Kind::Listener).then(|| Listener::alone(object, packets));
         let member = Member::new(object, kind, listener);
-        self.enroll(Member { frames, large: frames, lightweight, ..member })
+        let _blocked = source.blocked.map(Box::new);
+        self.enroll(Member { frames, large: frames, lightweight, _blocked, ..member })
     }
 
     fn enroll(&mut self, member: Member) -> Result<Key, Error> {
