@@ -32,6 +32,14 @@ pub(crate) fn set_file_flags(fd: RawFd, flags: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
+/// getsockopt(2); gives the number of bytes written into `value`.
+pub(crate) fn get_option(fd: RawFd, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
+    let mut bytes = value.len() as libc::socklen_t;
+    // SAFETY: address and length describe `value`.
+    check(unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut bytes) })?;
+    Ok(bytes as usize)
+}
+
 /// Zeroed, page-aligned memory of its own, returned to the system on drop.
 pub(crate) struct Mapping {
     address: NonNull<u8>,

@@ -50,13 +50,14 @@ impl Direction {
 pub struct Accept {
     count: Option<u32>,
     lightweight: bool,
+    peer: bool,
 }
 
 impl Accept {
     /// Connections as lightweight sockets: the channel's own, without a file descriptor (report,
     /// section 3.4.2). The epoll driver gives descriptors instead.
     pub fn lightweight() -> Accept {
-        Accept { count: None, lightweight: true }
+        Accept { count: None, lightweight: true, peer: false }
     }
 
     /// Connections as regular descriptors: non-blocking ones, on every driver, which execve(2)
@@ -65,12 +66,38 @@ impl Accept {
     /// and writes fail with `WouldBlock`. So it is with what
     /// [`Channel::descriptor`](crate::Channel::descriptor) gives for an accepted connection.
     pub fn descriptors() -> Accept {
-        Accept { count: None, lightweight: false }
+        Accept { count: None, lightweight: false, peer: false }
     }
 
     /// Only so many connections; without it, all until [`Channel::cancel`].
     pub fn count(self, count: u32) -> Accept {
         Accept { count: Some(count), ..self }
+    }
+
+    /// Each connection with the address of its peer: [`Accepted::peer`](crate::Accepted::peer).
+    ///
+    /// It costs one system call for each connection, as the connection is delivered:
+    /// getpeername(2), or for a lightweight socket of io_uring io_uring_enter(2), which hands over
+    /// what has been filed until then (one more for IPv6, and about nine for UNIX sockets). What
+    /// needs no address at once gets it cheaper, in a batch with other requests, by
+    /// [`Channel::request_peer_address`].
+    ///
+    /// ```
+    /// use megapipe::{Accept, Channel, Event};
+    /// use std::net::{TcpListener, TcpStream};
+    /// let mut channel = Channel::new()?;
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr()?;
+    /// let listening = channel.register(listener, ())?;
+    /// channel.accept(listening, Accept::lightweight().with_peer_address())?;
+    /// let client = TcpStream::connect(address)?;
+    /// let done = channel.dispatch(None)?.expect("a connection");
+    /// let Event::Accept(Ok(accepted)) = done.event else { panic!() };
+    /// assert_eq!(accepted.peer, Some(client.local_addr()?.into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_peer_address(self) -> Accept {
+        Accept { peer: true, ..self }
     }
 }
 
@@ -133,8 +160,8 @@ impl<C> Channel<C> {
         if accept.count == Some(0) {
             return Err(Error::Invalid("an accept of no connections would never complete"));
         }
-        let Accept { count, lightweight } = accept;
-        self.engine.accept(key, AcceptWish { count, lightweight })
+        let Accept { count, lightweight, peer } = accept;
+        self.engine.accept(key, AcceptWish { count, lightweight, peer })
     }
 
     /// Connects a socket: [`Event::Connect`](crate::Event::Connect). Requests that are filed

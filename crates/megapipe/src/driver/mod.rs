@@ -316,6 +316,12 @@ pub trait Driver {
         -libc::ECANCELED
     }
 
+    /// Fills exactly `value` with the address of the peer of a connection that has no descriptor and
+    /// is not attached yet, at once: `EINVAL` if it has fewer bytes.
+    fn peer_of(&mut self, _connection: &Endpoint, _value: &mut [u8]) -> io::Result<usize> {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+
     /// Starts everything that was submitted.
     fn flush(&mut self) -> io::Result<()>;
 

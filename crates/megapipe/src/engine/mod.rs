@@ -5,6 +5,7 @@ mod deadlines;
 mod leaving;
 mod listener;
 mod output;
+mod peer;
 mod readiness;
 mod request;
 mod settle;
@@ -18,7 +19,6 @@ use self::deadlines::{Deadlines, Limits};
 use self::leaving::Leaving;
 use self::listener::Listener;
 use self::output::Output;
-use crate::address::{Address, RawAddress};
 use crate::completion::{Completion, Handle};
 use crate::config::{Config, DriverReport};
 use crate::counters::Counters;
@@ -30,7 +30,6 @@ use crate::signals::Blocked;
 use crate::slab::{Key, Slab};
 use crate::source::{Endpoint, Kind, Source};
 use std::collections::VecDeque;
-use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -470,38 +469,6 @@ impl Engine {
     ) -> Result<usize, Error> {
         let object = self.member(key)?.object;
         self.driver.get_option(object, level, name, value).map_err(Error::system("getsockopt"))
-    }
-}
-
-impl Engine {
-    /// The address of the other side of a connection.
-    pub(crate) fn peer_address(&mut self, object: Object) -> io::Result<Address> {
-        // The kernel refuses (EINVAL) to fill more room than the address has bytes, and does not
-        // tell how many those are: the longest room that it fills is the address.
-        let mut room = [0; std::mem::size_of::<libc::sockaddr_storage>()];
-        let driver = &mut self.driver;
-        let mut ask =
-            |room: &mut [u8]| driver.get_option(object, libc::SOL_SOCKET, libc::SO_PEERNAME, room);
-        // The most usual size first, which most often is the only question.
-        let usual = std::mem::size_of::<libc::sockaddr_in>();
-        let is_usual = ask(&mut room[..usual]).is_ok();
-        if !is_usual {
-            ask(&mut room[..2])?;
-        }
-        let (mut fits, mut too_long) = match i32::from(u16::from_ne_bytes([room[0], room[1]])) {
-            libc::AF_INET if is_usual => return RawAddress::parse(&room[..usual]),
-            libc::AF_INET6 => (std::mem::size_of::<libc::sockaddr_in6>(), 0),
-            _ => (2, room.len()),
-        };
-        while fits + 1 < too_long {
-            let middle = (fits + too_long) / 2;
-            match ask(&mut room[..middle]) {
-                Ok(_) => fits = middle,
-                Err(_) => too_long = middle,
-            }
-        }
-        ask(&mut room[..fits])?;
-        RawAddress::parse(&room[..fits])
     }
 }
 

@@ -444,6 +444,10 @@ impl<P: Port> Driver for Road<P> {
         }
     }
 
+    fn peer_of(&mut self, connection: &Endpoint, value: &mut [u8]) -> io::Result<usize> {
+        self.kernel.peer_of(connection, value)
+    }
+
     fn submit(&mut self, tag: u64, object: Object, operation: Operation) -> Result<(), Full> {
         let Some(number) = own(object) else { return self.hand_down(tag, object, operation) };
         if self.outcomes.len() >= self.limit {

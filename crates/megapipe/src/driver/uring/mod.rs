@@ -401,6 +401,10 @@ impl Driver for UringDriver {
         self.call(Target::of(object), operation)
     }
 
+    fn peer_of(&mut self, connection: &Endpoint, value: &mut [u8]) -> io::Result<usize> {
+        self.name_peer(connection, value)
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         if self.ring.queued() == 0 { Ok(()) } else { self.hand_over_firmly() }
     }

@@ -4,7 +4,8 @@
 use super::objects::Target;
 use super::{UringDriver, entries};
 use crate::driver::{NO_OFFSET, Operation, Outcome, datagram};
-use crate::sys::{check, errno, result_of};
+use crate::source::Endpoint;
+use crate::sys::{check, errno, get_option, result_of};
 use io_uring::types::{Fd, Fixed};
 use io_uring::{opcode, squeue};
 use std::io;
@@ -93,14 +94,24 @@ impl UringDriver {
         value: &mut [u8],
     ) -> io::Result<usize> {
         let fd = match target {
-            Target::Descriptor(fd) => return option_of(fd, level, name, value),
+            Target::Descriptor(fd) => return get_option(fd, level, name, value),
             Target::Direct(index) if level == libc::SOL_SOCKET => {
                 return self.get_direct_option(index, name, value);
             }
             // The kernel answers for other levels only on a descriptor; we borrow one.
             Target::Direct(_) => self.open_descriptor(target)?,
         };
-        option_of(fd.as_raw_fd(), level, name, value)
+        get_option(fd.as_raw_fd(), level, name, value)
+    }
+
+    /// The address of the peer of a socket that is an entry of the ring's file table.
+    pub(super) fn name_peer(&mut self, socket: &Endpoint, value: &mut [u8]) -> io::Result<usize> {
+        match socket {
+            Endpoint::Direct(direct) if Rc::ptr_eq(&direct.discarded, &self.discarded) => {
+                self.get_direct_option(direct.index, libc::SO_PEERNAME, value)
+            }
+            _ => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        }
     }
 
     fn get_direct_option(&mut self, index: u32, name: i32, value: &mut [u8]) -> io::Result<usize> {
@@ -147,11 +158,4 @@ unsafe fn call(fd: i32, operation: &Operation) -> isize {
             _ => libc::fcntl(fd, -1) as isize,
         }
     }
-}
-
-fn option_of(fd: i32, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
-    let mut bytes = value.len() as libc::socklen_t;
-    // SAFETY: address and length describe `value`.
-    check(unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut bytes) })?;
-    Ok(bytes as usize)
 }
