@@ -60,6 +60,9 @@ pub enum Event {
     Read(io::Result<usize>, Vec<u8>),
     /// Bytes from this offset of a file were appended to the vector; 0 at the end of the file.
     ReadAt(io::Result<usize>, Vec<u8>, u64),
+    /// Bytes that wait in a socket were appended to the vector, and wait there still; otherwise as
+    /// with `Read`.
+    Peek(io::Result<usize>, Vec<u8>),
     /// Bytes were appended to the vectors, in order.
     ReadVectored(io::Result<usize>, Vec<Vec<u8>>),
     /// Bytes arrived in a buffer of the channel; an empty lease is the end of the stream. From a

@@ -136,13 +136,19 @@ impl<B> From<Rejected<B>> for Error {
 }
 
 const STREAMS: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Pipe];
-const BYTES: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Pipe, Kind::Datagram, Kind::File];
-const SOCKETS: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Datagram];
+pub(super) const BYTES: &[Kind] =
+    &[Kind::Stream, Kind::Packet, Kind::Pipe, Kind::Datagram, Kind::File];
+pub(super) const SOCKETS: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Datagram];
 const POLLED: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Datagram, Kind::Listener, Kind::Pipe];
 const WATCHED: &[Kind] = &[Kind::Signal, Kind::Timer, Kind::Wake];
 
 impl<C> Channel<C> {
-    fn check(&self, handle: Handle, request: &'static str, kinds: &[Kind]) -> Result<Key> {
+    pub(super) fn check(
+        &self,
+        handle: Handle,
+        request: &'static str,
+        kinds: &[Kind],
+    ) -> Result<Key> {
         let key = self.engine.key(handle)?;
         let kind = self.engine.member(key)?.kind;
         if kinds.contains(&kind) {
@@ -178,7 +184,9 @@ impl<C> Channel<C> {
     /// what is there, which may be less than the room. From a file: at its position.
     pub fn read(&mut self, handle: Handle, buffer: Vec<u8>) -> Result<(), Rejected<Vec<u8>>> {
         match self.check(handle, "a read", BYTES) {
-            Ok(key) => self.file_read(key, buffer, None),
+            Ok(key) => self.file_read(key, buffer, |payload| {
+                Request::new(Command::Read, Lane::Inbound, payload)
+            }),
             Err(error) => Err(Rejected { error, buffer }),
         }
     }
@@ -193,7 +201,9 @@ impl<C> Channel<C> {
         offset: u64,
     ) -> Result<(), Rejected<Vec<u8>>> {
         match self.check_offset(handle, "a read at an offset", offset) {
-            Ok(key) => self.file_read(key, buffer, Some(offset)),
+            Ok(key) => self.file_read(key, buffer, |payload| {
+                Request::new(Command::ReadAt, Lane::None, payload).at(offset)
+            }),
             Err(error) => Err(Rejected { error, buffer }),
         }
     }
@@ -206,21 +216,18 @@ impl<C> Channel<C> {
         self.check(handle, request, &[Kind::File])
     }
 
-    fn file_read(
+    /// Files the request that `request` makes of a buffer to be filled.
+    pub(super) fn file_read(
         &mut self,
         key: Key,
         buffer: Vec<u8>,
-        offset: Option<u64>,
+        request: impl FnOnce(Payload) -> Request,
     ) -> Result<(), Rejected<Vec<u8>>> {
         if buffer.capacity() == buffer.len() {
             let error = Error::Invalid("the buffer has no spare capacity to read into");
             return Err(Rejected { error, buffer });
         }
-        let payload = Payload::Bytes(buffer);
-        let request = match offset {
-            Some(offset) => Request::new(Command::ReadAt, Lane::None, payload).at(offset),
-            None => Request::new(Command::Read, Lane::Inbound, payload),
-        };
+        let request = request(Payload::Bytes(buffer));
         self.engine.file(key, request).map_err(|(error, payload)| {
             let Payload::Bytes(buffer) = payload else {
                 return Rejected { error, buffer: Vec::new() };
@@ -308,7 +315,9 @@ impl<C> Channel<C> {
     ) -> Result<(), Rejected<Buffer>> {
         let buffer = buffer.into();
         match self.check(handle, "a write", BYTES) {
-            Ok(key) => self.file_write(key, buffer, None),
+            Ok(key) => self.file_write(key, buffer, |payload| {
+                Request::new(Command::Write, Lane::Outbound, payload)
+            }),
             Err(error) => Err(Rejected { error, buffer }),
         }
     }
@@ -323,24 +332,23 @@ impl<C> Channel<C> {
     ) -> Result<(), Rejected<Buffer>> {
         let buffer = buffer.into();
         match self.check_offset(handle, "a write at an offset", offset) {
-            Ok(key) => self.file_write(key, buffer, Some(offset)),
+            Ok(key) => self.file_write(key, buffer, |payload| {
+                Request::new(Command::WriteAt, Lane::None, payload).at(offset)
+            }),
             Err(error) => Err(Rejected { error, buffer }),
         }
     }
 
-    fn file_write(
+    /// Files the request that `request` makes of a buffer to be written.
+    pub(super) fn file_write(
         &mut self,
         key: Key,
         buffer: Buffer,
-        offset: Option<u64>,
+        request: impl FnOnce(Payload) -> Request,
     ) -> Result<(), Rejected<Buffer>> {
         let mut buffer = buffer;
         self.engine.spare_lease(key, &mut buffer);
-        let payload = Payload::Buffer(buffer);
-        let request = match offset {
-            Some(offset) => Request::new(Command::WriteAt, Lane::None, payload).at(offset),
-            None => Request::new(Command::Write, Lane::Outbound, payload),
-        };
+        let request = request(Payload::Buffer(buffer));
         self.engine.file(key, request).map_err(|(error, payload)| {
             let Payload::Buffer(buffer) = payload else {
                 return Rejected { error, buffer: Buffer::Static(&[]) };

@@ -100,6 +100,21 @@ pub enum Operation {
         /// In a file, or [`NO_OFFSET`].
         offset: u64,
     },
+    /// Reads from a socket as `Read` does, but leaves the bytes or the message where they are.
+    Peek {
+        /// Where to.
+        address: *mut u8,
+        /// At most.
+        bytes: u32,
+    },
+    /// Writes to a stream socket as `Write` does, and tells that more follows at once: `MSG_MORE`,
+    /// which a driver may ignore.
+    WriteMore {
+        /// Where from.
+        address: *const u8,
+        /// How many.
+        bytes: u32,
+    },
     /// Reads one message of a socket of datagrams or packets into several pieces. The result is the
     /// length of the message, which may be more than there was room for.
     ReadMessage {

@@ -15,11 +15,13 @@ pub(crate) enum Command {
     Connect,
     Read,
     ReadAt,
+    Peek,
     ReadVectored,
     Receive,
     ReceiveFrom,
     Write,
     WriteAt,
+    WriteMore,
     WriteVectored,
     SendTo,
     Disconnect { how: libc::c_int },
@@ -223,7 +225,7 @@ impl Request {
     /// Whether it puts bytes out, all of which are to leave.
     pub(crate) fn writes(&self) -> bool {
         match self.command {
-            Command::Write | Command::WriteAt | Command::WriteVectored => true,
+            Command::Write | Command::WriteAt | Command::WriteMore | Command::WriteVectored => true,
             Command::Raw(command) => command.writes(),
             _ => false,
         }
@@ -232,7 +234,7 @@ impl Request {
     /// Whether it reads bytes until the end of a stream.
     pub(crate) fn reads(&self) -> bool {
         match self.command {
-            Command::Read | Command::ReadVectored => true,
+            Command::Read | Command::Peek | Command::ReadVectored => true,
             Command::Raw(command) => !command.writes(),
             _ => false,
         }
@@ -306,9 +308,12 @@ impl Request {
                 let address = (&raw mut address.storage).cast();
                 Operation::PeerName { address, bytes }
             }
-            (Payload::Bytes(bytes), _) => {
+            (Payload::Bytes(bytes), command) => {
                 let room = bytes.spare_capacity_mut();
                 let (address, bytes) = (room.as_mut_ptr().cast(), clamp(room.len()));
+                if command == Command::Peek {
+                    return Operation::Peek { address, bytes };
+                }
                 Operation::Read { address, bytes, offset }
             }
             (Payload::Words(words), _) => {
@@ -316,9 +321,14 @@ impl Request {
                 let address = words.as_mut_ptr().cast();
                 Operation::Read { address, bytes: bytes as u32, offset: NO_OFFSET }
             }
-            (Payload::Buffer(buffer), _) => {
+            (Payload::Buffer(buffer), command) => {
                 let rest = &buffer[self.progress.min(buffer.len())..];
-                Operation::Write { address: rest.as_ptr(), bytes: clamp(rest.len()), offset }
+                let (address, bytes) = (rest.as_ptr(), clamp(rest.len()));
+                // Datagrams would become one, and others do not know it.
+                if command == Command::WriteMore && kind == Kind::Stream {
+                    return Operation::WriteMore { address, bytes };
+                }
+                Operation::Write { address, bytes, offset }
             }
             (Payload::Vector(vector), _)
                 if vectored_write && (kind == Kind::Stream || keeps_bounds(kind)) =>

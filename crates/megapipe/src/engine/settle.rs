@@ -362,6 +362,7 @@ fn event_of(request: Request, result: i32, writes: bool) -> Event {
             Event::Transfer(Transferred { command, bytes: count, address, offset })
         }
         (Command::Read, Payload::Bytes(bytes)) => Event::Read(count, bytes),
+        (Command::Peek, Payload::Bytes(bytes)) => Event::Peek(count, bytes),
         (Command::ReadAt, Payload::Bytes(bytes)) => Event::ReadAt(count, bytes, request.offset),
         (Command::WriteAt, Payload::Buffer(buffer)) => {
             Event::WriteAt(count, buffer, request.offset)
@@ -369,7 +370,9 @@ fn event_of(request: Request, result: i32, writes: bool) -> Event {
         (Command::ReadVectored, Payload::Vector(vector)) => {
             Event::ReadVectored(count, vector.reads)
         }
-        (Command::Write, Payload::Buffer(buffer)) => Event::Write(count, buffer),
+        (Command::Write | Command::WriteMore, Payload::Buffer(buffer)) => {
+            Event::Write(count, buffer)
+        }
         (Command::WriteVectored, Payload::Vector(vector)) => {
             Event::WriteVectored(count, vector.writes)
         }

@@ -190,6 +190,7 @@ pub fn outcome(event: &Event) -> Result<u64, i32> {
         | Event::Sync(result)
         | Event::Close(result) => unit(result),
         Event::Read(result, _)
+        | Event::Peek(result, _)
         | Event::ReadAt(result, ..)
         | Event::WriteAt(result, ..)
         | Event::ReadVectored(result, _)

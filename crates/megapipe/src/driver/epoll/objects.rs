@@ -20,12 +20,14 @@ impl Direction {
             Operation::Accept { .. }
             | Operation::Read { .. }
             | Operation::ReadVectored { .. }
+            | Operation::Peek { .. }
             | Operation::ReadMessage { .. }
             | Operation::Receive { .. }
             | Operation::ReceiveFrom { .. }
             | Operation::Poll { .. } => Direction::Inbound,
             Operation::Connect { .. }
             | Operation::Write { .. }
+            | Operation::WriteMore { .. }
             | Operation::WriteVectored { .. }
             | Operation::SendTo { .. }
             | Operation::Shutdown { .. }
@@ -187,6 +189,7 @@ impl Entry {
     pub(super) fn take_failure(&mut self, operation: &Operation) -> Option<i32> {
         match operation {
             Operation::Write { .. }
+            | Operation::WriteMore { .. }
             | Operation::WriteVectored { .. }
             | Operation::SendTo { .. } => self.failure.take(),
             _ => None,
@@ -254,6 +257,8 @@ impl Entry {
             Operation::Connect { .. }
             | Operation::ReceiveFrom { .. }
             | Operation::ReadMessage { .. }
+            | Operation::Peek { .. }
+            | Operation::WriteMore { .. }
             | Operation::SendTo { .. }
             | Operation::Shutdown { .. }
             | Operation::PeerName { .. }
