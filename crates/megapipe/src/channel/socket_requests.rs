@@ -2,11 +2,52 @@
 
 use super::Channel;
 use super::requests::{BYTES, Rejected, SOCKETS};
+use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
 use crate::completion::Handle;
 use crate::engine::{Command, Lane, Request};
+use crate::error::{Error, Result};
 
 impl<C> Channel<C> {
+    /// Registers a new stream socket that is the channel's own and connects it, TCP or UNIX
+    /// according to the address: [`Event::Connect`](crate::Event::Connect). Requests that are filed
+    /// meanwhile wait for the connection.
+    ///
+    /// The socket is a lightweight one, as those of [`Accept::lightweight`]: without a file
+    /// descriptor on io_uring, where it counts against [`Config::max_lightweight`]; a descriptor
+    /// that the channel closes on epoll; on the `mtcp` driver a connection of the stack where it
+    /// leads to the address. It costs one system call (socket(2), or one io_uring_enter(2), which
+    /// hands over what has been filed). For a socket that is bound first or has options before it
+    /// connects, register one and [`connect`](Channel::connect) it.
+    ///
+    /// Fails with `EINVAL` for an address that nothing can be connected to, with
+    /// [`TooManyLightweight`] if the file table of the ring is full, and as socket(2) and
+    /// [`Channel::register`] do; nothing is left registered then. A connect that fails leaves the
+    /// handle, to be connected again or closed.
+    ///
+    /// [`Accept::lightweight`]: crate::Accept::lightweight
+    /// [`Config::max_lightweight`]: crate::Config::max_lightweight
+    /// [`TooManyLightweight`]: crate::TooManyLightweight
+    ///
+    /// ```
+    /// use megapipe::{Channel, Event};
+    /// use std::net::TcpListener;
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let mut channel = Channel::new()?;
+    /// let handle = channel.connect_to(listener.local_addr()?, "a backend")?;
+    /// channel.write(handle, b"hello")?;
+    /// let done = channel.dispatch(None)?.expect("the connection");
+    /// assert!(matches!(done.event, Event::Connect(Ok(()))));
+    /// let done = channel.dispatch(None)?.expect("the write");
+    /// assert!(matches!(done.event, Event::Write(Ok(5), _)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn connect_to(&mut self, address: impl Into<Address>, cookie: C) -> Result<Handle> {
+        let address = RawAddress::new(&address.into()).map_err(Error::system("connect"))?;
+        let key = self.engine.connect_to(address)?;
+        Ok(self.keep(key, cookie))
+    }
+
     /// Reads into the spare capacity of `buffer`, behind what it contains, what waits in a socket,
     /// and leaves it there: [`Event::Peek`](crate::Event::Peek) with the number of bytes, 0 at the
     /// end. The next read, receive or peek finds the same.

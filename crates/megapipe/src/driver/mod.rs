@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::pool::{Lease, Pool, Room};
 use crate::source::{Endpoint, Kind, Socket};
+use crate::sys::open_socket;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
@@ -275,8 +276,8 @@ impl Drop for DirectSocket {
     }
 }
 
-/// The `errno` of an accept for which the ring's file table has no room. No accept(2) gives it, so
-/// that it is told apart from the `ENFILE` of the system's own table.
+/// The `errno` of an accept or of a new socket for which the ring's file table has no room. Neither
+/// accept(2) nor socket(2) gives it, so that it is told apart from the `ENFILE` of the system's own table.
 pub(crate) const TABLE_FULL: i32 = libc::EUSERS;
 
 /// The driver's queue is full and could not be emptied into the kernel: back-pressure.
@@ -295,6 +296,11 @@ pub struct Full;
 pub trait Driver {
     /// Takes over an endpoint.
     fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> io::Result<Object>;
+
+    /// A new socket to connect, see socket(2): a lightweight one, if the driver has them.
+    fn open_socket(&mut self, domain: i32, socket_type: i32) -> io::Result<Endpoint> {
+        open_socket(domain, socket_type).map(Endpoint::Descriptor)
+    }
 
     /// Lets go of an endpoint. Gives its descriptor back; `None` for a lightweight socket, which is
     /// closed. The operations with the tags `pending`, all that the endpoint has under way, are

@@ -349,7 +349,7 @@ impl Engine {
         Some(self.completed(key, passes, Event::Accept(Err(error))))
     }
 
-    fn table_full(&self) -> io::Error {
+    pub(super) fn table_full(&self) -> io::Error {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is valid for writing.
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };

@@ -4,6 +4,7 @@ mod cancel;
 mod deadlines;
 mod leaving;
 mod listener;
+mod outgoing;
 mod output;
 mod peer;
 mod readiness;

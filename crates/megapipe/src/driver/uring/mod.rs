@@ -222,8 +222,11 @@ impl UringDriver {
             let (tag, result) = (entry.user_data(), entry.result());
             if is_internal(tag) {
                 internal = true;
-                // What is not waited for has failed, which does not matter.
-                synchronous.settle(tag, result);
+                // What is not waited for has failed, which does not matter, or left a socket.
+                if let Some(orphan) = synchronous.settle(tag, result) {
+                    *lightweight += 1;
+                    discarded.borrow_mut().push(orphan);
+                }
                 continue;
             }
             let more = cqueue::more(entry.flags());
@@ -327,6 +330,10 @@ impl Driver for UringDriver {
             // It is another channel's, which frees it.
             Endpoint::Installed(_) => Err(io::Error::from_raw_os_error(libc::EXDEV)),
         }
+    }
+
+    fn open_socket(&mut self, domain: i32, socket_type: i32) -> io::Result<Endpoint> {
+        self.open_direct(domain, socket_type)
     }
 
     fn detach(&mut self, object: Object, pending: &[u64]) -> Option<OwnedFd> {

@@ -3,10 +3,10 @@
 
 use super::objects::Target;
 use super::{UringDriver, entries};
-use crate::driver::{NO_OFFSET, Operation, Outcome, datagram};
+use crate::driver::{DirectSocket, NO_OFFSET, Operation, Outcome, TABLE_FULL, datagram};
 use crate::source::Endpoint;
 use crate::sys::{check, errno, get_option, result_of};
-use io_uring::types::{Fd, Fixed};
+use io_uring::types::{DestinationSlot, Fd, Fixed};
 use io_uring::{opcode, squeue};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -58,6 +58,28 @@ impl UringDriver {
         };
         // SAFETY: the kernel has just opened this descriptor for us.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Opens a socket in the ring's file table (Linux 5.19).
+    pub(super) fn open_direct(&mut self, domain: i32, socket_type: i32) -> io::Result<Endpoint> {
+        // Entries that are to be freed have their place in the queue before it.
+        self.prepare();
+        let socket_type = socket_type | libc::SOCK_NONBLOCK;
+        let slot = Some(DestinationSlot::auto_target());
+        let entry = opcode::Socket::new(domain, socket_type, 0).file_index(slot).build();
+        // SAFETY: the entry points to no memory and completes at once.
+        let opened = unsafe { self.run(entry, Box::default()) };
+        if opened.is_err() {
+            self.synchronous.note_opening();
+        }
+        let result = opened?.0;
+        if result == -libc::ENFILE && self.lightweight >= self.table {
+            return Err(io::Error::from_raw_os_error(TABLE_FULL));
+        }
+        let index = result_of(result)? as u32;
+        self.lightweight += 1;
+        let discarded = Rc::clone(&self.discarded);
+        Ok(Endpoint::Direct(DirectSocket { index, discarded, armed: true }))
     }
 
     pub(super) fn set_socket_option(
