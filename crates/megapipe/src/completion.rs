@@ -82,6 +82,9 @@ pub enum Event {
     WriteVectored(io::Result<usize>, Vec<Buffer>),
     /// A datagram was sent.
     SendTo(io::Result<usize>, Buffer),
+    /// All bytes of a part of a file were sent; fewer only if the request was cancelled half-way.
+    /// `ENODATA`: the file has ended before, what it had was sent. `EBADF`: its handle has.
+    SendFile(io::Result<usize>),
     /// The connection is shut down.
     Disconnect(io::Result<()>),
     /// The file's data is on the disk.

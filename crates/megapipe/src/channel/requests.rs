@@ -299,7 +299,7 @@ impl<C> Channel<C> {
         self.file(key, request.repeating(repeat == Repeat::UntilCancelled))
     }
 
-    fn file(&mut self, key: Key, request: Request) -> Result<()> {
+    pub(super) fn file(&mut self, key: Key, request: Request) -> Result<()> {
         self.engine.file(key, request).map_err(|(error, _)| error)
     }
 

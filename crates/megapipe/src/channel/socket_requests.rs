@@ -5,8 +5,9 @@ use super::requests::{BYTES, Rejected, SOCKETS};
 use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
 use crate::completion::Handle;
-use crate::engine::{Command, Lane, Request};
+use crate::engine::{Command, FilePart, Lane, Payload, Request};
 use crate::error::{Error, Result};
+use crate::source::Kind;
 
 impl<C> Channel<C> {
     /// Registers a new stream socket that is the channel's own and connects it, TCP or UNIX
@@ -80,6 +81,49 @@ impl<C> Channel<C> {
             }),
             Err(error) => Err(Rejected { error, buffer }),
         }
+    }
+
+    /// Sends `bytes` bytes of a registered disk file, from `offset` on, over a stream socket, in its
+    /// turn among the writes of `handle`: [`Event::SendFile`](crate::Event::SendFile). All of them,
+    /// or an error; the position of the file does not matter and does not change.
+    ///
+    /// Like read(2) and send(2) in turns of 128 KiB, with one buffer of that size for each request
+    /// under way; a copy more than sendfile(2), which would block the thread on the disk and raise
+    /// `SIGPIPE`. The file may be sent to any number of handles at once. It must stay registered:
+    /// what is not read of it when its handle ends is not sent (`EBADF`). Counts in full in
+    /// [`Channel::queued_bytes`].
+    ///
+    /// ```
+    /// use megapipe::{Channel, Event};
+    /// use std::io::Read;
+    /// use std::os::unix::net::UnixStream;
+    /// let mut channel = Channel::new()?;
+    /// let page = channel.register(std::fs::File::open("/etc/passwd")?, ())?;
+    /// let (mut peer, ours) = UnixStream::pair()?;
+    /// let handle = channel.register(ours, ())?;
+    /// channel.send_file(handle, page, 0, 5)?;
+    /// let done = channel.dispatch(None)?.expect("all is sent");
+    /// assert!(matches!(done.event, Event::SendFile(Ok(5))));
+    /// let mut found = [0; 5];
+    /// peer.read_exact(&mut found)?;
+    /// assert_eq!(&found, b"root:");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn send_file(
+        &mut self,
+        handle: Handle,
+        file: Handle,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<()> {
+        let key = self.check(handle, "the sending of a file", &[Kind::Stream])?;
+        let file = self.check(file, "being sent as a file", &[Kind::File])?;
+        let end = u64::try_from(bytes).ok().and_then(|bytes| offset.checked_add(bytes));
+        if end.is_none_or(|end| end > i64::MAX as u64) {
+            return Err(Error::Invalid("a file ends at an offset of at most 2⁶³ - 1"));
+        }
+        let payload = Payload::File(FilePart::new(file, offset, bytes));
+        self.file(key, Request::new(Command::SendFile, Lane::Outbound, payload))
     }
 
     /// Writes all of a buffer as [`Channel::write`] does, and tells the kernel that a further write

@@ -36,6 +36,11 @@ enum Closing {
 }
 
 impl Leaving {
+    /// Whether what is queued is discarded.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.aborted
+    }
+
     /// Whether the endpoint is the driver's to close, or closed.
     pub(super) fn is_closing(&self) -> bool {
         self.closing != Closing::NotYet

@@ -9,12 +9,14 @@ mod output;
 mod peer;
 mod readiness;
 mod request;
+mod send_file;
 mod settle;
 mod setup;
 mod share;
 
 pub(crate) use self::listener::AcceptWish;
 pub(crate) use self::request::{Command, Lane, Message, Payload, Request, Vector};
+pub(crate) use self::send_file::FilePart;
 
 use self::deadlines::{Deadlines, Limits};
 use self::leaving::Leaving;
@@ -108,6 +110,13 @@ impl Member {
 
     pub(crate) fn object(&self) -> Object {
         self.object
+    }
+
+    /// Notes that the driver has a request of the member's.
+    fn note_begun(&mut self, request: &mut Request) {
+        request.in_flight = true;
+        self.in_flight += 1;
+        self.loose += u32::from(request.lane == Lane::None);
     }
 
     fn shares_a_listener(&self) -> bool {
@@ -284,6 +293,9 @@ impl Engine {
     /// Hands a request to the driver.
     fn start(&mut self, id: Key) -> Result<(), Full> {
         let Some(request) = self.requests.get_mut(id) else { return Ok(()) };
+        if request.reads_file() {
+            return self.start_file_read(id);
+        }
         let Some(member) = self.members.get_mut(request.handle) else {
             // Its handle went while it waited.
             self.requests.remove(id);
@@ -295,9 +307,7 @@ impl Engine {
         }
         let operation = request.operation(member.kind, member.large);
         self.driver.submit(id.tag(), member.object, operation)?;
-        request.in_flight = true;
-        member.in_flight += 1;
-        member.loose += u32::from(request.lane == Lane::None);
+        member.note_begun(request);
         self.counters.operations += 1;
         if member.limits.is_some() {
             let (key, lane) = (request.handle, request.lane);

@@ -1,5 +1,6 @@
 //! One request of the application, with the memory that the kernel may use meanwhile.
 
+use super::send_file::FilePart;
 use crate::address::RawAddress;
 use crate::buffer::Buffer;
 use crate::driver::{NO_OFFSET, Operation};
@@ -24,6 +25,7 @@ pub(crate) enum Command {
     WriteMore,
     WriteVectored,
     SendTo,
+    SendFile,
     Disconnect { how: libc::c_int },
     Sync { data_only: bool },
     Watch,
@@ -55,6 +57,7 @@ pub(crate) enum Payload {
     Vector(Box<Vector>),
     Message(Box<Message>),
     Address(Box<RawAddress>),
+    File(Box<FilePart>),
     /// A signal's description or a counter.
     Words(Box<[u64; 16]>),
     /// Memory of the application's own, which has promised to leave it alone.
@@ -226,6 +229,7 @@ impl Request {
     pub(crate) fn writes(&self) -> bool {
         match self.command {
             Command::Write | Command::WriteAt | Command::WriteMore | Command::WriteVectored => true,
+            Command::SendFile => true,
             Command::Raw(command) => command.writes(),
             _ => false,
         }
@@ -264,6 +268,7 @@ impl Request {
             Payload::Raw { bytes, .. } => bytes.saturating_sub(self.progress),
             Payload::Vector(vector) => vector.bytes_left(),
             Payload::Message(message) => message.buffer.len(),
+            Payload::File(part) => part.unsent(),
             _ => 0,
         }
     }
@@ -350,6 +355,7 @@ impl Request {
                     Operation::ReadVectored { vector, count, offset }
                 }
             }
+            (Payload::File(part), _) => part.operation(),
             (Payload::Message(message), _) => {
                 Operation::SendTo { message: &raw const message.header }
             }
@@ -381,6 +387,9 @@ impl Request {
     /// Notes that `bytes` bytes more are written; true if some are left and the rest should be
     /// written, too, because the handle is a stream of bytes.
     pub(crate) fn has_rest(&mut self, bytes: usize, kind: Kind) -> bool {
+        if let Payload::File(part) = &mut self.payload {
+            return part.advance(bytes, &mut self.progress);
+        }
         self.progress += bytes;
         if bytes == 0 || keeps_bounds(kind) {
             return false;

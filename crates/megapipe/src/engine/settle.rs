@@ -25,10 +25,13 @@ impl Engine {
     }
 
     /// Does what an outcome entails; gives the completion, if the application is to see one.
-    pub(super) fn settle(&mut self, outcome: Outcome) -> Option<Completion> {
+    pub(super) fn settle(&mut self, mut outcome: Outcome) -> Option<Completion> {
         let id = Key::from_tag(outcome.tag);
         let request = self.requests.get(id)?;
         let (key, command, polling) = (request.handle, request.command, request.polling);
+        if command == Command::SendFile && !polling && request.reads_file() {
+            outcome.result = self.judge_file_read(id, outcome.result);
+        }
         if command == Command::Close {
             return self.settle_close(id, outcome.result);
         }
@@ -377,6 +380,7 @@ fn event_of(request: Request, result: i32, writes: bool) -> Event {
             Event::WriteVectored(count, vector.writes)
         }
         (Command::SendTo, Payload::Message(message)) => Event::SendTo(count, message.buffer),
+        (Command::SendFile, _) => Event::SendFile(count),
         (Command::Connect, _) => Event::Connect(count.map(drop)),
         (Command::Sync { .. }, _) => Event::Sync(count.map(drop)),
         (Command::Disconnect { .. }, _) => Event::Disconnect(count.map(drop)),
