@@ -1,9 +1,11 @@
 //! Socket addresses between Rust and the kernel.
 
+use crate::sys::check;
 use std::ffi::OsStr;
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -100,6 +102,15 @@ impl RawAddress {
             Address::Abstract(name) => unix(name, 1)?,
             Address::Unnamed => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
         })
+    }
+
+    /// The address of the other side of a connection, see getpeername(2).
+    pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> io::Result<Address> {
+        let mut raw = RawAddress::room();
+        let storage = (&raw mut raw.storage).cast();
+        // SAFETY: the kernel writes at most `bytes` bytes, which the storage has.
+        check(unsafe { libc::getpeername(socket.as_raw_fd(), storage, &mut raw.bytes) })?;
+        RawAddress::parse(raw.as_bytes(raw.bytes))
     }
 
     /// The address in `bytes`, as the kernel wrote it.

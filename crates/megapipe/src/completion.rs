@@ -60,6 +60,9 @@ pub enum Event {
     Read(io::Result<usize>, Vec<u8>),
     /// Bytes from this offset of a file were appended to the vector; 0 at the end of the file.
     ReadAt(io::Result<usize>, Vec<u8>, u64),
+    /// Bytes that wait in a socket were appended to the vector, and wait there still; otherwise as
+    /// with `Read`.
+    Peek(io::Result<usize>, Vec<u8>),
     /// Bytes were appended to the vectors, in order.
     ReadVectored(io::Result<usize>, Vec<Vec<u8>>),
     /// Bytes arrived in a buffer of the channel; an empty lease is the end of the stream. From a
@@ -79,6 +82,9 @@ pub enum Event {
     WriteVectored(io::Result<usize>, Vec<Buffer>),
     /// A datagram was sent.
     SendTo(io::Result<usize>, Buffer),
+    /// All bytes of a part of a file were sent; fewer only if the request was cancelled half-way.
+    /// `ENODATA`: the file has ended before, what it had was sent. `EBADF`: its handle has.
+    SendFile(io::Result<usize>),
     /// The connection is shut down.
     Disconnect(io::Result<()>),
     /// The file's data is on the disk.
@@ -108,6 +114,13 @@ pub struct Accepted {
     pub socket: Socket,
     /// How many further connections were waiting when this one was delivered.
     pub pending: u32,
+    /// The address of the other side, if [`Accept::with_peer_address`] has asked for it, also of
+    /// one that has reset the connection meanwhile. `None` if the driver does not tell it: of
+    /// lightweight sockets of io_uring before Linux 6.7, and of an installed driver such as `mtcp`,
+    /// where [`Channel::request_peer_address`](crate::Channel::request_peer_address) does.
+    ///
+    /// [`Accept::with_peer_address`]: crate::Accept::with_peer_address
+    pub peer: Option<Address>,
 }
 
 /// A datagram in a buffer of the channel: reads as its payload.

@@ -81,8 +81,9 @@ pub enum Error {
         /// The limit.
         limit: u32,
     },
-    /// Accepts of the other kind (descriptors or lightweight sockets) are outstanding.
-    #[error("accepts of the other kind are outstanding on this listener: cancel them first")]
+    /// Accepts of another kind (descriptors or lightweight sockets, with or without the peer's
+    /// address) are outstanding.
+    #[error("accepts of another kind are outstanding on this listener: cancel them first")]
     MixedAccept,
     /// The channel was created before a fork and is the parent's.
     #[error("the channel belongs to the process that created it: create one after the fork")]

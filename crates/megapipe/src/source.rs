@@ -1,6 +1,7 @@
 //! What can be registered with a channel.
 
 use crate::driver::DirectSocket;
+use crate::signals::{Blocked, Signals};
 use crate::sys::check;
 use std::cell::RefCell;
 use std::fs::File;
@@ -94,6 +95,8 @@ pub(crate) fn socket_number(fd: i32, option: i32) -> io::Result<i32> {
 pub struct Source {
     pub(crate) endpoint: Endpoint,
     pub(crate) kind: Option<Kind>,
+    /// What unblocks the signals of a [`Signals`] at its end.
+    pub(crate) blocked: Option<Blocked>,
 }
 
 /// Where the bytes of a handle come from, as a driver takes it over.
@@ -163,7 +166,8 @@ impl Drop for InstalledSocket {
 
 impl Source {
     fn new(descriptor: impl Into<OwnedFd>, kind: Kind) -> Source {
-        Source { endpoint: Endpoint::Descriptor(descriptor.into()), kind: Some(kind) }
+        let endpoint = Endpoint::Descriptor(descriptor.into());
+        Source { endpoint, kind: Some(kind), blocked: None }
     }
 
     /// What it is; asks the kernel if the type did not say.
@@ -219,14 +223,13 @@ source_from! {
     UnixStream => Kind::Stream,
     UnixListener => Kind::Listener,
     UnixDatagram => Kind::Datagram,
-    Signals => Kind::Signal,
     Timer => Kind::Timer,
     WakeSource => Kind::Wake,
 }
 
 impl From<OwnedFd> for Source {
     fn from(descriptor: OwnedFd) -> Source {
-        Source { endpoint: Endpoint::Descriptor(descriptor), kind: None }
+        Source { endpoint: Endpoint::Descriptor(descriptor), kind: None, blocked: None }
     }
 }
 
@@ -236,9 +239,16 @@ impl From<File> for Source {
     }
 }
 
+impl From<Signals> for Source {
+    fn from(signals: Signals) -> Source {
+        let (descriptor, blocked) = signals.into_parts();
+        Source { blocked: Some(blocked), ..Source::new(descriptor, Kind::Signal) }
+    }
+}
+
 impl From<Socket> for Source {
     fn from(socket: Socket) -> Source {
-        Source { endpoint: socket.endpoint, kind: Some(socket.kind) }
+        Source { endpoint: socket.endpoint, kind: Some(socket.kind), blocked: None }
     }
 }
 
@@ -299,43 +309,6 @@ impl Socket {
             Endpoint::Descriptor(descriptor) | Endpoint::Lightweight(descriptor) => Ok(descriptor),
             endpoint => Err(Socket { endpoint, ..self }),
         }
-    }
-}
-
-/// Signals that arrive as completions, by way of signalfd(2).
-#[derive(Debug)]
-pub struct Signals(OwnedFd);
-
-impl Signals {
-    /// Takes over the given signals (`libc::SIGINT`, …).
-    ///
-    /// They are blocked in the calling thread; threads created later inherit that. Call it before
-    /// other threads are created, or block them there too, else those still take them the usual
-    /// way. Fails with `EINVAL` for a number that is no signal.
-    pub fn new(signals: &[i32]) -> io::Result<Signals> {
-        // SAFETY: `sigset_t` is plain data, which sigemptyset initialises.
-        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: `set` is valid for the calls, which only change it.
-        unsafe { libc::sigemptyset(&mut set) };
-        for signal in signals {
-            // SAFETY: as above.
-            check(unsafe { libc::sigaddset(&mut set, *signal) })?;
-        }
-        // SAFETY: `set` is initialised and the old mask is not asked for.
-        let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
-        if error != 0 {
-            return Err(io::Error::from_raw_os_error(error));
-        }
-        // SAFETY: `set` is initialised; the new descriptor is owned here alone.
-        let fd = check(unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC) })?;
-        // SAFETY: the kernel has just given this descriptor to us.
-        Ok(Signals(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-}
-
-impl From<Signals> for OwnedFd {
-    fn from(signals: Signals) -> OwnedFd {
-        signals.0
     }
 }
 

@@ -1,7 +1,7 @@
 //! The few raw calls that several modules need.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
 /// Turns the -1 of a system call into its `errno`.
@@ -30,6 +30,23 @@ pub(crate) fn set_file_flags(fd: RawFd, flags: libc::c_int) -> io::Result<()> {
     // SAFETY: the call takes no pointers.
     check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) })?;
     Ok(())
+}
+
+/// A socket that does not block and that execve(2) closes.
+pub(crate) fn open_socket(domain: i32, socket_type: i32) -> io::Result<OwnedFd> {
+    let socket_type = socket_type | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the call takes no pointers.
+    let fd = check(unsafe { libc::socket(domain, socket_type, 0) })?;
+    // SAFETY: the kernel has just given this descriptor to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// getsockopt(2); gives the number of bytes written into `value`.
+pub(crate) fn get_option(fd: RawFd, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
+    let mut bytes = value.len() as libc::socklen_t;
+    // SAFETY: address and length describe `value`.
+    check(unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut bytes) })?;
+    Ok(bytes as usize)
 }
 
 /// Zeroed, page-aligned memory of its own, returned to the system on drop.

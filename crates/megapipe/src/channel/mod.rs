@@ -1,6 +1,7 @@
 //! The channel as the application sees it.
 
 mod requests;
+mod socket_requests;
 
 pub use self::requests::{Accept, Direction, Rejected, Repeat};
 

@@ -50,13 +50,14 @@ impl Direction {
 pub struct Accept {
     count: Option<u32>,
     lightweight: bool,
+    peer: bool,
 }
 
 impl Accept {
     /// Connections as lightweight sockets: the channel's own, without a file descriptor (report,
     /// section 3.4.2). The epoll driver gives descriptors instead.
     pub fn lightweight() -> Accept {
-        Accept { count: None, lightweight: true }
+        Accept { count: None, lightweight: true, peer: false }
     }
 
     /// Connections as regular descriptors: non-blocking ones, on every driver, which execve(2)
@@ -65,12 +66,38 @@ impl Accept {
     /// and writes fail with `WouldBlock`. So it is with what
     /// [`Channel::descriptor`](crate::Channel::descriptor) gives for an accepted connection.
     pub fn descriptors() -> Accept {
-        Accept { count: None, lightweight: false }
+        Accept { count: None, lightweight: false, peer: false }
     }
 
     /// Only so many connections; without it, all until [`Channel::cancel`].
     pub fn count(self, count: u32) -> Accept {
         Accept { count: Some(count), ..self }
+    }
+
+    /// Each connection with the address of its peer: [`Accepted::peer`](crate::Accepted::peer).
+    ///
+    /// It costs one system call for each connection, as the connection is delivered:
+    /// getpeername(2), or for a lightweight socket of io_uring io_uring_enter(2), which hands over
+    /// what has been filed until then (one more for IPv6, and about nine for UNIX sockets). What
+    /// needs no address at once gets it cheaper, in a batch with other requests, by
+    /// [`Channel::request_peer_address`].
+    ///
+    /// ```
+    /// use megapipe::{Accept, Channel, Event};
+    /// use std::net::{TcpListener, TcpStream};
+    /// let mut channel = Channel::new()?;
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr()?;
+    /// let listening = channel.register(listener, ())?;
+    /// channel.accept(listening, Accept::lightweight().with_peer_address())?;
+    /// let client = TcpStream::connect(address)?;
+    /// let done = channel.dispatch(None)?.expect("a connection");
+    /// let Event::Accept(Ok(accepted)) = done.event else { panic!() };
+    /// assert_eq!(accepted.peer, Some(client.local_addr()?.into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_peer_address(self) -> Accept {
+        Accept { peer: true, ..self }
     }
 }
 
@@ -109,13 +136,19 @@ impl<B> From<Rejected<B>> for Error {
 }
 
 const STREAMS: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Pipe];
-const BYTES: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Pipe, Kind::Datagram, Kind::File];
-const SOCKETS: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Datagram];
+pub(super) const BYTES: &[Kind] =
+    &[Kind::Stream, Kind::Packet, Kind::Pipe, Kind::Datagram, Kind::File];
+pub(super) const SOCKETS: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Datagram];
 const POLLED: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Datagram, Kind::Listener, Kind::Pipe];
 const WATCHED: &[Kind] = &[Kind::Signal, Kind::Timer, Kind::Wake];
 
 impl<C> Channel<C> {
-    fn check(&self, handle: Handle, request: &'static str, kinds: &[Kind]) -> Result<Key> {
+    pub(super) fn check(
+        &self,
+        handle: Handle,
+        request: &'static str,
+        kinds: &[Kind],
+    ) -> Result<Key> {
         let key = self.engine.key(handle)?;
         let kind = self.engine.member(key)?.kind;
         if kinds.contains(&kind) {
@@ -133,8 +166,8 @@ impl<C> Channel<C> {
         if accept.count == Some(0) {
             return Err(Error::Invalid("an accept of no connections would never complete"));
         }
-        let Accept { count, lightweight } = accept;
-        self.engine.accept(key, AcceptWish { count, lightweight })
+        let Accept { count, lightweight, peer } = accept;
+        self.engine.accept(key, AcceptWish { count, lightweight, peer })
     }
 
     /// Connects a socket: [`Event::Connect`](crate::Event::Connect). Requests that are filed
@@ -151,7 +184,9 @@ impl<C> Channel<C> {
     /// what is there, which may be less than the room. From a file: at its position.
     pub fn read(&mut self, handle: Handle, buffer: Vec<u8>) -> Result<(), Rejected<Vec<u8>>> {
         match self.check(handle, "a read", BYTES) {
-            Ok(key) => self.file_read(key, buffer, None),
+            Ok(key) => self.file_read(key, buffer, |payload| {
+                Request::new(Command::Read, Lane::Inbound, payload)
+            }),
             Err(error) => Err(Rejected { error, buffer }),
         }
     }
@@ -166,7 +201,9 @@ impl<C> Channel<C> {
         offset: u64,
     ) -> Result<(), Rejected<Vec<u8>>> {
         match self.check_offset(handle, "a read at an offset", offset) {
-            Ok(key) => self.file_read(key, buffer, Some(offset)),
+            Ok(key) => self.file_read(key, buffer, |payload| {
+                Request::new(Command::ReadAt, Lane::None, payload).at(offset)
+            }),
             Err(error) => Err(Rejected { error, buffer }),
         }
     }
@@ -179,21 +216,18 @@ impl<C> Channel<C> {
         self.check(handle, request, &[Kind::File])
     }
 
-    fn file_read(
+    /// Files the request that `request` makes of a buffer to be filled.
+    pub(super) fn file_read(
         &mut self,
         key: Key,
         buffer: Vec<u8>,
-        offset: Option<u64>,
+        request: impl FnOnce(Payload) -> Request,
     ) -> Result<(), Rejected<Vec<u8>>> {
         if buffer.capacity() == buffer.len() {
             let error = Error::Invalid("the buffer has no spare capacity to read into");
             return Err(Rejected { error, buffer });
         }
-        let payload = Payload::Bytes(buffer);
-        let request = match offset {
-            Some(offset) => Request::new(Command::ReadAt, Lane::None, payload).at(offset),
-            None => Request::new(Command::Read, Lane::Inbound, payload),
-        };
+        let request = request(Payload::Bytes(buffer));
         self.engine.file(key, request).map_err(|(error, payload)| {
             let Payload::Bytes(buffer) = payload else {
                 return Rejected { error, buffer: Vec::new() };
@@ -265,7 +299,7 @@ impl<C> Channel<C> {
         self.file(key, request.repeating(repeat == Repeat::UntilCancelled))
     }
 
-    fn file(&mut self, key: Key, request: Request) -> Result<()> {
+    pub(super) fn file(&mut self, key: Key, request: Request) -> Result<()> {
         self.engine.file(key, request).map_err(|(error, _)| error)
     }
 
@@ -281,7 +315,9 @@ impl<C> Channel<C> {
     ) -> Result<(), Rejected<Buffer>> {
         let buffer = buffer.into();
         match self.check(handle, "a write", BYTES) {
-            Ok(key) => self.file_write(key, buffer, None),
+            Ok(key) => self.file_write(key, buffer, |payload| {
+                Request::new(Command::Write, Lane::Outbound, payload)
+            }),
             Err(error) => Err(Rejected { error, buffer }),
         }
     }
@@ -296,24 +332,23 @@ impl<C> Channel<C> {
     ) -> Result<(), Rejected<Buffer>> {
         let buffer = buffer.into();
         match self.check_offset(handle, "a write at an offset", offset) {
-            Ok(key) => self.file_write(key, buffer, Some(offset)),
+            Ok(key) => self.file_write(key, buffer, |payload| {
+                Request::new(Command::WriteAt, Lane::None, payload).at(offset)
+            }),
             Err(error) => Err(Rejected { error, buffer }),
         }
     }
 
-    fn file_write(
+    /// Files the request that `request` makes of a buffer to be written.
+    pub(super) fn file_write(
         &mut self,
         key: Key,
         buffer: Buffer,
-        offset: Option<u64>,
+        request: impl FnOnce(Payload) -> Request,
     ) -> Result<(), Rejected<Buffer>> {
         let mut buffer = buffer;
         self.engine.spare_lease(key, &mut buffer);
-        let payload = Payload::Buffer(buffer);
-        let request = match offset {
-            Some(offset) => Request::new(Command::WriteAt, Lane::None, payload).at(offset),
-            None => Request::new(Command::Write, Lane::Outbound, payload),
-        };
+        let request = request(Payload::Buffer(buffer));
         self.engine.file(key, request).map_err(|(error, payload)| {
             let Payload::Buffer(buffer) = payload else {
                 return Rejected { error, buffer: Buffer::Static(&[]) };

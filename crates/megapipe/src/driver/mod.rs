@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::pool::{Lease, Pool, Room};
 use crate::source::{Endpoint, Kind, Socket};
+use crate::sys::open_socket;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
@@ -99,6 +100,21 @@ pub enum Operation {
         bytes: u32,
         /// In a file, or [`NO_OFFSET`].
         offset: u64,
+    },
+    /// Reads from a socket as `Read` does, but leaves the bytes or the message where they are.
+    Peek {
+        /// Where to.
+        address: *mut u8,
+        /// At most.
+        bytes: u32,
+    },
+    /// Writes to a stream socket as `Write` does, and tells that more follows at once: `MSG_MORE`,
+    /// which a driver may ignore.
+    WriteMore {
+        /// Where from.
+        address: *const u8,
+        /// How many.
+        bytes: u32,
     },
     /// Reads one message of a socket of datagrams or packets into several pieces. The result is the
     /// length of the message, which may be more than there was room for.
@@ -260,8 +276,8 @@ impl Drop for DirectSocket {
     }
 }
 
-/// The `errno` of an accept for which the ring's file table has no room. No accept(2) gives it, so
-/// that it is told apart from the `ENFILE` of the system's own table.
+/// The `errno` of an accept or of a new socket for which the ring's file table has no room. Neither
+/// accept(2) nor socket(2) gives it, so that it is told apart from the `ENFILE` of the system's own table.
 pub(crate) const TABLE_FULL: i32 = libc::EUSERS;
 
 /// The driver's queue is full and could not be emptied into the kernel: back-pressure.
@@ -280,6 +296,11 @@ pub struct Full;
 pub trait Driver {
     /// Takes over an endpoint.
     fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> io::Result<Object>;
+
+    /// A new socket to connect, see socket(2): a lightweight one, if the driver has them.
+    fn open_socket(&mut self, domain: i32, socket_type: i32) -> io::Result<Endpoint> {
+        open_socket(domain, socket_type).map(Endpoint::Descriptor)
+    }
 
     /// Lets go of an endpoint. Gives its descriptor back; `None` for a lightweight socket, which is
     /// closed. The operations with the tags `pending`, all that the endpoint has under way, are
@@ -320,6 +341,12 @@ pub trait Driver {
     /// does not report each part as an outcome.
     fn moved(&mut self, _object: Object) -> usize {
         0
+    }
+
+    /// Fills exactly `value` with the address of the peer of a connection that has no descriptor and
+    /// is not attached yet, at once: `EINVAL` if it has fewer bytes.
+    fn peer_of(&mut self, _connection: &Endpoint, _value: &mut [u8]) -> io::Result<usize> {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
 
     /// Starts everything that was submitted.

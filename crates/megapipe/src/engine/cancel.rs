@@ -113,6 +113,8 @@ impl Engine {
             next = request.next.take();
             // It has left the lane: its end must not start the lane's next request.
             request.lane = Lane::None;
+            // Nor is it to be done in the calling thread, as what the kernel has no thread for.
+            request.cancelled = true;
             waiting.push(id);
         }
         if let Queue { active: Some(id), .. } = *queue

@@ -43,6 +43,11 @@ impl Leaving {
         self.closing == Closing::NotYet && !self.aborted
     }
 
+    /// Whether what is queued is discarded.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.aborted
+    }
+
     /// Whether the endpoint is the driver's to close, or closed.
     pub(super) fn is_closing(&self) -> bool {
         self.closing != Closing::NotYet

@@ -31,6 +31,8 @@ pub(crate) struct AcceptWish {
     /// `None` for all.
     pub(crate) count: Option<u32>,
     pub(crate) lightweight: bool,
+    /// Whether each connection comes with its peer's address.
+    pub(crate) peer: bool,
 }
 
 /// One queue of connections that a listener is served from.
@@ -48,6 +50,8 @@ pub(super) struct Listener {
     ending: u32,
     ends: u32,
     lightweight: bool,
+    /// Whether each connection is delivered with its peer's address.
+    peer: bool,
     /// Whether it brings packet sockets.
     packets: bool,
     /// Whether accepting pauses after an error that passes, and for how long it will the next time.
@@ -69,6 +73,7 @@ impl Listener {
             ending: 0,
             ends: 0,
             lightweight: false,
+            peer: false,
             packets,
             paused: false,
             pause: FIRST_PAUSE,
@@ -95,7 +100,8 @@ impl Engine {
     /// Asks for connections.
     pub(crate) fn accept(&mut self, key: Key, wish: AcceptWish) -> Result<(), Error> {
         let Some(listener) = self.listener(key) else { return Err(Error::UnknownHandle) };
-        if listener.wanted > 0 && listener.lightweight != wish.lightweight {
+        let differs = listener.lightweight != wish.lightweight || listener.peer != wish.peer;
+        if listener.wanted > 0 && differs {
             return Err(Error::MixedAccept);
         }
         let unarmed = listener.legs.iter().all(|leg| leg.request.is_none());
@@ -106,6 +112,7 @@ impl Engine {
         }
         let Some(listener) = self.listener(key) else { return Err(Error::UnknownHandle) };
         listener.lightweight = wish.lightweight;
+        listener.peer = wish.peer;
         listener.paused = false;
         listener.wanted = match wish.count {
             Some(count) => listener.wanted.saturating_add(count).min(FOREVER - 1),
@@ -240,12 +247,10 @@ impl Engine {
         let socket = Socket { kind, ..socket };
         if listener.ending > 0 {
             listener.ending -= u32::from(listener.ending != FOREVER);
-            let (more, lightweight) = (listener.ending > 0, listener.lightweight);
+            let more = listener.ending > 0;
             listener.ends -= u32::from(!more);
             let pending = listener.undelivered + listener.stash.len() as u32;
-            let socket = if lightweight { Ok(socket) } else { self.regular(socket) };
-            let event = Event::Accept(socket.map(|socket| Accepted { socket, pending }));
-            return Some(self.completed(key, more, event));
+            return self.present(key, more, socket, pending);
         }
         if listener.wanted == 0 {
             listener.stash.push_back(socket);
@@ -254,7 +259,7 @@ impl Engine {
         if listener.wanted != FOREVER {
             listener.wanted -= 1;
         }
-        let (more, lightweight) = (listener.wanted > 0, listener.lightweight);
+        let more = listener.wanted > 0;
         let mut pending = listener.undelivered + listener.stash.len() as u32;
         let asks = nonempty.filter(|_| listener.undelivered == 0);
         let queue = asks.and_then(|queue| listener.legs.iter().find(|leg| leg.queue == queue));
@@ -266,8 +271,23 @@ impl Engine {
         } else {
             self.disarm(key);
         }
+        self.present(key, more, socket, pending)
+    }
+
+    /// The completion of an accept, with what was asked for.
+    fn present(
+        &mut self,
+        key: Key,
+        more: bool,
+        socket: Socket,
+        pending: u32,
+    ) -> Option<Completion> {
+        let listener = self.listener(key)?;
+        let (lightweight, peer) = (listener.lightweight, listener.peer);
+        // One that has gone already has no address any more, but may have left data.
+        let peer = if peer { self.peer_of(&socket).ok() } else { None };
         let socket = if lightweight { Ok(socket) } else { self.regular(socket) };
-        let event = Event::Accept(socket.map(|socket| Accepted { socket, pending }));
+        let event = Event::Accept(socket.map(|socket| Accepted { socket, pending, peer }));
         Some(self.completed(key, more, event))
     }
 
@@ -329,7 +349,7 @@ impl Engine {
         Some(self.completed(key, passes, Event::Accept(Err(error))))
     }
 
-    fn table_full(&self) -> io::Error {
+    pub(super) fn table_full(&self) -> io::Error {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is valid for writing.
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };

@@ -4,21 +4,24 @@ mod cancel;
 mod deadlines;
 mod leaving;
 mod listener;
+mod outgoing;
 mod output;
+mod peer;
 mod readiness;
 mod request;
+mod send_file;
 mod settle;
 mod setup;
 mod share;
 
 pub(crate) use self::listener::AcceptWish;
 pub(crate) use self::request::{Command, Lane, Message, Payload, Request, Vector};
+pub(crate) use self::send_file::FilePart;
 
 use self::deadlines::{Deadlines, Limits};
 use self::leaving::Leaving;
 use self::listener::Listener;
 use self::output::Output;
-use crate::address::{Address, RawAddress};
 use crate::completion::{Completion, Handle};
 use crate::config::{Config, DriverReport};
 use crate::counters::Counters;
@@ -26,10 +29,10 @@ use crate::driver::{Driver, Full, Object, Outcome, Pools, Wake};
 use crate::error::Error;
 use crate::fork::Birth;
 use crate::partition::Office;
+use crate::signals::Blocked;
 use crate::slab::{Key, Slab};
 use crate::source::{Endpoint, Kind, Source};
 use std::collections::VecDeque;
-use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -79,6 +82,8 @@ pub(crate) struct Member {
     limits: Option<Box<Limits>>,
     leaving: Option<Box<Leaving>>,
     listener: Option<Box<Listener>>,
+    /// Signals that are unblocked when the member goes.
+    _blocked: Option<Box<Blocked>>,
 }
 
 /// Why a request was refused, and the memory that came with it.
@@ -102,11 +107,19 @@ impl Member {
             limits: None,
             leaving: None,
             listener: listener.map(Box::new),
+            _blocked: None,
         }
     }
 
     pub(crate) fn object(&self) -> Object {
         self.object
+    }
+
+    /// Notes that the driver has a request of the member's.
+    fn note_begun(&mut self, request: &mut Request) {
+        request.in_flight = true;
+        self.in_flight += 1;
+        self.loose += u32::from(request.lane == Lane::None);
     }
 
     fn shares_a_listener(&self) -> bool {
@@ -190,7 +203,8 @@ impl Engine {
         let object = self.driver.attach(source.endpoint, kind).map_err(Error::system("attach"))?;
         let listener = (kind == Kind::Listener).then(|| Listener::alone(object, packets));
         let member = Member::new(object, kind, listener);
-        self.enroll(Member { frames, large: frames, lightweight, ..member })
+        let _blocked = source.blocked.map(Box::new);
+        self.enroll(Member { frames, large: frames, lightweight, _blocked, ..member })
     }
 
     fn enroll(&mut self, member: Member) -> Result<Key, Error> {
@@ -282,6 +296,9 @@ impl Engine {
     /// Hands a request to the driver.
     fn start(&mut self, id: Key) -> Result<(), Full> {
         let Some(request) = self.requests.get_mut(id) else { return Ok(()) };
+        if request.reads_file() {
+            return self.start_file_read(id);
+        }
         let Some(member) = self.members.get_mut(request.handle) else {
             // Its handle went while it waited.
             self.requests.remove(id);
@@ -293,9 +310,7 @@ impl Engine {
         }
         let operation = request.operation(member.kind, member.large);
         self.driver.submit(id.tag(), member.object, operation)?;
-        request.in_flight = true;
-        member.in_flight += 1;
-        member.loose += u32::from(request.lane == Lane::None);
+        member.note_begun(request);
         self.counters.operations += 1;
         if member.limits.is_some() {
             let (key, lane) = (request.handle, request.lane);
@@ -468,38 +483,6 @@ impl Engine {
     ) -> Result<usize, Error> {
         let object = self.member(key)?.object;
         self.driver.get_option(object, level, name, value).map_err(Error::system("getsockopt"))
-    }
-}
-
-impl Engine {
-    /// The address of the other side of a connection.
-    pub(crate) fn peer_address(&mut self, object: Object) -> io::Result<Address> {
-        // The kernel refuses (EINVAL) to fill more room than the address has bytes, and does not
-        // tell how many those are: the longest room that it fills is the address.
-        let mut room = [0; std::mem::size_of::<libc::sockaddr_storage>()];
-        let driver = &mut self.driver;
-        let mut ask =
-            |room: &mut [u8]| driver.get_option(object, libc::SOL_SOCKET, libc::SO_PEERNAME, room);
-        // The most usual size first, which most often is the only question.
-        let usual = std::mem::size_of::<libc::sockaddr_in>();
-        let is_usual = ask(&mut room[..usual]).is_ok();
-        if !is_usual {
-            ask(&mut room[..2])?;
-        }
-        let (mut fits, mut too_long) = match i32::from(u16::from_ne_bytes([room[0], room[1]])) {
-            libc::AF_INET if is_usual => return RawAddress::parse(&room[..usual]),
-            libc::AF_INET6 => (std::mem::size_of::<libc::sockaddr_in6>(), 0),
-            _ => (2, room.len()),
-        };
-        while fits + 1 < too_long {
-            let middle = (fits + too_long) / 2;
-            match ask(&mut room[..middle]) {
-                Ok(_) => fits = middle,
-                Err(_) => too_long = middle,
-            }
-        }
-        ask(&mut room[..fits])?;
-        RawAddress::parse(&room[..fits])
     }
 }
 

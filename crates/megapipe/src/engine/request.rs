@@ -1,5 +1,6 @@
 //! One request of the application, with the memory that the kernel may use meanwhile.
 
+use super::send_file::FilePart;
 use crate::address::RawAddress;
 use crate::buffer::Buffer;
 use crate::driver::{NO_OFFSET, Operation};
@@ -15,13 +16,16 @@ pub(crate) enum Command {
     Connect,
     Read,
     ReadAt,
+    Peek,
     ReadVectored,
     Receive,
     ReceiveFrom,
     Write,
     WriteAt,
+    WriteMore,
     WriteVectored,
     SendTo,
+    SendFile,
     Disconnect { how: libc::c_int },
     Sync { data_only: bool },
     Watch,
@@ -53,6 +57,7 @@ pub(crate) enum Payload {
     Vector(Box<Vector>),
     Message(Box<Message>),
     Address(Box<RawAddress>),
+    File(Box<FilePart>),
     /// A signal's description or a counter.
     Words(Box<[u64; 16]>),
     /// Memory of the application's own, which has promised to leave it alone.
@@ -223,7 +228,8 @@ impl Request {
     /// Whether it puts bytes out, all of which are to leave.
     pub(crate) fn writes(&self) -> bool {
         match self.command {
-            Command::Write | Command::WriteAt | Command::WriteVectored => true,
+            Command::Write | Command::WriteAt | Command::WriteMore | Command::WriteVectored => true,
+            Command::SendFile => true,
             Command::Raw(command) => command.writes(),
             _ => false,
         }
@@ -232,7 +238,7 @@ impl Request {
     /// Whether it reads bytes until the end of a stream.
     pub(crate) fn reads(&self) -> bool {
         match self.command {
-            Command::Read | Command::ReadVectored => true,
+            Command::Read | Command::Peek | Command::ReadVectored => true,
             Command::Raw(command) => !command.writes(),
             _ => false,
         }
@@ -262,6 +268,7 @@ impl Request {
             Payload::Raw { bytes, .. } => bytes.saturating_sub(self.progress),
             Payload::Vector(vector) => vector.bytes_left(),
             Payload::Message(message) => message.buffer.len(),
+            Payload::File(part) => part.unsent(),
             _ => 0,
         }
     }
@@ -306,9 +313,12 @@ impl Request {
                 let address = (&raw mut address.storage).cast();
                 Operation::PeerName { address, bytes }
             }
-            (Payload::Bytes(bytes), _) => {
+            (Payload::Bytes(bytes), command) => {
                 let room = bytes.spare_capacity_mut();
                 let (address, bytes) = (room.as_mut_ptr().cast(), clamp(room.len()));
+                if command == Command::Peek {
+                    return Operation::Peek { address, bytes };
+                }
                 Operation::Read { address, bytes, offset }
             }
             (Payload::Words(words), _) => {
@@ -316,9 +326,14 @@ impl Request {
                 let address = words.as_mut_ptr().cast();
                 Operation::Read { address, bytes: bytes as u32, offset: NO_OFFSET }
             }
-            (Payload::Buffer(buffer), _) => {
+            (Payload::Buffer(buffer), command) => {
                 let rest = &buffer[self.progress.min(buffer.len())..];
-                Operation::Write { address: rest.as_ptr(), bytes: clamp(rest.len()), offset }
+                let (address, bytes) = (rest.as_ptr(), clamp(rest.len()));
+                // Datagrams would become one, and others do not know it.
+                if command == Command::WriteMore && kind == Kind::Stream {
+                    return Operation::WriteMore { address, bytes };
+                }
+                Operation::Write { address, bytes, offset }
             }
             (Payload::Vector(vector), _)
                 if vectored_write && (kind == Kind::Stream || keeps_bounds(kind)) =>
@@ -340,6 +355,7 @@ impl Request {
                     Operation::ReadVectored { vector, count, offset }
                 }
             }
+            (Payload::File(part), _) => part.operation(),
             (Payload::Message(message), _) => {
                 Operation::SendTo { message: &raw const message.header }
             }
@@ -371,6 +387,9 @@ impl Request {
     /// Notes that `bytes` bytes more are written; true if some are left and the rest should be
     /// written, too, because the handle is a stream of bytes.
     pub(crate) fn has_rest(&mut self, bytes: usize, kind: Kind) -> bool {
+        if let Payload::File(part) = &mut self.payload {
+            return part.advance(bytes, &mut self.progress);
+        }
         self.progress += bytes;
         if bytes == 0 || keeps_bounds(kind) {
             return false;

@@ -25,10 +25,13 @@ impl Engine {
     }
 
     /// Does what an outcome entails; gives the completion, if the application is to see one.
-    pub(super) fn settle(&mut self, outcome: Outcome) -> Option<Completion> {
+    pub(super) fn settle(&mut self, mut outcome: Outcome) -> Option<Completion> {
         let id = Key::from_tag(outcome.tag);
         let request = self.requests.get(id)?;
         let (key, command, polling) = (request.handle, request.command, request.polling);
+        if command == Command::SendFile && !polling && request.reads_file() {
+            outcome.result = self.judge_file_read(id, outcome.result);
+        }
         if command == Command::Close {
             return self.settle_close(id, outcome.result);
         }
@@ -362,6 +365,7 @@ fn event_of(request: Request, result: i32, writes: bool) -> Event {
             Event::Transfer(Transferred { command, bytes: count, address, offset })
         }
         (Command::Read, Payload::Bytes(bytes)) => Event::Read(count, bytes),
+        (Command::Peek, Payload::Bytes(bytes)) => Event::Peek(count, bytes),
         (Command::ReadAt, Payload::Bytes(bytes)) => Event::ReadAt(count, bytes, request.offset),
         (Command::WriteAt, Payload::Buffer(buffer)) => {
             Event::WriteAt(count, buffer, request.offset)
@@ -369,11 +373,14 @@ fn event_of(request: Request, result: i32, writes: bool) -> Event {
         (Command::ReadVectored, Payload::Vector(vector)) => {
             Event::ReadVectored(count, vector.reads)
         }
-        (Command::Write, Payload::Buffer(buffer)) => Event::Write(count, buffer),
+        (Command::Write | Command::WriteMore, Payload::Buffer(buffer)) => {
+            Event::Write(count, buffer)
+        }
         (Command::WriteVectored, Payload::Vector(vector)) => {
             Event::WriteVectored(count, vector.writes)
         }
         (Command::SendTo, Payload::Message(message)) => Event::SendTo(count, message.buffer),
+        (Command::SendFile, _) => Event::SendFile(count),
         (Command::Connect, _) => Event::Connect(count.map(drop)),
         (Command::Sync { .. }, _) => Event::Sync(count.map(drop)),
         (Command::Disconnect { .. }, _) => Event::Disconnect(count.map(drop)),

@@ -190,11 +190,13 @@ pub fn outcome(event: &Event) -> Result<u64, i32> {
         | Event::Sync(result)
         | Event::Close(result) => unit(result),
         Event::Read(result, _)
+        | Event::Peek(result, _)
         | Event::ReadAt(result, ..)
         | Event::WriteAt(result, ..)
         | Event::ReadVectored(result, _)
         | Event::Write(result, _)
         | Event::WriteVectored(result, _)
+        | Event::SendFile(result)
         | Event::SendTo(result, _) => size(result),
         Event::Receive(result) => result.as_ref().map(|lease| lease.len() as u64).map_err(errno),
         Event::ReceiveFrom(result) => result.as_ref().map(|data| data.len() as u64).map_err(errno),

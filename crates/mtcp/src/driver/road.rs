@@ -9,8 +9,8 @@ use crate::engine::Port;
 use crate::socket::events::of_readiness;
 use megapipe::Kind;
 use megapipe::road::{
-    Below, Discarded, Driver, Endpoint, Full, InstalledSocket, Object, Operation, Outcome, Pools,
-    Wake,
+    Below, Discarded, Driver, Endpoint, Full, InstalledSocket, NO_OFFSET, Object, Operation,
+    Outcome, Pools, Wake,
 };
 use megapipe::{Counters, Socket};
 use mtcp_proto::{Options, Readiness, SocketId};
@@ -369,6 +369,11 @@ impl<P: Port> Road<P> {
                 entry.outbound = Some(Task::new(tag, operation));
                 self.try_outbound(number);
             }
+            Operation::WriteMore { address, bytes } => {
+                // What follows is soon enough for the stack to send both at once.
+                let write = Operation::Write { address, bytes, offset: NO_OFFSET };
+                self.begin_on_stack(number, socket, tag, write);
+            }
             Operation::Poll { events, repeat } => {
                 if entry.poll.is_some() {
                     return self.end(tag, -libc::EBUSY);
@@ -442,6 +447,10 @@ impl<P: Port> Driver for Road<P> {
             Some(number) => self.take_all_waiting(number),
             None => self.kernel.take_waiting(listener),
         }
+    }
+
+    fn peer_of(&mut self, connection: &Endpoint, value: &mut [u8]) -> io::Result<usize> {
+        self.kernel.peer_of(connection, value)
     }
 
     fn submit(&mut self, tag: u64, object: Object, operation: Operation) -> Result<(), Full> {

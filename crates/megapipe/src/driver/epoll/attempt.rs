@@ -45,8 +45,14 @@ pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mu
         Operation::Connect { address, bytes } => connect(calls, entry, task, address, bytes),
         Operation::Read { address, bytes, .. } => {
             let asked = bytes as usize;
-            let read = read_into(calls, entry, address, asked);
+            let read = read_into(calls, entry, address, asked, 0);
             finish_read(calls, entry, read, asked)
+        }
+        Operation::Peek { address, bytes } => {
+            match read_into(calls, entry, address, bytes as usize, libc::MSG_PEEK) {
+                Ok(bytes) => Step::Ended(bytes as i32),
+                Err(errno) => Step::failed(errno),
+            }
         }
         Operation::ReadVectored { vector, count, .. } => {
             read_vectored(calls, entry, view(vector, count))
@@ -57,7 +63,7 @@ pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mu
         }
         Operation::Receive { large, .. } => receive(calls, pools, entry, large),
         Operation::ReceiveFrom { .. } => receive_from(calls, pools, entry, task.tag),
-        Operation::Write { address, bytes, .. } => {
+        Operation::Write { address, bytes, .. } | Operation::WriteMore { address, bytes } => {
             write(calls, entry, task, address, bytes as usize)
         }
         Operation::WriteVectored { vector, count, .. } => {
@@ -99,11 +105,18 @@ fn accept(calls: &Calls, entry: &Entry, repeat: bool, lightweight: bool) -> Step
     }
 }
 
-fn read_into(calls: &Calls, entry: &Entry, address: *mut u8, bytes: usize) -> Result<usize, i32> {
+/// Reads at most `bytes` bytes; `flags`: those of recv(2), for a socket.
+fn read_into(
+    calls: &Calls,
+    entry: &Entry,
+    address: *mut u8,
+    bytes: usize,
+    flags: libc::c_int,
+) -> Result<usize, i32> {
     if entry.is_socket() {
         let keeps_bounds = matches!(entry.kind, Kind::Datagram | Kind::Packet);
-        let flags = if keeps_bounds { libc::MSG_TRUNC } else { 0 };
-        calls.receive(entry.fd(), address, bytes, flags)
+        let length = if keeps_bounds { libc::MSG_TRUNC } else { 0 };
+        calls.receive(entry.fd(), address, bytes, flags | length)
     } else {
         calls.read(entry.fd(), address, bytes)
     }
@@ -136,7 +149,7 @@ fn receive(calls: &Calls, pools: &Pools, entry: &mut Entry, large: bool) -> Step
     let pool = pools.class(large);
     let Some(index) = pool.take() else { return Step::Starved };
     let asked = pool.buffer_bytes();
-    match read_into(calls, entry, pool.address(index), asked) {
+    match read_into(calls, entry, pool.address(index), asked, 0) {
         Ok(bytes) if bytes > 0 => {
             let output = Output::Lease(pool.lease(index, bytes));
             let drained = entry.is_drained(calls, bytes, asked);

@@ -118,8 +118,15 @@ impl Calls {
         self.retried(|| unsafe { libc::recvmsg(fd, header, flags | libc::MSG_DONTWAIT) })
     }
 
-    pub(super) fn send(&self, fd: RawFd, address: *const u8, bytes: usize) -> Result<usize, i32> {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    /// send(2) with further flags.
+    pub(super) fn send(
+        &self,
+        fd: RawFd,
+        address: *const u8,
+        bytes: usize,
+        flags: libc::c_int,
+    ) -> Result<usize, i32> {
+        let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: `bytes` bytes at `address` are readable, see the type.
         self.retried(|| unsafe { libc::send(fd, address.cast(), bytes, flags) })
     }

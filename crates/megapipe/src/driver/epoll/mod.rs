@@ -50,7 +50,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::driver::{Driver, Full, Object, Operation, Outcome, Pools, Wake};
 use crate::source::{Endpoint, Kind};
-use crate::sys::check;
+use crate::sys::{check, open_socket};
 use blocking::Helpers;
 use calls::Calls;
 use objects::{Direction, Entry, Objects, Poll, Task};
@@ -149,6 +149,11 @@ impl Driver for EpollDriver {
                 Err(io::Error::from_raw_os_error(libc::EXDEV))
             }
         }
+    }
+
+    fn open_socket(&mut self, domain: i32, socket_type: i32) -> io::Result<Endpoint> {
+        self.calls.add(1);
+        open_socket(domain, socket_type).map(Endpoint::Lightweight)
     }
 
     fn detach(&mut self, object: Object, pending: &[u64]) -> Option<OwnedFd> {

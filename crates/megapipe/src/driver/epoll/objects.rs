@@ -20,12 +20,14 @@ impl Direction {
             Operation::Accept { .. }
             | Operation::Read { .. }
             | Operation::ReadVectored { .. }
+            | Operation::Peek { .. }
             | Operation::ReadMessage { .. }
             | Operation::Receive { .. }
             | Operation::ReceiveFrom { .. }
             | Operation::Poll { .. } => Direction::Inbound,
             Operation::Connect { .. }
             | Operation::Write { .. }
+            | Operation::WriteMore { .. }
             | Operation::WriteVectored { .. }
             | Operation::SendTo { .. }
             | Operation::Shutdown { .. }
@@ -234,6 +236,8 @@ impl Entry {
             Operation::Connect { .. }
             | Operation::ReceiveFrom { .. }
             | Operation::ReadMessage { .. }
+            | Operation::Peek { .. }
+            | Operation::WriteMore { .. }
             | Operation::SendTo { .. }
             | Operation::Shutdown { .. }
             | Operation::PeerName { .. }

@@ -4,6 +4,7 @@ use super::attempt::Step;
 use super::calls::{Calls, TRANSFER_MAX, message};
 use super::objects::{Entry, Task};
 use super::vector::{consume, rest, total};
+use crate::driver::Operation;
 use crate::source::Kind;
 
 /// Calls in a row for one write, and bytes after which there is no further one: a reader as fast as
@@ -35,12 +36,14 @@ pub(super) fn write(
     bytes: usize,
 ) -> Step {
     let bytes = bytes.min(TRANSFER_MAX);
+    let more = matches!(task.operation, Operation::WriteMore { .. });
+    let flags = if more { libc::MSG_MORE } else { 0 };
     let mut turn = Turn::default();
     loop {
         let start = address.wrapping_add(task.done);
         let left = bytes - task.done;
         let written = if entry.is_socket() {
-            calls.send(entry.fd(), start, left)
+            calls.send(entry.fd(), start, left, flags)
         } else {
             let part = libc::iovec { iov_base: start.cast_mut().cast(), iov_len: left };
             write_pipe(calls, entry, &[part])

@@ -36,6 +36,7 @@ pub(super) fn is_prompt(operation: &Operation) -> bool {
     matches!(
         operation,
         Operation::Write { .. }
+            | Operation::WriteMore { .. }
             | Operation::WriteVectored { .. }
             | Operation::SendTo { .. }
             | Operation::Shutdown { .. }
@@ -87,6 +88,10 @@ pub(super) fn build(
         Operation::Read { address, bytes, .. } => {
             opcode::Recv::new(fd, address, bytes).flags(read_flags(nature)).build()
         }
+        Operation::Peek { address, bytes } => {
+            let flags = read_flags(nature) | libc::MSG_PEEK;
+            opcode::Recv::new(fd, address, bytes).flags(flags).build()
+        }
         Operation::ReadVectored { vector, count, offset } => {
             opcode::Readv::new(fd, vector, count).offset(offset).build()
         }
@@ -107,6 +112,9 @@ pub(super) fn build(
         }
         Operation::Write { address, bytes, .. } => {
             opcode::Send::new(fd, address, bytes).flags(WRITE_FLAGS).build()
+        }
+        Operation::WriteMore { address, bytes } => {
+            opcode::Send::new(fd, address, bytes).flags(WRITE_FLAGS | libc::MSG_MORE).build()
         }
         Operation::WriteVectored { vector, count, offset } => {
             opcode::Writev::new(fd, vector, count).offset(offset).build()

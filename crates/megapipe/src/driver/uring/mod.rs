@@ -222,8 +222,11 @@ impl UringDriver {
             let (tag, result) = (entry.user_data(), entry.result());
             if is_internal(tag) {
                 internal = true;
-                // What is not waited for has failed, which does not matter.
-                synchronous.settle(tag, result);
+                // What is not waited for has failed, which does not matter, or left a socket.
+                if let Some(orphan) = synchronous.settle(tag, result) {
+                    *lightweight += 1;
+                    discarded.borrow_mut().push(orphan);
+                }
                 continue;
             }
             let more = cqueue::more(entry.flags());
@@ -329,6 +332,10 @@ impl Driver for UringDriver {
         }
     }
 
+    fn open_socket(&mut self, domain: i32, socket_type: i32) -> io::Result<Endpoint> {
+        self.open_direct(domain, socket_type)
+    }
+
     fn detach(&mut self, object: Object, pending: &[u64]) -> Option<OwnedFd> {
         for tag in pending {
             self.cancel(*tag, object);
@@ -399,6 +406,10 @@ impl Driver for UringDriver {
 
     fn run_inline(&mut self, object: Object, operation: &Operation) -> i32 {
         self.call(Target::of(object), operation)
+    }
+
+    fn peer_of(&mut self, connection: &Endpoint, value: &mut [u8]) -> io::Result<usize> {
+        self.name_peer(connection, value)
     }
 
     fn flush(&mut self) -> io::Result<()> {

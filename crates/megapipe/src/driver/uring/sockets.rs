@@ -3,9 +3,10 @@
 
 use super::objects::Target;
 use super::{UringDriver, entries};
-use crate::driver::{NO_OFFSET, Operation, Outcome, datagram};
-use crate::sys::{check, errno, result_of};
-use io_uring::types::{Fd, Fixed};
+use crate::driver::{DirectSocket, NO_OFFSET, Operation, Outcome, TABLE_FULL, datagram};
+use crate::source::Endpoint;
+use crate::sys::{check, errno, get_option, result_of};
+use io_uring::types::{DestinationSlot, Fd, Fixed};
 use io_uring::{opcode, squeue};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -59,6 +60,28 @@ impl UringDriver {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
+    /// Opens a socket in the ring's file table (Linux 5.19).
+    pub(super) fn open_direct(&mut self, domain: i32, socket_type: i32) -> io::Result<Endpoint> {
+        // Entries that are to be freed have their place in the queue before it.
+        self.prepare();
+        let socket_type = socket_type | libc::SOCK_NONBLOCK;
+        let slot = Some(DestinationSlot::auto_target());
+        let entry = opcode::Socket::new(domain, socket_type, 0).file_index(slot).build();
+        // SAFETY: the entry points to no memory and completes at once.
+        let opened = unsafe { self.run(entry, Box::default()) };
+        if opened.is_err() {
+            self.synchronous.note_opening();
+        }
+        let result = opened?.0;
+        if result == -libc::ENFILE && self.lightweight >= self.table {
+            return Err(io::Error::from_raw_os_error(TABLE_FULL));
+        }
+        let index = result_of(result)? as u32;
+        self.lightweight += 1;
+        let discarded = Rc::clone(&self.discarded);
+        Ok(Endpoint::Direct(DirectSocket { index, discarded, armed: true }))
+    }
+
     pub(super) fn set_socket_option(
         &mut self,
         target: Target,
@@ -93,14 +116,24 @@ impl UringDriver {
         value: &mut [u8],
     ) -> io::Result<usize> {
         let fd = match target {
-            Target::Descriptor(fd) => return option_of(fd, level, name, value),
+            Target::Descriptor(fd) => return get_option(fd, level, name, value),
             Target::Direct(index) if level == libc::SOL_SOCKET => {
                 return self.get_direct_option(index, name, value);
             }
             // The kernel answers for other levels only on a descriptor; we borrow one.
             Target::Direct(_) => self.open_descriptor(target)?,
         };
-        option_of(fd.as_raw_fd(), level, name, value)
+        get_option(fd.as_raw_fd(), level, name, value)
+    }
+
+    /// The address of the peer of a socket that is an entry of the ring's file table.
+    pub(super) fn name_peer(&mut self, socket: &Endpoint, value: &mut [u8]) -> io::Result<usize> {
+        match socket {
+            Endpoint::Direct(direct) if Rc::ptr_eq(&direct.discarded, &self.discarded) => {
+                self.get_direct_option(direct.index, libc::SO_PEERNAME, value)
+            }
+            _ => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        }
     }
 
     fn get_direct_option(&mut self, index: u32, name: i32, value: &mut [u8]) -> io::Result<usize> {
@@ -147,11 +180,4 @@ unsafe fn call(fd: i32, operation: &Operation) -> isize {
             _ => libc::fcntl(fd, -1) as isize,
         }
     }
-}
-
-fn option_of(fd: i32, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
-    let mut bytes = value.len() as libc::socklen_t;
-    // SAFETY: address and length describe `value`.
-    check(unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut bytes) })?;
-    Ok(bytes as usize)
 }

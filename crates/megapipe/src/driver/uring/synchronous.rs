@@ -21,6 +21,8 @@ pub(super) struct Synchronous {
     /// The memory of requests that could not be waited for and that the kernel may still take out
     /// of the submission queue.
     abandoned: Vec<(u64, Box<[u8]>)>,
+    /// Those of them that open a socket in the ring's file table.
+    opening: Vec<u64>,
 }
 
 impl Synchronous {
@@ -31,16 +33,30 @@ impl Synchronous {
         tag
     }
 
-    /// Takes the completion of `tag`; false if it is of no synchronous request.
-    pub(super) fn settle(&mut self, tag: u64, result: i32) -> bool {
+    /// Takes the completion of `tag`; gives the entry of the file table if it has opened a socket
+    /// that is not waited for any more.
+    pub(super) fn settle(&mut self, tag: u64, result: i32) -> Option<u32> {
         if tag & 0xffff_ffff != SYNCHRONOUS {
-            return false;
+            return None;
         }
-        match &mut self.waiting {
-            Some((waiting, slot)) if *waiting == tag => *slot = Some(result),
-            _ => self.abandoned.retain(|(abandoned, _)| *abandoned != tag),
+        if let Some((waiting, slot)) = &mut self.waiting
+            && *waiting == tag
+        {
+            *slot = Some(result);
+            return None;
         }
-        true
+        self.abandoned.retain(|(abandoned, _)| *abandoned != tag);
+        let at = self.opening.iter().position(|opening| *opening == tag)?;
+        self.opening.swap_remove(at);
+        u32::try_from(result).ok()
+    }
+
+    /// Notes that the last request opens a socket, if it has been abandoned.
+    pub(super) fn note_opening(&mut self) {
+        let tag = u64::from(self.sequence) << 32 | SYNCHRONOUS;
+        if self.abandoned.iter().any(|(abandoned, _)| *abandoned == tag) {
+            self.opening.push(tag);
+        }
     }
 
     /// Whether the kernel may still use memory of an abandoned request.
@@ -94,5 +110,36 @@ impl UringDriver {
             self.harvest_into_backlog();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_is_not_waited_for_is_given_back() {
+        let mut synchronous = Synchronous::default();
+        let abandon = |synchronous: &mut Synchronous| {
+            let tag = synchronous.begin();
+            synchronous.waiting = None;
+            synchronous.abandoned.push((tag, Box::default()));
+            tag
+        };
+        let [option, socket, failed] = [(); 3].map(|()| {
+            let tag = abandon(&mut synchronous);
+            if synchronous.sequence > 1 {
+                synchronous.note_opening();
+            }
+            tag
+        });
+        assert_eq!(synchronous.settle(option, 7), None, "no socket");
+        assert_eq!(synchronous.settle(socket, 7), Some(7));
+        assert_eq!(synchronous.settle(failed, -libc::ENFILE), None);
+        assert!(!synchronous.has_abandoned() && synchronous.opening.is_empty());
+        let tag = synchronous.begin();
+        synchronous.note_opening();
+        assert_eq!(synchronous.settle(tag, 3), None, "it is waited for");
+        assert_eq!(synchronous.waiting, Some((tag, Some(3))));
     }
 }

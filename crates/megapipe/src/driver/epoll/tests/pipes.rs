@@ -1,7 +1,8 @@
 //! Pipes and the other descriptors without a position.
 
 use super::*;
-use crate::source::{Signals, Timer, wake_pair};
+use crate::signals::Signals;
+use crate::source::{Source, Timer, wake_pair};
 use std::fs::File;
 use std::io::{Read, Write};
 
@@ -135,7 +136,9 @@ fn wakes_come_from_other_threads_and_none_is_lost() {
 #[test]
 fn signals_arrive() {
     let mut rig = Rig::new();
-    let signals = rig.attach(Signals::new(&[libc::SIGUSR2]).unwrap());
+    let mut source = Source::from(Signals::new(&[libc::SIGUSR2]).unwrap());
+    let _blocked = source.blocked.take();
+    let signals = rig.attach(source);
     let mut info = [0; 128];
     for tag in 0..3 {
         rig.submit(tag, signals, read(&mut info));

@@ -1,0 +1,150 @@
+//! Filing requests that are meant for sockets: looking without taking, writing in parts.
+
+use super::Channel;
+use super::requests::{BYTES, Rejected, SOCKETS};
+use crate::address::{Address, RawAddress};
+use crate::buffer::Buffer;
+use crate::completion::Handle;
+use crate::engine::{Command, FilePart, Lane, Payload, Request};
+use crate::error::{Error, Result};
+use crate::source::Kind;
+
+impl<C> Channel<C> {
+    /// Registers a new stream socket that is the channel's own and connects it, TCP or UNIX
+    /// according to the address: [`Event::Connect`](crate::Event::Connect). Requests that are filed
+    /// meanwhile wait for the connection.
+    ///
+    /// The socket is a lightweight one, as those of [`Accept::lightweight`]: without a file
+    /// descriptor on io_uring, where it counts against [`Config::max_lightweight`]; a descriptor
+    /// that the channel closes on epoll; on the `mtcp` driver a connection of the stack where it
+    /// leads to the address. It costs one system call (socket(2), or one io_uring_enter(2), which
+    /// hands over what has been filed). For a socket that is bound first or has options before it
+    /// connects, register one and [`connect`](Channel::connect) it.
+    ///
+    /// Fails with `EINVAL` for an address that nothing can be connected to, with
+    /// [`TooManyLightweight`] if the file table of the ring is full, and as socket(2) and
+    /// [`Channel::register`] do; nothing is left registered then. A connect that fails leaves the
+    /// handle, to be connected again or closed.
+    ///
+    /// [`Accept::lightweight`]: crate::Accept::lightweight
+    /// [`Config::max_lightweight`]: crate::Config::max_lightweight
+    /// [`TooManyLightweight`]: crate::TooManyLightweight
+    ///
+    /// ```
+    /// use megapipe::{Channel, Event};
+    /// use std::net::TcpListener;
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let mut channel = Channel::new()?;
+    /// let handle = channel.connect_to(listener.local_addr()?, "a backend")?;
+    /// channel.write(handle, b"hello")?;
+    /// let done = channel.dispatch(None)?.expect("the connection");
+    /// assert!(matches!(done.event, Event::Connect(Ok(()))));
+    /// let done = channel.dispatch(None)?.expect("the write");
+    /// assert!(matches!(done.event, Event::Write(Ok(5), _)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn connect_to(&mut self, address: impl Into<Address>, cookie: C) -> Result<Handle> {
+        let address = RawAddress::new(&address.into()).map_err(Error::system("connect"))?;
+        let key = self.engine.connect_to(address)?;
+        Ok(self.keep(key, cookie))
+    }
+
+    /// Reads into the spare capacity of `buffer`, behind what it contains, what waits in a socket,
+    /// and leaves it there: [`Event::Peek`](crate::Event::Peek) with the number of bytes, 0 at the
+    /// end. The next read, receive or peek finds the same.
+    ///
+    /// Takes its turn among the reads of the handle. Completes when something is there, and then at
+    /// once: to wait for more than that, read. From a socket of datagrams or packets: one message,
+    /// `EMSGSIZE` with its beginning if it is longer than the room. Other than from sockets it is
+    /// refused, and `EOPNOTSUPP` for connections of the `mtcp` driver.
+    ///
+    /// ```
+    /// use megapipe::{Channel, Event};
+    /// use std::io::Write;
+    /// use std::os::unix::net::UnixStream;
+    /// let mut channel = Channel::new()?;
+    /// let (mut peer, ours) = UnixStream::pair()?;
+    /// let handle = channel.register(ours, ())?;
+    /// peer.write_all(b"hello")?;
+    /// channel.peek(handle, Vec::with_capacity(2))?;
+    /// channel.read(handle, Vec::with_capacity(9))?;
+    /// let done = channel.dispatch(None)?.expect("the beginning");
+    /// assert!(matches!(done.event, Event::Peek(Ok(2), bytes) if bytes == b"he"));
+    /// let done = channel.dispatch(None)?.expect("all of it");
+    /// assert!(matches!(done.event, Event::Read(Ok(5), bytes) if bytes == b"hello"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn peek(&mut self, handle: Handle, buffer: Vec<u8>) -> Result<(), Rejected<Vec<u8>>> {
+        match self.check(handle, "a peek", SOCKETS) {
+            Ok(key) => self.file_read(key, buffer, |payload| {
+                Request::new(Command::Peek, Lane::Inbound, payload)
+            }),
+            Err(error) => Err(Rejected { error, buffer }),
+        }
+    }
+
+    /// Sends `bytes` bytes of a registered disk file, from `offset` on, over a stream socket, in its
+    /// turn among the writes of `handle`: [`Event::SendFile`](crate::Event::SendFile). All of them,
+    /// or an error; the position of the file does not matter and does not change.
+    ///
+    /// Like read(2) and send(2) in turns of 128 KiB, with one buffer of that size for each request
+    /// under way; a copy more than sendfile(2), which would block the thread on the disk and raise
+    /// `SIGPIPE`. The file may be sent to any number of handles at once. It must stay registered:
+    /// what is not read of it when its handle ends is not sent (`EBADF`). Counts in full in
+    /// [`Channel::queued_bytes`].
+    ///
+    /// ```
+    /// use megapipe::{Channel, Event};
+    /// use std::io::Read;
+    /// use std::os::unix::net::UnixStream;
+    /// let mut channel = Channel::new()?;
+    /// let page = channel.register(std::fs::File::open("/etc/passwd")?, ())?;
+    /// let (mut peer, ours) = UnixStream::pair()?;
+    /// let handle = channel.register(ours, ())?;
+    /// channel.send_file(handle, page, 0, 5)?;
+    /// let done = channel.dispatch(None)?.expect("all is sent");
+    /// assert!(matches!(done.event, Event::SendFile(Ok(5))));
+    /// let mut found = [0; 5];
+    /// peer.read_exact(&mut found)?;
+    /// assert_eq!(&found, b"root:");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn send_file(
+        &mut self,
+        handle: Handle,
+        file: Handle,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<()> {
+        let key = self.check(handle, "the sending of a file", &[Kind::Stream])?;
+        let file = self.check(file, "being sent as a file", &[Kind::File])?;
+        let end = u64::try_from(bytes).ok().and_then(|bytes| offset.checked_add(bytes));
+        if end.is_none_or(|end| end > i64::MAX as u64) {
+            return Err(Error::Invalid("a file ends at an offset of at most 2⁶³ - 1"));
+        }
+        let payload = Payload::File(FilePart::new(file, offset, bytes));
+        self.file(key, Request::new(Command::SendFile, Lane::Outbound, payload))
+    }
+
+    /// Writes all of a buffer as [`Channel::write`] does, and tells the kernel that a further write
+    /// follows at once (`MSG_MORE` of send(2)): [`Event::Write`](crate::Event::Write).
+    ///
+    /// TCP holds a segment that is not full back until then, but for 200 ms at most. So a header
+    /// and a body share a segment also with [`Channel::set_nodelay`]. End with a
+    /// [`write`](Channel::write), [`disconnect`](Channel::disconnect) or [`close`](Channel::close),
+    /// each of which sends all. Everything but a stream socket takes it for a plain write, as does
+    /// the `mtcp` driver: datagrams are not joined.
+    pub fn write_more(
+        &mut self,
+        handle: Handle,
+        buffer: impl Into<Buffer>,
+    ) -> Result<(), Rejected<Buffer>> {
+        let buffer = buffer.into();
+        match self.check(handle, "a write", BYTES) {
+            Ok(key) => self.file_write(key, buffer, |payload| {
+                Request::new(Command::WriteMore, Lane::Outbound, payload)
+            }),
+            Err(error) => Err(Rejected { error, buffer }),
+        }
+    }
+}

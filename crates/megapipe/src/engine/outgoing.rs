@@ -1,0 +1,30 @@
+//! Connections that the channel begins with a socket of its own.
+
+use super::{Command, Engine, Lane, Payload, Request};
+use crate::address::RawAddress;
+use crate::driver::TABLE_FULL;
+use crate::error::Error;
+use crate::slab::Key;
+use crate::source::{Kind, Source};
+
+impl Engine {
+    /// Registers a new stream socket of the address's family and files its connect.
+    pub(crate) fn connect_to(&mut self, address: RawAddress) -> Result<Key, Error> {
+        self.check_process()?;
+        let domain = address.storage.ss_family.into();
+        let opened = self.driver.open_socket(domain, libc::SOCK_STREAM);
+        let endpoint = opened.map_err(|error| match error.raw_os_error() {
+            Some(TABLE_FULL) => Error::system("socket")(self.table_full()),
+            _ => Error::system("socket")(error),
+        })?;
+        let key = self.register(Source { endpoint, kind: Some(Kind::Stream), blocked: None })?;
+        let payload = Payload::Address(Box::new(address));
+        let connect = Request::new(Command::Connect, Lane::Outbound, payload);
+        if let Err((error, _)) = self.file(key, connect) {
+            // It has nothing to write, and goes at once.
+            drop(self.unregister(key));
+            return Err(error);
+        }
+        Ok(key)
+    }
+}

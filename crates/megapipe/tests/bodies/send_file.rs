@@ -1,0 +1,180 @@
+//! Files that are sent over connections.
+
+use crate::common::{Rig, accepted, client, listener, outcome, patient, unix_pair};
+use megapipe::{Accept, DriverChoice, Error, Event, Handle};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// More than a chunk, and no multiple of it.
+const LONG: usize = (1 << 20) + 4711;
+
+/// A registered file of so many bytes of a pattern.
+fn file(rig: &mut Rig, bytes: usize) -> Handle {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&contents(bytes)).unwrap();
+    rig.join(file)
+}
+
+fn contents(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at % 251) as u8).collect()
+}
+
+/// Reads to the end in a thread of its own.
+fn reader(mut peer: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut found = Vec::new();
+        peer.read_to_end(&mut found).unwrap();
+        found
+    })
+}
+
+fn lightweight_pair(rig: &mut Rig) -> (TcpStream, Handle) {
+    let (listener, address) = listener();
+    let listening = rig.join(listener);
+    rig.accept(listening, Accept::lightweight().count(1)).unwrap();
+    let ours = client(address);
+    patient(&ours);
+    let socket = accepted(rig.last(listening)).socket;
+    (ours, rig.join(socket))
+}
+
+/// Whole, in its turn among the writes, from any offset, over every kind of stream.
+pub(crate) fn a_file_is_sent_among_writes(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let source = file(&mut rig, LONG);
+    let (tcp, regular) = rig.tcp_pair();
+    let (other, light) = lightweight_pair(&mut rig);
+    let (unix, ours) = unix_pair();
+    let unix = (reader(unix), rig.join(ours));
+    let mut expected = b"head ".to_vec();
+    expected.extend_from_slice(&contents(LONG));
+    expected.extend_from_slice(b" tail ");
+    expected.extend_from_slice(&contents(LONG)[1000..1007]);
+    for (reader, handle) in [(reader(tcp), regular), (reader(other), light), unix] {
+        rig.write(handle, b"head ").unwrap();
+        rig.send_file(handle, source, 0, LONG).unwrap();
+        rig.write(handle, b" tail ").unwrap();
+        rig.send_file(handle, source, 1000, 7).unwrap();
+        rig.send_file(handle, source, 7, 0).unwrap();
+        assert_eq!(rig.queued_bytes(handle).unwrap(), 5 + LONG + 6 + 7);
+        assert_eq!(outcome(&rig.last(handle)), Ok(5));
+        assert!(matches!(rig.last(handle), Event::SendFile(Ok(LONG))));
+        assert_eq!(outcome(&rig.last(handle)), Ok(6));
+        assert!(matches!(rig.last(handle), Event::SendFile(Ok(7))));
+        assert!(matches!(rig.last(handle), Event::SendFile(Ok(0))));
+        rig.close(handle).unwrap();
+        assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+        assert!(reader.join().unwrap() == expected, "not what was sent");
+    }
+}
+
+pub(crate) fn a_close_sends_the_rest_of_the_file(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let source = file(&mut rig, LONG);
+    let (peer, handle) = rig.tcp_pair();
+    let reader = reader(peer);
+    rig.send_file(handle, source, 0, LONG).unwrap();
+    rig.close(handle).unwrap();
+    assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+    assert!(reader.join().unwrap() == contents(LONG), "not what was sent");
+}
+
+/// What the file has is sent, but that is not all; also if the handle is being closed.
+pub(crate) fn a_file_that_is_too_short_is_an_error(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let source = file(&mut rig, 100);
+    let (mut peer, handle) = rig.tcp_pair();
+    patient(&peer);
+    rig.send_file(handle, source, 40, 61).unwrap();
+    assert_eq!(outcome(&rig.last(handle)), Err(libc::ENODATA));
+    rig.send_file(handle, source, 100, 1).unwrap();
+    rig.close(handle).unwrap();
+    match rig.last(handle) {
+        Event::Close(Err(error)) => assert_eq!(error.raw_os_error(), Some(libc::ENODATA)),
+        other => panic!("the file has no such byte: {other:?}"),
+    }
+    let mut found = Vec::new();
+    peer.read_to_end(&mut found).unwrap();
+    assert_eq!(found, contents(100)[40..]);
+}
+
+pub(crate) fn the_file_must_stay_registered(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let source = file(&mut rig, 1 << 24);
+    let (peer, handle) = rig.tcp_pair();
+    // The peer reads nothing, so that the socket is full before the file is read.
+    rig.send_file(handle, source, 0, 1 << 24).unwrap();
+    rig.send_file(handle, source, 0, 1).unwrap();
+    rig.flush().unwrap();
+    drop(rig.unregister(source).unwrap());
+    let reader = reader(peer);
+    assert_eq!(outcome(&rig.last(handle)), Err(libc::EBADF));
+    assert_eq!(outcome(&rig.last(handle)), Err(libc::EBADF));
+    let refused = rig.send_file(handle, source, 0, 1).unwrap_err();
+    assert!(matches!(refused, Error::UnknownHandle), "{refused}");
+    rig.close(handle).unwrap();
+    assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+    let found = reader.join().unwrap();
+    assert!(contents(1 << 24).starts_with(&found), "not the beginning of the file");
+}
+
+/// A peer that reads nothing holds the request up; what was sent is told.
+pub(crate) fn a_sent_file_can_be_cancelled(driver: DriverChoice) {
+    const SIZE: usize = 1 << 24;
+    let mut rig = Rig::new(driver);
+    let source = file(&mut rig, SIZE);
+    let (peer, handle) = rig.tcp_pair();
+    rig.send_file(handle, source, 0, SIZE).unwrap();
+    rig.send_file(handle, source, 0, 5).unwrap();
+    while rig.queued_bytes(handle).unwrap() == SIZE + 5 {
+        assert!(rig.dispatch(Duration::from_millis(1)).unwrap().is_none());
+    }
+    rig.cancel(handle).unwrap();
+    let mut sent = None;
+    for _ in 0..2 {
+        match rig.last(handle) {
+            Event::SendFile(Ok(bytes)) => sent = Some(bytes),
+            other => assert_eq!(outcome(&other), Err(libc::ECANCELED)),
+        }
+    }
+    let sent = sent.expect("a part was sent");
+    assert!(sent > 0 && sent < SIZE);
+    let reader = reader(peer);
+    rig.close(handle).unwrap();
+    assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+    let found = reader.join().unwrap();
+    assert!(contents(SIZE).starts_with(&found), "not the beginning of the file");
+    assert_eq!(found.len(), sent, "not what was told");
+}
+
+pub(crate) fn an_abort_and_a_drop_end_sent_files(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let source = file(&mut rig, 1 << 24);
+    let pairs = [rig.tcp_pair(), rig.tcp_pair(), rig.tcp_pair()];
+    for (_, handle) in &pairs {
+        rig.send_file(*handle, source, 0, 1 << 24).unwrap();
+    }
+    rig.abort(pairs[0].1).unwrap();
+    assert!(matches!(rig.last(pairs[0].1), Event::Close(Ok(()))));
+    drop(rig.unregister(pairs[1].1).unwrap());
+    let (mut peer, _) = pairs.into_iter().next_back().unwrap();
+    drop(rig);
+    let mut found = Vec::new();
+    let _ = peer.read_to_end(&mut found);
+    assert!(found.len() < 1 << 24);
+    assert!(contents(1 << 24).starts_with(&found), "not the beginning of the file");
+}
+
+pub(crate) fn only_disk_files_go_over_streams(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let source = file(&mut rig, 10);
+    let (_peer, handle) = rig.tcp_pair();
+    let wrong = rig.send_file(handle, handle, 0, 1).unwrap_err();
+    assert!(matches!(wrong, Error::WrongKind { .. }), "{wrong}");
+    let wrong = rig.send_file(source, source, 0, 1).unwrap_err();
+    assert!(matches!(wrong, Error::WrongKind { .. }), "{wrong}");
+    let wrong = rig.send_file(handle, source, i64::MAX as u64, 1).unwrap_err();
+    assert!(matches!(wrong, Error::Invalid(_)), "{wrong}");
+    assert_eq!(rig.outstanding(), 0);
+}
