@@ -87,6 +87,9 @@ const NEEDS: &[Need] = &[
     packages("iobench/manual", &[], &["groff-base"]),
     packages("iobench/report_page", &[], &["chromium"]),
     packages("megapipe/system_calls", &[], &["strace"]),
+    packages("megapipe/readme", &["epoll::socat_", "uring::socat_"], &["socat"]),
+    packages("megapipe/readme", &["epoll::ncat_", "uring::ncat_"], &["ncat"]),
+    packages("megapipe/readme", &["epoll::curl_", "uring::curl_"], &["curl"]),
     // Networks.
     beside("iobench/network", &["a_comparison_", "a_user_namespace_", "conditions_"]),
     beside("iobench/iobench", &["network::tests::"]),
