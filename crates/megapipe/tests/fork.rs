@@ -219,6 +219,8 @@ fn a_child_that_lives_on_keeps_no_lightweight_socket_open() {
                 }
             });
             tells.write_all(&child.to_ne_bytes()).unwrap();
+            // SAFETY: the process ends here, as if it was killed: nothing is dropped.
+            unsafe { libc::_exit(0) }
         });
         let mut client = client(address);
         let mut child = [0; 4];
