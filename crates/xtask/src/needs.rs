@@ -103,6 +103,21 @@ const NEEDS: &[Need] = &[
         &["epoll::a_child_that_is_process_1_", "uring::a_child_that_is_process_1_"],
         Privilege::Root,
     ),
+    privilege(
+        "megapipe/conformance_messages",
+        &["epoll::long_frames_", "uring::long_frames_"],
+        Privilege::Root,
+    ),
+    packages(
+        "megapipe/conformance_messages",
+        &["epoll::long_frames_", "uring::long_frames_"],
+        &["iproute2"],
+    ),
+    privilege(
+        "megapipe/conformance_messages",
+        &["epoll::an_overrun_", "uring::an_overrun_"],
+        Privilege::Namespace,
+    ),
     privilege("mtcp/mtcp", &["device::xdp::program::tests::"], Privilege::Root),
     privilege("mtcp/channel", &[], Privilege::Tun),
     privilege("mtcp/devices", &[], Privilege::Namespace),
