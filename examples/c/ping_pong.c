@@ -54,12 +54,6 @@ static void welcome(mp_channel *channel, int fd)
         fail("a new connection", mp_error());
 }
 
-static void goodbye(struct connection *peer)
-{
-    mp_unregister(peer->handle);
-    free(peer);
-}
-
 int main(int argc, char **argv)
 {
     int fd = listen_on(argc > 1 ? (unsigned)atoi(argv[1]) : 7000);
@@ -87,9 +81,9 @@ int main(int argc, char **argv)
             mp_write(peer->handle, peer->buffer, ev.size);
         else if (ev.cmd == MP_WRITE && !ev.error)
             mp_read(peer->handle, peer->buffer, READ_SIZE);
-        else if (ev.cmd == MP_ACCEPT)
-            mp_accept(listener, 0, 1);
-        else
-            goodbye(peer);
+        else if (ev.cmd == MP_CLOSE)
+            free(peer);
+        else if (peer)
+            mp_close(peer->handle);
     }
 }

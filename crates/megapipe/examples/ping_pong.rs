@@ -15,16 +15,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     loop {
         let Some(done) = channel.dispatch(None)? else { continue };
         match done.event {
-            Event::Accept(accepted) => {
-                let connection = channel.register(accepted?.socket, ())?;
+            Event::Accept(Ok(accepted)) => {
+                let connection = channel.register(accepted.socket, ())?;
                 channel.receive(connection, Repeat::UntilCancelled)?;
             }
+            // Out of descriptors, for example: the channel goes on when some have come free.
+            Event::Accept(Err(error)) => eprintln!("accept: {error}"),
             Event::Receive(Ok(message)) if !message.is_empty() => {
                 channel.write(done.handle, message)?;
             }
-            Event::Write(Ok(_), _) => {}
+            Event::Write(Ok(_), _) | Event::Close(_) => {}
             // The end of the stream, a reset, a failed write: the connection is over.
-            _ => drop(channel.unregister(done.handle)?),
+            _ => channel.close(done.handle)?,
         }
     }
 }

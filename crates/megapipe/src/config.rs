@@ -134,8 +134,8 @@ pub struct Config {
     /// Bytes that wait behind the write under way of a handle from which on its repeating receives
     /// ([`Repeat::UntilCancelled`](crate::Repeat::UntilCancelled)) pause, until half of them are
     /// written: a peer that does not read is not read from. Receives that are asked for one by one
-    /// are not paused. Two ends that both queue more than this before they read would wait for each
-    /// other. Default: 262,144; at least 1.
+    /// are not paused. Each request that waits counts 256 bytes more. Two ends that both queue more
+    /// than this before they read would wait for each other. Default: 262,144; at least 1.
     pub output_pause: usize,
     /// Bytes that may wait behind the write under way of a handle; a further write is refused with
     /// [`Error::OutputFull`](crate::Error::OutputFull). One write may have any size. Default:

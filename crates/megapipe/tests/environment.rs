@@ -3,7 +3,7 @@
 mod common;
 
 use common::process::{again, expect_success, is_child, isolated};
-use common::seccomp::block_io_uring;
+use common::seccomp::{block, block_io_uring};
 use common::{Rig, accepted, client, listener, received, written};
 use megapipe::{Accept, Channel, Config, DriverChoice, DriverKind, Error, Repeat};
 use std::io::{Read, Write};
@@ -103,6 +103,19 @@ fn without_permission_auto_falls_back() {
 fn without_the_system_call_auto_falls_back() {
     let name = "without_the_system_call_auto_falls_back";
     isolated(DriverChoice::Auto, name, || falls_back(libc::ENOSYS));
+}
+
+/// Some filters let a thread create rings and bar it from entering them.
+#[test]
+fn without_the_call_that_enters_rings_auto_falls_back() {
+    isolated(DriverChoice::Auto, "without_the_call_that_enters_rings_auto_falls_back", || {
+        block(&[libc::SYS_io_uring_enter], libc::EPERM);
+        let mut rig = Rig { channel: channel(DriverChoice::Auto).unwrap() };
+        assert_eq!(rig.driver().kind, DriverKind::Epoll);
+        assert!(rig.driver().reason.contains("io_uring"), "{:?}", rig.driver());
+        echo(&mut rig);
+        assert!(matches!(channel(DriverChoice::Uring), Err(Error::Setup { .. })));
+    });
 }
 
 #[test]

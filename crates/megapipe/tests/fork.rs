@@ -4,8 +4,8 @@ mod common;
 
 use common::process::{expect_child, fork, isolated};
 use common::{
-    Rig, accepted, call_everything, client, expect_end, listener, outcome, received, tcp_pair,
-    unix_pair, written,
+    Rig, accepted, call_everything, client, expect_end, expect_gone, listener, outcome, received,
+    tcp_pair, unix_pair, written,
 };
 use megapipe::{Accept, CpuSet, DriverChoice, Error, Event, Repeat};
 use std::io::{Read, Write};
@@ -16,6 +16,7 @@ conformance!(
     a_child_that_drops_the_channel,
     a_child_with_a_channel_of_its_own,
     what_is_in_flight_survives_a_fork,
+    a_child_that_is_process_1_of_a_namespace,
 );
 
 fn forked(error: Error) {
@@ -161,5 +162,75 @@ fn what_is_in_flight_survives_a_fork(driver: DriverChoice) {
             }
         }
         expect_child(child);
+    });
+}
+
+/// Makes the children of this process live in a new pid namespace, of which the first is process 1.
+fn unshare_process_ids() {
+    // SAFETY: the call takes no pointers.
+    let result = unsafe { libc::unshare(libc::CLONE_NEWPID) };
+    assert_eq!(result, 0, "unshare: {}", std::io::Error::last_os_error());
+}
+
+fn a_child_that_is_process_1_of_a_namespace(driver: DriverChoice) {
+    isolated(driver, "a_child_that_is_process_1_of_a_namespace", || {
+        unshare_process_ids();
+        expect_child(fork(|| {
+            assert_eq!(std::process::id(), 1);
+            let mut rig = Rig::new(driver);
+            let (mut ours, theirs) = unix_pair();
+            let handle = rig.join(theirs);
+            rig.receive(handle, Repeat::UntilCancelled).unwrap();
+            rig.flush().unwrap();
+            unshare_process_ids();
+            expect_child(fork(|| {
+                assert_eq!(std::process::id(), 1);
+                forked(rig.dispatch(Duration::ZERO).unwrap_err());
+                // A channel of its own changes nothing for the parent's.
+                let mut own = Rig::new(driver);
+                forked(rig.dispatch(Duration::ZERO).unwrap_err());
+                forked(rig.write(handle, b"x").unwrap_err().error);
+                assert!(own.dispatch(Duration::ZERO).unwrap().is_none());
+            }));
+            ours.write_all(b"parent").unwrap();
+            assert_eq!(&*received(rig.another(handle)), b"parent");
+        }));
+    });
+}
+
+/// A child that never executes a program inherits all descriptors. io_uring's lightweight sockets
+/// are none, and end with the process that has the ring (Linux 6.3); epoll's are.
+#[test]
+fn a_child_that_lives_on_keeps_no_lightweight_socket_open() {
+    isolated(DriverChoice::Auto, "a_child_that_lives_on_keeps_no_lightweight_socket_open", || {
+        let (mut told, mut tells) = std::io::pipe().unwrap();
+        let (listener, address) = listener();
+        let parent = fork(|| {
+            let mut rig = Rig::new(DriverChoice::Uring);
+            let listening = rig.join(listener);
+            rig.accept(listening, Accept::lightweight()).unwrap();
+            let socket = accepted(rig.another(listening)).socket;
+            let handle = rig.join(socket);
+            rig.receive(handle, Repeat::UntilCancelled).unwrap();
+            rig.flush().unwrap();
+            let child = fork(|| {
+                loop {
+                    std::thread::park();
+                }
+            });
+            tells.write_all(&child.to_ne_bytes()).unwrap();
+            // SAFETY: the process ends here, as if it was killed: nothing is dropped.
+            unsafe { libc::_exit(0) }
+        });
+        let mut client = client(address);
+        let mut child = [0; 4];
+        told.read_exact(&mut child).unwrap();
+        let child = i32::from_ne_bytes(child);
+        expect_child(parent);
+        // The parent has ended, the child lives.
+        expect_gone(&mut client);
+        // SAFETY: the call takes no pointers.
+        let lives = unsafe { libc::kill(child, libc::SIGKILL) };
+        assert_eq!(lives, 0, "the child has ended: {}", std::io::Error::last_os_error());
     });
 }

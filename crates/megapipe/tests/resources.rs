@@ -23,6 +23,7 @@ conformance!(
     refused_sources_leave_no_descriptors,
     undelivered_connections_leave_no_descriptors,
     accepts_without_descriptors_go_on_later,
+    accepts_go_on_when_a_connection_is_closed,
     lightweight_sockets_beyond_their_limit,
     ten_thousand_connections,
 );
@@ -268,6 +269,45 @@ fn accepts_without_descriptors_go_on_later(driver: DriverChoice) {
                 client.read_exact(&mut [0; 1]).unwrap();
             }
         }
+    });
+}
+
+fn accepts_go_on_when_a_connection_is_closed(driver: DriverChoice) {
+    isolated(driver, "accepts_go_on_when_a_connection_is_closed", || {
+        let mut rig = Rig::new(driver);
+        let (listener, address) = listener();
+        let listening = rig.join(listener);
+        let mut clients: Vec<TcpStream> = (0..20).map(|_| client(address)).collect();
+        let highest = clients.iter().map(std::os::fd::AsRawFd::as_raw_fd).max().unwrap();
+        set_descriptor_limit(highest as u64 + 4);
+        rig.accept(listening, Accept::descriptors()).unwrap();
+        let (mut served, mut open) = (0, Vec::new());
+        // Each connection is closed only when there is no room for the next.
+        while served < 20 {
+            let done = rig.next();
+            match done.event {
+                Event::Accept(Ok(accepted)) => {
+                    open.push(rig.join(accepted.socket));
+                    served += 1;
+                }
+                Event::Close(Ok(())) => {}
+                event => {
+                    assert_eq!(outcome(&event), Err(libc::EMFILE));
+                    assert!(done.more, "the request goes on after an error");
+                    for handle in open.drain(..) {
+                        rig.close(handle).unwrap();
+                    }
+                }
+            }
+        }
+        assert!(open.len() < 20, "the limit was never reached");
+        let closed = 20 - open.len();
+        let mut ended = 0;
+        for client in &mut clients {
+            client.set_nonblocking(true).unwrap();
+            ended += usize::from(matches!(client.read(&mut [0; 1]), Ok(0)));
+        }
+        assert!(ended <= closed, "{ended} clients see an end, {closed} were closed");
     });
 }
 

@@ -87,6 +87,9 @@ const NEEDS: &[Need] = &[
     packages("iobench/manual", &[], &["groff-base"]),
     packages("iobench/report_page", &[], &["chromium"]),
     packages("megapipe/system_calls", &[], &["strace"]),
+    packages("megapipe/readme", &["epoll::socat_", "uring::socat_"], &["socat"]),
+    packages("megapipe/readme", &["epoll::ncat_", "uring::ncat_"], &["ncat"]),
+    packages("megapipe/readme", &["epoll::curl_", "uring::curl_"], &["curl"]),
     // Networks.
     beside("iobench/network", &["a_comparison_", "a_user_namespace_", "conditions_"]),
     beside("iobench/iobench", &["network::tests::"]),
@@ -95,6 +98,26 @@ const NEEDS: &[Need] = &[
     packages("fabled/cluster", &[], &["etcd-server", "etcd-client"]),
     // The names of those who give orders are those of root.
     privilege("fabled/library", &["a_flow_goes_where_"], Privilege::Namespace),
+    privilege(
+        "megapipe/fork",
+        &["epoll::a_child_that_is_process_1_", "uring::a_child_that_is_process_1_"],
+        Privilege::Root,
+    ),
+    privilege(
+        "megapipe/conformance_messages",
+        &["epoll::long_frames_", "uring::long_frames_"],
+        Privilege::Root,
+    ),
+    packages(
+        "megapipe/conformance_messages",
+        &["epoll::long_frames_", "uring::long_frames_"],
+        &["iproute2"],
+    ),
+    privilege(
+        "megapipe/conformance_messages",
+        &["epoll::an_overrun_", "uring::an_overrun_"],
+        Privilege::Namespace,
+    ),
     privilege("mtcp/mtcp", &["device::xdp::program::tests::"], Privilege::Root),
     privilege("mtcp/channel", &[], Privilege::Tun),
     privilege("mtcp/devices", &[], Privilege::Namespace),

@@ -38,6 +38,16 @@ const PACKAGES: &[Package] = &[
         probe: Probe::Program("strace"),
     },
     Package {
+        name: "socat",
+        why: "tests of the README's server use it as a client",
+        probe: Probe::Program("socat"),
+    },
+    Package {
+        name: "ncat",
+        why: "tests of the README's server use it as a client",
+        probe: Probe::Program("ncat"),
+    },
+    Package {
         name: "iproute2",
         why: "network namespaces stand in for hosts in a test",
         probe: Probe::Program("ip"),

@@ -5,13 +5,17 @@
 //! [`Config::output_limit`](crate::Config::output_limit), and writes that wait give the channel's
 //! own buffers back.
 
-use super::{Engine, Lane, Request};
+use super::{Command, Engine, Lane, Request};
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::slab::Key;
 
 /// Requests that may wait in a handle's outbound lane before the leases of further ones are copied.
 const LEASES_WAITING: u32 = 8;
+
+/// What a request that waits takes besides its bytes, roughly: many small ones must not take more
+/// memory than a few large ones.
+const REQUEST_BYTES: usize = 256;
 
 /// What waits in the outbound lane of a member, behind the request under way.
 #[derive(Default)]
@@ -25,8 +29,14 @@ pub(super) struct Output {
 impl Output {
     /// Why a request must not be filed behind what is waiting.
     pub(super) fn refusal(&self, request: &Request, limit: usize) -> Option<Error> {
-        let full = self.bytes >= limit && request.lane == Lane::Outbound && request.writes();
+        let writes = request.writes() || request.command == Command::SendTo;
+        let full = self.bytes >= limit && request.lane == Lane::Outbound && writes;
         full.then_some(Error::OutputFull { queued: self.bytes, limit })
+    }
+
+    /// What it takes of the memory.
+    fn footprint(&self) -> usize {
+        self.bytes.saturating_add(self.requests as usize * REQUEST_BYTES)
     }
 }
 
@@ -56,7 +66,7 @@ impl Engine {
         let output = &mut member.output;
         output.bytes += bytes;
         output.requests += 1;
-        if output.paused || output.bytes < self.config.output_pause {
+        if output.paused || output.footprint() < self.config.output_pause {
             return;
         }
         output.paused = true;
@@ -79,7 +89,7 @@ impl Engine {
         let Some(member) = self.members.get_mut(key) else { return };
         member.output.bytes = member.output.bytes.saturating_sub(bytes);
         member.output.requests = member.output.requests.saturating_sub(1);
-        if member.output.bytes <= self.config.output_pause / 2 {
+        if member.output.footprint() <= self.config.output_pause / 2 {
             self.resume_receives(key);
         }
     }

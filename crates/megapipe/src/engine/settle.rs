@@ -323,9 +323,14 @@ impl Engine {
             return None;
         }
         if result >= 0 && writes {
-            if request.has_rest(result as usize, member.kind) && !cancelled {
-                self.go_on(id, result);
-                return None;
+            if request.has_rest(result as usize, member.kind) {
+                if !cancelled {
+                    self.go_on(id, result);
+                    return None;
+                }
+                if request.overdue {
+                    result = -libc::ETIMEDOUT;
+                }
             }
         } else if result >= 0 {
             let room = request.room();

@@ -1,0 +1,87 @@
+//! A thread that waits for network traffic is idle: the kernel must not count it as one that waits
+//! for a disk.
+
+mod common;
+
+use common::process::isolated;
+use common::{PATIENCE, Rig, silent};
+use megapipe::{BufferClass, Config, DriverChoice, Repeat, wake_pair};
+use std::fs;
+use std::io::Write;
+use std::sync::mpsc;
+use std::time::Instant;
+
+conformance!(threads_that_dispatch_wait_for_no_disk);
+
+const THREADS: usize = 12;
+const SAMPLES: usize = 300;
+
+/// Says that a test cannot run here, and why; what runs all tests counts these lines.
+fn skip(test: &str, reason: &str) {
+    let line = format!("SKIPPED: {test}: {reason}\n");
+    eprint!("{line}");
+    if let Some(file) = std::env::var_os("MEGAPIPE_SKIPS") {
+        let file = fs::OpenOptions::new().append(true).create(true).open(file);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip is noted");
+    }
+}
+
+/// The kernel's version: major and minor number.
+fn kernel() -> (u32, u32) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// How many threads of the system wait for a disk, as the kernel counts them.
+fn blocked_threads() -> usize {
+    let stat = fs::read_to_string("/proc/stat").unwrap();
+    let line = stat.lines().find_map(|line| line.strip_prefix("procs_blocked ")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+/// Whether a thread of this process sleeps.
+fn sleeps(thread: libc::pid_t) -> bool {
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
+}
+
+fn threads_that_dispatch_wait_for_no_disk(driver: DriverChoice) {
+    const NAME: &str = "threads_that_dispatch_wait_for_no_disk";
+    if driver == DriverChoice::Uring && kernel() < (6, 15) {
+        return skip(NAME, "io_uring waits without counting as waiting for a disk from Linux 6.15");
+    }
+    isolated(driver, NAME, || {
+        let class = BufferClass { count: 2, bytes: 256 };
+        let config = Config { small_buffers: class, large_buffers: class, ..Config::default() };
+        let (tell, told) = mpsc::channel();
+        let begin = |_| {
+            let (tell, config) = (tell.clone(), config.clone());
+            std::thread::spawn(move || {
+                let mut rig = Rig::with(driver, config);
+                let (_ours, theirs) = silent();
+                let handle = rig.join(theirs);
+                rig.receive(handle, Repeat::UntilCancelled).unwrap();
+                let (waker, source) = wake_pair().unwrap();
+                let waking = rig.join(source);
+                rig.watch(waking, Repeat::Once).unwrap();
+                // SAFETY: the call takes nothing.
+                tell.send((unsafe { libc::gettid() }, waker)).unwrap();
+                drop(tell);
+                assert_eq!(rig.next().handle, waking);
+            })
+        };
+        let threads: Vec<_> = (0..THREADS).map(begin).collect();
+        let waiting: Vec<_> = (0..THREADS).map(|_| told.recv().unwrap()).collect();
+        let until = Instant::now() + PATIENCE;
+        while !waiting.iter().all(|(thread, _)| sleeps(*thread)) {
+            assert!(Instant::now() < until, "the threads do not sleep");
+            std::thread::yield_now();
+        }
+        // Others may wait for a disk now and then, but not all the time.
+        let least = (0..SAMPLES).map(|_| blocked_threads()).min().unwrap();
+        assert!(least < THREADS, "at least {least} threads count as waiting for a disk");
+        waiting.iter().for_each(|(_, waker)| waker.wake());
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}

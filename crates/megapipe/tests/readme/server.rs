@@ -1,0 +1,117 @@
+//! The server: compiling what README.md says, and running it.
+
+use crate::common::process::Companion;
+use crate::common::{PATIENCE, deaf_address};
+use megapipe::DriverChoice;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// The address in README.md, in whose place the test's is put.
+const ADDRESS: &str = "\"127.0.0.1:7000\"";
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The first block of Rust in README.md that is a whole program.
+fn code() -> String {
+    let text = fs::read_to_string(repository().join("README.md")).unwrap();
+    let section = text.split("## A first server").nth(1).expect("the section \"A first server\"");
+    let block = section.split("```rust,no_run\n").nth(1).expect("a block of Rust in it");
+    let code = block.split("```").next().unwrap();
+    assert!(code.contains("fn main()") && code.matches(ADDRESS).count() == 1, "{code}");
+    code.replace(ADDRESS, "std::env::args().nth(1).unwrap()")
+}
+
+/// Compiles the code as a package of its own, as a reader does.
+fn build() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let target = own.ancestors().nth(3).expect("target/PROFILE/deps/TEST");
+    let package = target.join("first-server");
+    fs::create_dir_all(package.join("src")).unwrap();
+    let megapipe = env!("CARGO_MANIFEST_DIR");
+    let manifest = format!(
+        "[package]\nname = \"first-server\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
+         [dependencies]\nmegapipe = {{ path = {megapipe:?} }}\n\n[workspace]\n"
+    );
+    fs::write(package.join("Cargo.toml"), manifest).unwrap();
+    fs::write(package.join("src/main.rs"), code()).unwrap();
+    fs::copy(repository().join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--offline"]).current_dir(&package);
+    cargo.env("CARGO_TARGET_DIR", package.join("target"));
+    let output = cargo.output().unwrap();
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && complaints.is_empty(), "{cargo:?}: {complaints}");
+    package.join("target/debug/first-server")
+}
+
+fn program() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(build)
+}
+
+/// The running server, which ends with the test.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    driver: DriverChoice,
+    process: Companion,
+    /// Keeps the port from others.
+    _kept: OwnedFd,
+}
+
+impl Server {
+    pub(crate) fn start(driver: DriverChoice) -> Server {
+        Server::limited(driver, 1024)
+    }
+
+    /// The same, with so many descriptors.
+    pub(crate) fn limited(driver: DriverChoice, descriptors: u64) -> Server {
+        let (kept, address) = deaf_address(Ipv4Addr::LOCALHOST.into());
+        let process = run(driver, address, descriptors);
+        Server { address, driver, process, _kept: kept }
+    }
+
+    pub(crate) fn kill_and_restart(&mut self) {
+        self.process.0.kill().unwrap();
+        self.process.0.wait().unwrap();
+        self.process = run(self.driver, self.address, 1024);
+    }
+
+    /// What the process has in memory.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.process.0.id());
+        let status = fs::read_to_string(path).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
+    }
+}
+
+/// Starts the program and waits until it listens.
+fn run(driver: DriverChoice, address: SocketAddr, descriptors: u64) -> Companion {
+    let mut command = Command::new(program());
+    let driver = if driver == DriverChoice::Uring { "uring" } else { "epoll" };
+    command.arg(address.to_string()).env("MEGAPIPE_DRIVER", driver);
+    let limit = libc::rlimit { rlim_cur: descriptors, rlim_max: descriptors };
+    // SAFETY: the closure only makes a system call.
+    unsafe {
+        command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    let mut process = Companion::start(command);
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = TcpStream::connect(address) {
+        assert!(process.0.try_wait().unwrap().is_none(), "the server has ended");
+        assert!(Instant::now() < until, "the server does not listen: {error}");
+        std::thread::yield_now();
+    }
+    process
+}
