@@ -8,9 +8,13 @@ use super::ring::Patience;
 use crate::driver::INTERNAL_TAG;
 use io_uring::squeue;
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 /// The lower half of the tags of synchronous requests; the upper half is a sequence number.
 const SYNCHRONOUS: u64 = INTERNAL_TAG & 0xffff_ffff;
+
+/// Errors of io_uring_enter(2) after which a synchronous request is abandoned.
+const ERRORS_MAX: u32 = 3;
 
 /// The state of synchronous requests.
 #[derive(Default)]
@@ -38,9 +42,21 @@ impl Synchronous {
         }
         match &mut self.waiting {
             Some((waiting, slot)) if *waiting == tag => *slot = Some(result),
-            _ => self.abandoned.retain(|(abandoned, _)| *abandoned != tag),
+            _ => self.forget(tag, result),
         }
         true
+    }
+
+    /// Frees the memory of an abandoned request, or closes the descriptor that it has opened.
+    fn forget(&mut self, tag: u64, result: i32) {
+        let Some(at) = self.abandoned.iter().position(|(abandoned, _)| *abandoned == tag) else {
+            return;
+        };
+        let (_, memory) = self.abandoned.swap_remove(at);
+        if memory.is_empty() && result >= 0 {
+            // SAFETY: the kernel has just opened this descriptor, and no caller gets it.
+            drop(unsafe { OwnedFd::from_raw_fd(result) });
+        }
     }
 
     /// Whether the kernel may still use memory of an abandoned request.
@@ -51,11 +67,12 @@ impl Synchronous {
 
 impl UringDriver {
     /// Runs an entry to its end and gives its result; what else completes meanwhile goes to the
-    /// backlog. `memory`: what the entry points to, which holds the kernel's answer afterwards.
+    /// backlog. `memory`: what the entry points to, which holds the kernel's answer afterwards; a
+    /// request without memory gives a new descriptor.
     ///
     /// # Errors
     /// `EBUSY` if the submission queue is full, `EAGAIN` if the kernel stays out of memory, and
-    /// other errors of io_uring_enter(2).
+    /// other errors of io_uring_enter(2) if they come again and again.
     ///
     /// # Safety
     ///
@@ -82,7 +99,10 @@ impl UringDriver {
         }
     }
 
+    /// An error does not end the wait at once: the request would stay in the queue and take effect
+    /// after it was reported as failed.
     fn await_synchronous(&mut self) -> io::Result<()> {
+        let mut errors = 0;
         let is_done = |driver: &UringDriver| {
             driver.synchronous.waiting.is_none_or(|(_, result)| result.is_some())
         };
@@ -90,8 +110,14 @@ impl UringDriver {
             self.prepare();
             self.prompt = 0;
             let patience = Patience { want: 1, linger_us: 0, timeout: None };
-            self.persist(|ring| ring.enter(patience))?;
+            let entered = self.persist(|ring| ring.enter(patience));
             self.harvest_into_backlog();
+            if let Err(error) = entered {
+                errors += 1;
+                if errors == ERRORS_MAX {
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }
