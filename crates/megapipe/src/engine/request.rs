@@ -184,6 +184,8 @@ pub(crate) struct Request {
     pub(crate) next: Option<Key>,
     /// Where a file is read or written; the queue that an accept serves.
     pub(crate) offset: u64,
+    /// What the last completion of a repeating poll told before the kernel ended it.
+    pub(crate) told: i32,
     /// Bytes written so far.
     pub(crate) progress: usize,
     pub(crate) payload: Payload,
@@ -205,6 +207,7 @@ impl Request {
             overdue: false,
             next: None,
             offset: NO_OFFSET,
+            told: 0,
             progress: 0,
             payload,
         }

@@ -5,7 +5,7 @@ use super::{Command, Engine, Lane, Payload, Request};
 use crate::address::RawAddress;
 use crate::buffer::Buffer;
 use crate::completion::{Completion, Datagram, Event, SignalInfo};
-use crate::driver::{NO_OFFSET, Object, Outcome, Output};
+use crate::driver::{NO_OFFSET, Object, Operation, Outcome, Output};
 use crate::pool::Lease;
 use crate::raw::Transferred;
 use crate::slab::Key;
@@ -257,7 +257,7 @@ impl Engine {
     }
 
     fn settle_poll(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
-        let request = self.requests.get(id)?;
+        let request = self.requests.get_mut(id)?;
         let Command::Poll { events } = request.command else { return None };
         let mut result = request.result_to_tell(outcome.result);
         let (handle, repeat) = (request.handle, request.repeat && !request.cancelled);
@@ -275,7 +275,18 @@ impl Engine {
         if !more {
             self.finish(id)?;
         } else if !outcome.more {
+            let kind = self.members.get(handle)?.kind;
+            if request.told == result
+                && kind == Kind::Pipe
+                && result & i32::from(libc::POLLHUP) != 0
+            {
+                // A terminal that is hung up has no edges any more: the kernel tells its state at
+                // once, each time. The request stays until it is cancelled.
+                self.land(id);
+                return None;
+            }
             // The kernel ends a poll of many edges when its completion queue has overflown.
+            request.told = result;
             self.restart(id);
         }
         let events = result_of(result).map(|events| events as u32);
@@ -333,6 +344,15 @@ impl Engine {
         }
         if request.command == Command::Connect {
             member.connecting = false;
+            if member.kind == Kind::Stream && is_failed_attempt(result) {
+                // io_uring takes the error from the socket, which then still counts as connecting:
+                // reads would find an end, and the next connect would fail. After connect(2) it is
+                // unconnected.
+                let none = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+                let bytes = std::mem::size_of_val(&none) as libc::socklen_t;
+                let forget = Operation::Connect { address: &raw const none, bytes };
+                let _ = self.driver.run_inline(member.object, &forget);
+            }
         }
         if member.kind == Kind::Stream && (result == -libc::ECONNRESET || request.reads()) {
             result = self.end_of_stream(handle, result);
@@ -345,6 +365,26 @@ impl Engine {
         let event = event_of(request, result, writes);
         Some(self.completed(handle, false, event))
     }
+}
+
+/// Whether a connect failed with an error of the network's, after which a socket is unconnected;
+/// it is not after `EISCONN`, for example.
+fn is_failed_attempt(result: i32) -> bool {
+    let errors = [
+        libc::ECONNREFUSED,
+        libc::ECONNRESET,
+        libc::ECONNABORTED,
+        libc::EPIPE,
+        libc::ETIMEDOUT,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EHOSTDOWN,
+        libc::ENETDOWN,
+        libc::ENONET,
+        libc::ENOPROTOOPT,
+        libc::EPROTO,
+    ];
+    errors.contains(&-result)
 }
 
 fn event_of(request: Request, result: i32, writes: bool) -> Event {

@@ -16,8 +16,8 @@ const WATCHDOG: Duration = Duration::from_secs(6);
 /// The exit status of a child whose check failed.
 const FAILED: i32 = 102;
 
-/// The waits that fail in a row while memory is short.
-const SHORTAGE: u32 = 4;
+/// The entries into a ring that fail in a row in a second run with one of these errors.
+const IN_A_ROW: u32 = 4;
 
 /// Calls that a run may make, for each that it makes without a failure, and besides.
 const BUDGET_FACTOR: u32 = 3;
@@ -62,13 +62,8 @@ pub(crate) fn sweep_with(driver: DriverChoice, name: &str, body: impl Fn()) {
             for errno in call.errnos().iter().copied() {
                 for nth in 1..=count {
                     report.judge(Fault { call, errno, nth, times: 1 }, &body);
-                    let times = match errno {
-                        libc::ENOMEM => SHORTAGE,
-                        libc::EIO => 2,
-                        _ => continue,
-                    };
-                    if call == Call::IoUringEnter {
-                        report.judge(Fault { call, errno, nth, times }, &body);
+                    if call == Call::IoUringEnter && [libc::ENOMEM, libc::EIO].contains(&errno) {
+                        report.judge(Fault { call, errno, nth, times: IN_A_ROW }, &body);
                     }
                 }
             }

@@ -143,6 +143,8 @@ unsafe fn call(fd: i32, operation: &Operation) -> isize {
             Operation::WriteVectored { vector, count, offset } => {
                 libc::pwritev2(fd, vector, count as libc::c_int, offset as libc::off_t, 0)
             }
+            // Forgets a connection attempt that has failed.
+            Operation::Connect { address, bytes } => libc::connect(fd, address, bytes) as isize,
             // The kernel needs no thread for the others.
             _ => libc::fcntl(fd, -1) as isize,
         }

@@ -14,7 +14,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 const SYNCHRONOUS: u64 = INTERNAL_TAG & 0xffff_ffff;
 
 /// Errors of io_uring_enter(2) after which a synchronous request is abandoned.
-const ERRORS_MAX: u32 = 3;
+const ERRORS_MAX: u32 = 8;
 
 /// The state of synchronous requests.
 #[derive(Default)]
