@@ -3,11 +3,14 @@
 use crate::event::{Arrival, Contents, take_apart};
 use crate::model::{Fate, Sent};
 use crate::pattern;
-use crate::run::{Checked, Failure, Owner, Run};
+use crate::rules::Rule;
+use crate::run::{Checked, Failure, Owner, Request, Run};
 use crate::script::LinkKind;
 use crate::semantics::{self, What};
 use megapipe::{Completion, Event, Handle, Socket};
 
+/// The mark of a request whose buffer may come back as another one: a lease that is copied.
+pub(crate) const NO_MARK: u64 = u64::MAX;
 /// The cookies of served connections begin here.
 const SERVED_COOKIES: usize = 1000;
 /// What a served connection sends.
@@ -45,6 +48,8 @@ impl Run<'_> {
         let link = &self.links[member / 2];
         if let Err(errno) = arrival.result
             && !semantics::may_fail(link.kind, What::Write, &link.state, errno)
+            && !(link.kind == LinkKind::Connecting
+                && semantics::may_fail(link.kind, What::Connect, &link.state, errno))
         {
             let text = format!("{}: its close failed with errno {errno}", self.name(member));
             return Err(Failure::new("close failed", text));
@@ -123,6 +128,7 @@ impl Run<'_> {
                 self.requests[id].brought += count;
                 self.succeeded(id, count, arrival.contents)
             }
+            Err(libc::EMSGSIZE) if self.takes_messages(id) => self.too_long(id, &arrival.contents),
             Err(errno) => self.failed(id, more, errno),
         }
     }
@@ -133,7 +139,7 @@ impl Run<'_> {
         let fits = |id: &&usize| {
             let request = &self.requests[**id];
             request.what == arrival.what
-                && arrival.mark.is_none_or(|mark| mark == request.mark)
+                && arrival.mark.is_none_or(|mark| [mark, NO_MARK].contains(&request.mark))
                 && (arrival.result != Err(libc::ECANCELED) || request.is_cancelled)
         };
         let same = |id: &&usize| self.requests[**id].what == arrival.what;
@@ -146,6 +152,18 @@ impl Run<'_> {
         }
         let (name, what) = (self.name(member), arrival.what);
         let first = pending.iter().copied().find(|id| same(&id));
+        // A connection for a later accept may come before the end of an earlier, cancelled one:
+        // their completions look the same.
+        let is_swapped = |request: &Request| {
+            let accepts = request.member == member && request.what == What::Accept;
+            accepts && request.is_cancelled && matches!(request.last, Some(Ok(_)))
+        };
+        if let Some(id) = first.filter(|_| is_cancelled && arrival.what == What::Accept)
+            && self.requests.iter().any(is_swapped)
+        {
+            self.rules.used(Rule::CancelRace);
+            return Ok(id);
+        }
         if first.is_some() && is_cancelled {
             let text = format!("{name}: a {what:?} that the application did not cancel");
             return Err(Failure::new(format!("cancelled unasked: {what:?}"), text));
@@ -178,12 +196,8 @@ impl Run<'_> {
 
     fn failed(&mut self, id: usize, more: bool, errno: i32) -> Checked {
         let (member, what) = (self.requests[id].member, self.requests[id].what);
-        let is_too_long = errno == libc::EMSGSIZE && what.takes_data();
-        if more && !is_too_long {
+        if more {
             return Err(self.failure(id, "more after an error", format!("errno {errno}")));
-        }
-        if is_too_long && self.links[member / 2].kind.is_messages() {
-            return self.too_long(id);
         }
         if errno == libc::ECANCELED {
             self.set_fate(id, Fate::Known(0));
@@ -203,10 +217,23 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A message was longer than the room for it, and is gone.
-    fn too_long(&mut self, id: usize) -> Checked {
+    fn takes_messages(&self, id: usize) -> bool {
+        let request = &self.requests[id];
+        request.what.takes_data() && self.links[request.member / 2].kind.is_messages()
+    }
+
+    /// A message was longer than the room for it; a read has its beginning, a receive nothing.
+    fn too_long(&mut self, id: usize, contents: &Contents) -> Checked {
         let (member, room) = (self.requests[id].member, self.room_for_message(id));
-        let messages = &mut self.links[member / 2].inbound.messages;
+        let inbound = &mut self.links[member / 2].inbound;
+        if let Contents::Bytes(found) = contents {
+            let is_cut =
+                pattern::message_header(found).is_some_and(|(_, bytes)| bytes > found.len());
+            let came = inbound.came_message(found, room).map(drop);
+            let came = came.and_then(|()| is_cut.then_some(()).ok_or("it is whole".to_string()));
+            return came.map_err(|text| self.failure(id, "EMSGSIZE", text));
+        }
+        let messages = &mut inbound.messages;
         let is_it =
             |sent: &&mut Sent| !sent.is_delivered && (sent.may_be_lost || sent.bytes > room);
         match messages.iter_mut().find(is_it) {

@@ -117,6 +117,13 @@ impl Comparison<'_> {
             (Ok(_), Ok(_)) | (Err(_), Err(_)) if one == other || one.is_ok() => {
                 self.amounts(at, left, right)
             }
+            (Err(libc::EPIPE), Err(libc::ECONNRESET))
+            | (Err(libc::ECONNRESET), Err(libc::EPIPE))
+                if what.writes() || what == What::Close =>
+            {
+                self.diverge(member, Rule::ErrorToldOnce);
+                Ok(())
+            }
             _ if what.takes_data() && self.broken_write[member / 2] => {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())

@@ -44,7 +44,7 @@ rules! {
         poll beside it sees the data meanwhile.",
     ErrorToldOnce: "The kernel tells an error of a socket once, to whichever asks first: a poll \
         beside a read may or may not see POLLERR, and a read after a write that was cut finds the \
-        end instead of ECONNRESET.",
+        end instead of ECONNRESET, and a write EPIPE instead.",
     LooseOrder: "Without dispatching after each operation, the order of an operation of the \
         channel and of one of the peer is not determined; only what holds for each driver alone \
         is checked.",

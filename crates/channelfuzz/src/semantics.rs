@@ -100,7 +100,6 @@ pub(crate) fn may_fail(kind: LinkKind, what: What, state: &State, errno: i32) ->
         libc::ENOTCONN => broken || own || !state.is_connected,
         libc::EIO => kind == LinkKind::Tty && state.peer_closed,
         libc::ECONNREFUSED if kind.is_datagrams() => state.peer_closed,
-        libc::EMSGSIZE => kind.is_messages() && what.takes_data(),
         libc::ECONNREFUSED => kind == LinkKind::Connecting && !state.is_connected,
         // An attempt that was cancelled goes on in the kernel: the next one finds it failed, under
         // way, or done.

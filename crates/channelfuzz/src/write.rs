@@ -1,5 +1,6 @@
 //! Files the writes of a script.
 
+use crate::arrive::NO_MARK;
 use crate::link::FILE_BYTES;
 use crate::operate::{called, refusal};
 use crate::pattern;
@@ -59,7 +60,11 @@ impl Run<'_> {
 
     fn file_write(&mut self, op: Op, handle: Handle, buffer: Buffer, segment: usize) -> Call {
         let target = self.links[op.member / 2].target.as_ref().map(|(address, _)| address.clone());
-        let (mark, room) = (buffer.as_ptr() as u64, buffer.len());
+        let room = buffer.len();
+        let mark = match op.verb {
+            Verb::WriteLease => NO_MARK,
+            _ => buffer.as_ptr() as u64,
+        };
         let (what, error, mark) = match (op.verb, target) {
             (Verb::SendTo, Some(target)) => {
                 (What::SendTo, refusal(self.channel.send_to(handle, buffer, target)), mark)

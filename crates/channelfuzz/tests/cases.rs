@@ -12,6 +12,19 @@ const TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Scripts that once failed: with a fault of the channel, or because the fuzzer expected too much.
 const MENDED: &[&str] = &[
+    // Reads of a file that waited when they were cancelled were carried out all the same.
+    "seed 7; settings 32 4 256 4 4096 64 64 0; links file; read 0 100 0; flush 0 0 0; \
+     read 0 200 0; cancel 0 0 0; quiesce 0 0 0",
+    // A connection for a later accept came before the end of a cancelled one.
+    "seed 118741268957999; settings 32 2 256 8 4096 64 12 0; links tcp-listener; \
+     peer-connect 0 0 0; peer-connect 0 0 0; accept 0 2 0; peer-connect 0 0 0; \
+     peer-connect 0 0 0; cancel 0 0 0; accept 0 2 1; cancel 0 0 0; peer-connect 0 0 0",
+    // A lease that is copied comes back as another buffer.
+    "seed 29588128497091; settings 8 2 256 2 2048 64 12 1; links unix pipe-in unix-datagram wake; \
+     hold 7 1 0; peer-write 2 2591 0; receive 2 1 0; write-lease 0 0 0",
+    // An abort overtakes a close whose writes wait for the peer.
+    "seed 11; settings 32 4 256 4 4096 64 64 1; links tcp unix; write 0 9000000 0; close 0 0 0; \
+     write 2 9000000 0; close 2 0 0; abort 0 0 0; abort 2 0 0; quiesce 0 0 0",
     // A poll told POLLRDHUP unasked.
     "seed 17740941960865; settings 2 2 1024 8 4096 256 64 1; links tcp; peer-end 0 0 0; \
      poll 0 1 0",

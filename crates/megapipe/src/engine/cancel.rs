@@ -113,6 +113,7 @@ impl Engine {
             next = request.next.take();
             // It has left the lane: its end must not start the lane's next request.
             request.lane = Lane::None;
+            request.cancelled = true;
             waiting.push(id);
         }
         if let Queue { active: Some(id), .. } = *queue
