@@ -13,8 +13,14 @@ const TIME_MAX: Duration = Duration::from_secs(120);
 /// Scripts that once failed: with a fault of the channel, or because the fuzzer expected too much.
 const MENDED: &[&str] = &[
     // Reads of a file that waited when they were cancelled were carried out all the same.
-    "seed 7; settings 32 4 256 4 4096 64 64 0; links file; read 0 100 0; flush 0 0 0; \
-     read 0 200 0; cancel 0 0 0; quiesce 0 0 0",
+    "seed 138828894441162; settings 1 4 300 2 2048 24 12 0; links file tcp-listener tcp seqpacket; \
+     read 0 107 0; read 0 7 0",
+    // A read told an end before the write that a reset had ended was told of.
+    "seed 94643131085115; settings 2 4 300 4 2048 12 16 0; links tcp; read-vectored 0 11 4; \
+     peer-write 0 18 0; read 0 2232 0; write 0 282900 0; peer-reset 0 0 0",
+    // A poll of a terminal failed with EINVAL as data arrived.
+    "seed 151777283506320; settings 2 2 300 4 16384 24 64 0; links udp tty tty; \
+     peer-write 4 18 0; poll 4 1 0",
     // A connection for a later accept came before the end of a cancelled one.
     "seed 118741268957999; settings 32 2 256 8 4096 64 12 0; links tcp-listener; \
      peer-connect 0 0 0; peer-connect 0 0 0; accept 0 2 0; peer-connect 0 0 0; \

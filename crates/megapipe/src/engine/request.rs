@@ -186,6 +186,8 @@ pub(crate) struct Request {
     pub(crate) offset: u64,
     /// What the last completion of a repeating poll told before the kernel ended it.
     pub(crate) told: i32,
+    /// How often in a row the kernel has called the poll invalid.
+    pub(crate) invalid: u8,
     /// Bytes written so far.
     pub(crate) progress: usize,
     pub(crate) payload: Payload,
@@ -208,6 +210,7 @@ impl Request {
             next: None,
             offset: NO_OFFSET,
             told: 0,
+            invalid: 0,
             progress: 0,
             payload,
         }

@@ -19,6 +19,9 @@ use std::os::fd::AsRawFd;
 const FULL_STREAK: u8 = 2;
 const SPARSE_STREAK: u8 = 32;
 
+/// How often a poll is tried again that the kernel calls invalid.
+const INVALID_MAX: u8 = 8;
+
 impl Engine {
     pub(super) fn completed(&self, key: Key, more: bool, event: Event) -> Completion {
         Completion { handle: self.handle(key), more, event }
@@ -157,7 +160,16 @@ impl Engine {
     /// of a reset, and all others of an end.
     fn end_of_stream(&mut self, handle: Key, result: i32) -> i32 {
         let Some(member) = self.members.get_mut(handle) else { return result };
-        member.reset |= result == -libc::ECONNRESET && member.kind == Kind::Stream;
+        if member.kind == Kind::Stream {
+            // A write may have been told of the reset, and its outcome may follow.
+            let write = member.queues[Lane::Outbound as usize].active.filter(|_| result == 0);
+            let is_reset = |outcome: &Outcome| {
+                outcome.result == -libc::ECONNRESET
+                    && write.is_some_and(|write| write.tag() == outcome.tag)
+            };
+            member.reset |=
+                result == -libc::ECONNRESET || (write.is_some() && self.ready.iter().any(is_reset));
+        }
         if result == 0 && member.reset { -libc::ECONNRESET } else { result }
     }
 
@@ -261,6 +273,13 @@ impl Engine {
         let Command::Poll { events } = request.command else { return None };
         let mut result = request.result_to_tell(outcome.result);
         let (handle, repeat) = (request.handle, request.repeat && !request.cancelled);
+        if result == -libc::EINVAL && !request.cancelled && request.invalid < INVALID_MAX {
+            // io_uring refuses to poll a terminal at the moment at which data arrives.
+            request.invalid += 1;
+            self.restart(id);
+            return None;
+        }
+        request.invalid = 0;
         if result > 0 {
             // The kernel adds what it finds besides.
             result &= (events | (libc::POLLERR | libc::POLLHUP) as u32) as i32;
