@@ -1,14 +1,16 @@
 //! Checks completions as they arrive: whose they are, whether they may come, what they bring.
 
 use crate::event::{Arrival, Contents, take_apart};
-use crate::known;
-use crate::model::Fate;
+use crate::model::{Fate, Sent};
 use crate::pattern;
-use crate::run::{Checked, Failure, Owner, Run};
+use crate::rules::Rule;
+use crate::run::{Checked, Failure, Owner, Request, Run};
 use crate::script::LinkKind;
 use crate::semantics::{self, What};
 use megapipe::{Completion, Event, Handle, Socket};
 
+/// The mark of a request whose buffer may come back as another one: a lease that is copied.
+pub(crate) const NO_MARK: u64 = u64::MAX;
 /// The cookies of served connections begin here.
 const SERVED_COOKIES: usize = 1000;
 /// What a served connection sends.
@@ -43,14 +45,32 @@ impl Run<'_> {
             let text = format!("{}: {:?} after its close", self.name(member), arrival.what);
             return Err(Failure::new("stray after close", text));
         }
-        if let Err(errno) = arrival.result {
+        let link = &self.links[member / 2];
+        if let Err(errno) = arrival.result
+            && !semantics::may_fail(link.kind, What::Write, &link.state, errno)
+            && !(link.kind == LinkKind::Connecting
+                && semantics::may_fail(link.kind, What::Connect, &link.state, errno))
+        {
             let text = format!("{}: its close failed with errno {errno}", self.name(member));
             return Err(Failure::new("close failed", text));
         }
         self.owners.remove(&handle);
+        self.members[member].closing.take_if(|closing| *closing == handle);
+        if arrival.result.is_err() {
+            self.give_up_writes(member);
+        }
         self.requests[id].last = Some(arrival.result);
         self.requests[id].completions += 1;
         Ok(())
+    }
+
+    /// Some of the writes that were queued at the close have failed.
+    pub(crate) fn give_up_writes(&mut self, member: usize) {
+        let outbound = &mut self.links[member / 2].outbound;
+        let withdrawn = self.requests.iter().filter(|one| one.member == member && one.is_withdrawn);
+        for segment in withdrawn.filter_map(|request| request.segment) {
+            outbound.segments[segment].fate = Fate::Unknown;
+        }
     }
 
     /// A completion of a connection that a listener brought: its greeting, then its close.
@@ -108,6 +128,7 @@ impl Run<'_> {
                 self.requests[id].brought += count;
                 self.succeeded(id, count, arrival.contents)
             }
+            Err(libc::EMSGSIZE) if self.takes_messages(id) => self.too_long(id, &arrival.contents),
             Err(errno) => self.failed(id, more, errno),
         }
     }
@@ -118,7 +139,7 @@ impl Run<'_> {
         let fits = |id: &&usize| {
             let request = &self.requests[**id];
             request.what == arrival.what
-                && arrival.mark.is_none_or(|mark| mark == request.mark)
+                && arrival.mark.is_none_or(|mark| [mark, NO_MARK].contains(&request.mark))
                 && (arrival.result != Err(libc::ECANCELED) || request.is_cancelled)
         };
         let same = |id: &&usize| self.requests[**id].what == arrival.what;
@@ -131,14 +152,19 @@ impl Run<'_> {
         }
         let (name, what) = (self.name(member), arrival.what);
         let first = pending.iter().copied().find(|id| same(&id));
-        if let Some(id) = first.filter(|_| arrival.result == Err(libc::ECANCELED)) {
-            let shares_file = self.links[member / 2].shares_file;
-            if let Some(rule) = known::foreign_cancel(self.driver, shares_file) {
-                self.rules.used(rule);
-                self.requests[id].is_cancelled = true;
-                self.requests[id].is_foreign_cancelled = true;
-                return Ok(id);
-            }
+        // A connection for a later accept may come before the end of an earlier, cancelled one:
+        // their completions look the same.
+        let is_swapped = |request: &Request| {
+            let accepts = request.member == member && request.what == What::Accept;
+            accepts && request.is_cancelled && matches!(request.last, Some(Ok(_)))
+        };
+        if let Some(id) = first.filter(|_| is_cancelled && arrival.what == What::Accept)
+            && self.requests.iter().any(is_swapped)
+        {
+            self.rules.used(Rule::CancelRace);
+            return Ok(id);
+        }
+        if first.is_some() && is_cancelled {
             let text = format!("{name}: a {what:?} that the application did not cancel");
             return Err(Failure::new(format!("cancelled unasked: {what:?}"), text));
         }
@@ -182,15 +208,55 @@ impl Run<'_> {
             self.members[member].end.get_or_insert(Err(errno));
         }
         let link = &mut self.links[member / 2];
-        if let Some(rule) = known::unexpected_error(self.driver, link.kind, what, errno) {
-            self.rules.used(rule);
-        } else if !semantics::may_fail(link.kind, what, &link.state, errno) {
+        if !semantics::may_fail(link.kind, what, &link.state, errno) {
             let class = format!("unexpected errno {errno} of {what:?} on {}", link.kind.text());
             let text = format!("state {:?}", link.state);
             return Err(self.failure(id, &class, text));
         }
         link.state.error_told = true;
         Ok(())
+    }
+
+    fn takes_messages(&self, id: usize) -> bool {
+        let request = &self.requests[id];
+        request.what.takes_data() && self.links[request.member / 2].kind.is_messages()
+    }
+
+    /// A message was longer than the room for it; a read has its beginning, a receive nothing.
+    fn too_long(&mut self, id: usize, contents: &Contents) -> Checked {
+        let (member, room) = (self.requests[id].member, self.room_for_message(id));
+        let inbound = &mut self.links[member / 2].inbound;
+        if let Contents::Bytes(found) = contents {
+            let is_cut =
+                pattern::message_header(found).is_some_and(|(_, bytes)| bytes > found.len());
+            let came = inbound.came_message(found, room).map(drop);
+            let came = came.and_then(|()| is_cut.then_some(()).ok_or("it is whole".to_string()));
+            return came.map_err(|text| self.failure(id, "EMSGSIZE", text));
+        }
+        let messages = &mut inbound.messages;
+        let is_it =
+            |sent: &&mut Sent| !sent.is_delivered && (sent.may_be_lost || sent.bytes > room);
+        match messages.iter_mut().find(is_it) {
+            Some(sent) => {
+                sent.may_be_lost = true;
+                sent.is_delivered |= sent.bytes > room;
+                Ok(())
+            }
+            None => {
+                let text = format!("no message is longer than {room} bytes");
+                Err(self.failure(id, "EMSGSIZE", text))
+            }
+        }
+    }
+
+    /// The longest message that a request takes whole.
+    fn room_for_message(&self, id: usize) -> usize {
+        match self.requests[id].what {
+            What::Receive | What::ReceiveFrom => {
+                self.script.settings.large.1 as usize - semantics::DATAGRAM_HEADER_BYTES
+            }
+            _ => self.requests[id].room,
+        }
     }
 
     fn succeeded(&mut self, id: usize, count: u64, contents: Contents) -> Checked {
@@ -223,18 +289,12 @@ impl Run<'_> {
         let link = &mut self.links[request.member / 2];
         let all = request.room as u64;
         let is_short = count < all;
-        let may_be_short = semantics::may_be_short(&link.state, request.is_cancelled);
-        if let Some(rule) = known::foreign_cancel(self.driver, link.shares_file)
-            && is_short
-            && !may_be_short
-        {
-            self.rules.used(rule);
-        } else if count > all || (is_short && !may_be_short) {
+        let may_be_short = semantics::may_be_short(request.is_cancelled);
+        if count > all || (is_short && !may_be_short) {
             let text = format!("{count} of {all} bytes were written");
             let class = format!("short write on {}", link.kind.text());
             return Err(self.failure(id, &class, text));
         }
-        link.state.is_write_cut |= is_short && !request.is_cancelled;
         if link.kind == LinkKind::File && request.what != What::WriteAt {
             link.position = link.position.map(|position| position + count);
         }
@@ -250,9 +310,7 @@ impl Run<'_> {
             What::Connect => link.state.is_connected = true,
             What::Poll => {
                 let unasked = count as u32 & !(request.room as u32 | semantics::POLL_ALWAYS);
-                if let Some(rule) = known::unasked_events(self.driver, unasked) {
-                    self.rules.used(rule);
-                } else if unasked != 0 || count == 0 {
+                if unasked != 0 || count == 0 {
                     let class = format!("poll tells {unasked:#x} unasked");
                     let text = format!("asked for {:#x}, told {count:#x}", request.room);
                     return Err(self.failure(id, &class, text));
@@ -275,7 +333,7 @@ impl Run<'_> {
 
     /// Data, or the end.
     fn data(&mut self, id: usize, found: &[u8], is_cut: Option<bool>) -> Checked {
-        let (member, room) = (self.requests[id].member, self.requests[id].room);
+        let member = self.requests[id].member;
         let kind = self.links[member / 2].kind;
         if found.is_empty() {
             return self.ended(id);
@@ -292,21 +350,17 @@ impl Run<'_> {
             let class = format!("contents of {}", kind.text());
             return came.map_err(|text| self.failure(id, &class, text));
         }
-        let settings = &self.script.settings;
-        let room = match (self.requests[id].what, is_cut) {
-            (_, Some(_)) => settings.large.1 as usize - semantics::DATAGRAM_HEADER_BYTES,
-            (What::Receive, _) if found.len() == settings.small.1 as usize => found.len(),
-            (What::Receive, _) => settings.large.1 as usize,
-            _ => room,
-        };
+        let room = self.room_for_message(id);
         let whole = pattern::message_header(found).map_or(0, |(_, bytes)| bytes);
         if is_cut.is_some_and(|is_cut| is_cut != (whole > found.len())) {
             let text = format!("{} of {whole} bytes, cut: {is_cut:?}", found.len());
             return Err(self.failure(id, "is_truncated", text));
         }
-        if let Some(rule) = known::cut_message(kind).filter(|_| whole > found.len()) {
-            self.rules.used(rule);
+        if is_cut.is_none() && whole > found.len() {
+            let text = format!("{} of {whole} bytes without a word", found.len());
+            return Err(self.failure(id, "message cut", text));
         }
+        let inbound = &mut self.links[member / 2].inbound;
         let number = inbound.came_message(found, room);
         let class = format!("messages of {}", kind.text());
         let number = number.map_err(|text| self.failure(id, &class, text))?;
@@ -339,12 +393,7 @@ impl Run<'_> {
         }
         if semantics::hides_reset(link.kind, &link.state) {
             let text = "a reset connection looks like one that has ended".to_string();
-            let mut pending = self.members[member].pending.iter();
-            let is_writing = pending.any(|id| self.requests[*id].what.writes());
-            match known::hidden_reset(&link.state, is_writing) {
-                Some(rule) => self.rules.used(rule),
-                None => return Err(self.failure(id, "hidden reset", text)),
-            }
+            return Err(self.failure(id, "hidden reset", text));
         }
         let missing = link.inbound.missing();
         let is_clean = !semantics::may_lose_inbound(link.kind, &link.state);

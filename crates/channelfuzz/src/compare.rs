@@ -1,6 +1,5 @@
 //! Compares what one script left over both drivers, request by request.
 
-use crate::known;
 use crate::rules::{Rule, RuleCounts};
 use crate::run::{Call, Failure, Outcome, Request};
 use crate::script::{LinkKind, Script, Verb};
@@ -18,19 +17,16 @@ pub(crate) fn compare(
         return Ok(());
     }
     let none = vec![false; script.links.len()];
-    let (mut broken_write, mut diverged) = (none.clone(), none.clone());
-    let (mut reads, mut shared) = (none.clone(), none.clone());
+    let (mut broken_write, diverged) = (none.clone(), none.clone());
+    let (mut reads, mut shared) = (none.clone(), none);
     for request in outcomes.iter().flat_map(|outcome| &outcome.requests) {
         let link = request.member / 2;
         let is_whole = request.last == Some(Ok(request.room as u64));
         broken_write[link] |= request.what.writes() && !is_whole;
-        diverged[link] |= request.is_foreign_cancelled;
         reads[link] |= request.what.takes_data();
         shared[link] |= request.member % 2 == 1;
     }
-    let failed_connect = none;
-    let mut comparison =
-        Comparison { script, rules, diverged, broken_write, reads, shared, failed_connect };
+    let mut comparison = Comparison { script, rules, diverged, broken_write, reads, shared };
     let [left, right] = outcomes;
     let [theirs, others] = [left, right].map(by_step);
     for at in 0..script.ops.len() {
@@ -59,8 +55,6 @@ struct Comparison<'a> {
     reads: Vec<bool>,
     /// The links whose open file two members have.
     shared: Vec<bool>,
-    /// The links on which a connect has failed.
-    failed_connect: Vec<bool>,
 }
 
 impl Comparison<'_> {
@@ -93,21 +87,6 @@ impl Comparison<'_> {
     }
 
     fn requests(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
-        let link = left.member / 2;
-        let result = self.same_requests(at, left, right);
-        let rule = known::failed_connect(self.script.links[link], self.failed_connect[link]);
-        self.failed_connect[link] |=
-            left.what == What::Connect && matches!(left.last, Some(Err(_)));
-        match (result, rule) {
-            (Err(_), Some(rule)) => {
-                self.diverge(left.member, rule);
-                Ok(())
-            }
-            (result, _) => result,
-        }
-    }
-
-    fn same_requests(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
         let (member, what) = (left.member, left.what);
         if self.diverged[member / 2] {
             if left.last != right.last {
@@ -137,6 +116,13 @@ impl Comparison<'_> {
             }
             (Ok(_), Ok(_)) | (Err(_), Err(_)) if one == other || one.is_ok() => {
                 self.amounts(at, left, right)
+            }
+            (Err(libc::EPIPE), Err(libc::ECONNRESET))
+            | (Err(libc::ECONNRESET), Err(libc::EPIPE))
+                if what.writes() || what == What::Close =>
+            {
+                self.diverge(member, Rule::ErrorToldOnce);
+                Ok(())
             }
             _ if what.takes_data() && self.broken_write[member / 2] => {
                 self.diverge(member, Rule::ErrorToldOnce);
@@ -168,11 +154,6 @@ impl Comparison<'_> {
     }
 
     fn polls(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
-        let invalid = known::invalid_poll(self.kind(left.member), left.last);
-        if let Some(rule) = known::tells_hang_up(left.last, left.room).or(invalid) {
-            self.diverge(left.member, rule);
-            return Ok(());
-        }
         let cancelled = |request: &Request| request.last == Some(Err(libc::ECANCELED));
         let told = |request: &Request| request.brought > 0;
         if left.repeats && (told(left) == told(right) || cancelled(left) != cancelled(right)) {
@@ -207,11 +188,6 @@ impl Comparison<'_> {
     ) -> Result<(), Failure> {
         match (left, right) {
             (Some(one), Some(other)) if one != other => {
-                let has_failed = self.failed_connect[member / 2];
-                if let Some(rule) = known::failed_connect(self.kind(member), has_failed) {
-                    self.rules.used(rule);
-                    return Ok(());
-                }
                 if self.diverged[member / 2] || self.broken_write[member / 2] {
                     self.rules.used(Rule::DivergedState);
                     return Ok(());

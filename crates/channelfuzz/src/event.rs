@@ -82,6 +82,8 @@ fn read(what: What, result: io::Result<usize>, mut bytes: Vec<u8>) -> Arrival {
     let arrival = plain(what, result.map(|count| count as u64));
     let expected = arrival.result.unwrap_or(0);
     // A buffer that was not extended by the number of bytes that were read belongs to no request.
-    let mark = if expected == data.len() as u64 { mark } else { u64::MAX };
+    // A message that is too long leaves its beginning.
+    let is_cut = arrival.result == Err(libc::EMSGSIZE);
+    let mark = if is_cut || expected == data.len() as u64 { mark } else { u64::MAX };
     Arrival { mark: Some(mark), contents: Contents::Bytes(data), ..arrival }
 }

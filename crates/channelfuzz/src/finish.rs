@@ -7,7 +7,7 @@ use crate::peer::{Got, read_once};
 use crate::rules::Rule;
 use crate::run::{Call, Checked, Failure, Run};
 use crate::script::{LinkKind, Op, Verb};
-use crate::semantics::{self, What};
+use crate::semantics::{self, Ending, What};
 use megapipe::{Event, Repeat};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -196,11 +196,11 @@ impl Run<'_> {
         for member in 0..self.members.len() {
             let Some(handle) = self.members[member].handle else { continue };
             let closes = (self.script.seed >> (member % 8)) & 1 == 1;
-            if !closes || self.close(member, handle)? != Call::Done {
+            if !closes || self.close(member, handle, Ending::Close)? != Call::Done {
                 self.unregister(member, handle)?;
             }
         }
-        self.until("the event of a close", |_| Ok(()), |run| run.owners.is_empty())?;
+        self.until("the event of a close", Run::pump_writes, |run| run.owners.is_empty())?;
         while let Some(done) = self.dispatch(self.pace.quiet)? {
             self.arrive(done)?;
         }

@@ -73,6 +73,7 @@ fn general(random: &mut Random, kind: LinkKind) -> Verb {
         (3, Verb::CancelDirection),
         (unregister, Verb::Unregister),
         (2, Verb::Close),
+        (1, Verb::Abort),
         (5, Verb::Join),
         (1, Verb::Descriptor),
         (2, Verb::Flush),
@@ -196,7 +197,16 @@ fn for_duplicate(kind: LinkKind) -> &'static [(u64, Verb)] {
             &[(3, Join), (2, Cancel), (1, Unregister), (1, Close)]
         }
         _ => {
-            &[(4, Poll), (3, Cancel), (2, CancelDirection), (3, Join), (1, Unregister), (1, Close)]
+            const OTHERS: &[(u64, Verb)] = &[
+                (4, Poll),
+                (3, Cancel),
+                (2, CancelDirection),
+                (3, Join),
+                (1, Unregister),
+                (1, Close),
+                (1, Abort),
+            ];
+            OTHERS
         }
     }
 }

@@ -23,7 +23,6 @@ mod compare;
 mod event;
 mod finish;
 mod generate;
-mod known;
 mod link;
 mod model;
 mod operate;

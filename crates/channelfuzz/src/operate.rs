@@ -1,9 +1,9 @@
 //! Carries the operations of a script out on the channel and on the peer.
 
-use crate::known;
+use crate::rules::Rule;
 use crate::run::{Call, Checked, Failure, Owner, Run};
 use crate::script::{LinkKind, Op, Verb};
-use crate::semantics::What;
+use crate::semantics::{Ending, What};
 use megapipe::{Accept, Direction, Error, Handle, Rejected, Repeat};
 use std::net::Shutdown;
 use std::time::Duration;
@@ -39,7 +39,10 @@ impl Run<'_> {
         }
         match self.members[op.member].handle {
             Some(handle) => self.operate_member(op, handle),
-            None => Ok(Call::Skipped),
+            None => match self.members[op.member].closing {
+                Some(handle) if op.verb == Verb::Abort => self.overtake(op.member, handle),
+                _ => Ok(Call::Skipped),
+            },
         }
     }
 
@@ -121,14 +124,8 @@ impl Run<'_> {
                 Ok(self.after(op, What::Watch, op.a == 1, result))
             }
             Verb::Poll => {
-                let kind = self.links[op.member / 2].kind;
-                let mut repeats = op.b == 1;
-                if let Some(rule) = known::poll_storm(kind).filter(|_| repeats) {
-                    self.rules.used(rule);
-                    repeats = false;
-                }
-                let result = self.channel.poll(handle, op.a, repeat(u32::from(repeats)));
-                let call = self.after(op, What::Poll, repeats, result);
+                let result = self.channel.poll(handle, op.a, repeat(op.b));
+                let call = self.after(op, What::Poll, op.b == 1, result);
                 if call == Call::Done
                     && let Some(request) = self.requests.last_mut()
                 {
@@ -170,21 +167,9 @@ impl Run<'_> {
                 }
                 Err(error) => Ok(called(Some(error))),
             },
-            Verb::Unregister | Verb::Close => {
-                let pending = self.members[op.member].pending.iter();
-                let mut rules = pending.filter_map(|id| {
-                    let request = &self.requests[*id];
-                    known::stranger_datagram(request.what, request.repeats)
-                });
-                if let Some(rule) = rules.next() {
-                    self.rules.used(rule);
-                    self.quiesce()?;
-                }
-                if op.verb == Verb::Close {
-                    return self.close_early(op.member, handle);
-                }
-                self.unregister(op.member, handle)
-            }
+            Verb::Unregister => self.unregister(op.member, handle),
+            Verb::Close => self.end(op.member, handle, Ending::Close),
+            Verb::Abort => self.end(op.member, handle, Ending::Abort),
             _ => Ok(Call::Skipped),
         }
     }
@@ -192,7 +177,7 @@ impl Run<'_> {
     pub(crate) fn unregister(&mut self, member: usize, handle: Handle) -> Checked<Call> {
         self.owners.remove(&handle);
         self.members[member].handle = None;
-        self.withdraw(member, false);
+        self.withdraw(member, Ending::Unregister);
         let remains = self.channel.unregister(handle);
         let remains = remains.map_err(|error| Failure::new("unregister", error.to_string()))?;
         if remains.cookie != member {
@@ -205,33 +190,45 @@ impl Run<'_> {
         Ok(Call::Done)
     }
 
-    /// Closes, and sees to it that what was pending takes nothing any more.
-    fn close_early(&mut self, member: usize, handle: Handle) -> Checked<Call> {
+    /// Closes or aborts, and sees to it that what was pending takes nothing any more.
+    fn end(&mut self, member: usize, handle: Handle, ending: Ending) -> Checked<Call> {
         let pending = &self.members[member].pending;
         let receives = pending.iter().any(|id| self.requests[*id].what.takes_data());
-        let call = self.close(member, handle)?;
-        let shares_file = self.links[member / 2].shares_file;
-        if let Some(rule) = known::late_close(shares_file, receives) {
-            self.rules.used(rule);
+        let call = self.close(member, handle, ending)?;
+        if receives && self.links[member / 2].shares_file {
+            self.rules.used(Rule::DeferredClose);
             let result = self.channel.flush();
             result.map_err(|error| Failure::new("flush", error.to_string()))?;
         }
         Ok(call)
     }
 
-    pub(crate) fn close(&mut self, member: usize, handle: Handle) -> Checked<Call> {
-        match self.channel.close(handle) {
-            Ok(_) => {}
-            Err(error) => return Ok(called(Some(error))),
+    pub(crate) fn close(&mut self, member: usize, handle: Handle, ending: Ending) -> Checked<Call> {
+        let result = match ending {
+            Ending::Abort => self.channel.abort(handle).map(drop),
+            _ => self.channel.close(handle).map(drop),
+        };
+        if result.is_err() {
+            return Ok(called(result.err()));
         }
+        self.links[member / 2].state.is_aborted |= ending == Ending::Abort;
         self.members[member].handle = None;
-        self.withdraw(member, true);
+        self.withdraw(member, ending);
+        self.members[member].closing = Some(handle);
         self.owners.insert(handle, Owner::Closing(self.requests.len()));
         let op = Op { verb: Verb::Close, member, a: 0, b: 0 };
         self.filed(op, What::Close, |_| {});
         self.members[member].pending.pop();
         self.note_gone(member / 2);
         Ok(Call::Done)
+    }
+
+    /// Aborts a handle that is being closed.
+    fn overtake(&mut self, member: usize, handle: Handle) -> Checked<Call> {
+        let result = self.channel.abort(handle).map(drop);
+        self.links[member / 2].state.is_aborted = true;
+        self.give_up_writes(member);
+        Ok(called(result.err()))
     }
 
     /// Notes a request that carries no buffer.

@@ -69,6 +69,7 @@ impl Link {
             }
         }
         self.inbound.written += taken as u64;
+        self.state.closed_unread |= taken > 0 && self.state.channel_gone && self.kind.is_tcp();
         taken
     }
 

@@ -1,11 +1,10 @@
 //! One script over one driver: the state of the run and what it leaves for the comparison.
 
-use crate::known;
 use crate::link::{self, Link};
 use crate::model::Fate;
 use crate::rules::{Rule, RuleCounts};
 use crate::script::{LinkKind, Op, Script, Verb};
-use crate::semantics::{self, What};
+use crate::semantics::{self, Ending, What};
 use crate::watchdog::Watch;
 use megapipe::{BufferClass, Channel, Config, DriverChoice, Handle, Lease};
 use std::collections::HashMap;
@@ -69,8 +68,6 @@ pub(crate) struct Request {
     pub(crate) what: What,
     pub(crate) repeats: bool,
     pub(crate) is_cancelled: bool,
-    /// Whether it was cancelled by a known fault.
-    pub(crate) is_foreign_cancelled: bool,
     /// Whether its handle went before it was complete.
     pub(crate) is_withdrawn: bool,
     pub(crate) completions: u32,
@@ -93,6 +90,8 @@ pub(crate) struct Member {
     pub(crate) handle: Option<Handle>,
     /// What an unregistration gave back.
     pub(crate) descriptor: Option<OwnedFd>,
+    /// The handle that is being closed.
+    pub(crate) closing: Option<Handle>,
     /// The requests that are not complete, in the order of filing.
     pub(crate) pending: Vec<usize>,
     /// The last message that came.
@@ -190,18 +189,12 @@ impl<'a> Run<'a> {
     ) -> Checked<Run<'a>> {
         let settings = &script.settings;
         let class = |(count, bytes)| BufferClass { count, bytes };
-        let mut rules = RuleCounts::default();
-        let mut max_requests = settings.max_requests;
-        if let Some(rule) = known::full_table(script) {
-            rules.used(rule);
-            max_requests = known::REQUESTS_ENOUGH;
-        }
         let config = Config {
             driver,
             batch: settings.batch,
             completions: 64,
             max_handles: settings.max_handles,
-            max_requests,
+            max_requests: settings.max_requests,
             max_lightweight: 64,
             small_buffers: class(settings.small),
             large_buffers: class(settings.large),
@@ -223,7 +216,7 @@ impl<'a> Run<'a> {
             accepted: vec![0; script.links.len()],
             leases: Vec::new(),
             holds: false,
-            rules,
+            rules: RuleCounts::default(),
             at: usize::MAX,
         };
         for (number, kind) in script.links.iter().enumerate() {
@@ -285,7 +278,6 @@ impl<'a> Run<'a> {
             what,
             repeats: false,
             is_cancelled: false,
-            is_foreign_cancelled: false,
             is_withdrawn: false,
             completions: 0,
             brought: 0,
@@ -301,7 +293,7 @@ impl<'a> Run<'a> {
     }
 
     /// Withdraws what is pending for a member whose handle goes.
-    pub(crate) fn withdraw(&mut self, member: usize, closes: bool) {
+    pub(crate) fn withdraw(&mut self, member: usize, ending: Ending) {
         let pending = std::mem::take(&mut self.members[member].pending);
         let link = &mut self.links[member / 2];
         for id in pending {
@@ -313,11 +305,10 @@ impl<'a> Run<'a> {
             }
             if let Some(segment) = request.segment {
                 let bytes = link.outbound.segments[segment].bytes.len();
-                link.outbound.segments[segment].fate = if closes {
-                    semantics::fate_of_writes_at_close(bytes)
-                } else {
-                    semantics::fate_of_writes_at_unregister(bytes)
-                };
+                let is_whole = !request.is_cancelled;
+                let ending = if is_whole { ending } else { Ending::Abort };
+                link.outbound.segments[segment].fate =
+                    semantics::fate_of_writes_at_close(&link.state, bytes, ending);
                 link.position = None;
             }
         }

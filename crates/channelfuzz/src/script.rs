@@ -108,6 +108,8 @@ words! {
         Unregister = "unregister",
         /// Closes.
         Close = "close",
+        /// Aborts, also what is being closed.
+        Abort = "abort",
         /// Registers a kept descriptor again or a duplicate of the first member's.
         Join = "join",
         /// Asks for another descriptor and drops it.

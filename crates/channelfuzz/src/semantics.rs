@@ -22,8 +22,8 @@ pub(crate) struct State {
     pub(crate) is_connected: bool,
     /// The channel has written something.
     pub(crate) has_written: bool,
-    /// A write has ended in part without having been cancelled.
-    pub(crate) is_write_cut: bool,
+    /// The channel has aborted its end, which resets a TCP connection.
+    pub(crate) is_aborted: bool,
     /// A request has told of a broken connection, which the kernel tells once.
     pub(crate) error_told: bool,
 }
@@ -109,34 +109,33 @@ pub(crate) fn may_fail(kind: LinkKind, what: What, state: &State, errno: i32) ->
     }
 }
 
-/// What is known of a write that failed: today an error means that nothing was written, because a
-/// write that was taken in part tells the part.
-///
-/// When a partial write that meets an error fails, this becomes [`Fate::Unknown`].
+/// What is known of a write that failed: an error may come after a part was written.
 pub(crate) fn fate_of_failed_write() -> Fate {
-    Fate::Known(0)
-}
-
-/// Whether a successful write may be short: if it was cancelled, or the peer failed on the way.
-///
-/// When a partial write that meets an error fails, only the cancelled ones are left.
-pub(crate) fn may_be_short(state: &State, was_cancelled: bool) -> bool {
-    let broken = state.peer_closed || state.peer_reset || state.own_write_ended;
-    was_cancelled || broken
-}
-
-/// What becomes of the writes that were filed and are not complete when the handle is closed.
-///
-/// When `close` lets queued writes finish, this becomes `Fate::Known(bytes)` as long as the peer
-/// takes them.
-pub(crate) fn fate_of_writes_at_close(_bytes: usize) -> Fate {
     Fate::Unknown
 }
 
-/// The same when the handle is unregistered. A descriptor's are withdrawn; those of a lightweight
-/// socket will finish silently, as with `close`.
-pub(crate) fn fate_of_writes_at_unregister(_bytes: usize) -> Fate {
-    Fate::Unknown
+/// Whether a successful write may be short: only one that was cancelled.
+pub(crate) fn may_be_short(was_cancelled: bool) -> bool {
+    was_cancelled
+}
+
+/// What becomes of the writes that were filed and are not complete when the handle is closed: they
+/// are written, as long as nothing fails. Aborting discards them.
+pub(crate) fn fate_of_writes_at_close(state: &State, bytes: usize, ending: Ending) -> Fate {
+    let fails = state.own_write_ended || !state.is_connected || state.peer_closed;
+    match ending {
+        Ending::Close if !fails => Fate::Known(bytes),
+        // A descriptor's writes are withdrawn at any point.
+        _ => Fate::Unknown,
+    }
+}
+
+/// How a handle goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Close,
+    Abort,
+    Unregister,
 }
 
 /// Whether a completion may come for a handle that was closed: only [`What::Close`] does.
@@ -163,7 +162,7 @@ pub(crate) fn may_lose_inbound(kind: LinkKind, state: &State) -> bool {
 
 /// Whether what was written may not reach a peer that reads: TCP resets the connection, with what
 /// is on its way, when the channel closes with unread data, or gets data after it has shut reading
-/// down.
+/// down, or aborts.
 pub(crate) fn may_lose_outbound(kind: LinkKind, state: &State) -> bool {
-    state.closed_unread || (kind.is_tcp() && state.own_read_ended)
+    state.closed_unread || (kind.is_tcp() && (state.own_read_ended || state.is_aborted))
 }

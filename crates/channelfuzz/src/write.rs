@@ -1,6 +1,6 @@
 //! Files the writes of a script.
 
-use crate::known;
+use crate::arrive::NO_MARK;
 use crate::link::FILE_BYTES;
 use crate::operate::{called, refusal};
 use crate::pattern;
@@ -29,12 +29,6 @@ impl Run<'_> {
         let parts = if op.verb == Verb::WriteVectored { op.b.max(1) as usize } else { 1 };
         let total = op.a as usize * parts;
         let outbound = &mut self.links[op.member / 2].outbound;
-        let filed: usize = outbound.segments.iter().map(|segment| segment.bytes.len()).sum();
-        let unread = filed.saturating_sub(outbound.got.len());
-        if let Some(rule) = known::full_terminal(kind, unread + total) {
-            self.rules.used(rule);
-            return Call::Skipped;
-        }
         let (bytes, buffer) = match op.verb {
             Verb::WriteLease => {
                 let lease = self.leases.remove(0);
@@ -66,7 +60,11 @@ impl Run<'_> {
 
     fn file_write(&mut self, op: Op, handle: Handle, buffer: Buffer, segment: usize) -> Call {
         let target = self.links[op.member / 2].target.as_ref().map(|(address, _)| address.clone());
-        let (mark, room) = (buffer.as_ptr() as u64, buffer.len());
+        let room = buffer.len();
+        let mark = match op.verb {
+            Verb::WriteLease => NO_MARK,
+            _ => buffer.as_ptr() as u64,
+        };
         let (what, error, mark) = match (op.verb, target) {
             (Verb::SendTo, Some(target)) => {
                 (What::SendTo, refusal(self.channel.send_to(handle, buffer, target)), mark)

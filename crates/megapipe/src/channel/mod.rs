@@ -160,6 +160,10 @@ impl<C> Channel<C> {
     /// for the handle any more but one [`Event::Close`](crate::Event::Close), the last of all. By
     /// then the memory of its requests is free.
     ///
+    /// The close takes effect with the next flush or dispatch at the latest, so that it costs no
+    /// system call of its own. Until then a receive that is under way may take data from a
+    /// duplicate of the descriptor.
+    ///
     /// A queued write that fails shows in the result of that event. If the peer takes nothing for
     /// [`Config::close_timeout`], the handle is aborted and the result is `ETIMEDOUT`. A
     /// listener's undelivered connections are closed, too.

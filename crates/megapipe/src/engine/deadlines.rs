@@ -1,5 +1,6 @@
 //! Times at which the channel does something by itself: ends requests that take too long, aborts
-//! handles that do not get to their close, accepts again after an error.
+//! handles that do not get to their close, accepts again after an error, attaches a queue of
+//! connections that could not be attached.
 //!
 //! A member has at most one entry per purpose. When what it stands for has been put off, the entry
 //! is put off, too, once it comes to its turn: so extending a deadline costs a look at the clock.
@@ -26,6 +27,7 @@ pub(super) enum Purpose {
     EndOutbound,
     Abort,
     AcceptAgain,
+    AdoptAgain,
 }
 
 /// What has been planned, earliest first.
@@ -137,6 +139,7 @@ impl Engine {
                 Ok((key, Purpose::EndOutbound)) => self.end_overdue(key, Lane::Outbound, now),
                 Ok((key, Purpose::Abort)) => self.abort_overdue(key, now),
                 Ok((key, Purpose::AcceptAgain)) => self.accept_again(key),
+                Ok((key, Purpose::AdoptAgain)) => self.adopt_again(key),
             }
         }
     }

@@ -5,7 +5,7 @@ use super::{Command, Engine, Lane, Payload, Request};
 use crate::completion::{Accepted, Completion, Event};
 use crate::driver::{Object, Operation, Outcome, Output, TABLE_FULL};
 use crate::error::{Error, TooManyLightweight};
-use crate::partition::Membership;
+use crate::partition::{Membership, Queue};
 use crate::slab::Key;
 use crate::source::{Endpoint, Kind, Socket};
 use std::collections::VecDeque;
@@ -63,6 +63,8 @@ pub(super) struct Listener {
     /// Connections among the outcomes that nobody has looked at.
     pub(super) undelivered: u32,
     pub(super) share: Option<Membership>,
+    /// Queues of ended channels that could not be attached yet.
+    pub(super) unattached: Vec<Queue>,
 }
 
 impl Listener {
@@ -81,6 +83,7 @@ impl Listener {
             stash: VecDeque::new(),
             undelivered: 0,
             share: None,
+            unattached: Vec::new(),
         }
     }
 

@@ -189,6 +189,10 @@ pub(crate) struct Request {
     pub(crate) next: Option<Key>,
     /// Where a file is read or written; the queue that an accept serves.
     pub(crate) offset: u64,
+    /// What the last completion of a repeating poll told before the kernel ended it.
+    pub(crate) told: i32,
+    /// How often in a row the kernel has called the poll invalid.
+    pub(crate) invalid: u8,
     /// Bytes written so far.
     pub(crate) progress: usize,
     pub(crate) payload: Payload,
@@ -210,6 +214,8 @@ impl Request {
             overdue: false,
             next: None,
             offset: NO_OFFSET,
+            told: 0,
+            invalid: 0,
             progress: 0,
             payload,
         }

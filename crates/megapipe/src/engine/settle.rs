@@ -5,7 +5,7 @@ use super::{Command, Engine, Lane, Payload, Request};
 use crate::address::RawAddress;
 use crate::buffer::Buffer;
 use crate::completion::{Completion, Datagram, Event, SignalInfo};
-use crate::driver::{NO_OFFSET, Object, Outcome, Output};
+use crate::driver::{NO_OFFSET, Object, Operation, Outcome, Output};
 use crate::pool::Lease;
 use crate::raw::Transferred;
 use crate::slab::Key;
@@ -18,6 +18,9 @@ use std::os::fd::AsRawFd;
 /// fitted into a small one before it goes back.
 const FULL_STREAK: u8 = 2;
 const SPARSE_STREAK: u8 = 32;
+
+/// How often a poll is tried again that the kernel calls invalid.
+const INVALID_MAX: u8 = 8;
 
 impl Engine {
     pub(super) fn completed(&self, key: Key, more: bool, event: Event) -> Completion {
@@ -160,7 +163,16 @@ impl Engine {
     /// of a reset, and all others of an end.
     fn end_of_stream(&mut self, handle: Key, result: i32) -> i32 {
         let Some(member) = self.members.get_mut(handle) else { return result };
-        member.reset |= result == -libc::ECONNRESET && member.kind == Kind::Stream;
+        if member.kind == Kind::Stream {
+            // A write may have been told of the reset, and its outcome may follow.
+            let write = member.queues[Lane::Outbound as usize].active.filter(|_| result == 0);
+            let is_reset = |outcome: &Outcome| {
+                outcome.result == -libc::ECONNRESET
+                    && write.is_some_and(|write| write.tag() == outcome.tag)
+            };
+            member.reset |=
+                result == -libc::ECONNRESET || (write.is_some() && self.ready.iter().any(is_reset));
+        }
         if result == 0 && member.reset { -libc::ECONNRESET } else { result }
     }
 
@@ -260,10 +272,17 @@ impl Engine {
     }
 
     fn settle_poll(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
-        let request = self.requests.get(id)?;
+        let request = self.requests.get_mut(id)?;
         let Command::Poll { events } = request.command else { return None };
         let mut result = request.result_to_tell(outcome.result);
         let (handle, repeat) = (request.handle, request.repeat && !request.cancelled);
+        if result == -libc::EINVAL && !request.cancelled && request.invalid < INVALID_MAX {
+            // io_uring refuses to poll a terminal at the moment at which data arrives.
+            request.invalid += 1;
+            self.restart(id);
+            return None;
+        }
+        request.invalid = 0;
         if result > 0 {
             // The kernel adds what it finds besides.
             result &= (events | (libc::POLLERR | libc::POLLHUP) as u32) as i32;
@@ -278,7 +297,18 @@ impl Engine {
         if !more {
             self.finish(id)?;
         } else if !outcome.more {
+            let kind = self.members.get(handle)?.kind;
+            if request.told == result
+                && kind == Kind::Pipe
+                && result & i32::from(libc::POLLHUP) != 0
+            {
+                // A terminal that is hung up has no edges any more: the kernel tells its state at
+                // once, each time. The request stays until it is cancelled.
+                self.land(id);
+                return None;
+            }
             // The kernel ends a poll of many edges when its completion queue has overflown.
+            request.told = result;
             self.restart(id);
         }
         let events = result_of(result).map(|events| events as u32);
@@ -341,6 +371,15 @@ impl Engine {
         }
         if request.command == Command::Connect {
             member.connecting = false;
+            if member.kind == Kind::Stream && is_failed_attempt(result) {
+                // io_uring takes the error from the socket, which then still counts as connecting:
+                // reads would find an end, and the next connect would fail. After connect(2) it is
+                // unconnected.
+                let none = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+                let bytes = std::mem::size_of_val(&none) as libc::socklen_t;
+                let forget = Operation::Connect { address: &raw const none, bytes };
+                let _ = self.driver.run_inline(member.object, &forget);
+            }
         }
         if member.kind == Kind::Stream && (result == -libc::ECONNRESET || request.reads()) {
             result = self.end_of_stream(handle, result);
@@ -353,6 +392,26 @@ impl Engine {
         let event = event_of(request, result, writes);
         Some(self.completed(handle, false, event))
     }
+}
+
+/// Whether a connect failed with an error of the network's, after which a socket is unconnected;
+/// it is not after `EISCONN`, for example.
+fn is_failed_attempt(result: i32) -> bool {
+    let errors = [
+        libc::ECONNREFUSED,
+        libc::ECONNRESET,
+        libc::ECONNABORTED,
+        libc::EPIPE,
+        libc::ETIMEDOUT,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EHOSTDOWN,
+        libc::ENETDOWN,
+        libc::ENONET,
+        libc::ENOPROTOOPT,
+        libc::EPROTO,
+    ];
+    errors.contains(&-result)
 }
 
 fn event_of(request: Request, result: i32, writes: bool) -> Event {

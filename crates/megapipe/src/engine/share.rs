@@ -1,5 +1,6 @@
 //! Sharing a listening socket with other channels: joining, inheriting queues, stealing, leaving.
 
+use super::deadlines::Purpose;
 use super::listener::{Leg, Listener, socket_of};
 use super::{Command, Engine, Lane, Member, Payload, Request};
 use crate::cpuset::CpuSet;
@@ -11,11 +12,14 @@ use crate::source::{Endpoint, Kind, Socket, wake_pair};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Connections taken from a busy channel at a time, and how many must wait there.
 const STEAL_LIMIT: usize = 8;
 const STEAL_WATERMARK: u32 = 8;
+
+/// Time between two attempts to attach the queue of an ended channel.
+const ADOPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl Engine {
     /// Joins the channels that share a listening socket.
@@ -27,7 +31,7 @@ impl Engine {
         self.check_process()?;
         let office = self.letter_box()?;
         let (membership, queue) = Membership::join(listener, cpus, &office, self.config.rebalance)?;
-        let leg = self.attach_queue(queue).map_err(Error::system("attach"))?;
+        let leg = self.attach_queue(&queue).map_err(Error::system("attach"))?;
         let object = leg.object;
         let mut state = Listener::alone(object, false);
         state.legs = vec![leg];
@@ -35,7 +39,7 @@ impl Engine {
         self.enroll(Member::new(object, Kind::Listener, Some(state)))
     }
 
-    fn attach_queue(&mut self, queue: Queue) -> io::Result<Leg> {
+    fn attach_queue(&mut self, queue: &Queue) -> io::Result<Leg> {
         let endpoint = Endpoint::Descriptor(queue.descriptor.try_clone()?);
         let object = self.driver.attach(endpoint, Kind::Listener)?;
         Ok(Leg { queue: queue.id, object, request: None })
@@ -77,20 +81,51 @@ impl Engine {
 
     fn adopt(&mut self, member: u64, queue: Queue) {
         let Some(key) = self.sharer(member) else { return };
-        match self.attach_queue(queue) {
+        if let Err(error) = self.adopt_queue(key, queue) {
+            tracing::warn!(
+                %error,
+                "cannot take over the queue of an ended channel; trying again until it succeeds"
+            );
+        }
+    }
+
+    /// Accepts from one more queue. One that cannot be attached now (no descriptor is free) is
+    /// attached later: no other channel accepts the connections of its CPUs.
+    fn adopt_queue(&mut self, key: Key, queue: Queue) -> io::Result<()> {
+        let attached = self.attach_queue(&queue);
+        let Some(listener) = self.listener(key) else { return Ok(()) };
+        match attached {
             Ok(leg) => {
-                let Some(listener) = self.listener(key) else { return };
                 listener.legs.push(leg);
                 self.counters.adopted += 1;
                 self.arm(key);
+                Ok(())
             }
-            Err(error) => tracing::warn!(%error, "cannot take over the queue of an ended channel"),
+            Err(error) => {
+                let is_planned = !listener.unattached.is_empty();
+                listener.unattached.push(queue);
+                if !is_planned {
+                    self.plan(Instant::now() + ADOPT_PAUSE, key, Purpose::AdoptAgain);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Attaches the queues that could not be attached before.
+    pub(super) fn adopt_again(&mut self, key: Key) {
+        let Some(listener) = self.listener(key) else { return };
+        for queue in std::mem::take(&mut listener.unattached) {
+            if let Err(error) = self.adopt_queue(key, queue) {
+                tracing::debug!(%error, "still cannot take over the queue of an ended channel");
+            }
         }
     }
 
     fn let_go(&mut self, member: u64, queue: u64) {
         let Some(key) = self.sharer(member) else { return };
         let Some(listener) = self.listener(key) else { return };
+        listener.unattached.retain(|unattached| unattached.id != queue);
         // The first leg is the channel's own and never claimed by others.
         let Some(at) = listener.legs.iter().skip(1).position(|leg| leg.queue == queue) else {
             return;
@@ -127,6 +162,7 @@ impl Engine {
     pub(super) fn leave(&mut self, key: Key) -> Vec<Socket> {
         let Some(listener) = self.listener(key) else { return Vec::new() };
         listener.wanted = 0;
+        listener.unattached.clear();
         let mut connections: Vec<Socket> = listener.stash.drain(..).collect();
         let share = listener.share.take();
         // What is accepted after the queues have new owners would be lost, so that ends first.

@@ -70,12 +70,16 @@ pub(super) fn set_number(
 /// The kernel's name for a listening TCP socket, the same for all descriptors of it and never used
 /// again.
 pub(super) fn cookie(listener: BorrowedFd<'_>) -> Result<u64, ListenerError> {
-    let is = |name, value| number(listener, SOL_SOCKET, name).is_ok_and(|found| found == value);
-    let internet = is(libc::SO_DOMAIN, libc::AF_INET) || is(libc::SO_DOMAIN, libc::AF_INET6);
-    if !internet || !is(libc::SO_PROTOCOL, IPPROTO_TCP) {
+    let ask = |name, step| match number(listener, SOL_SOCKET, name) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => Err(ListenerError::NotTcp),
+        answer => answer.map_err(ListenerError::setup(step, UNEXPECTED)),
+    };
+    let domain = ask(libc::SO_DOMAIN, "getsockopt(SO_DOMAIN)")?;
+    let protocol = ask(libc::SO_PROTOCOL, "getsockopt(SO_PROTOCOL)")?;
+    if !matches!(domain, libc::AF_INET | libc::AF_INET6) || protocol != IPPROTO_TCP {
         return Err(ListenerError::NotTcp);
     }
-    if !is(libc::SO_ACCEPTCONN, 1) {
+    if ask(libc::SO_ACCEPTCONN, "getsockopt(SO_ACCEPTCONN)")? == 0 {
         return Err(ListenerError::NotListening);
     }
     long_number(listener, SOL_SOCKET, libc::SO_COOKIE)

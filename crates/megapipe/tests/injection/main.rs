@@ -13,7 +13,6 @@
 mod common;
 
 mod checks;
-mod known;
 mod layer;
 mod memory;
 mod proof;

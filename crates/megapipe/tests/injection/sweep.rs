@@ -1,9 +1,8 @@
 //! Runs a scenario once for each call that it makes and each errno of that call, with that one
-//! failure injected, in a forked child each time, and compares what fails with what is known to.
+//! failure injected, in a forked child each time; none of the runs may fail.
 
 use crate::checks;
 use crate::common::process::{again, descriptors, is_child, test_name};
-use crate::known::{self, KNOWN, Known};
 use crate::layer::{Call, Fault, SPUN, shared};
 use crate::memory;
 use crate::stage::{Stage, config};
@@ -11,44 +10,14 @@ use megapipe::{Channel, Config, DriverChoice};
 use std::panic;
 use std::time::Duration;
 
-/// The names of all scenarios.
-const SCENARIOS: [&str; 19] = [
-    "set_up",
-    "echo_lightweight",
-    "echo_descriptors",
-    "buffers",
-    "backpressure",
-    "datagrams",
-    "connect",
-    "polls",
-    "options",
-    "pipe",
-    "file",
-    "timers",
-    "partition",
-    "unregister",
-    "cancel",
-    "drop_busy",
-    "crowd",
-    "file_without_threads",
-    "disconnect_without_threads",
-];
-
-#[test]
-fn the_known_faults_are_of_existing_scenarios() {
-    for scenario in known::scenarios() {
-        assert!(SCENARIOS.contains(&scenario), "KNOWN has {scenario}, which is no scenario");
-    }
-}
-
 /// The end of a child that hangs.
 const WATCHDOG: Duration = Duration::from_secs(6);
 
 /// The exit status of a child whose check failed.
 const FAILED: i32 = 102;
 
-/// The waits that fail in a row while memory is short.
-const SHORTAGE: u32 = 4;
+/// The entries into a ring that fail in a row in a second run with one of these errors.
+const IN_A_ROW: u32 = 4;
 
 /// Calls that a run may make, for each that it makes without a failure, and besides.
 const BUDGET_FACTOR: u32 = 3;
@@ -93,8 +62,8 @@ pub(crate) fn sweep_with(driver: DriverChoice, name: &str, body: impl Fn()) {
             for errno in call.errnos().iter().copied() {
                 for nth in 1..=count {
                     report.judge(Fault { call, errno, nth, times: 1 }, &body);
-                    if call == Call::IoUringEnter && errno == libc::ENOMEM {
-                        report.judge(Fault { call, errno, nth, times: SHORTAGE }, &body);
+                    if call == Call::IoUringEnter && [libc::ENOMEM, libc::EIO].contains(&errno) {
+                        report.judge(Fault { call, errno, nth, times: IN_A_ROW }, &body);
                     }
                 }
             }
@@ -119,7 +88,6 @@ pub(crate) fn inject(driver: DriverChoice, name: &str, fault: Fault, body: fn(&m
 
 /// Runs `body` in a process of its own, whose summary it passes on.
 fn isolated(driver: DriverChoice, name: &str, body: impl FnOnce()) {
-    assert!(SCENARIOS.contains(&name), "{name} is not in SCENARIOS");
     let full_name = test_name(driver, name);
     if is_child(&full_name) {
         // What a process sets up once is no matter of the runs.
@@ -208,48 +176,37 @@ struct Report<'a> {
     budget: u32,
     injected: u32,
     not_reached: u32,
-    known: u32,
     wrong: Vec<String>,
 }
 
 impl Report<'_> {
     fn new(driver: DriverChoice, name: &str) -> Report<'_> {
-        let (injected, not_reached, known) = (0, 0, 0);
-        Report { driver, name, budget: budget(), injected, not_reached, known, wrong: Vec::new() }
+        let (injected, not_reached) = (0, 0);
+        Report { driver, name, budget: budget(), injected, not_reached, wrong: Vec::new() }
     }
 
     fn judge(&mut self, fault: Fault, body: &impl Fn()) {
         let verdict = run(Some(fault), self.budget, body);
-        let known = KNOWN.iter().find(|known| known.covers(self.driver, self.name, fault));
         self.injected += u32::from(verdict != Verdict::NotReached);
         self.not_reached += u32::from(verdict == Verdict::NotReached);
-        let errno = errno_name(fault.errno);
-        let row = if fault.times > 1 { " in a row" } else { "" };
-        let place = format!("{}, {errno}{row}, {}", fault.call.name(), fault.nth);
-        match (verdict, known) {
-            (Verdict::Failed(_), Some(_)) => self.known += 1,
-            (Verdict::Failed(message), None) => self.wrong.push(format!("{place}: {message}")),
-            (_, Some(Known { fault, .. })) => {
-                self.wrong.push(format!("{place}: passes, take it from KNOWN ({fault})"));
-            }
-            (_, None) => {}
+        if let Verdict::Failed(message) = verdict {
+            let errno = errno_name(fault.errno);
+            let row = if fault.times > 1 { " in a row" } else { "" };
+            let place = format!("{}, {errno}{row}, {}", fault.call.name(), fault.nth);
+            self.wrong.push(format!("{place}: {message}"));
         }
     }
 
-    /// Prints the summary; panics if something is not as it should be.
+    /// Prints the summary; panics if a run has failed.
     #[track_caller]
     fn end(self) {
-        let Report { driver, name, injected, not_reached, known, wrong, .. } = self;
+        let Report { driver, name, injected, not_reached, wrong, .. } = self;
         println!(
-            "sweep of {}: {injected} failures injected, {not_reached} not reached, {known} known \
-             faults, {} unexpected",
+            "sweep of {}: {injected} failures injected, {not_reached} not reached, {} failed",
             test_name(driver, name),
             wrong.len()
         );
         assert!(injected > 0, "no failure was injected");
-        let listed = known::listed(driver, name);
-        let is_stale = wrong.is_empty() && known as usize != listed;
-        assert!(!is_stale, "{known} of {listed} runs in KNOWN exist: take the others from it");
         assert!(wrong.is_empty(), "{} runs:\n{}", wrong.len(), wrong.join("\n"));
     }
 }

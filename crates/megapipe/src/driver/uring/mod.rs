@@ -504,13 +504,13 @@ impl Driver for UringDriver {
             let timeout = Some(Duration::from_millis(10));
             let patience = Patience { want: 1, linger_us: 0, timeout };
             match self.ring.enter(patience) {
-                Ok(Entered::Busy) => std::thread::sleep(RETRY_PAUSE),
+                // An error may pass, too: what is given up here is leaked.
+                Ok(Entered::Busy) | Err(_) => std::thread::sleep(RETRY_PAUSE),
                 Ok(_) => {}
-                Err(_) => return false,
             }
             self.harvest(&mut dropped);
             dropped.clear();
-            if is_late && self.outstanding > 0 {
+            if is_late && (self.outstanding > 0 || self.synchronous.has_abandoned()) {
                 return false;
             }
         }

@@ -2,6 +2,7 @@
 //! kernel has no thread for.
 
 use super::objects::Target;
+use super::synchronous::Stake;
 use super::{UringDriver, entries};
 use crate::driver::{DirectSocket, NO_OFFSET, Operation, Outcome, TABLE_FULL, datagram};
 use crate::source::Endpoint;
@@ -53,7 +54,7 @@ impl UringDriver {
             Target::Direct(index) => {
                 let entry = opcode::FixedFdInstall::new(Fixed(index), 0).build();
                 // SAFETY: the entry points to no memory and completes at once.
-                result_of(unsafe { self.run(entry, Box::default()) }?.0)? as i32
+                result_of(unsafe { self.run(entry, Stake::Descriptor) }?.0)? as i32
             }
         };
         // SAFETY: the kernel has just opened this descriptor for us.
@@ -68,11 +69,7 @@ impl UringDriver {
         let slot = Some(DestinationSlot::auto_target());
         let entry = opcode::Socket::new(domain, socket_type, 0).file_index(slot).build();
         // SAFETY: the entry points to no memory and completes at once.
-        let opened = unsafe { self.run(entry, Box::default()) };
-        if opened.is_err() {
-            self.synchronous.note_opening();
-        }
-        let result = opened?.0;
+        let (result, _) = unsafe { self.run(entry, Stake::Socket) }?;
         if result == -libc::ENFILE && self.lightweight >= self.table {
             return Err(io::Error::from_raw_os_error(TABLE_FULL));
         }
@@ -102,7 +99,7 @@ impl UringDriver {
                 let entry =
                     opcode::SetSockOpt::new(fixed, level as u32, name as u32, address, bytes);
                 // SAFETY: the entry points to `memory` alone and completes at once.
-                result_of(unsafe { self.run(entry.build(), memory) }?.0)?;
+                result_of(unsafe { self.run(entry.build(), Stake::Memory(memory)) }?.0)?;
                 Ok(())
             }
         }
@@ -142,8 +139,8 @@ impl UringDriver {
         let entry = entries::get_option(Fd(index as i32), name, address, bytes)
             .flags(squeue::Flags::FIXED_FILE);
         // SAFETY: the entry points to `memory` alone and completes at once.
-        let (result, memory) = unsafe { self.run(entry, memory) }?;
-        value.copy_from_slice(&memory);
+        let (result, stake) = unsafe { self.run(entry, Stake::Memory(memory)) }?;
+        value.copy_from_slice(&stake.into_memory());
         result_of(result)
     }
 }
@@ -176,6 +173,8 @@ unsafe fn call(fd: i32, operation: &Operation) -> isize {
             Operation::WriteVectored { vector, count, offset } => {
                 libc::pwritev2(fd, vector, count as libc::c_int, offset as libc::off_t, 0)
             }
+            // Forgets a connection attempt that has failed.
+            Operation::Connect { address, bytes } => libc::connect(fd, address, bytes) as isize,
             // The kernel needs no thread for the others.
             _ => libc::fcntl(fd, -1) as isize,
         }

@@ -8,9 +8,13 @@ use super::ring::Patience;
 use crate::driver::INTERNAL_TAG;
 use io_uring::squeue;
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 /// The lower half of the tags of synchronous requests; the upper half is a sequence number.
 const SYNCHRONOUS: u64 = INTERNAL_TAG & 0xffff_ffff;
+
+/// Errors of io_uring_enter(2) after which a synchronous request is abandoned.
+const ERRORS_MAX: u32 = 8;
 
 /// The state of synchronous requests.
 #[derive(Default)]
@@ -18,11 +22,26 @@ pub(super) struct Synchronous {
     sequence: u32,
     /// The request that is waited for, and its result once that has come.
     waiting: Option<(u64, Option<i32>)>,
-    /// The memory of requests that could not be waited for and that the kernel may still take out
-    /// of the submission queue.
-    abandoned: Vec<(u64, Box<[u8]>)>,
-    /// Those of them that open a socket in the ring's file table.
-    opening: Vec<u64>,
+    /// Requests that could not be waited for and that the kernel may still take out of the
+    /// submission queue.
+    abandoned: Vec<(u64, Stake)>,
+}
+
+/// What must not be lost with a synchronous request that is abandoned.
+pub(super) enum Stake {
+    /// The memory that its entry points to, which holds the kernel's answer afterwards.
+    Memory(Box<[u8]>),
+    /// The descriptor that it opens.
+    Descriptor,
+    /// The socket that it opens in the ring's file table.
+    Socket,
+}
+
+impl Stake {
+    /// The memory; none of a request that opens something.
+    pub(super) fn into_memory(self) -> Box<[u8]> {
+        if let Stake::Memory(memory) = self { memory } else { Box::default() }
+    }
 }
 
 impl Synchronous {
@@ -45,17 +64,16 @@ impl Synchronous {
             *slot = Some(result);
             return None;
         }
-        self.abandoned.retain(|(abandoned, _)| *abandoned != tag);
-        let at = self.opening.iter().position(|opening| *opening == tag)?;
-        self.opening.swap_remove(at);
-        u32::try_from(result).ok()
-    }
-
-    /// Notes that the last request opens a socket, if it has been abandoned.
-    pub(super) fn note_opening(&mut self) {
-        let tag = u64::from(self.sequence) << 32 | SYNCHRONOUS;
-        if self.abandoned.iter().any(|(abandoned, _)| *abandoned == tag) {
-            self.opening.push(tag);
+        let at = self.abandoned.iter().position(|(abandoned, _)| *abandoned == tag)?;
+        let opened = u32::try_from(result).ok();
+        match self.abandoned.swap_remove(at).1 {
+            Stake::Memory(_) => None,
+            Stake::Socket => opened,
+            Stake::Descriptor => {
+                // SAFETY: the kernel has just opened this descriptor, and no caller gets it.
+                drop(opened.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) }));
+                None
+            }
         }
     }
 
@@ -67,20 +85,20 @@ impl Synchronous {
 
 impl UringDriver {
     /// Runs an entry to its end and gives its result; what else completes meanwhile goes to the
-    /// backlog. `memory`: what the entry points to, which holds the kernel's answer afterwards.
+    /// backlog.
     ///
     /// # Errors
     /// `EBUSY` if the submission queue is full, `EAGAIN` if the kernel stays out of memory, and
-    /// other errors of io_uring_enter(2).
+    /// other errors of io_uring_enter(2) if they come again and again.
     ///
     /// # Safety
     ///
-    /// The entry points to nothing but `memory`, and completes by itself.
+    /// The entry points to nothing but the memory of `stake`, and completes by itself.
     pub(super) unsafe fn run(
         &mut self,
         entry: squeue::Entry,
-        memory: Box<[u8]>,
-    ) -> io::Result<(i32, Box<[u8]>)> {
+        stake: Stake,
+    ) -> io::Result<(i32, Stake)> {
         let tag = self.synchronous.begin();
         // SAFETY: the memory is kept, here or among the abandoned, until the entry's completion.
         if unsafe { self.push(&entry.user_data(tag)) }.is_err() {
@@ -90,15 +108,18 @@ impl UringDriver {
         let waited = self.await_synchronous();
         let result = self.synchronous.waiting.take().and_then(|(_, result)| result);
         match (result, waited) {
-            (Some(result), _) => Ok((result, memory)),
+            (Some(result), _) => Ok((result, stake)),
             (None, waited) => {
-                self.synchronous.abandoned.push((tag, memory));
+                self.synchronous.abandoned.push((tag, stake));
                 Err(waited.err().unwrap_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN)))
             }
         }
     }
 
+    /// An error does not end the wait at once: the request would stay in the queue and take effect
+    /// after it was reported as failed.
     fn await_synchronous(&mut self) -> io::Result<()> {
+        let mut errors = 0;
         let is_done = |driver: &UringDriver| {
             driver.synchronous.waiting.is_none_or(|(_, result)| result.is_some())
         };
@@ -106,8 +127,14 @@ impl UringDriver {
             self.prepare();
             self.prompt = 0;
             let patience = Patience { want: 1, linger_us: 0, timeout: None };
-            self.persist(|ring| ring.enter(patience))?;
+            let entered = self.persist(|ring| ring.enter(patience));
             self.harvest_into_backlog();
+            if let Err(error) = entered {
+                errors += 1;
+                if errors == ERRORS_MAX {
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }
@@ -120,25 +147,18 @@ mod tests {
     #[test]
     fn a_socket_that_is_not_waited_for_is_given_back() {
         let mut synchronous = Synchronous::default();
-        let abandon = |synchronous: &mut Synchronous| {
+        let stakes = [Stake::Memory(Box::default()), Stake::Socket, Stake::Socket];
+        let [option, socket, failed] = stakes.map(|stake| {
             let tag = synchronous.begin();
             synchronous.waiting = None;
-            synchronous.abandoned.push((tag, Box::default()));
-            tag
-        };
-        let [option, socket, failed] = [(); 3].map(|()| {
-            let tag = abandon(&mut synchronous);
-            if synchronous.sequence > 1 {
-                synchronous.note_opening();
-            }
+            synchronous.abandoned.push((tag, stake));
             tag
         });
         assert_eq!(synchronous.settle(option, 7), None, "no socket");
         assert_eq!(synchronous.settle(socket, 7), Some(7));
         assert_eq!(synchronous.settle(failed, -libc::ENFILE), None);
-        assert!(!synchronous.has_abandoned() && synchronous.opening.is_empty());
+        assert!(!synchronous.has_abandoned());
         let tag = synchronous.begin();
-        synchronous.note_opening();
         assert_eq!(synchronous.settle(tag, 3), None, "it is waited for");
         assert_eq!(synchronous.waiting, Some((tag, Some(3))));
     }
