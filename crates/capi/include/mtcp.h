@@ -113,7 +113,7 @@
 typedef enum mtcp_epoll_op {
     MTCP_EPOLL_CTL_ADD = 1, /* Begins to watch. */
     MTCP_EPOLL_CTL_DEL = 2, /* Ends watching. */
-    MTCP_EPOLL_CTL_MOD = 3, /* Changes what is waited for; an event that is there is told anew. */
+    MTCP_EPOLL_CTL_MOD = 3 /* Changes what is waited for; an event that is there is told anew. */
 } mtcp_epoll_op;
 
 /* A context, behind mctx_t. */

@@ -73,14 +73,14 @@
 typedef enum xio_event_type {
     /* New write buffers belong to a new epoch: commit and release the older buffers soon. */
     XIO_MOVED = 1,
-    XIO_MOVE_FAILED = 2, /* A move did not come about; the flow goes on as it was. */
+    XIO_MOVE_FAILED = 2 /* A move did not come about; the flow goes on as it was. */
 } xio_event_type;
 
 /* How much an end trusts the other one not to change a message after committing it. */
 typedef enum xio_trust {
     XIO_UNTRUSTED = 0, /* Messages are copied before they are looked at. */
     /* Messages may be looked at where the peer wrote them, if it trusts this end, too. */
-    XIO_TRUSTED = 1,
+    XIO_TRUSTED = 1
 } xio_trust;
 
 /* An end-point, with a name or without. All threads of the process may use it. */
