@@ -226,8 +226,8 @@ static void handle(struct server *server, const struct mp_event *ev)
     if (ev->cmd == MP_ACCEPT) {
         if (!ev->error)
             welcome(server, ev->fd);
-        else if (mp_accept(server->listener, 0, 1) < 0)
-            fail("accept", mp_error());
+        else if (!(ev->flags & MP_MORE) && mp_accept(server->listener, 0, 1) < 0)
+            fail("accept", mp_error()); /* after EMFILE and its like the channel goes on by itself */
         return;
     }
     if (!peer) {

@@ -54,10 +54,11 @@ static void welcome(mp_channel *channel, int fd)
         fail("a new connection", mp_error());
 }
 
+/* Its memory is the kernel's until MP_CLOSE. */
 static void goodbye(struct connection *peer)
 {
-    mp_unregister(peer->handle);
-    free(peer);
+    if (mp_close(peer->handle) < 0)
+        fail("close", mp_error());
 }
 
 int main(int argc, char **argv)
@@ -83,12 +84,16 @@ int main(int argc, char **argv)
         peer = ev.cookie;
         if (ev.cmd == MP_ACCEPT && !ev.error)
             welcome(channel, ev.fd);
+        else if (ev.cmd == MP_ACCEPT && (ev.flags & MP_MORE))
+            continue; /* EMFILE, say: the channel accepts again by itself */
         else if (ev.cmd == MP_READ && !ev.error && ev.size > 0)
             mp_write(peer->handle, peer->buffer, ev.size);
         else if (ev.cmd == MP_WRITE && !ev.error)
             mp_read(peer->handle, peer->buffer, READ_SIZE);
         else if (ev.cmd == MP_ACCEPT)
             mp_accept(listener, 0, 1);
+        else if (ev.cmd == MP_CLOSE)
+            free(peer);
         else
             goodbye(peer);
     }

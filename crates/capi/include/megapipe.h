@@ -288,7 +288,7 @@ typedef struct mp_event {
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif /* __cplusplus */
 
 /*
  * Creates a channel for the calling thread (report, Table 3.1).
@@ -764,7 +764,7 @@ int mp_partition(int listen_fd, const cpu_set_t *masks, int count, int *fds);
 const char *mp_error(void);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+} /* extern "C" */
+#endif /* __cplusplus */
 
 #endif  /* MEGAPIPE_H */

@@ -173,7 +173,7 @@ typedef struct mtcp_epoll_event {
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif /* __cplusplus */
 
 /*
  * Reads the settings (paper, Table 1): a file as docs/mtcp.toml shows it. NULL stands for the file
@@ -594,7 +594,7 @@ int mtcp_epoll_wait(mctx_t mctx,
                     int timeout);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+} /* extern "C" */
+#endif /* __cplusplus */
 
 #endif  /* MTCP_H */

@@ -229,7 +229,7 @@ typedef struct xio_poll {
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif /* __cplusplus */
 
 /*
  * Registers the name of an end-point (paper, Table 2).
@@ -497,7 +497,7 @@ int xio_descriptor(xio_handle handle);
 mp_handle xio_watch(mp_channel *channel, xio_handle handle, void *cookie);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+} /* extern "C" */
+#endif /* __cplusplus */
 
 #endif  /* XIO_H */

@@ -104,8 +104,12 @@ fn tidy(text: &str) -> String {
     let mut lines = text.lines().map(str::trim_end).peekable();
     while let Some(line) = lines.next() {
         if line.trim_start() != "/**" {
-            // What an expression could tear apart.
-            let line = &line.replace("_NONE -1", "_NONE (-1)");
+            // What an expression could tear apart, and what C89 does not know.
+            let line = line.replace("_NONE -1", "_NONE (-1)");
+            let line = &match line.split_once(" // ") {
+                Some((directive, note)) => format!("{} /* {note} */", directive.trim_end()),
+                None => line,
+            };
             if line.starts_with('}') {
                 drop_last_comma(&mut out);
             }
