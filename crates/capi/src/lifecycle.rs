@@ -104,7 +104,6 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
             1 => false,
             _ => return Err(Failure::invalid("mp_options.keep_steering must be 0 or 1")),
         },
-        ..Config::default()
     })
 }
 
