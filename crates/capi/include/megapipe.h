@@ -46,8 +46,8 @@
  *
  * Leaving a call. Do not leave a call of this library by siglongjmp(3), longjmp(3), an exception of
  * a signal handler, or pthread_cancel(3): not even mp_dispatch(). Its frames would be skipped in the
- * middle of a change. After a jump every call on the channel fails with EDEADLK; a cancellation that
- * unwinds the library's frames ends the process. To end a wait from elsewhere, register an
+ * middle of a change. After a jump every call on the channel fails with EDEADLK, mp_destroy() too. A
+ * cancellation that takes effect in a call ends the process by SIGABRT. To end a wait from elsewhere, register an
  * eventfd(2) or a pipe, mp_read() from it, and write to it in the other thread or in the signal
  * handler; for signals alone, register a signalfd(2). A signal handler that returns makes
  * mp_dispatch() return 0. A thread that may be cancelled calls pthread_setcancelstate(3) with
