@@ -16,8 +16,8 @@
  *   EBADF            the handle or channel is unknown: ended, or (a handle) another thread's
  *   EPERM            the channel is another thread's, or was created before a fork
  *   EFAULT           a pointer is NULL that must not be
- *   EAGAIN           a request: a queue is full, or mp_options.output_limit bytes wait to be written
- *                    to the handle; dispatch some events, then file it again
+ *   EAGAIN           a request: a queue is full, or mp_options.output_limit bytes wait to be
+ *                    written to the handle; dispatch some events, then file it again
  *   EOPNOTSUPP       a request: not for this kind of handle, such as an accept on a pipe
  *   EDEADLK          called by a signal handler that interrupted a call on the same channel
  *   ENOTRECOVERABLE  a defect of the library; the channel can only be destroyed
@@ -25,9 +25,9 @@
  * unless its handle is unregistered, closed or aborted before.
  *
  * Memory of requests is the caller's, and the kernel's from the call to the last event: it must
- * stay valid, and nobody else may change it. After mp_close() or mp_abort() it is the kernel's until
- * MP_CLOSE. After mp_unregister() no event tells when it is free: where it matters, cancel the
- * requests and await their events before, or close the handle. mp_destroy() frees all of it.
+ * stay valid, and nobody else may change it. After mp_close() or mp_abort() it is the kernel's
+ * until MP_CLOSE. After mp_unregister() no event tells when it is free: where it matters, cancel
+ * the requests and await their events before, or close the handle. mp_destroy() frees all of it.
  *
  * Buffers of mp_recv() are the channel's, and the caller's from the event to mp_release() or
  * mp_write_buffer(). While the caller has all of them, receiving waits; nothing is lost. Keep none
@@ -44,14 +44,14 @@
  * Threads. A channel belongs to the thread that created it. Nothing may be called in signal
  * handlers. After a fork the channel stays the parent's: create one in the child.
  *
- * Leaving a call. Do not leave a call of this library by siglongjmp(3), longjmp(3), an exception of
- * a signal handler, or pthread_cancel(3): not even mp_dispatch(). Its frames would be skipped in the
- * middle of a change. After a jump every call on the channel fails with EDEADLK, mp_destroy() too. A
- * cancellation that takes effect in a call ends the process by SIGABRT. To end a wait from elsewhere, register an
- * eventfd(2) or a pipe, mp_read() from it, and write to it in the other thread or in the signal
- * handler; for signals alone, register a signalfd(2). A signal handler that returns makes
- * mp_dispatch() return 0. A thread that may be cancelled calls pthread_setcancelstate(3) with
- * PTHREAD_CANCEL_DISABLE before it creates a channel.
+ * Leaving a call. Do not leave a call of this library by siglongjmp(3), longjmp(3), an exception
+ * of a signal handler, or pthread_cancel(3): not even mp_dispatch(). Its frames would be skipped
+ * in the middle of a change. After a jump every call on the channel fails with EDEADLK,
+ * mp_destroy() too. A cancellation that takes effect in a call ends the process by SIGABRT. To
+ * end a wait from elsewhere, register an eventfd(2) or a pipe, mp_read() from it, and write to
+ * it in the other thread or in the signal handler; for signals alone, register a signalfd(2). A
+ * signal handler that returns makes mp_dispatch() return 0. A thread that may be cancelled calls
+ * pthread_setcancelstate(3) with PTHREAD_CANCEL_DISABLE before it creates a channel.
  *
  * Restart. After a process with an io_uring channel was killed, the kernel needs a moment to close
  * its sockets, and bind(2) fails with EADDRINUSE meanwhile. mp_listen() waits for that.
@@ -313,8 +313,9 @@ struct mp_channel *mp_create(const struct mp_options *options);
 /*
  * Destroys a channel. What is pending is cancelled and never delivered.
  *
- * Lightweight sockets are closed, also those that were accepted and not registered, and so is what
- * mp_close() has not finished with. Other descriptors stay open and are the caller's again. Buffers of mp_recv() become invalid. Memory of requests
+ * Lightweight sockets are closed, also those that were accepted and not registered, and so is
+ * what mp_close() has not finished with. Other descriptors stay open and are the caller's again.
+ * Buffers of mp_recv() become invalid. Memory of requests
  * may be used again after the return (unless a device has kept the kernel busy for two seconds,
  * which is all that is waited). The shares of a listener go to the other channels that
  * share it.
@@ -380,7 +381,7 @@ mp_handle mp_register(struct mp_channel *channel, int fd, void *cookie, const cp
  * delivered are closed.
  *
  * No event says when the kernel lets go of the memory of the handle's requests. Where that memory
- * is to be used again or freed, use mp_close() or mp_abort(), whose MP_CLOSE says so, or mp_cancel()
+ * is to be used again or freed, use mp_close() or mp_abort(), whose MP_CLOSE says so, or cancel
  * the requests first and await their events; else it is free after mp_destroy() only.
  */
 int mp_unregister(mp_handle handle);
@@ -449,23 +450,23 @@ int mp_connect(mp_handle handle, const struct sockaddr *address, socklen_t size)
 
 /*
  * Reads at most size bytes: one MP_READ with what is there, 0 at the end (report, Table 3.1).
- * From a file: at its position. From a SOCK_SEQPACKET or datagram socket: one message, or EMSGSIZE
- * if it is longer than size; an empty one has size 0, too, which mp_recv() tells from the end. buffer is the kernel's until the event. For connections that are
+ * From a file: at its position. From a SOCK_SEQPACKET or datagram socket: one message, or
+ * EMSGSIZE if it is longer than size; an empty one has size 0, too, which mp_recv() tells from
+ * the end. buffer is the kernel's until the event. For connections that are
  * mostly idle mp_recv() needs less memory.
  *
  * Errors:
  *   EINVAL  size is 0 or above SSIZE_MAX
  */
-int mp_read(mp_handle handle,
-            void *buffer,
-            size_t size);
+int mp_read(mp_handle handle, void *buffer, size_t size);
 
 /*
  * Writes all of size bytes: one MP_WRITE (report, Table 3.1). To a file: at its position. To a
  * connected datagram socket: one datagram. buffer must not change until the event.
  *
- * The event's size is below the request's only if the write was cancelled half-way; one that fails
- * half-way is an error. A broken socket raises no SIGPIPE; a broken pipe does unless it is ignored.
+ * The event's size is below the request's only if the write was cancelled half-way; one that
+ * fails half-way is an error. A broken socket raises no SIGPIPE; a broken pipe does unless it is
+ * ignored.
  *
  * Errors:
  *   EAGAIN  mp_options.output_limit bytes wait behind the write under way: the peer does not read;

@@ -109,8 +109,9 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
 
 /// Destroys a channel. What is pending is cancelled and never delivered.
 ///
-/// Lightweight sockets are closed, also those that were accepted and not registered, and so is what
-/// mp_close() has not finished with. Other descriptors stay open and are the caller's again. Buffers of mp_recv() become invalid. Memory of requests
+/// Lightweight sockets are closed, also those that were accepted and not registered, and so is
+/// what mp_close() has not finished with. Other descriptors stay open and are the caller's again.
+/// Buffers of mp_recv() become invalid. Memory of requests
 /// may be used again after the return (unless a device has kept the kernel busy for two seconds,
 /// which is all that is waited). The shares of a listener go to the other channels that
 /// share it.

@@ -157,7 +157,7 @@ fn source_of(fd: c_int) -> Result<Source, Failure> {
 /// delivered are closed.
 ///
 /// No event says when the kernel lets go of the memory of the handle's requests. Where that memory
-/// is to be used again or freed, use mp_close() or mp_abort(), whose MP_CLOSE says so, or mp_cancel()
+/// is to be used again or freed, use mp_close() or mp_abort(), whose MP_CLOSE says so, or cancel
 /// the requests first and await their events; else it is free after mp_destroy() only.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_unregister(handle: mp_handle) -> c_int {

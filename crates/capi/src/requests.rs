@@ -103,8 +103,9 @@ fn write(handle: mp_handle, address: *const c_void, bytes: usize, offset: Option
 }
 
 /// Reads at most size bytes: one MP_READ with what is there, 0 at the end (report, Table 3.1).
-/// From a file: at its position. From a SOCK_SEQPACKET or datagram socket: one message, or EMSGSIZE
-/// if it is longer than size; an empty one has size 0, too, which mp_recv() tells from the end. buffer is the kernel's until the event. For connections that are
+/// From a file: at its position. From a SOCK_SEQPACKET or datagram socket: one message, or
+/// EMSGSIZE if it is longer than size; an empty one has size 0, too, which mp_recv() tells from
+/// the end. buffer is the kernel's until the event. For connections that are
 /// mostly idle mp_recv() needs less memory.
 ///
 /// Errors:
@@ -121,8 +122,9 @@ pub unsafe extern "C" fn mp_read(handle: mp_handle, buffer: *mut c_void, size: u
 /// Writes all of size bytes: one MP_WRITE (report, Table 3.1). To a file: at its position. To a
 /// connected datagram socket: one datagram. buffer must not change until the event.
 ///
-/// The event's size is below the request's only if the write was cancelled half-way; one that fails
-/// half-way is an error. A broken socket raises no SIGPIPE; a broken pipe does unless it is ignored.
+/// The event's size is below the request's only if the write was cancelled half-way; one that
+/// fails half-way is an error. A broken socket raises no SIGPIPE; a broken pipe does unless it is
+/// ignored.
 ///
 /// Errors:
 ///   EAGAIN  mp_options.output_limit bytes wait behind the write under way: the peer does not read;

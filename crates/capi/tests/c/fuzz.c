@@ -249,7 +249,7 @@ static void request(void)
     case 12: count(mp_shutdown(on, (int)any(4))); break;
     case 13: count(mp_request_peer_address(on)); break;
     case 14: count(mp_set_timeout(on, any(9) ? (int)any(4) : number(), number())); break;
-    case 15: count(mp_timer_set(on, any(2) ? any(9999) : UINT64_MAX, any(2) ? any(9999) : 0)); break;
+    case 15: count(mp_timer_set(on, any(2) ? any(9999) : UINT64_MAX, any(9999))); break;
     case 16: CHECK(mp_queued(on) >= -1); break;
     }
 }

@@ -42,7 +42,8 @@ fn the_header_is_cpp17() {
 /// With the oldest standards that compilers still offer, to the letter.
 #[test]
 fn the_headers_are_c89_and_cpp98() {
-    let text = "#include <megapipe.h>\n#include <xio.h>\n#include <mtcp.h>\nint main(void) { return 0; }\n";
+    let text = "#include <megapipe.h>\n#include <xio.h>\n#include <mtcp.h>\n\
+                int main(void) { return 0; }\n";
     let directory = tempfile::tempdir().unwrap();
     let languages =
         [("c", "-std=c89", ["gcc", "clang"]), ("cpp", "-std=c++98", ["g++", "clang++"])];
