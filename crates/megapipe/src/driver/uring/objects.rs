@@ -95,7 +95,9 @@ pub(super) fn attach(endpoint: Endpoint, kind: Kind) -> Result<Object, Unattache
 /// Prepares a descriptor that is to be taken over, and gives the flags of its object.
 fn prepare(fd: i32, kind: Kind) -> io::Result<u32> {
     let flags = flags_of(kind);
-    let netlink = kind == Kind::Datagram && socket_number(fd, libc::SO_DOMAIN)? == libc::AF_NETLINK;
+    // What wakes an installed driver is attached as a datagram socket, too, and may be none.
+    let netlink = kind == Kind::Datagram
+        && socket_number(fd, libc::SO_DOMAIN).is_ok_and(|domain| domain == libc::AF_NETLINK);
     if flags & KEPT != 0 {
         nonblocking::keep(fd)?;
     }
