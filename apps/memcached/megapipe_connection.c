@@ -167,13 +167,15 @@ void megapipe_free(struct megapipe_connection *connection) {
     free(connection);
 }
 
-/* Ends a connection that has nothing left to send. */
+/* Ends a connection: what is in flight is discarded, and the peer told so. Its memory is free when
+ * the channel says that it is closed. */
 void megapipe_finish(struct megapipe_connection *connection) {
     struct megapipe_worker *worker = connection->worker;
+    const bool is_whole = connection->writes == 0;
     if (worker->channel == NULL) {
         close(connection->fd);
         megapipe_free(connection);
-    } else if (mp_close(connection->handle) == -1) {
+    } else if ((is_whole ? mp_close(connection->handle) : mp_abort(connection->handle)) == -1) {
         megapipe_complain("cannot close a connection");
     }
 }

@@ -36,9 +36,6 @@
 
 struct megapipe_piece;
 
-/* How long a worker without free descriptors waits before it accepts again, as memcached does. */
-#define MEGAPIPE_RETRY_MS 10
-
 /* Connections of a worker that wait for the ends of others, and for how many of its turns at most:
  * time would also pass while it has no CPU. */
 #define MEGAPIPE_POSTPONED_MAX 1024
@@ -114,7 +111,6 @@ struct megapipe_worker {
     unsigned ready_count;
     struct megapipe_connections closing;
     int64_t closing_checked_at_ms;
-    int64_t accept_again_at_ms; /* 0: nothing to do again */
     struct megapipe_postponed postponed[MEGAPIPE_POSTPONED_MAX];
     unsigned postponed_count;
     unsigned postponed_turns; /* since the first of them */

@@ -224,18 +224,14 @@ void megapipe_decide_postponed(struct megapipe_worker *worker) {
             welcome(worker->postponed[i].share, lower);
         }
     }
-    worker->accept_again_at_ms = 0;
-    megapipe_listeners_sync(worker);
 }
 
 /* Without maxconns_fast nobody is refused, and the main thread stops all accepting until a
  * connection ends. With it there is a descriptor for each refusal, but the kernel may ask for the
- * next one before the last has been closed. */
-static void out_of_descriptors(struct megapipe_worker *worker) {
+ * next one before the last has been closed: the channel goes on by itself. */
+static void out_of_descriptors(void) {
     const uint64_t one = 1;
-    if (settings.maxconns_fast)
-        worker->accept_again_at_ms = megapipe_now_ms() + MEGAPIPE_RETRY_MS;
-    else if (write(exhausted_fd, &one, sizeof(one)) != sizeof(one))
+    if (!settings.maxconns_fast && write(exhausted_fd, &one, sizeof(one)) != sizeof(one))
         perror("megapipe: cannot wake the main thread");
 }
 
@@ -246,13 +242,12 @@ void megapipe_accepted(struct megapipe_share *share, const struct mp_event *even
             postpone(share, event->fd);
         else
             welcome(share, event->fd);
+    } else if (event->error == EMFILE || event->error == ENFILE) {
+        out_of_descriptors();
     }
     if ((event->flags & MP_MORE) != 0)
         return;
     /* The accepting has ended: on request, or by an error after which it can go on. */
     share->accepting = false;
-    if (event->error == EMFILE || event->error == ENFILE)
-        out_of_descriptors(share->worker);
-    else
-        megapipe_listeners_sync(share->worker);
+    megapipe_listeners_sync(share->worker);
 }

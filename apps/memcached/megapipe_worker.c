@@ -167,8 +167,6 @@ static void handle_batch(struct megapipe_worker *worker, const struct mp_event *
 static int patience_ms(const struct megapipe_worker *worker) {
     if (!TAILQ_EMPTY(&worker->ready) || worker->postponed_count != 0)
         return 0;
-    if (worker->accept_again_at_ms != 0)
-        return MEGAPIPE_RETRY_MS;
     return TAILQ_EMPTY(&worker->closing) ? -1 : 1000;
 }
 
@@ -186,10 +184,6 @@ static void keep_house(struct megapipe_worker *worker, bool is_idle) {
         megapipe_decide_postponed(worker);
     if (!TAILQ_EMPTY(&worker->closing))
         megapipe_reap(worker);
-    if (worker->accept_again_at_ms != 0 && megapipe_now_ms() >= worker->accept_again_at_ms) {
-        worker->accept_again_at_ms = 0;
-        megapipe_listeners_sync(worker);
-    }
 }
 
 void megapipe_worker_run(struct event_base *base) {

@@ -161,6 +161,7 @@ void ngx_mp_give_received(ngx_mp_received_t *received);
 /* close.c */
 void ngx_mp_close(ngx_connection_t *c);
 void ngx_mp_flushed(ngx_mp_connection_t *mc);
+void ngx_mp_closed(ngx_mp_connection_t *mc);
 ngx_int_t ngx_mp_upgrade(ngx_connection_t *c, ngx_mp_reason_e reason);
 ngx_uint_t ngx_mp_flushing(void);
 void ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_event_handler_pt handler,

@@ -25,7 +25,7 @@ static ngx_mp_connection_t *ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_
 static ngx_int_t ngx_mp_add_siblings(ngx_mp_connection_t *first);
 static ngx_int_t ngx_mp_accept(ngx_mp_connection_t *mc);
 static void ngx_mp_accept_again(ngx_event_t *ev);
-static void ngx_mp_accept_failed(ngx_mp_connection_t *mc, int error);
+static void ngx_mp_accept_failed(ngx_mp_connection_t *mc, struct mp_event *done);
 static void ngx_mp_stop(ngx_mp_connection_t *mc);
 static void ngx_mp_stop_timed_out(ngx_event_t *ev);
 static void ngx_mp_stopped(ngx_mp_connection_t *mc);
@@ -308,7 +308,7 @@ ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
     } else if (done->error == 0) {
         ngx_mp_new_connection(mc, done->fd);
     } else if (done->error != ECANCELED && mc->wanted) {
-        ngx_mp_accept_failed(mc, done->error);
+        ngx_mp_accept_failed(mc, done);
     }
 
     if (mc->accepting || mc->handle == -1) {
@@ -322,8 +322,9 @@ ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
 }
 
 static void
-ngx_mp_accept_failed(ngx_mp_connection_t *mc, int error)
+ngx_mp_accept_failed(ngx_mp_connection_t *mc, struct mp_event *done)
 {
+    int error = done->error;
     ngx_connection_t *c = mc->listening->connection;
     ngx_mp_connection_t *first = ngx_mp_of(c);
     ngx_event_conf_t *ecf = ngx_event_get_conf(ngx_cycle->conf_ctx, ngx_event_core_module);
@@ -331,14 +332,14 @@ ngx_mp_accept_failed(ngx_mp_connection_t *mc, int error)
 
     if (error == ECONNABORTED) {
         level = NGX_LOG_ERR;
-    } else if (error == EMFILE || error == ENFILE) {
+    } else if (error == EMFILE || error == ENFILE || error == EUSERS) {
         level = NGX_LOG_CRIT;
     }
     ngx_log_error(level, c->log, error, "accept() through the channel failed");
-    if (error == ECONNABORTED) {
+    /* With MP_MORE the channel pauses, and goes on by itself when something has been closed. */
+    if (error == ECONNABORTED || (done->flags & MP_MORE)) {
         return;
     }
-    /* Until others have closed something. */
     ngx_mp_unlisten(c->read, NGX_DISABLE_EVENT);
     if (!first->timer.timer_set) {
         ngx_mp_add_timer(first, ngx_mp_accept_again, ecf->accept_mutex_delay);

@@ -4,6 +4,7 @@
 #include "ngx_megapipe.h"
 
 static void ngx_mp_flush_timed_out(ngx_event_t *ev);
+static void ngx_mp_discard(ngx_mp_connection_t *mc);
 
 static const char *ngx_mp_reasons[NGX_MP_REASONS] = {
     "a large response is sent with sendfile",
@@ -62,14 +63,46 @@ ngx_mp_close(ngx_connection_t *c)
         ngx_mp_retire(mc);
         return;
     }
-    /* After an error, a time-out or the end of a shutdown's patience nobody waits for the rest. */
+    ngx_mp_flushing_count++;
+    /* After an error, a time-out or the time that a shutdown may take nobody waits for the rest. */
     if (mc->send_error || mc->receive_error || c->timedout || (c->close && c->error)) {
-        (void) mp_cancel(mc->handle, 0);
-    } else if (mc->receiving) {
+        ngx_mp_discard(mc);
+        return;
+    }
+    if (mc->receiving) {
         (void) mp_cancel(mc->handle, MP_IN);
     }
     ngx_mp_add_timer(mc, ngx_mp_flush_timed_out, NGX_MP_FLUSH_TIMEOUT_MS);
-    ngx_mp_flushing_count++;
+}
+
+/*
+ * Resets the connection, so that the client does not take what it has for the whole. The blocks are
+ * the kernel's until MP_CLOSE, and the channel closes the descriptor.
+ */
+static void
+ngx_mp_discard(ngx_mp_connection_t *mc)
+{
+    if (mp_abort(mc->handle) == -1) {
+        ngx_mp_failed(ngx_cycle->log, NGX_LOG_ALERT, "mp_abort()");
+    }
+    mc->handle = -1;
+    mc->fd = (ngx_socket_t) -1;
+}
+
+/* The last completion of a connection whose rest is discarded. */
+void
+ngx_mp_closed(ngx_mp_connection_t *mc)
+{
+    ngx_mp_block_t *block, *next;
+
+    for (block = mc->sending; block != NULL; block = next) {
+        next = block->next;
+        ngx_mp_give_block(block);
+    }
+    mc->sending = NULL;
+    mc->sending_end = &mc->sending;
+    ngx_mp_flushing_count--;
+    ngx_mp_retire(mc);
 }
 
 /* A write of a closed connection has ended; its memory was the kernel's until now. */
@@ -94,7 +127,7 @@ ngx_mp_flush_timed_out(ngx_event_t *ev)
     ngx_log_error(NGX_LOG_INFO, ev->log, NGX_ETIMEDOUT,
                   "megapipe: %uz bytes of a closed connection were not taken by the client",
                   mc->in_flight_bytes);
-    (void) mp_cancel(mc->handle, 0);
+    ngx_mp_discard(mc);
 }
 
 /* Gives the connection a descriptor, which nginx then uses and closes; the I/O can go on. */

@@ -284,6 +284,10 @@ ngx_mp_completion(struct mp_event *done, ngx_uint_t flags)
 {
     ngx_mp_connection_t *mc = done->cookie;
 
+    if (mc != NULL && done->cmd == MP_CLOSE) {
+        ngx_mp_closed(mc);
+        return;
+    }
     if (mc == NULL || mc->handle == -1 || mc->handle != done->handle) {
         ngx_mp_stale(done);
         return;

@@ -51,19 +51,24 @@ static cpu_set_t share_of(int thread)
 static void serve(mp_channel *channel, const struct mp_event *ev)
 {
     if (ev->cmd == MP_RECV && ev->size > 0) {
-        /* Fails if an earlier event of the batch has ended the connection. */
-        if (mp_write_buffer(ev->handle, ev->buffer, 0, ev->size) < 0)
+        /* Fails if an earlier event of the batch has ended the connection, which an abort then does
+         * again in vain, or if the peer does not read. */
+        if (mp_write_buffer(ev->handle, ev->buffer, 0, ev->size) < 0) {
             mp_release(channel, ev->buffer);
+            mp_abort(ev->handle);
+        }
     } else if (ev->cmd == MP_ACCEPT && !ev->error) {
         mp_handle peer = mp_register(channel, ev->fd, NULL, NULL);
 
         if (mp_recv(peer, MP_REPEAT) < 0)
             fail("receive");
     } else if (ev->cmd == MP_ACCEPT) {
-        if (mp_accept(ev->handle, 0, 1) < 0)
+        /* With MP_MORE, as after EMFILE, the channel accepts again by itself. */
+        if (!(ev->flags & MP_MORE) && mp_accept(ev->handle, 0, 1) < 0)
             fail("accept");
-    } else if (ev->cmd == MP_RECV || ev->error) {
-        mp_unregister(ev->handle);
+    } else if (ev->cmd != MP_CLOSE && (ev->cmd == MP_RECV || ev->error)) {
+        /* What was received is sent back first. */
+        mp_close(ev->handle);
     }
 }
 

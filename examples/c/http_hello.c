@@ -224,9 +224,10 @@ static void handle(struct server *server, const struct mp_event *ev)
     struct connection *peer = ev->cookie;
 
     if (ev->cmd == MP_ACCEPT) {
+        /* After EMFILE and its like, with MP_MORE, the channel accepts again by itself. */
         if (!ev->error)
             welcome(server, ev->fd);
-        else if (mp_accept(server->listener, 0, 1) < 0)
+        else if (!(ev->flags & MP_MORE) && mp_accept(server->listener, 0, 1) < 0)
             fail("accept", mp_error());
         return;
     }

@@ -77,6 +77,8 @@ int main(int argc, char **argv)
         peer = ev.cookie;
         if (ev.cmd == MP_ACCEPT && !ev.error)
             welcome(channel, ev.fd);
+        else if (ev.cmd == MP_ACCEPT && (ev.flags & MP_MORE))
+            continue; /* EMFILE, say: the channel accepts again by itself */
         else if (ev.cmd == MP_READ && !ev.error && ev.size > 0)
             mp_write(peer->handle, peer->buffer, ev.size);
         else if (ev.cmd == MP_WRITE && !ev.error)

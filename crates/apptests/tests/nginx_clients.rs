@@ -4,7 +4,7 @@ use megapipe_apptests::http::Client;
 use megapipe_apptests::nginx::{Nginx, Setup};
 use megapipe_apptests::{PATIENCE, eventually};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 /// A server with one small file `f`.
@@ -197,6 +197,28 @@ fn clients_that_say_nothing_are_let_go() {
     returns_to(&nginx, before);
     let rest = stuck.rest().map_or(0, |bytes| bytes.len());
     assert!(rest < 30_000_000, "the stuck reader was let go");
+}
+
+/// What a client did not take in time is discarded, and the client must not take the rest for the
+/// whole: it sees a reset and no end.
+#[test]
+fn what_is_discarded_ends_with_a_reset() {
+    for events in ["", "megapipe_lwsockets off;", "megapipe_driver epoll;"] {
+        let setup = with("sendfile off; send_timeout 1s;");
+        let nginx = server(&Setup { events: events.to_string(), ..setup });
+        nginx.place("large", &vec![b'x'; 30_000_000]).unwrap();
+        let before = nginx.descriptors();
+        let mut client = TcpStream::connect(("127.0.0.1", nginx.port())).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.write_all(b"GET /large HTTP/1.0\r\n\r\n").unwrap();
+        let timed_out = || nginx.log().contains("client timed out");
+        assert!(eventually(PATIENCE, timed_out), "{events}: {}", nginx.log());
+        let mut got = Vec::new();
+        let end = client.read_to_end(&mut got).unwrap_err();
+        assert_eq!(end.kind(), ErrorKind::ConnectionReset, "{events}: {} bytes", got.len());
+        assert!(got.len() < 30_000_000, "{events}: nothing was left to discard");
+        returns_to(&nginx, before);
+    }
 }
 
 #[test]

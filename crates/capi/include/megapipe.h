@@ -16,19 +16,45 @@
  *   EBADF            the handle or channel is unknown: ended, or (a handle) another thread's
  *   EPERM            the channel is another thread's, or was created before a fork
  *   EFAULT           a pointer is NULL that must not be
- *   EAGAIN           a request: a queue is full; dispatch some events, then file it again
+ *   EAGAIN           a request: a queue is full, or mp_options.output_limit bytes wait to be
+ *                    written to the handle; dispatch some events, then file it again
  *   EOPNOTSUPP       a request: not for this kind of handle, such as an accept on a pipe
  *   EDEADLK          called by a signal handler that interrupted a call on the same channel
  *   ENOTRECOVERABLE  a defect of the library; the channel can only be destroyed
  * A request that fails tells in mp_event.error; it has exactly one last event (without MP_MORE),
- * unless its handle is unregistered or closed before.
+ * unless its handle is unregistered, closed or aborted before.
  *
  * Memory of requests is the caller's, and the kernel's from the call to the last event: it must
- * stay valid, and nobody else may change it. Buffers of mp_recv() are the channel's, and the
- * caller's from the event to mp_release() or mp_write_buffer().
+ * stay valid, and nobody else may change it. After mp_close() or mp_abort() it is the kernel's
+ * until MP_CLOSE. After mp_unregister() no event tells when it is free: where it matters, cancel
+ * the requests and await their events before, or close the handle. mp_destroy() frees all of it.
+ *
+ * Buffers of mp_recv() are the channel's, and the caller's from the event to mp_release() or
+ * mp_write_buffer(). While the caller has all of them, receiving waits; nothing is lost. Keep none
+ * for longer than a message is handled. What mp_write_buffer() queues behind other writes is
+ * copied where buffers are short.
+ *
+ * Limits. A peer that does not read must not make the program hold more and more for it: with
+ * mp_options.output_pause bytes waiting to be written, MP_REPEAT receives of the handle pause, and
+ * with output_limit a further write fails with EAGAIN. mp_queued() says how much it is.
+ *
+ * Ends. mp_close() is the right end for a connection: it writes what is queued first. mp_abort()
+ * resets it. mp_unregister() takes a descriptor back, to go on with it.
  *
  * Threads. A channel belongs to the thread that created it. Nothing may be called in signal
  * handlers. After a fork the channel stays the parent's: create one in the child.
+ *
+ * Leaving a call. Do not leave a call of this library by siglongjmp(3), longjmp(3), an exception
+ * of a signal handler, or pthread_cancel(3): not even mp_dispatch(). Its frames would be skipped
+ * in the middle of a change. After a jump every call on the channel fails with EDEADLK,
+ * mp_destroy() too. A cancellation that takes effect in a call ends the process by SIGABRT. To
+ * end a wait from elsewhere, register an eventfd(2) or a pipe, mp_read() from it, and write to
+ * it in the other thread or in the signal handler; for signals alone, register a signalfd(2). A
+ * signal handler that returns makes mp_dispatch() return 0. A thread that may be cancelled calls
+ * pthread_setcancelstate(3) with PTHREAD_CANCEL_DISABLE before it creates a channel.
+ *
+ * Restart. After a process with an io_uring channel was killed, the kernel needs a moment to close
+ * its sockets, and bind(2) fails with EADDRINUSE meanwhile. mp_listen() waits for that.
  *
  * Order. Requests of one direction of a handle are carried out in the order of filing, each begun
  * when the one before has ended; both directions go on side by side. Accepts, polls and transfers
@@ -59,10 +85,10 @@
 /* For mp_recv() and mp_poll(): complete each time, until cancelled, the end or an error. */
 #define MP_REPEAT 1
 
-/* For mp_cancel(): reads and receives. */
+/* For mp_cancel(), mp_set_timeout(): reads and receives. */
 #define MP_IN 1
 
-/* For mp_cancel(): connects, writes and shutdowns. */
+/* For mp_cancel(), mp_set_timeout(): connects, writes and shutdowns. */
 #define MP_OUT 2
 
 /* For mp_options.linger_us: never linger. */
@@ -83,6 +109,7 @@ typedef enum mp_command {
     MP_POLL, /* mp_poll() */
     MP_CLOSE, /* mp_close() */
     MP_PEER_ADDRESS, /* mp_request_peer_address() */
+    MP_TIMER /* mp_timer() */
 } mp_command;
 
 /* What drives a channel. */
@@ -95,7 +122,7 @@ typedef enum mp_driver_choice {
     MP_DRIVER_URING = 1, /* io_uring, or no channel. */
     MP_DRIVER_EPOLL = 2, /* epoll(7) and non-blocking calls (Linux 4.14 or later). */
     /* As MP_DRIVER_AUTO, but where a stack leads, as the file in MTCP_CONFIG says: that. */
-    MP_DRIVER_MTCP = 3,
+    MP_DRIVER_MTCP = 3
 } mp_driver_choice;
 
 /* A channel. It belongs to the thread that created it. */
@@ -119,7 +146,10 @@ typedef struct mp_options {
     uint32_t max_handles;
     /* Requests that may be outstanding at once; default 2097152. */
     uint32_t max_requests;
-    /* Lightweight sockets that may exist at once; default 131072, cut to RLIMIT_NOFILE. */
+    /*
+     * Lightweight sockets that may exist at once with io_uring; default 131072, cut to
+     * RLIMIT_NOFILE. With epoll each takes a descriptor.
+     */
     uint32_t max_lwsockets;
     /*
      * The longest that a busy channel stays in the kernel for further completions, in
@@ -145,8 +175,24 @@ typedef struct mp_options {
      * spread over all of them at random. Any channel of a listener can decide for 1.
      */
     uint32_t keep_steering;
+    /*
+     * Bytes that wait behind the write under way of a handle from which on its MP_REPEAT receives
+     * pause, until half of them are written: a peer that does not read is not read from. Default
+     * 262144.
+     */
+    uint32_t output_pause;
+    /*
+     * Bytes that may wait behind the write under way of a handle; a further write fails with
+     * EAGAIN. One write may have any size. Default 67108864.
+     */
+    uint32_t output_limit;
+    /*
+     * How long a handle in mp_close() may write nothing of what is queued before it is aborted
+     * with ETIMEDOUT, in milliseconds. Default 60000.
+     */
+    uint32_t close_timeout_ms;
     /* Must be zero. */
-    uint32_t reserved[7];
+    uint32_t reserved[4];
 } mp_options;
 
 /*
@@ -189,8 +235,9 @@ typedef struct mp_counters {
 /*
  * A member of a channel, from mp_register(): 0 or more; -1 is none.
  *
- * It names its channel, too. After mp_unregister() or mp_close() every call with it fails with
- * EBADF, also when its place is taken by another, and so does every call in another thread.
+ * It names its channel, too. After mp_unregister() or mp_abort() every call with it fails with
+ * EBADF, also when its place is taken by another, and so does every call in another thread; after
+ * mp_close() every call but mp_abort().
  */
 typedef int64_t mp_handle;
 
@@ -208,10 +255,13 @@ typedef struct mp_event {
     int32_t error;
     /*
      * MP_ACCEPT: the new connection, for mp_register(); a descriptor, which is the caller's, or
-     * the number of a lightweight socket. Else -1.
+     * the number of a lightweight socket, MP_LWSOCKET_FIRST or more, on every driver. Else -1.
      */
     int32_t fd;
-    /* Bytes that were read, received or written; 0 of a read or receive is the end. */
+    /*
+     * Bytes that were read, received or written; 0 of a read or receive is the end, but see
+     * buffer.
+     */
     size_t size;
     /*
      * MP_RECV: the bytes, in a buffer of the channel's, until mp_release() of it.
@@ -219,7 +269,10 @@ typedef struct mp_event {
      * MP_PEER_ADDRESS: a struct sockaddr of size bytes, until the next dispatch.
      */
     void *data;
-    /* MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. Else -1. */
+    /*
+     * MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. So an empty
+     * message of a SOCK_SEQPACKET socket, which has a buffer, is told from the end. Else -1.
+     */
     int64_t buffer;
     /* MP_ACCEPT: further connections that were waiting. */
     uint32_t pending;
@@ -227,11 +280,15 @@ typedef struct mp_event {
     uint32_t revents;
     /* MP_PREAD, MP_PWRITE: the offset that was given with the request. */
     uint64_t offset;
+    /* MP_TIMER: how often the timer has expired since the last one. */
+    uint64_t count;
+    /* 0; later versions may use it. */
+    uint64_t reserved[2];
 } mp_event;
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif /* __cplusplus */
 
 /*
  * Creates a channel for the calling thread (report, Table 3.1).
@@ -256,8 +313,9 @@ struct mp_channel *mp_create(const struct mp_options *options);
 /*
  * Destroys a channel. What is pending is cancelled and never delivered.
  *
- * Lightweight sockets are closed, also those that were accepted and not registered. Descriptors
- * stay open and are the caller's again. Buffers of mp_recv() become invalid. Memory of requests
+ * Lightweight sockets are closed, also those that were accepted and not registered, and so is
+ * what mp_close() has not finished with. Other descriptors stay open and are the caller's again.
+ * Buffers of mp_recv() become invalid. Memory of requests
  * may be used again after the return (unless a device has kept the kernel busy for two seconds,
  * which is all that is waited). The shares of a listener go to the other channels that
  * share it.
@@ -288,9 +346,10 @@ const char *mp_version(void);
  * fd is a socket, pipe, FIFO, terminal, disk file, eventfd(2), timerfd_create(2) or signalfd(2);
  * or what mp_event.fd of an MP_ACCEPT said. The cookie comes back with each of its events.
  *
- * A descriptor is lent to the channel until mp_unregister() or mp_destroy(); mp_close() closes
- * it. Do not close it meanwhile. If registering fails it stays the caller's. While a pipe or
- * terminal is registered, its O_NONBLOCK is set (epoll) or cleared (io_uring).
+ * A descriptor is lent to the channel until mp_unregister() or mp_destroy(); mp_close() and
+ * mp_abort() close it. Do not close it meanwhile. If registering fails, whatever the reason, it
+ * stays open and the caller's, and a lightweight socket can be registered again. While a pipe,
+ * terminal or (epoll) listening socket is registered, its O_NONBLOCK is set.
  *
  * cpu_mask, for a listening TCP socket: this channel gets an accept queue of its own for the
  * connections whose handshake runs on those CPUs (report, section 3.4.1). Each thread
@@ -313,23 +372,38 @@ const char *mp_version(void);
 mp_handle mp_register(struct mp_channel *channel, int fd, void *cookie, const cpu_set_t *cpu_mask);
 
 /*
- * Ends a membership (report, Table 3.1). Nothing that is pending for the handle is delivered any
- * more, except what an mp_dispatch_batch() has delivered already.
+ * Takes a descriptor out of the channel, to go on with it (report, Table 3.1): it stays open and
+ * is the caller's again. What is pending is cancelled and never delivered, also writes, except
+ * what an mp_dispatch_batch() has delivered already. To end a connection use mp_close().
  *
- * A descriptor stays open and is the caller's again. A lightweight socket is closed. Connections
- * that a listener has accepted and not delivered are closed. Memory of its requests may be in
- * the kernel's hands until mp_destroy(): cancel and await them first where it is to be used again.
+ * A lightweight socket cannot be without its channel: it is closed, on every driver, after the
+ * writes that are queued, without an event. Connections that a listener has accepted and not
+ * delivered are closed.
+ *
+ * No event says when the kernel lets go of the memory of the handle's requests. Where that memory
+ * is to be used again or freed, use mp_close() or mp_abort(), whose MP_CLOSE says so, or cancel
+ * the requests first and await their events; else it is free after mp_destroy() only.
  */
 int mp_unregister(mp_handle handle);
 
 /*
- * Ends a membership as mp_unregister() does, and closes the descriptor or lightweight socket: one
- * MP_CLOSE, with the cookie and handle -1.
+ * Closes a handle once all that was filed to be written is written: the right end for a
+ * connection. What is inbound is cancelled and never delivered, nor are the events of the writes;
+ * one MP_CLOSE, with the cookie and handle -1, is the last of all. By then the descriptor or
+ * lightweight socket is closed, and the memory of all requests of the handle is the caller's.
  *
- * Errors:
- *   EAGAIN  mp_options.max_requests are outstanding: dispatch first
+ * If a queued write fails, that is the event's error. If the peer takes nothing for
+ * mp_options.close_timeout_ms, the handle is aborted, and the error is ETIMEDOUT. mp_abort() ends
+ * the wait at once. A listener's connections that were accepted and not delivered are closed.
  */
 int mp_close(mp_handle handle);
+
+/*
+ * Closes a handle at once, also one that is in mp_close(), and discards what is queued to be
+ * written. A TCP connection is reset, so that the peer does not take what it has for the whole.
+ * Otherwise as mp_close(): one MP_CLOSE, in all, is the last event.
+ */
+int mp_abort(mp_handle handle);
 
 /*
  * The cookie of a handle; NULL and errno if it is not registered. errno is left as it is
@@ -344,13 +418,19 @@ int mp_set_cookie(mp_handle handle, void *cookie);
  * Accepts connections on a listener: one MP_ACCEPT for each (report, Table 3.1).
  *
  * count: how many; 0 for all until mp_cancel(). Counts of several calls add up. is_lwsocket: not
- * 0 for lightweight sockets, which have no descriptor and belong to the channel (report, section
- * 3.4.2); the epoll driver gives descriptors nevertheless, non-blocking ones.
+ * 0 for lightweight sockets, which belong to the channel (report, section 3.4.2). They have
+ * numbers from MP_LWSOCKET_FIRST on and mean the same on every driver; with io_uring they have no
+ * descriptor, with epoll there is one below, which is the channel's.
  *
  * The event's fd is to be registered or, if it is a descriptor, may be used without the channel
- * and then is the caller's to close; it does not block, and execve(2) closes it. An error such as
- * EMFILE ends the request; connections stay queued in the kernel. ECANCELED is the last
- * completion after mp_cancel().
+ * and then is the caller's to close; it does not block, and execve(2) closes it. ECANCELED is the
+ * last completion after mp_cancel().
+ *
+ * An error that passes comes with MP_MORE: EMFILE, ENFILE, ENOMEM, and EUSERS if all lightweight
+ * sockets of the channel are in use (mp_options.max_lwsockets). The channel accepts again by
+ * itself, when a descriptor has come free or some time has passed; do not file another accept.
+ * Connections stay queued in the kernel meanwhile, but one beyond max_lwsockets is reset. Any
+ * other error ends the request.
  *
  * Errors:
  *   EBUSY   accepts of the other kind are outstanding: cancel them first
@@ -370,7 +450,9 @@ int mp_connect(mp_handle handle, const struct sockaddr *address, socklen_t size)
 
 /*
  * Reads at most size bytes: one MP_READ with what is there, 0 at the end (report, Table 3.1).
- * From a file: at its position. buffer is the kernel's until the event. For connections that are
+ * From a file: at its position. From a SOCK_SEQPACKET or datagram socket: one message, or
+ * EMSGSIZE if it is longer than size; an empty one has size 0, too, which mp_recv() tells from
+ * the end. buffer is the kernel's until the event. For connections that are
  * mostly idle mp_recv() needs less memory.
  *
  * Errors:
@@ -382,8 +464,13 @@ int mp_read(mp_handle handle, void *buffer, size_t size);
  * Writes all of size bytes: one MP_WRITE (report, Table 3.1). To a file: at its position. To a
  * connected datagram socket: one datagram. buffer must not change until the event.
  *
- * The event's size is below the request's only if the peer failed on the way; the next write
- * tells the error. A broken socket raises no SIGPIPE; a broken pipe does unless it is ignored.
+ * The event's size is below the request's only if the write was cancelled half-way; one that
+ * fails half-way is an error. A broken socket raises no SIGPIPE; a broken pipe does unless it is
+ * ignored.
+ *
+ * Errors:
+ *   EAGAIN  mp_options.output_limit bytes wait behind the write under way: the peer does not read;
+ *           await completions, or mp_abort() the handle
  */
 int mp_write(mp_handle handle, const void *buffer, size_t size);
 
@@ -417,6 +504,9 @@ int mp_writev(mp_handle handle, const struct iovec *vector, int count);
 /*
  * Receives from a stream or pipe into a buffer of the channel's: MP_RECV, with the bytes at the
  * event's data until mp_release() of its buffer. size 0 is the end, which has no buffer.
+ *
+ * From a SOCK_SEQPACKET socket: one message, or EMSGSIZE if it is longer than
+ * mp_options.large_buffer_bytes. An empty message has size 0 and a buffer.
  *
  * flags: 0 for one completion; MP_REPEAT for one each time, until the end, an error or
  * mp_cancel(), which is cheaper than asking again. Idle connections hold no memory this way.
@@ -468,6 +558,14 @@ int mp_disconnect(mp_handle handle);
 int mp_shutdown(mp_handle handle, int how);
 
 /*
+ * Bytes that were filed to be written to a handle and that the kernel has not taken yet. A write
+ * under way counts in full until a part of it completes.
+ *
+ * Returns the bytes, or -1 and errno.
+ */
+int64_t mp_queued(mp_handle handle);
+
+/*
  * Asks for the address of the other side of a connection: one MP_PEER_ADDRESS, whose data is a
  * struct sockaddr of the event's size, until the next dispatch. For a server with many lightweight
  * sockets; it spares the system call of mp_peer_address().
@@ -487,6 +585,49 @@ int mp_request_peer_address(mp_handle handle);
  *   EINVAL  what is unknown
  */
 int mp_cancel(mp_handle handle, int what);
+
+/*
+ * Makes a timer on the monotonic clock, a member of the channel: mp_timer_set() says when it
+ * expires, each time an MP_TIMER with this cookie.
+ *
+ * It takes a descriptor of the process. mp_close() or mp_unregister() ends it; so does
+ * mp_cancel(), with an MP_TIMER of ECANCELED, after which it must be ended. To limit the time of
+ * requests use mp_set_timeout(), which needs no timer.
+ *
+ * Returns the handle, or -1 and errno.
+ *
+ * Errors:
+ *   ENFILE  mp_options.max_handles are registered, or the system has no descriptor left
+ *   EMFILE  the process has no descriptor left
+ *   EAGAIN  mp_options.max_requests are outstanding: dispatch first
+ */
+mp_handle mp_timer(struct mp_channel *channel, void *cookie);
+
+/*
+ * Sets a timer of mp_timer(), also one that is running: it expires first_ns nanoseconds from now,
+ * and from then on every interval_ns if that is above 0. first_ns 0 stops it.
+ *
+ * What it had counted before is forgotten. An MP_TIMER that the channel has already may still
+ * come. At once, by one system call.
+ *
+ * Errors:
+ *   EOPNOTSUPP  the handle is no timer of mp_timer()
+ */
+int mp_timer_set(mp_handle handle, uint64_t first_ns, uint64_t interval_ns);
+
+/*
+ * Limits the time of each request of a handle: one that is under way and has not got on for
+ * timeout_ms milliseconds ends with ETIMEDOUT. Below 0, as at first: no limit.
+ *
+ * direction: MP_IN for reads and receives, MP_OUT for connects, writes and shutdowns, or both.
+ * MP_REPEAT begins its time anew with each completion, a write with each part that is written.
+ * What waits behind another request has not begun. A write that was ended may have been written
+ * in part: mp_abort() the handle then.
+ *
+ * Errors:
+ *   EINVAL  direction is not made of MP_IN and MP_OUT, or timeout_ms is 0
+ */
+int mp_set_timeout(mp_handle handle, int direction, int timeout_ms);
 
 /*
  * Waits for the next completion (report, Table 3.1), and hands what was filed to the kernel first
@@ -624,7 +765,7 @@ int mp_partition(int listen_fd, const cpu_set_t *masks, int count, int *fds);
 const char *mp_error(void);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+} /* extern "C" */
+#endif /* __cplusplus */
 
 #endif  /* MEGAPIPE_H */

@@ -113,7 +113,7 @@
 typedef enum mtcp_epoll_op {
     MTCP_EPOLL_CTL_ADD = 1, /* Begins to watch. */
     MTCP_EPOLL_CTL_DEL = 2, /* Ends watching. */
-    MTCP_EPOLL_CTL_MOD = 3, /* Changes what is waited for; an event that is there is told anew. */
+    MTCP_EPOLL_CTL_MOD = 3 /* Changes what is waited for; an event that is there is told anew. */
 } mtcp_epoll_op;
 
 /* A context, behind mctx_t. */
@@ -173,7 +173,7 @@ typedef struct mtcp_epoll_event {
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif /* __cplusplus */
 
 /*
  * Reads the settings (paper, Table 1): a file as docs/mtcp.toml shows it. NULL stands for the file
@@ -594,7 +594,7 @@ int mtcp_epoll_wait(mctx_t mctx,
                     int timeout);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+} /* extern "C" */
+#endif /* __cplusplus */
 
 #endif  /* MTCP_H */

@@ -73,14 +73,14 @@
 typedef enum xio_event_type {
     /* New write buffers belong to a new epoch: commit and release the older buffers soon. */
     XIO_MOVED = 1,
-    XIO_MOVE_FAILED = 2, /* A move did not come about; the flow goes on as it was. */
+    XIO_MOVE_FAILED = 2 /* A move did not come about; the flow goes on as it was. */
 } xio_event_type;
 
 /* How much an end trusts the other one not to change a message after committing it. */
 typedef enum xio_trust {
     XIO_UNTRUSTED = 0, /* Messages are copied before they are looked at. */
     /* Messages may be looked at where the peer wrote them, if it trusts this end, too. */
-    XIO_TRUSTED = 1,
+    XIO_TRUSTED = 1
 } xio_trust;
 
 /* An end-point, with a name or without. All threads of the process may use it. */
@@ -229,7 +229,7 @@ typedef struct xio_poll {
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif /* __cplusplus */
 
 /*
  * Registers the name of an end-point (paper, Table 2).
@@ -497,7 +497,7 @@ int xio_descriptor(xio_handle handle);
 mp_handle xio_watch(mp_channel *channel, xio_handle handle, void *cookie);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+} /* extern "C" */
+#endif /* __cplusplus */
 
 #endif  /* XIO_H */

@@ -116,12 +116,15 @@ fn event_of(state: &mut State, done: Completion) -> mp_event {
         pending: 0,
         revents: 0,
         offset: 0,
+        count: 0,
+        reserved: [0; 2],
     };
     match done.event {
         Event::Receive(received) => {
             event.cmd = mp_command::MP_RECV as u32;
+            // An empty message of a packet socket has a buffer, too.
             if let Some(mut lease) = event.keep(received)
-                && !lease.is_empty()
+                && !lease.is_end()
             {
                 event.size = lease.len();
                 event.data = lease.as_mut_ptr().cast();
@@ -151,6 +154,10 @@ fn event_of(state: &mut State, done: Completion) -> mp_event {
             if let Some(address) = event.keep(address) {
                 (event.data, event.size) = state.addresses.keep(&address);
             }
+        }
+        Event::Timer(expiries) => {
+            event.cmd = mp_command::MP_TIMER as u32;
+            event.count = event.keep(expiries).unwrap_or(0);
         }
         Event::Connect(result) => event.simple(mp_command::MP_CONNECT, result),
         Event::Disconnect(result) => event.simple(mp_command::MP_DISCONNECT, result),
@@ -204,15 +211,15 @@ impl mp_event {
 
     fn accepted(&mut self, state: &mut State, accepted: Accepted) {
         self.pending = accepted.pending;
-        let lightweight = accepted.socket.lightweight_number();
-        match (accepted.socket.into_descriptor(), lightweight) {
-            (Ok(descriptor), _) => self.fd = descriptor.into_raw_fd(),
-            (Err(socket), Some(number)) => {
-                self.fd = number as i32;
-                state.keep_lwsocket(self.fd, socket);
-            }
+        // On epoll there is a descriptor below a lightweight socket, which is not the caller's.
+        if let Some(number) = accepted.socket.lightweight_number() {
+            self.fd = number as i32;
+            return state.keep_lwsocket(self.fd, accepted.socket);
+        }
+        match accepted.socket.into_descriptor() {
+            Ok(descriptor) => self.fd = descriptor.into_raw_fd(),
             // A socket that is no descriptor is a lightweight one.
-            (Err(_), None) => self.error = libc::EPROTO,
+            Err(_) => self.error = libc::EPROTO,
         }
     }
 }

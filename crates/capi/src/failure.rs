@@ -1,6 +1,6 @@
 //! Errors for C: `errno`, and words on demand.
 
-use channel::{Error, ListenerError};
+use channel::{Error, ListenerError, TooManyLightweight};
 use libc::c_int;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -129,7 +129,7 @@ fn errno_of(error: &Error) -> c_int {
         },
         Error::UnknownHandle => libc::EBADF,
         Error::WrongKind { .. } => libc::EOPNOTSUPP,
-        Error::TooManyRequests { .. } | Error::QueueFull => libc::EAGAIN,
+        Error::TooManyRequests { .. } | Error::QueueFull | Error::OutputFull { .. } => libc::EAGAIN,
         Error::TooManyHandles { .. } => libc::ENFILE,
         Error::MixedAccept => libc::EBUSY,
         Error::Forked => libc::EPERM,
@@ -186,10 +186,17 @@ fn cause_in(error: &(dyn std::error::Error + 'static)) -> Option<c_int> {
     causes.find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())
 }
 
-/// The number of the kernel; what has none comes from the standard library, which refuses only
-/// what the system cannot do.
+/// The number of the kernel; what has none is the channel's own lack of lightweight sockets, which
+/// is not the system's `ENFILE`, or comes from the standard library, which refuses only what the
+/// system cannot do.
 pub(crate) fn errno_in(error: &io::Error) -> c_int {
-    error.raw_os_error().unwrap_or(libc::EIO)
+    let full =
+        |error: &io::Error| error.get_ref().is_some_and(|cause| cause.is::<TooManyLightweight>());
+    match error.raw_os_error() {
+        Some(errno) => errno,
+        None if full(error) => libc::EUSERS,
+        None => libc::EIO,
+    }
 }
 
 /// The last failure of a thread, in words only once somebody asks.

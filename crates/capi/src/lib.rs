@@ -25,5 +25,6 @@ mod slots;
 mod sockets;
 mod state;
 mod text;
+mod timers;
 mod types;
 mod xio;

@@ -44,18 +44,18 @@ pub unsafe extern "C" fn mp_create(options: *const mp_options) -> *mut mp_channe
             Some(options) => config_of(options)?,
             None => Config { driver: driver_of(0)?, ..Config::default() },
         };
-        let max_members = config.max_handles;
         let channel = Channel::with_config(config)?;
-        occupy(|numbering| State::new(channel, max_members, numbering))
+        occupy(|numbering| State::new(channel, numbering))
     });
     value(created, ptr::null_mut())
 }
 
 fn config_of(options: &mp_options) -> Result<Config, Failure> {
-    if options.reserved != [0; 7] {
+    if options.reserved != [0; 4] {
         return Err(Failure::invalid("mp_options.reserved must be zero: start from { 0 }"));
     }
     let or = |value: u32, default: u32| if value == 0 { default } else { value };
+    let size = |value: u32, default: usize| if value == 0 { default } else { value as usize };
     let driver = driver_of(options.driver)?;
     let defaults = Config { max_handles: HANDLES_MAX, ..Config::default() };
     let class = |count: u32, bytes: u32, default: BufferClass| {
@@ -93,19 +93,25 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
             0 => None,
             interval_us => Some(Duration::from_micros(interval_us.into())),
         },
+        output_pause: size(options.output_pause, defaults.output_pause),
+        output_limit: size(options.output_limit, defaults.output_limit),
+        close_timeout: match options.close_timeout_ms {
+            0 => defaults.close_timeout,
+            timeout_ms => Duration::from_millis(timeout_ms.into()),
+        },
         rebalance: match options.keep_steering {
             0 => true,
             1 => false,
             _ => return Err(Failure::invalid("mp_options.keep_steering must be 0 or 1")),
         },
-        ..Config::default()
     })
 }
 
 /// Destroys a channel. What is pending is cancelled and never delivered.
 ///
-/// Lightweight sockets are closed, also those that were accepted and not registered. Descriptors
-/// stay open and are the caller's again. Buffers of mp_recv() become invalid. Memory of requests
+/// Lightweight sockets are closed, also those that were accepted and not registered, and so is
+/// what mp_close() has not finished with. Other descriptors stay open and are the caller's again.
+/// Buffers of mp_recv() become invalid. Memory of requests
 /// may be used again after the return (unless a device has kept the kernel busy for two seconds,
 /// which is all that is waited). The shares of a listener go to the other channels that
 /// share it.

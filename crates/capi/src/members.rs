@@ -6,8 +6,7 @@ use crate::state::{Cookie, State};
 use crate::types::{MP_LWSOCKET_FIRST, MP_NONE, mp_channel, mp_handle};
 use channel::{CpuSet, Error, Handle, Source};
 use libc::{c_int, c_void, cpu_set_t};
-use std::fs::File;
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::TcpStream;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 /// Makes a descriptor or an accepted lightweight socket a member of a channel (report, Table 3.1).
@@ -15,9 +14,10 @@ use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 /// fd is a socket, pipe, FIFO, terminal, disk file, eventfd(2), timerfd_create(2) or signalfd(2);
 /// or what mp_event.fd of an MP_ACCEPT said. The cookie comes back with each of its events.
 ///
-/// A descriptor is lent to the channel until mp_unregister() or mp_destroy(); mp_close() closes
-/// it. Do not close it meanwhile. If registering fails it stays the caller's. While a pipe or
-/// terminal is registered, its O_NONBLOCK is set (epoll) or cleared (io_uring).
+/// A descriptor is lent to the channel until mp_unregister() or mp_destroy(); mp_close() and
+/// mp_abort() close it. Do not close it meanwhile. If registering fails, whatever the reason, it
+/// stays open and the caller's, and a lightweight socket can be registered again. While a pipe,
+/// terminal or (epoll) listening socket is registered, its O_NONBLOCK is set.
 ///
 /// cpu_mask, for a listening TCP socket: this channel gets an accept queue of its own for the
 /// connections whose handshake runs on those CPUs (report, section 3.4.1). Each thread
@@ -84,7 +84,6 @@ pub(crate) fn set_of(cpus: &cpu_set_t) -> CpuSet {
 }
 
 fn register_lwsocket(state: &mut State, fd: c_int, cookie: Cookie) -> Result<mp_handle, Failure> {
-    has_room(state)?;
     let Some(socket) = state.take_lwsocket(fd) else {
         return Err(Failure::own(
             libc::EBADF,
@@ -92,24 +91,33 @@ fn register_lwsocket(state: &mut State, fd: c_int, cookie: Cookie) -> Result<mp_
              mp_event.fd said, once, and in the channel that accepted it",
         ));
     };
-    let handle = state.channel.register(socket, cookie)?;
-    Ok(state.enroll(handle, false))
+    match state.channel.register_or_return(socket, cookie) {
+        Ok(handle) => Ok(state.enroll(handle, false)),
+        Err(rejected) => {
+            if let Some(socket) = rejected.buffer {
+                state.keep_lwsocket(fd, socket);
+            }
+            Err(rejected.error.into())
+        }
+    }
 }
 
 fn register_descriptor(state: &mut State, fd: c_int, cookie: Cookie) -> Result<mp_handle, Failure> {
-    // The channel closes what it cannot register: whatever may fail is found out before.
-    has_room(state)?;
-    if let Err(Error::Forked) = state.channel.kind(state.channel.handle(0, 0)) {
-        return Err(Error::Forked.into());
+    match state.channel.register_or_return(source_of(fd)?, cookie) {
+        Ok(handle) => Ok(state.enroll(handle, true)),
+        Err(rejected) => {
+            // It stays the caller's.
+            if let Some(Ok(descriptor)) = rejected.buffer.map(Source::into_descriptor) {
+                let _ = descriptor.into_raw_fd();
+            }
+            Err(match rejected.error {
+                Error::System { source, .. } if source.raw_os_error() == Some(libc::EISDIR) => {
+                    Failure::own(libc::EISDIR, "a directory cannot be read as bytes")
+                }
+                error => error.into(),
+            })
+        }
     }
-    let source = source_of(fd)?;
-    let handle = state.channel.register(source, cookie)?;
-    Ok(state.enroll(handle, true))
-}
-
-pub(crate) fn has_room(state: &State) -> Result<(), Failure> {
-    let limit = state.max_members;
-    if state.members < limit { Ok(()) } else { Err(Error::TooManyHandles { limit }.into()) }
 }
 
 fn check_open(fd: c_int) -> Result<(), Failure> {
@@ -128,51 +136,29 @@ fn is_tcp_connection(fd: c_int) -> bool {
     unsafe { libc::ioctl(fd, UNSENT_BYTES, &raw mut bytes) == 0 }
 }
 
-/// What a descriptor is, in the type of the standard library that says so.
+/// A descriptor on its way into a channel, which asks the kernel what else it may be.
 fn source_of(fd: c_int) -> Result<Source, Failure> {
     if is_tcp_connection(fd) {
         // SAFETY: the kernel has just found it open. It is lent as below.
         return Ok(unsafe { TcpStream::from_raw_fd(fd) }.into());
     }
-    // SAFETY: all-zero bytes are a valid `stat`, which fstat only fills.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is valid for writing and outlives the call.
-    if unsafe { libc::fstat(fd, &mut stat) } < 0 {
-        return Err(Failure::last("fstat"));
-    }
-    let format = stat.st_mode & libc::S_IFMT;
-    if format == libc::S_IFDIR {
-        return Err(Failure::own(libc::EISDIR, "a directory cannot be read as bytes"));
-    }
-    let listens = format == libc::S_IFSOCK && socket_number(fd, libc::SO_ACCEPTCONN)? != 0;
-    let socket_type = if format == libc::S_IFSOCK { socket_number(fd, libc::SO_TYPE)? } else { 0 };
-    // SAFETY: fstat has found it open. The caller lends it, and it is given back, not closed, when
-    // the handle or the channel ends.
-    let owned = unsafe { OwnedFd::from_raw_fd(fd) };
-    Ok(match socket_type {
-        0 => File::from(owned).into(),
-        _ if listens => TcpListener::from(owned).into(),
-        libc::SOCK_STREAM | libc::SOCK_SEQPACKET => TcpStream::from(owned).into(),
-        _ => UdpSocket::from(owned).into(),
-    })
+    check_open(fd)?;
+    // SAFETY: it is open. The caller lends it, and it is given back, not closed, when registering
+    // fails, or when the handle or the channel ends.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
-fn socket_number(fd: c_int, option: c_int) -> Result<c_int, Failure> {
-    let mut value: c_int = 0;
-    let mut bytes = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: `value` and `bytes` are valid for writing and describe each other.
-    let got = unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &mut bytes)
-    };
-    if got < 0 { Err(Failure::last("getsockopt")) } else { Ok(value) }
-}
-
-/// Ends a membership (report, Table 3.1). Nothing that is pending for the handle is delivered any
-/// more, except what an mp_dispatch_batch() has delivered already.
+/// Takes a descriptor out of the channel, to go on with it (report, Table 3.1): it stays open and
+/// is the caller's again. What is pending is cancelled and never delivered, also writes, except
+/// what an mp_dispatch_batch() has delivered already. To end a connection use mp_close().
 ///
-/// A descriptor stays open and is the caller's again. A lightweight socket is closed. Connections
-/// that a listener has accepted and not delivered are closed. Memory of its requests may be in
-/// the kernel's hands until mp_destroy(): cancel and await them first where it is to be used again.
+/// A lightweight socket cannot be without its channel: it is closed, on every driver, after the
+/// writes that are queued, without an event. Connections that a listener has accepted and not
+/// delivered are closed.
+///
+/// No event says when the kernel lets go of the memory of the handle's requests. Where that memory
+/// is to be used again or freed, use mp_close() or mp_abort(), whose MP_CLOSE says so, or cancel
+/// the requests first and await their events; else it is free after mp_destroy() only.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_unregister(handle: mp_handle) -> c_int {
     status(on_handle(handle, |state, handle| {
@@ -187,17 +173,34 @@ pub extern "C" fn mp_unregister(handle: mp_handle) -> c_int {
     }))
 }
 
-/// Ends a membership as mp_unregister() does, and closes the descriptor or lightweight socket: one
-/// MP_CLOSE, with the cookie and handle -1.
+/// Closes a handle once all that was filed to be written is written: the right end for a
+/// connection. What is inbound is cancelled and never delivered, nor are the events of the writes;
+/// one MP_CLOSE, with the cookie and handle -1, is the last of all. By then the descriptor or
+/// lightweight socket is closed, and the memory of all requests of the handle is the caller's.
 ///
-/// Errors:
-///   EAGAIN  mp_options.max_requests are outstanding: dispatch first
+/// If a queued write fails, that is the event's error. If the peer takes nothing for
+/// mp_options.close_timeout_ms, the handle is aborted, and the error is ETIMEDOUT. mp_abort() ends
+/// the wait at once. A listener's connections that were accepted and not delivered are closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_close(handle: mp_handle) -> c_int {
     status(on_handle(handle, |state, handle: Handle| {
         let cookie = state.channel.close(handle)?;
         state.dismiss(handle);
         state.closing.push_back((handle, cookie.pointer));
+        Ok(())
+    }))
+}
+
+/// Closes a handle at once, also one that is in mp_close(), and discards what is queued to be
+/// written. A TCP connection is reset, so that the peer does not take what it has for the whole.
+/// Otherwise as mp_close(): one MP_CLOSE, in all, is the last event.
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_abort(handle: mp_handle) -> c_int {
+    status(on_handle(handle, |state, handle: Handle| {
+        if let Some(cookie) = state.channel.abort(handle)? {
+            state.dismiss(handle);
+            state.closing.push_back((handle, cookie.pointer));
+        }
         Ok(())
     }))
 }

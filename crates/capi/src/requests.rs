@@ -1,7 +1,7 @@
 //! Filing requests. What is common to them is said once, at the top of the header.
 
 use crate::address;
-use crate::failure::{Failure, status};
+use crate::failure::{Failure, status, value};
 use crate::place::on_handle;
 use crate::state::State;
 use crate::types::{MP_IN, MP_OUT, MP_REPEAT, mp_handle};
@@ -12,13 +12,19 @@ use std::net::Shutdown;
 /// Accepts connections on a listener: one MP_ACCEPT for each (report, Table 3.1).
 ///
 /// count: how many; 0 for all until mp_cancel(). Counts of several calls add up. is_lwsocket: not
-/// 0 for lightweight sockets, which have no descriptor and belong to the channel (report, section
-/// 3.4.2); the epoll driver gives descriptors nevertheless, non-blocking ones.
+/// 0 for lightweight sockets, which belong to the channel (report, section 3.4.2). They have
+/// numbers from MP_LWSOCKET_FIRST on and mean the same on every driver; with io_uring they have no
+/// descriptor, with epoll there is one below, which is the channel's.
 ///
 /// The event's fd is to be registered or, if it is a descriptor, may be used without the channel
-/// and then is the caller's to close; it does not block, and execve(2) closes it. An error such as
-/// EMFILE ends the request; connections stay queued in the kernel. ECANCELED is the last
-/// completion after mp_cancel().
+/// and then is the caller's to close; it does not block, and execve(2) closes it. ECANCELED is the
+/// last completion after mp_cancel().
+///
+/// An error that passes comes with MP_MORE: EMFILE, ENFILE, ENOMEM, and EUSERS if all lightweight
+/// sockets of the channel are in use (mp_options.max_lwsockets). The channel accepts again by
+/// itself, when a descriptor has come free or some time has passed; do not file another accept.
+/// Connections stay queued in the kernel meanwhile, but one beyond max_lwsockets is reset. Any
+/// other error ends the request.
 ///
 /// Errors:
 ///   EBUSY   accepts of the other kind are outstanding: cancel them first
@@ -97,7 +103,9 @@ fn write(handle: mp_handle, address: *const c_void, bytes: usize, offset: Option
 }
 
 /// Reads at most size bytes: one MP_READ with what is there, 0 at the end (report, Table 3.1).
-/// From a file: at its position. buffer is the kernel's until the event. For connections that are
+/// From a file: at its position. From a SOCK_SEQPACKET or datagram socket: one message, or
+/// EMSGSIZE if it is longer than size; an empty one has size 0, too, which mp_recv() tells from
+/// the end. buffer is the kernel's until the event. For connections that are
 /// mostly idle mp_recv() needs less memory.
 ///
 /// Errors:
@@ -114,8 +122,13 @@ pub unsafe extern "C" fn mp_read(handle: mp_handle, buffer: *mut c_void, size: u
 /// Writes all of size bytes: one MP_WRITE (report, Table 3.1). To a file: at its position. To a
 /// connected datagram socket: one datagram. buffer must not change until the event.
 ///
-/// The event's size is below the request's only if the peer failed on the way; the next write
-/// tells the error. A broken socket raises no SIGPIPE; a broken pipe does unless it is ignored.
+/// The event's size is below the request's only if the write was cancelled half-way; one that
+/// fails half-way is an error. A broken socket raises no SIGPIPE; a broken pipe does unless it is
+/// ignored.
+///
+/// Errors:
+///   EAGAIN  mp_options.output_limit bytes wait behind the write under way: the peer does not read;
+///           await completions, or mp_abort() the handle
 ///
 /// # Safety
 ///
@@ -233,6 +246,9 @@ fn repeat_of(flags: c_int) -> Result<Repeat, Failure> {
 /// Receives from a stream or pipe into a buffer of the channel's: MP_RECV, with the bytes at the
 /// event's data until mp_release() of its buffer. size 0 is the end, which has no buffer.
 ///
+/// From a SOCK_SEQPACKET socket: one message, or EMSGSIZE if it is longer than
+/// mp_options.large_buffer_bytes. An empty message has size 0 and a buffer.
+///
 /// flags: 0 for one completion; MP_REPEAT for one each time, until the end, an error or
 /// mp_cancel(), which is cheaper than asking again. Idle connections hold no memory this way.
 /// While all buffers are in the caller's hands, receiving waits; nothing is lost.
@@ -329,6 +345,15 @@ pub extern "C" fn mp_shutdown(handle: mp_handle, how: c_int) -> c_int {
         };
         Ok(state.channel.disconnect(handle, how)?)
     }))
+}
+
+/// Bytes that were filed to be written to a handle and that the kernel has not taken yet. A write
+/// under way counts in full until a part of it completes.
+///
+/// Returns the bytes, or -1 and errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_queued(handle: mp_handle) -> i64 {
+    value(on_handle(handle, |state, handle| Ok(state.channel.queued_bytes(handle)? as i64)), -1)
 }
 
 /// Asks for the address of the other side of a connection: one MP_PEER_ADDRESS, whose data is a

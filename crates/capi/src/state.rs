@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::place::Numbering;
 use crate::slots::Slots;
 use crate::types::{MP_LWSOCKET_FIRST, mp_handle};
-use channel::{Channel, Handle, Lease, Socket};
+use channel::{Channel, Handle, Lease, Source};
 use libc::{c_int, c_void};
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -16,9 +16,13 @@ pub(crate) struct Cookie {
     pub(crate) pointer: *mut c_void,
 }
 
-/// The place in the table of a number that is at least `MP_LWSOCKET_FIRST`.
-fn lwsocket_index(number: c_int) -> usize {
-    (number - MP_LWSOCKET_FIRST) as usize
+/// The numbers of an installed driver's connections begin so far above the first one.
+const INSTALLED_SHIFT: u32 = 29;
+
+/// The table of a number that is at least `MP_LWSOCKET_FIRST`, and its place there.
+fn lwsocket_place(number: c_int) -> (usize, usize) {
+    let number = (number - MP_LWSOCKET_FIRST) as usize;
+    (number >> INSTALLED_SHIFT, number & ((1 << INSTALLED_SHIFT) - 1))
 }
 
 /// A channel of C's.
@@ -28,12 +32,10 @@ pub(crate) struct State {
     /// Buffers in the caller's hands.
     pub(crate) leases: Slots<Lease>,
     /// Lightweight sockets between their accept and their registration, by their index.
-    lwsockets: Vec<Option<Socket>>,
+    lwsockets: [Vec<Option<Source>>; 2],
     /// Descriptors that are the caller's again when the channel ends: the generation of the
     /// handle by its index; 0 where there is none.
     descriptors: Vec<u32>,
-    pub(crate) members: u32,
-    pub(crate) max_members: u32,
     most_generation: u32,
     /// Cookies of handles that are being closed, mostly in the order in which that ends.
     pub(crate) closing: VecDeque<(Handle, *mut c_void)>,
@@ -43,16 +45,14 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(channel: Channel<Cookie>, max_members: u32, numbering: Numbering) -> State {
+    pub(crate) fn new(channel: Channel<Cookie>, numbering: Numbering) -> State {
         let reason = channel.driver().reason.replace('\0', " ");
         State {
             channel,
             numbering,
             leases: Slots::new(),
-            lwsockets: Vec::new(),
+            lwsockets: [Vec::new(), Vec::new()],
             descriptors: Vec::new(),
-            members: 0,
-            max_members,
             most_generation: 0,
             closing: VecDeque::new(),
             addresses: Addresses::default(),
@@ -63,7 +63,6 @@ impl State {
 
     /// Notes a new member and gives its number.
     pub(crate) fn enroll(&mut self, handle: Handle, is_descriptor: bool) -> mp_handle {
-        self.members += 1;
         self.most_generation = self.most_generation.max(handle.generation());
         let index = handle.index() as usize;
         if is_descriptor {
@@ -78,7 +77,6 @@ impl State {
     /// Forgets a member that was unregistered or closed. Says whether it was a descriptor that is
     /// the caller's again.
     pub(crate) fn dismiss(&mut self, handle: Handle) -> bool {
-        self.members -= 1;
         let generation = self.descriptors.get_mut(handle.index() as usize);
         generation.is_some_and(|generation| std::mem::take(generation) != 0)
     }
@@ -88,16 +86,18 @@ impl State {
     }
 
     /// Keeps a lightweight socket until it is registered.
-    pub(crate) fn keep_lwsocket(&mut self, number: c_int, socket: Socket) {
-        let index = lwsocket_index(number);
-        if index >= self.lwsockets.len() {
-            self.lwsockets.resize_with(index + 1, || None);
+    pub(crate) fn keep_lwsocket(&mut self, number: c_int, socket: impl Into<Source>) {
+        let (table, index) = lwsocket_place(number);
+        let table = &mut self.lwsockets[table];
+        if index >= table.len() {
+            table.resize_with(index + 1, || None);
         }
-        self.lwsockets[index] = Some(socket);
+        table[index] = Some(socket.into());
     }
 
-    pub(crate) fn take_lwsocket(&mut self, number: c_int) -> Option<Socket> {
-        self.lwsockets.get_mut(lwsocket_index(number))?.take()
+    pub(crate) fn take_lwsocket(&mut self, number: c_int) -> Option<Source> {
+        let (table, index) = lwsocket_place(number);
+        self.lwsockets[table].get_mut(index)?.take()
     }
 
     /// Takes a buffer back that `Slots::keep` gave a number.

@@ -9,8 +9,9 @@ pub struct mp_channel(());
 
 /// A member of a channel, from mp_register(): 0 or more; -1 is none.
 ///
-/// It names its channel, too. After mp_unregister() or mp_close() every call with it fails with
-/// EBADF, also when its place is taken by another, and so does every call in another thread.
+/// It names its channel, too. After mp_unregister() or mp_abort() every call with it fails with
+/// EBADF, also when its place is taken by another, and so does every call in another thread; after
+/// mp_close() every call but mp_abort().
 pub type mp_handle = i64;
 
 /// No handle.
@@ -25,9 +26,9 @@ pub const MP_MORE: u32 = 1;
 /// For mp_recv() and mp_poll(): complete each time, until cancelled, the end or an error.
 pub const MP_REPEAT: i32 = 1;
 
-/// For mp_cancel(): reads and receives.
+/// For mp_cancel(), mp_set_timeout(): reads and receives.
 pub const MP_IN: i32 = 1;
-/// For mp_cancel(): connects, writes and shutdowns.
+/// For mp_cancel(), mp_set_timeout(): connects, writes and shutdowns.
 pub const MP_OUT: i32 = 2;
 
 /// For mp_options.linger_us: never linger.
@@ -76,6 +77,8 @@ pub enum mp_command {
     MP_CLOSE,
     /// mp_request_peer_address()
     MP_PEER_ADDRESS,
+    /// mp_timer()
+    MP_TIMER,
 }
 
 /// The settings of a channel, for mp_create(). 0 in a field stands for its default, so that
@@ -93,7 +96,8 @@ pub struct mp_options {
     pub max_handles: u32,
     /// Requests that may be outstanding at once; default 2097152.
     pub max_requests: u32,
-    /// Lightweight sockets that may exist at once; default 131072, cut to RLIMIT_NOFILE.
+    /// Lightweight sockets that may exist at once with io_uring; default 131072, cut to
+    /// RLIMIT_NOFILE. With epoll each takes a descriptor.
     pub max_lwsockets: u32,
     /// The longest that a busy channel stays in the kernel for further completions, in
     /// microseconds: at most 1000000, default 200; MP_NEVER for never.
@@ -113,8 +117,18 @@ pub struct mp_options {
     /// more than eight times as many connections as another that shares its listener, new ones are
     /// spread over all of them at random. Any channel of a listener can decide for 1.
     pub keep_steering: u32,
+    /// Bytes that wait behind the write under way of a handle from which on its MP_REPEAT receives
+    /// pause, until half of them are written: a peer that does not read is not read from. Default
+    /// 262144.
+    pub output_pause: u32,
+    /// Bytes that may wait behind the write under way of a handle; a further write fails with
+    /// EAGAIN. One write may have any size. Default 67108864.
+    pub output_limit: u32,
+    /// How long a handle in mp_close() may write nothing of what is queued before it is aborted
+    /// with ETIMEDOUT, in milliseconds. Default 60000.
+    pub close_timeout_ms: u32,
     /// Must be zero.
-    pub reserved: [u32; 7],
+    pub reserved: [u32; 4],
 }
 
 /// One completion (report, section 3.5), from mp_dispatch().
@@ -132,15 +146,17 @@ pub struct mp_event {
     /// 0, or the errno with which the request failed: then nothing below has a meaning.
     pub error: i32,
     /// MP_ACCEPT: the new connection, for mp_register(); a descriptor, which is the caller's, or
-    /// the number of a lightweight socket. Else -1.
+    /// the number of a lightweight socket, MP_LWSOCKET_FIRST or more, on every driver. Else -1.
     pub fd: i32,
-    /// Bytes that were read, received or written; 0 of a read or receive is the end.
+    /// Bytes that were read, received or written; 0 of a read or receive is the end, but see
+    /// buffer.
     pub size: usize,
     /// MP_RECV: the bytes, in a buffer of the channel's, until mp_release() of it.
     /// MP_READ, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the request.
     /// MP_PEER_ADDRESS: a struct sockaddr of size bytes, until the next dispatch.
     pub data: *mut c_void,
-    /// MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. Else -1.
+    /// MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. So an empty
+    /// message of a SOCK_SEQPACKET socket, which has a buffer, is told from the end. Else -1.
     pub buffer: i64,
     /// MP_ACCEPT: further connections that were waiting.
     pub pending: u32,
@@ -148,6 +164,10 @@ pub struct mp_event {
     pub revents: u32,
     /// MP_PREAD, MP_PWRITE: the offset that was given with the request.
     pub offset: u64,
+    /// MP_TIMER: how often the timer has expired since the last one.
+    pub count: u64,
+    /// 0; later versions may use it.
+    pub reserved: [u64; 2],
 }
 
 /// Counts since the channel was created, from mp_statistics(). They wrap at 2^64. Later versions

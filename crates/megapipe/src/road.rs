@@ -14,7 +14,7 @@
 
 pub use crate::driver::{
     Driver, Full, INSTALLED_TAG, INTERNAL_TAG, NO_OFFSET, Object, Operation, Outcome, Output,
-    Pools, Wake,
+    Pools, Unattached, Wake,
 };
 pub use crate::pool::Room;
 pub use crate::source::{Discarded, Endpoint, InstalledSocket};

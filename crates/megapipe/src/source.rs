@@ -181,6 +181,14 @@ impl Source {
 }
 
 impl Source {
+    /// The descriptor, to use without a channel; gives a source that has none back unchanged.
+    pub fn into_descriptor(self) -> Result<OwnedFd, Source> {
+        match self.endpoint {
+            Endpoint::Descriptor(descriptor) => Ok(descriptor),
+            endpoint => Err(Source { endpoint, ..self }),
+        }
+    }
+
     /// Whether a read takes one frame and cuts it to the room, as from a tun or tap device: true of
     /// all character devices that are no terminals.
     pub(crate) fn reads_frames(&self, kind: Kind) -> bool {
@@ -327,24 +335,34 @@ impl Timer {
         Timer::new(period, period)
     }
 
-    fn new(first: Duration, period: Duration) -> io::Result<Timer> {
+    /// Does not expire until [`Channel::set_timer`](crate::Channel::set_timer) says when.
+    pub fn stopped() -> io::Result<Timer> {
         let flags = libc::TFD_CLOEXEC;
         // SAFETY: the call takes no pointers; the new descriptor is owned here alone.
         let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
         // SAFETY: the kernel has just given this descriptor to us.
-        let timer = Timer(unsafe { OwnedFd::from_raw_fd(fd) });
-        let time = |duration: Duration| libc::timespec {
-            tv_sec: duration.as_secs().min(i64::MAX as u64) as libc::time_t,
-            tv_nsec: duration.subsec_nanos().into(),
-        };
-        // A zero time would disarm the timer; what is due at once is due in a nanosecond.
-        let first = first.max(Duration::from_nanos(1));
-        let spec = libc::itimerspec { it_interval: time(period), it_value: time(first) };
-        let old = std::ptr::null_mut();
-        // SAFETY: `spec` outlives the call and the old setting is not asked for.
-        check(unsafe { libc::timerfd_settime(timer.0.as_raw_fd(), 0, &spec, old) })?;
+        Ok(Timer(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn new(first: Duration, period: Duration) -> io::Result<Timer> {
+        let timer = Timer::stopped()?;
+        set_timer(timer.0.as_raw_fd(), Some(first), period)?;
         Ok(timer)
     }
+}
+
+/// Sets a timer of timerfd_create(2), or stops it.
+pub(crate) fn set_timer(fd: i32, after: Option<Duration>, every: Duration) -> io::Result<()> {
+    let time = |duration: Duration| libc::timespec {
+        tv_sec: duration.as_secs().min(i64::MAX as u64) as libc::time_t,
+        tv_nsec: duration.subsec_nanos().into(),
+    };
+    // A zero time stops the timer; what is due at once is due in a nanosecond.
+    let first = after.map_or(Duration::ZERO, |after| after.max(Duration::from_nanos(1)));
+    let spec = libc::itimerspec { it_interval: time(every), it_value: time(first) };
+    // SAFETY: `spec` outlives the call and the old setting is not asked for.
+    check(unsafe { libc::timerfd_settime(fd, 0, &spec, std::ptr::null_mut()) })?;
+    Ok(())
 }
 
 impl From<Timer> for OwnedFd {

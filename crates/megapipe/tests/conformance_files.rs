@@ -6,8 +6,9 @@ mod common;
 mod bodies;
 
 use bodies::*;
-use common::{Rig, outcome, read_of};
-use megapipe::{DriverChoice, Event};
+use common::{Rig, outcome, read_of, unix_pair};
+use megapipe::{DriverChoice, Error, Event, Repeat, Timer};
+use std::time::{Duration, Instant};
 
 conformance!(
     files_have_a_position,
@@ -27,6 +28,7 @@ conformance!(
     a_waker_ends_an_endless_wait,
     watched_sources_come_back,
     files_without_helper_threads,
+    timers_are_set_anew,
 );
 
 /// Makes every further thread of the calling one fail as `ulimit -u` does.
@@ -77,4 +79,32 @@ fn files_without_helper_threads(driver: DriverChoice) {
     };
     // The filter goes with the thread.
     std::thread::spawn(serve).join().unwrap();
+}
+
+fn timers_are_set_anew(driver: DriverChoice) {
+    const DELAY: Duration = Duration::from_millis(5);
+    let mut rig = Rig::new(driver);
+    let timer = rig.join(Timer::stopped().unwrap());
+    rig.watch(timer, Repeat::UntilCancelled).unwrap();
+    assert!(rig.dispatch(Duration::from_millis(20)).unwrap().is_none(), "it is stopped");
+    for _ in 0..20 {
+        let begin = Instant::now();
+        rig.set_timer(timer, Duration::from_secs(3600), Duration::ZERO).unwrap();
+        rig.set_timer(timer, DELAY, Duration::ZERO).unwrap();
+        assert!(matches!(rig.another(timer), Event::Timer(Ok(1))));
+        assert!(begin.elapsed() >= DELAY);
+    }
+    rig.set_timer(timer, Duration::ZERO, Duration::from_millis(1)).unwrap();
+    for _ in 0..10 {
+        assert!(matches!(rig.another(timer), Event::Timer(Ok(1..))));
+    }
+    rig.set_timer(timer, None, Duration::ZERO).unwrap();
+    while rig.dispatch(Duration::ZERO).unwrap().is_some() {}
+    assert!(rig.dispatch(Duration::from_millis(20)).unwrap().is_none(), "it is stopped again");
+    let stream = rig.join(unix_pair().0);
+    let refused = rig.set_timer(stream, DELAY, Duration::ZERO);
+    assert!(matches!(refused, Err(Error::WrongKind { .. })));
+    drop(rig.unregister(timer).unwrap());
+    let refused = rig.set_timer(timer, DELAY, Duration::ZERO);
+    assert!(matches!(refused, Err(Error::UnknownHandle)));
 }

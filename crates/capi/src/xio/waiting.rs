@@ -3,7 +3,6 @@
 use super::types::{XIO_NONE, xio_handle, xio_poll};
 use super::{Table, on_table, shared};
 use crate::failure::{Failure, value};
-use crate::members::has_room;
 use crate::place::on_channel;
 use crate::state::Cookie;
 use crate::types::{MP_NONE, mp_channel, mp_handle};
@@ -142,7 +141,6 @@ pub extern "C" fn xio_watch(
     cookie: *mut c_void,
 ) -> mp_handle {
     let watched = on_channel(channel, |state| {
-        has_room(state)?;
         let cookie = Cookie { pointer: cookie };
         let handle = on_table(|table| match table.flows.get(handle) {
             Some(flow) => Ok(flow.watch(&mut state.channel, cookie)?),

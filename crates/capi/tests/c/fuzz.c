@@ -153,7 +153,8 @@ static void register_something(void)
 static void let_go(int at, int closes)
 {
     mp_handle handle = handles[at];
-    int result = closes ? mp_close(handle) : mp_unregister(handle);
+    int (*end)(mp_handle) = !closes ? mp_unregister : any(2) ? mp_close : mp_abort;
+    int result = end(handle);
 
     count(result);
     if (result < 0 || fd_of[at] < 0)
@@ -161,6 +162,8 @@ static void let_go(int at, int closes)
     if (closes)
         files[fd_of[at]] = -1;
     owner_of[fd_of[at]] = NULL;
+    /* mp_abort() succeeds once more while the close goes on. */
+    fd_of[at] = -1;
 }
 
 static void dispatch(void)
@@ -173,7 +176,7 @@ static void dispatch(void)
     count(many);
     CHECK(many <= EVENTS);
     for (int at = 0; at < many; at++) {
-        CHECK(events[at].cmd >= MP_ACCEPT && events[at].cmd <= MP_PEER_ADDRESS);
+        CHECK(events[at].cmd >= MP_ACCEPT && events[at].cmd <= MP_TIMER);
         CHECK(events[at].error >= 0 && events[at].size <= ARENA);
         if (events[at].buffer >= 0)
             buffers[any(BUFFERS)] = events[at].buffer;
@@ -230,7 +233,7 @@ static void request(void)
     int vectors = any(4) ? 3 : number();
 
     vectors = vectors > 3 && vectors < 1025 ? 3 : vectors;
-    switch (any(14)) {
+    switch (any(17)) {
     case 0: count(mp_accept(on, number(), number())); break;
     case 1: count(mp_read(on, memory(), size())); break;
     case 2: count(mp_write(on, memory(), size())); break;
@@ -245,14 +248,18 @@ static void request(void)
     case 11: count(mp_disconnect(on)); break;
     case 12: count(mp_shutdown(on, (int)any(4))); break;
     case 13: count(mp_request_peer_address(on)); break;
+    case 14: count(mp_set_timeout(on, any(9) ? (int)any(4) : number(), number())); break;
+    case 15: count(mp_timer_set(on, any(2) ? any(9999) : UINT64_MAX, any(9999))); break;
+    case 16: CHECK(mp_queued(on) >= -1); break;
     }
 }
 
 static void step(void)
 {
     struct mp_counters counters;
+    mp_handle other;
 
-    switch (any(12)) {
+    switch (any(13)) {
     case 0: register_something(); break;
     case 1: let_go((int)any(HANDLES), (int)any(2)); break;
     case 2: case 3: dispatch(); break;
@@ -265,6 +272,12 @@ static void step(void)
         count(mp_flush(channel()));
         count(mp_set_cookie(handle(), mp_cookie(handle())));
         CHECK(strlen(mp_error()) < 1000);
+        break;
+    case 9:
+        other = mp_timer(channel(), arena);
+        count(other < 0 ? -1 : 0);
+        if (other >= 0)
+            keep_handle(other, -1);
         break;
     default: request(); break;
     }

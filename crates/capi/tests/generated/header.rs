@@ -28,7 +28,16 @@ pub(crate) const HEADERS: [Source; 3] = [
         calls: &["mp_"],
         related: ".BR io_uring (7),\n.BR epoll (7),\n.BR xio (7)",
         includes: &["sched.h", "stddef.h", "stdint.h", "sys/socket.h", "sys/uio.h"],
-        files: &["types", "lifecycle", "members", "requests", "dispatch", "sockets", "failure"],
+        files: &[
+            "types",
+            "lifecycle",
+            "members",
+            "requests",
+            "timers",
+            "dispatch",
+            "sockets",
+            "failure",
+        ],
     },
     Source {
         name: "xio",
@@ -95,8 +104,15 @@ fn tidy(text: &str) -> String {
     let mut lines = text.lines().map(str::trim_end).peekable();
     while let Some(line) = lines.next() {
         if line.trim_start() != "/**" {
-            // What an expression could tear apart.
-            let line = &line.replace("_NONE -1", "_NONE (-1)");
+            // What an expression could tear apart, and what C89 does not know.
+            let line = line.replace("_NONE -1", "_NONE (-1)");
+            let line = &match line.split_once(" // ") {
+                Some((directive, note)) => format!("{} /* {note} */", directive.trim_end()),
+                None => line,
+            };
+            if line.starts_with('}') {
+                drop_last_comma(&mut out);
+            }
             if !(line.is_empty() && out.last().is_some_and(String::is_empty)) {
                 out.push(line.to_owned());
             }
@@ -132,8 +148,18 @@ fn tidy(text: &str) -> String {
     out.join("\n") + "\n"
 }
 
+/// C89 and C++98 know no comma behind the last constant of an enumeration.
+fn drop_last_comma(out: &mut [String]) {
+    let Some(last) = out.last_mut().filter(|last| is_constant(last)) else { return };
+    let (constant, note) = last.split_once(" /*").unwrap_or((last, ""));
+    let constant = constant.trim_end_matches(',');
+    *last = if note.is_empty() { constant.to_owned() } else { format!("{constant} /*{note}") };
+}
+
+fn is_constant(line: &str) -> bool {
+    ["    MP_", "    MTCP_", "    XIO_"].iter().any(|start| line.starts_with(start))
+}
+
 fn beside(constant: &str, note: &str) -> bool {
-    let is_constant =
-        ["    MP_", "    MTCP_", "    XIO_"].iter().any(|start| constant.starts_with(start));
-    is_constant && constant.len() + note.len() + 7 <= COLUMNS_MAX
+    is_constant(constant) && constant.len() + note.len() + 7 <= COLUMNS_MAX
 }

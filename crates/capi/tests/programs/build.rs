@@ -109,6 +109,10 @@ impl Program {
         Program { path, _directory: directory }
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn command(&self) -> Command {
         Command::new(&self.path)
     }

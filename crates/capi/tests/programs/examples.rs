@@ -2,9 +2,10 @@
 
 use super::build::{self, Compiler, Linking, Program};
 use super::clients::{connect, exchange, play_ping_pong};
-use super::run::{DRIVERS, Server, run};
+use super::run::{DRIVERS, Server, eventually, run};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::process::Command;
 
 const FLAGS: &[&str] = &["-std=c11", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"];
@@ -33,6 +34,63 @@ fn ping_pong_answers() {
             assert!(driver == "epoll" || more == 0, "{more} descriptors of lightweight sockets");
             drop(connections);
         }
+    }
+}
+
+/// A connection that has ended leaves nothing behind, whatever the driver.
+#[test]
+fn ended_connections_leave_no_descriptor() {
+    for name in ["ping_pong", "echo", "http_hello"] {
+        let program = example(name, Compiler::Gcc, SANITIZED);
+        for driver in DRIVERS {
+            let server = serve(&program, driver);
+            greet(name, &server).unwrap();
+            let before = server.descriptors();
+            for _ in 0..50 {
+                greet(name, &server).unwrap();
+            }
+            let back = || server.descriptors() <= before;
+            let left = format!("{name}, {driver}: {before} descriptors, then ");
+            assert!(eventually(back), "{left}{}", server.descriptors());
+        }
+    }
+}
+
+/// A server that runs out of descriptors accepts again when clients have gone.
+#[test]
+fn a_lack_of_descriptors_passes() {
+    for name in ["ping_pong", "echo", "http_hello"] {
+        let program = example(name, Compiler::Gcc, &[]);
+        for driver in DRIVERS {
+            let mut command = Command::new("sh");
+            command.args(["-c", "ulimit -n 40; exec \"$0\" 0"]).arg(program.path());
+            let server = Server::start(command.env("MEGAPIPE_DRIVER", driver));
+            let clients: Vec<_> = (0..60).map(|_| connect(server.address)).collect();
+            let used = || server.descriptors() >= 40 || driver == "uring";
+            assert!(eventually(used), "{name}, {driver}: {} descriptors", server.descriptors());
+            drop(clients);
+            // Of the first that come some are still among those that were too many.
+            let served = || greet(name, &server).is_ok();
+            assert!(eventually(served), "{name}, {driver}: nobody is served any more");
+            greet(name, &server).unwrap();
+        }
+    }
+}
+
+/// One exchange with an example, up to the end of the connection.
+fn greet(name: &str, server: &Server) -> io::Result<()> {
+    let mut stream = connect(server.address);
+    if name == "http_hello" {
+        stream.write_all(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")?;
+    } else {
+        stream.write_all(b"hello!\n")?;
+        stream.shutdown(Shutdown::Write)?;
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    match answer.ends_with("hello!\n") {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("{answer:?} and not the greeting"))),
     }
 }
 

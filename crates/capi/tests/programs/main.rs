@@ -39,9 +39,29 @@ fn the_header_is_cpp17() {
     }
 }
 
+/// With the oldest standards that compilers still offer, to the letter.
+#[test]
+fn the_headers_are_c89_and_cpp98() {
+    let text = "#include <megapipe.h>\n#include <xio.h>\n#include <mtcp.h>\n\
+                int main(void) { return 0; }\n";
+    let directory = tempfile::tempdir().unwrap();
+    let languages =
+        [("c", "-std=c89", ["gcc", "clang"]), ("cpp", "-std=c++98", ["g++", "clang++"])];
+    for (suffix, standard, compilers) in languages {
+        let source = directory.path().join("headers").with_extension(suffix);
+        std::fs::write(&source, text).unwrap();
+        for compiler in compilers {
+            let mut command = std::process::Command::new(compiler);
+            command.args([standard, "-pedantic-errors", "-Wall", "-Wextra", "-Werror", "-c", "-I"]);
+            command.arg(build::directory().join("include")).arg(&source);
+            Program::link(command);
+        }
+    }
+}
+
 #[test]
 fn every_call_does_what_the_header_says() {
-    for name in ["calls", "transfers"] {
+    for name in ["calls", "transfers", "endings", "limits", "leaving"] {
         let program = test_program(name, Compiler::Gcc, &["-fsanitize=address"]);
         for driver in DRIVERS {
             let said = run(program.command().env("MEGAPIPE_DRIVER", driver), name);

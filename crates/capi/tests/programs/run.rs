@@ -11,6 +11,18 @@ pub(crate) const DRIVERS: [&str; 2] = ["uring", "epoll"];
 /// How long a program may take before it counts as hung; far longer than any takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Whether it becomes true in time.
+pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match holds() {
+            true => return true,
+            false if Instant::now() > until => return false,
+            false => thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
 /// Runs a program to its end, which must be success, and gives what it printed.
 pub(crate) fn run(command: &mut Command, name: &str) -> String {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -106,9 +118,12 @@ impl Server {
         assert!(output.status.success(), "{}\n{complaints}", output.status);
     }
 
-    /// Open descriptors of the server.
+    /// Open descriptors of the server, whose main thread may have ended.
     pub(crate) fn descriptors(&self) -> usize {
         let id = self.service.child.as_ref().unwrap().id();
-        std::fs::read_dir(format!("/proc/{id}/fd")).unwrap().count()
+        let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap();
+        let opened = |task: std::fs::DirEntry| std::fs::read_dir(task.path().join("fd"));
+        let counts = tasks.map(|task| opened(task.unwrap()).map_or(0, Iterator::count));
+        counts.max().unwrap()
     }
 }

@@ -107,8 +107,34 @@ impl<C> Channel<C> {
     /// Fails with [`Error::TooManyHandles`] at [`Config::max_handles`], and with `EXDEV` for a
     /// lightweight socket of another channel. What was to be registered is closed then.
     pub fn register(&mut self, source: impl Into<Source>, cookie: C) -> Result<Handle> {
-        let key = self.engine.register(source.into())?;
-        Ok(self.keep(key, cookie))
+        self.register_or_return(source, cookie).map_err(|rejected| rejected.error)
+    }
+
+    /// Registers as [`Channel::register`] does, but gives back what could not be registered; only a
+    /// lightweight socket of another channel is closed.
+    pub fn register_or_return(
+        &mut self,
+        source: impl Into<Source>,
+        cookie: C,
+    ) -> Result<Handle, Rejected<Option<Source>>> {
+        match self.engine.register(source.into()) {
+            Ok(key) => Ok(self.keep(key, cookie)),
+            Err((error, buffer)) => Err(Rejected { error, buffer }),
+        }
+    }
+
+    /// Sets a [`Timer`](crate::Timer) that is registered: the next expiry comes `after` this time
+    /// and further ones `every` so often, if that is above zero; `None` stops it. What it had
+    /// counted and not delivered is forgotten; a completion that is in the channel already is
+    /// delivered. One system call.
+    pub fn set_timer(
+        &mut self,
+        handle: Handle,
+        after: impl Into<Option<Duration>>,
+        every: Duration,
+    ) -> Result<()> {
+        let key = self.engine.key(handle)?;
+        self.engine.set_timer(key, after.into(), every)
     }
 
     /// Joins the channels that share a listening TCP socket, with an accept queue of its own for

@@ -13,7 +13,7 @@ use crate::sys::open_socket;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -284,6 +284,29 @@ pub(crate) const TABLE_FULL: i32 = libc::EUSERS;
 #[derive(Debug)]
 pub struct Full;
 
+/// An endpoint that a driver could not take over.
+#[derive(Debug)]
+pub struct Unattached {
+    /// Why.
+    pub error: io::Error,
+    /// What was to be attached, unless it belongs to another channel or driver, which frees it.
+    pub endpoint: Option<Endpoint>,
+}
+
+impl From<io::Error> for Unattached {
+    /// Of an endpoint that cannot be given back.
+    fn from(error: io::Error) -> Unattached {
+        Unattached { error, endpoint: None }
+    }
+}
+
+impl From<Unattached> for io::Error {
+    /// Drops the endpoint.
+    fn from(unattached: Unattached) -> io::Error {
+        unattached.error
+    }
+}
+
 /// The system below a channel.
 ///
 /// Contract, on top of what the methods say:
@@ -294,8 +317,8 @@ pub struct Full;
 ///   descriptor, a futex word, a deadline) to the kernel driver, in whose `collect` the channel
 ///   sleeps.
 pub trait Driver {
-    /// Takes over an endpoint.
-    fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> io::Result<Object>;
+    /// Takes over an endpoint; gives it back if that fails.
+    fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> Result<Object, Unattached>;
 
     /// A new socket to connect, see socket(2): a lightweight one, if the driver has them.
     fn open_socket(&mut self, domain: i32, socket_type: i32) -> io::Result<Endpoint> {
@@ -364,6 +387,9 @@ pub trait Driver {
 
     /// Another descriptor for the same file or socket.
     fn descriptor(&mut self, object: Object) -> io::Result<OwnedFd>;
+
+    /// The descriptor itself, for a call that does not keep it; `None` if there is none.
+    fn raw_descriptor(&mut self, object: Object) -> Option<RawFd>;
 
     /// setsockopt(2).
     fn set_option(&mut self, object: Object, level: i32, name: i32, value: &[u8])

@@ -25,13 +25,13 @@ use self::output::Output;
 use crate::completion::{Completion, Handle};
 use crate::config::{Config, DriverReport};
 use crate::counters::Counters;
-use crate::driver::{Driver, Full, Object, Outcome, Pools, Wake};
+use crate::driver::{Driver, Full, Object, Outcome, Pools, Unattached, Wake};
 use crate::error::Error;
 use crate::fork::Birth;
 use crate::partition::Office;
 use crate::signals::Blocked;
 use crate::slab::{Key, Slab};
-use crate::source::{Endpoint, Kind, Source};
+use crate::source::{Endpoint, Kind, Source, set_timer};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -189,22 +189,39 @@ impl Engine {
         member.ok_or(Error::UnknownHandle)
     }
 
-    /// Registers a source.
-    pub(crate) fn register(&mut self, source: Source) -> Result<Key, Error> {
+    /// Registers a source; gives it back if that fails, unless it is another channel's.
+    pub(crate) fn register(&mut self, source: Source) -> Result<Key, (Error, Option<Source>)> {
+        let kind = match self.admit(&source) {
+            Ok(kind) => kind,
+            Err(error) => return Err((error, Some(source))),
+        };
+        let frames = source.reads_frames(kind);
+        let packets = kind == Kind::Listener && source.brings_packets();
+        let lightweight = !matches!(source.endpoint, Endpoint::Descriptor(_));
+        let Source { endpoint, kind: known, blocked } = source;
+        let object = match self.driver.attach(endpoint, kind) {
+            Ok(object) => object,
+            Err(Unattached { error, endpoint }) => {
+                let source = endpoint.map(|endpoint| Source { endpoint, kind: known, blocked });
+                return Err((Error::system("attach")(error), source));
+            }
+        };
+        let listener = (kind == Kind::Listener).then(|| Listener::alone(object, packets));
+        let member = Member::new(object, kind, listener);
+        // There is room: `admit` has looked.
+        let _blocked = blocked.map(Box::new);
+        let member = Member { frames, large: frames, lightweight, _blocked, ..member };
+        self.enroll(member).map_err(|error| (error, None))
+    }
+
+    /// Whether a source may be registered, and what it is.
+    fn admit(&mut self, source: &Source) -> Result<Kind, Error> {
         self.check_process()?;
         if self.members.len() >= self.config.max_handles as usize {
             self.counters.refused += 1;
             return Err(Error::TooManyHandles { limit: self.config.max_handles });
         }
-        let kind = source.kind().map_err(Error::system("fstat"))?;
-        let frames = source.reads_frames(kind);
-        let packets = kind == Kind::Listener && source.brings_packets();
-        let lightweight = !matches!(source.endpoint, Endpoint::Descriptor(_));
-        let object = self.driver.attach(source.endpoint, kind).map_err(Error::system("attach"))?;
-        let listener = (kind == Kind::Listener).then(|| Listener::alone(object, packets));
-        let member = Member::new(object, kind, listener);
-        let _blocked = source.blocked.map(Box::new);
-        self.enroll(Member { frames, large: frames, lightweight, _blocked, ..member })
+        source.kind().map_err(Error::system("fstat"))
     }
 
     fn enroll(&mut self, member: Member) -> Result<Key, Error> {
@@ -461,6 +478,22 @@ impl Engine {
     pub(crate) fn descriptor(&mut self, key: Key) -> Result<std::os::fd::OwnedFd, Error> {
         let object = self.member(key)?.object;
         self.driver.descriptor(object).map_err(Error::system("descriptor"))
+    }
+
+    /// Sets a registered timer anew.
+    pub(crate) fn set_timer(
+        &mut self,
+        key: Key,
+        after: Option<Duration>,
+        every: Duration,
+    ) -> Result<(), Error> {
+        let member = self.member(key)?;
+        if member.kind != Kind::Timer {
+            return Err(Error::WrongKind { request: "setting a time", kind: member.kind.name() });
+        }
+        let object = member.object;
+        let timer = self.driver.raw_descriptor(object).ok_or(Error::UnknownHandle)?;
+        set_timer(timer, after, every).map_err(Error::system("timerfd_settime"))
     }
 
     pub(crate) fn set_option(

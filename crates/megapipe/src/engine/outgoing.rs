@@ -17,7 +17,8 @@ impl Engine {
             Some(TABLE_FULL) => Error::system("socket")(self.table_full()),
             _ => Error::system("socket")(error),
         })?;
-        let key = self.register(Source { endpoint, kind: Some(Kind::Stream), blocked: None })?;
+        let source = Source { endpoint, kind: Some(Kind::Stream), blocked: None };
+        let key = self.register(source).map_err(|(error, _)| error)?;
         let payload = Payload::Address(Box::new(address));
         let connect = Request::new(Command::Connect, Lane::Outbound, payload);
         if let Err((error, _)) = self.file(key, connect) {

@@ -179,6 +179,9 @@ pub(crate) struct Request {
     /// Whether the driver announces what it receives, so that it is fetched into a buffer that the
     /// kernel does not have.
     pub(crate) fetches: bool,
+    /// Whether a poll for one event waits for an edge, because the driver told the state of
+    /// something that was not asked for.
+    pub(crate) edges: bool,
     /// Whether the driver only waits for the moment to try it again.
     pub(crate) polling: bool,
     /// Whether it has been cancelled: it ends with what it has, and is not restarted.
@@ -209,6 +212,7 @@ impl Request {
             recalled: false,
             parked: false,
             fetches: false,
+            edges: false,
             polling: false,
             cancelled: false,
             overdue: false,
@@ -301,7 +305,7 @@ impl Request {
     /// What the driver is to do next for the request.
     pub(crate) fn operation(&mut self, kind: Kind, large: bool) -> Operation {
         let offset = self.position();
-        let repeat = self.repeat;
+        let (repeat, edges) = (self.repeat, self.edges);
         let writes = self.writes();
         let vectored_write = self.is_vectored_write();
         match (&mut self.payload, self.command) {
@@ -375,7 +379,9 @@ impl Request {
             (Payload::None, Command::ReceiveFrom) => Operation::ReceiveFrom { repeat },
             (Payload::None, Command::Disconnect { how }) => Operation::Shutdown { how },
             (Payload::None, Command::Sync { data_only }) => Operation::Sync { data_only },
-            (Payload::None, Command::Poll { events }) => Operation::Poll { events, repeat },
+            (Payload::None, Command::Poll { events }) => {
+                Operation::Poll { events, repeat: repeat || edges }
+            }
             (Payload::None, _) => Operation::Receive { large, repeat },
         }
     }

@@ -283,13 +283,30 @@ impl Engine {
             return None;
         }
         request.invalid = 0;
-        if result > 0 {
+        if request.recalled {
+            // It has had its event, and ends when the driver has let go of it.
+            if outcome.more {
+                return None;
+            }
+            result = request.told;
+        } else if result > 0 {
             // The kernel adds what it finds besides.
             result &= (events | (libc::POLLERR | libc::POLLHUP) as u32) as i32;
-            if result == 0 && (outcome.more || !request.cancelled) {
-                if !outcome.more {
-                    self.restart(id);
-                }
+            if result == 0 && outcome.more {
+                return None;
+            }
+            if result == 0 && !request.cancelled {
+                // Asked for the state again it would say the same at once: only edges will do.
+                request.edges = true;
+                self.restart(id);
+                return None;
+            }
+            if result == 0 {
+                result = request.result_to_tell(-libc::ECANCELED);
+            } else if outcome.more && !request.repeat {
+                (request.told, request.recalled) = (result, true);
+                let object = self.members.get(handle)?.object;
+                self.driver.cancel(id.tag(), object);
                 return None;
             }
         }

@@ -51,7 +51,7 @@ impl Engine {
             return Ok(Arc::clone(office));
         }
         let (waker, source) = wake_pair().map_err(Error::system("eventfd"))?;
-        let key = self.register(source.into())?;
+        let key = self.register(source.into()).map_err(|(error, _)| error)?;
         let words = Payload::Words(Box::default());
         let watch = Request::new(Command::Watch, Lane::Inbound, words).repeating(true);
         self.file(key, watch).map_err(|(error, _)| error)?;

@@ -282,6 +282,10 @@ impl World {
     }
 }
 
+/// Both ends of a pair write without regard to what the other has read: if both paused their
+/// receives, they would wait for each other.
+const UNPAUSED: usize = 1 << 30;
+
 fn run(driver: DriverChoice, config: Config) {
     let file = "proptest-regressions/conformance_model.txt";
     let mut runner = TestRunner::new(ProptestConfig {
@@ -302,7 +306,7 @@ fn run(driver: DriverChoice, config: Config) {
 }
 
 pub(crate) fn sequences_of_requests(driver: DriverChoice) {
-    run(driver, Config::default());
+    run(driver, Config { output_pause: UNPAUSED, ..Config::default() });
 }
 
 pub(crate) fn sequences_with_few_resources(driver: DriverChoice) {
@@ -311,6 +315,7 @@ pub(crate) fn sequences_with_few_resources(driver: DriverChoice) {
         completions: 64,
         small_buffers: BufferClass { count: 4, bytes: 256 },
         large_buffers: BufferClass { count: 2, bytes: 2048 },
+        output_pause: UNPAUSED,
         ..Config::default()
     };
     run(driver, config);

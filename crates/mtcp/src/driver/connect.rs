@@ -9,9 +9,8 @@ use crate::socket::options::{apply, tell};
 use crate::socket::raw;
 use crate::socket::settings::Extras;
 use megapipe::Kind;
-use megapipe::road::{Endpoint, Full, Object, Operation};
+use megapipe::road::{Endpoint, Full, Object, Operation, Unattached};
 use mtcp_proto::{Error, Options, Readiness, SocketId};
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -28,7 +27,7 @@ const INHERITED: [(i32, i32); 4] = [
 
 impl<P: Port> Road<P> {
     /// Takes over a stream socket. One that has a peer already, or is no TCP, is the kernel's.
-    pub(super) fn attach_stream(&mut self, descriptor: OwnedFd) -> io::Result<Object> {
+    pub(super) fn attach_stream(&mut self, descriptor: OwnedFd) -> Result<Object, Unattached> {
         let local = match address::is_connected(descriptor.as_fd()) {
             true => None,
             false => address::tcp_name(descriptor.as_fd()),

@@ -12,10 +12,9 @@ use super::road::{Road, own};
 use crate::engine::Port;
 use crate::socket::errors::failure;
 use crate::socket::events::of_readiness;
-use megapipe::road::{Endpoint, Full, Object, Operation, Outcome, Output};
+use megapipe::road::{Endpoint, Full, Object, Operation, Outcome, Output, Unattached};
 use megapipe::{Kind, Socket};
 use mtcp_proto::{Error, ListenOptions, Readiness, SocketId};
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -48,7 +47,7 @@ impl<P: Port> Road<P> {
     /// Takes over a listening socket. What the stack cannot listen on is the kernel's alone: other
     /// families and protocols, addresses that are not the stack's, and a port on which the channel
     /// listens already.
-    pub(super) fn attach_listener(&mut self, descriptor: OwnedFd) -> io::Result<Object> {
+    pub(super) fn attach_listener(&mut self, descriptor: OwnedFd) -> Result<Object, Unattached> {
         let local = address::tcp_name(descriptor.as_fd());
         let both_families = !address::is_ipv6_only(descriptor.as_fd());
         let kernel = self.kernel.attach(Endpoint::Descriptor(descriptor), Kind::Listener)?;
@@ -65,8 +64,8 @@ impl<P: Port> Road<P> {
             Ok(socket) => socket,
             Err(Error::AddressInUse) => return Ok(kernel),
             Err(error) => {
-                drop(self.kernel.detach(kernel, &[]));
-                return Err(failure(error));
+                let endpoint = self.kernel.detach(kernel, &[]).map(Endpoint::Descriptor);
+                return Err(Unattached { error: failure(error), endpoint });
             }
         };
         entry.phase = Phase::Listening(socket);

@@ -10,13 +10,13 @@ use crate::socket::events::of_readiness;
 use megapipe::Kind;
 use megapipe::road::{
     Below, Discarded, Driver, Endpoint, Full, InstalledSocket, NO_OFFSET, Object, Operation,
-    Outcome, Pools, Wake,
+    Outcome, Pools, Unattached, Wake,
 };
 use megapipe::{Counters, Socket};
 use mtcp_proto::{Options, Readiness, SocketId};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// A connection that is closed and waits for its data to be acknowledged (SO_LINGER).
@@ -402,7 +402,7 @@ impl<P: Port> Road<P> {
 }
 
 impl<P: Port> Driver for Road<P> {
-    fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> io::Result<Object> {
+    fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> Result<Object, Unattached> {
         match (endpoint, kind) {
             (Endpoint::Installed(installed), _) => {
                 Ok(Object(Object::INSTALLED + installed.take(&self.discarded)?))
@@ -493,10 +493,8 @@ impl<P: Port> Driver for Road<P> {
     }
 
     fn run_inline(&mut self, object: Object, operation: &Operation) -> i32 {
-        match self.socket_below(object) {
-            Some(kernel) => self.kernel.run_inline(kernel, operation),
-            None => -libc::ECANCELED,
-        }
+        let kernel = self.socket_below(object);
+        kernel.map_or(-libc::ECANCELED, |kernel| self.kernel.run_inline(kernel, operation))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -514,11 +512,15 @@ impl<P: Port> Driver for Road<P> {
     }
 
     fn descriptor(&mut self, object: Object) -> io::Result<OwnedFd> {
-        match self.socket_below(object) {
-            Some(kernel) => self.kernel.descriptor(kernel),
-            // There is no file of the kernel's behind it.
-            None => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
-        }
+        // There may be no file of the kernel's behind it.
+        let none = || io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+        let kernel = self.socket_below(object).ok_or_else(none)?;
+        self.kernel.descriptor(kernel)
+    }
+
+    fn raw_descriptor(&mut self, object: Object) -> Option<RawFd> {
+        let kernel = self.socket_below(object)?;
+        self.kernel.raw_descriptor(kernel)
     }
 
     fn set_option(

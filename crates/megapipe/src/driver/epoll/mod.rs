@@ -48,7 +48,7 @@ mod write;
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::driver::{Driver, Full, Object, Operation, Outcome, Pools, Wake};
+use crate::driver::{Driver, Full, Object, Operation, Outcome, Pools, Unattached, Wake};
 use crate::source::{Endpoint, Kind};
 use crate::sys::{check, open_socket};
 use blocking::Helpers;
@@ -58,7 +58,7 @@ use poller::Poller;
 use schedule::Schedule;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 use turn::Retry;
 
@@ -134,19 +134,22 @@ impl EpollDriver {
 }
 
 impl Driver for EpollDriver {
-    fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> io::Result<Object> {
-        match endpoint {
-            Endpoint::Descriptor(descriptor) => {
-                Ok(self.objects.insert(Entry::new(descriptor, kind)?))
-            }
-            Endpoint::Lightweight(descriptor) => {
-                let mut entry = Entry::new(descriptor, kind)?;
-                entry.lightweight = true;
+    fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> Result<Object, Unattached> {
+        let lightweight = matches!(endpoint, Endpoint::Lightweight(_));
+        let (Endpoint::Descriptor(descriptor) | Endpoint::Lightweight(descriptor)) = endpoint
+        else {
+            // It is another channel's, which frees it.
+            return Err(io::Error::from_raw_os_error(libc::EXDEV).into());
+        };
+        match Entry::prepare(descriptor.as_raw_fd(), kind) {
+            Ok(made_nonblocking) => {
+                let mut entry = Entry::new(descriptor, kind, made_nonblocking);
+                entry.lightweight = lightweight;
                 Ok(self.objects.insert(entry))
             }
-            // It is another channel's, which frees it.
-            Endpoint::Direct(_) | Endpoint::Installed(_) => {
-                Err(io::Error::from_raw_os_error(libc::EXDEV))
+            Err(error) => {
+                let whole = if lightweight { Endpoint::Lightweight } else { Endpoint::Descriptor };
+                Err(Unattached { error, endpoint: Some(whole(descriptor)) })
             }
         }
     }
@@ -260,6 +263,10 @@ impl Driver for EpollDriver {
 
     fn descriptor(&mut self, object: Object) -> io::Result<OwnedFd> {
         self.entry(object)?.descriptor.try_clone()
+    }
+
+    fn raw_descriptor(&mut self, object: Object) -> Option<RawFd> {
+        Some(self.entry(object).ok()?.fd())
     }
 
     fn set_option(

@@ -130,22 +130,20 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Takes over a descriptor. What can neither be told call by call not to block
-    /// (`MSG_DONTWAIT`) nor be left to a helper thread is made non-blocking until it is given
-    /// back; what this crate has made itself, for good.
-    pub(super) fn new(descriptor: OwnedFd, kind: Kind) -> io::Result<Entry> {
-        let mut made_nonblocking = false;
+    /// Prepares a descriptor that is to be taken over. What can neither be told call by call not
+    /// to block (`MSG_DONTWAIT`) nor be left to a helper thread is made non-blocking until it is
+    /// given back, which is said; what this crate has made itself, for good.
+    pub(super) fn prepare(fd: RawFd, kind: Kind) -> io::Result<bool> {
         match kind {
-            Kind::Stream | Kind::Datagram | Kind::Packet | Kind::File => {}
-            Kind::Signal | Kind::Timer | Kind::Wake => {
-                nonblocking::set(descriptor.as_raw_fd())?;
-            }
-            Kind::Listener | Kind::Pipe => {
-                nonblocking::keep(descriptor.as_raw_fd())?;
-                made_nonblocking = true;
-            }
+            Kind::Stream | Kind::Datagram | Kind::Packet | Kind::File => Ok(false),
+            Kind::Signal | Kind::Timer | Kind::Wake => nonblocking::set(fd).map(|_| false),
+            Kind::Listener | Kind::Pipe => nonblocking::keep(fd).map(|()| true),
         }
-        Ok(Entry {
+    }
+
+    /// Takes over a descriptor that was prepared.
+    pub(super) fn new(descriptor: OwnedFd, kind: Kind, made_nonblocking: bool) -> Entry {
+        Entry {
             descriptor,
             kind,
             registered: false,
@@ -157,7 +155,7 @@ impl Entry {
             outbound: Side::new(),
             poll: None,
             shared: None,
-        })
+        }
     }
 
     pub(super) fn fd(&self) -> RawFd {

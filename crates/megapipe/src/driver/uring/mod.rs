@@ -16,7 +16,7 @@ use self::ring::{Entered, Patience, Ring};
 use self::synchronous::Synchronous;
 use super::{
     DirectSocket, Driver, Full, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Output,
-    Pools, TABLE_FULL, Wake,
+    Pools, TABLE_FULL, Unattached, Wake,
 };
 use crate::config::Config;
 use crate::counters::Counters;
@@ -28,7 +28,7 @@ use io_uring::{cqueue, opcode, squeue};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -315,20 +315,19 @@ fn descriptor_limit() -> io::Result<u32> {
 }
 
 impl Driver for UringDriver {
-    fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> io::Result<Object> {
+    fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> Result<Object, Unattached> {
         match endpoint {
-            Endpoint::Descriptor(descriptor) => objects::attach(descriptor, kind, false),
-            Endpoint::Lightweight(descriptor) => objects::attach(descriptor, kind, true),
+            Endpoint::Descriptor(_) | Endpoint::Lightweight(_) => objects::attach(endpoint, kind),
             Endpoint::Direct(mut direct) => {
                 if !Rc::ptr_eq(&direct.discarded, &self.discarded) {
                     // It is another channel's, which frees it when `direct` is dropped here.
-                    return Err(io::Error::from_raw_os_error(libc::EXDEV));
+                    return Err(io::Error::from_raw_os_error(libc::EXDEV).into());
                 }
                 direct.armed = false;
                 Ok(objects::direct(direct.index, kind))
             }
             // It is another channel's, which frees it.
-            Endpoint::Installed(_) => Err(io::Error::from_raw_os_error(libc::EXDEV)),
+            Endpoint::Installed(_) => Err(io::Error::from_raw_os_error(libc::EXDEV).into()),
         }
     }
 
@@ -460,6 +459,13 @@ impl Driver for UringDriver {
 
     fn descriptor(&mut self, object: Object) -> io::Result<OwnedFd> {
         self.open_descriptor(Target::of(object))
+    }
+
+    fn raw_descriptor(&mut self, object: Object) -> Option<RawFd> {
+        match Target::of(object) {
+            Target::Descriptor(fd) => Some(fd),
+            Target::Direct(_) => None,
+        }
     }
 
     fn set_option(

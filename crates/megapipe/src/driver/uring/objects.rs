@@ -1,8 +1,8 @@
 //! What the driver packs into the number of an object: a descriptor or an index of the ring's file
 //! table, and how it is to be treated. There is no table to look up.
 
-use crate::driver::{Object, Operation, nonblocking};
-use crate::source::{FIRST_LIGHTWEIGHT, Kind, socket_number};
+use crate::driver::{Object, Operation, Unattached, nonblocking};
+use crate::source::{Endpoint, FIRST_LIGHTWEIGHT, Kind, socket_number};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
@@ -74,18 +74,34 @@ pub(super) fn direct(index: u32, kind: Kind) -> Object {
 /// they are ready for something; a write of more than there is room for would block the thread in
 /// io_uring_enter(2). Those of the crate's own (timers, signals, wake-ups) never block once they
 /// are ready.
-pub(super) fn attach(descriptor: OwnedFd, kind: Kind, lightweight: bool) -> io::Result<Object> {
+pub(super) fn attach(endpoint: Endpoint, kind: Kind) -> Result<Object, Unattached> {
+    let (fd, lightweight) = match &endpoint {
+        Endpoint::Descriptor(descriptor) => (descriptor.as_raw_fd(), 0),
+        Endpoint::Lightweight(descriptor) => (descriptor.as_raw_fd(), LIGHTWEIGHT),
+        _ => return Err(io::Error::from_raw_os_error(libc::EBADF).into()),
+    };
+    match prepare(fd, kind) {
+        Ok(flags) => {
+            // From now on the number of the object stands for it.
+            if let Endpoint::Descriptor(descriptor) | Endpoint::Lightweight(descriptor) = endpoint {
+                let _ = descriptor.into_raw_fd();
+            }
+            Ok(Object(fd as u32 | flags | lightweight))
+        }
+        Err(error) => Err(Unattached { error, endpoint: Some(endpoint) }),
+    }
+}
+
+/// Prepares a descriptor that is to be taken over, and gives the flags of its object.
+fn prepare(fd: i32, kind: Kind) -> io::Result<u32> {
     let flags = flags_of(kind);
-    let fd = descriptor.as_raw_fd();
+    // What wakes an installed driver is attached as a datagram socket, too, and may be none.
+    let netlink = kind == Kind::Datagram
+        && socket_number(fd, libc::SO_DOMAIN).is_ok_and(|domain| domain == libc::AF_NETLINK);
     if flags & KEPT != 0 {
         nonblocking::keep(fd)?;
     }
-    let lightweight = if lightweight { LIGHTWEIGHT } else { 0 };
-    let is_netlink = |domain| domain == libc::AF_NETLINK;
-    let netlink =
-        kind == Kind::Datagram && socket_number(fd, libc::SO_DOMAIN).is_ok_and(is_netlink);
-    let netlink = if netlink { NETLINK } else { 0 };
-    Ok(Object(descriptor.into_raw_fd() as u32 | flags | lightweight | netlink))
+    Ok(flags | if netlink { NETLINK } else { 0 })
 }
 
 /// The operation as the object takes it.

@@ -139,7 +139,7 @@ fn only_listeners_accept_and_only_descriptors_are_taken() {
     let discarded = std::rc::Rc::default();
     let direct = crate::driver::DirectSocket { index: 7, discarded, armed: true };
     let refused = rig.driver.attach(Endpoint::Direct(direct), crate::source::Kind::Stream);
-    assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EXDEV));
+    assert_eq!(refused.unwrap_err().error.raw_os_error(), Some(libc::EXDEV));
 }
 
 /// A directory that goes with its value.

@@ -1,0 +1,315 @@
+/* How handles begin and end: close, abort, unregister, and what a failed register leaves. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+enum { CLIENTS = 50, BIG = 8 << 20 };
+
+static int open_files(void)
+{
+    int count = 0;
+
+    for (int fd = 0; fd < 1024; fd++)
+        count += is_open(fd);
+    return count;
+}
+
+/* Each connection is a lightweight socket, and gone when the call that ends it has done so. */
+static void lightweight_connections_leave_nothing(int (*end)(mp_handle), int has_event)
+{
+    mp_channel *channel = channel_new();
+    struct sockaddr_in address;
+    int fd = listening(&address), before;
+    mp_handle listener = mp_register(channel, fd, NULL, NULL);
+    struct mp_event event;
+    char byte;
+
+    CHECK(mp_accept(listener, 0, 1) == 0);
+    CHECK(mp_dispatch(channel, &event, 0) == 0);
+    before = open_files();
+    for (int round = 0; round < CLIENTS; round++) {
+        int client = connected(&address), number = expect(channel, MP_ACCEPT).fd;
+        mp_handle handle;
+
+        CHECK(number >= MP_LWSOCKET_FIRST);
+        handle = mp_register(channel, number, &client, NULL);
+        FAILS(mp_register(channel, number, NULL, NULL), EBADF);
+        CHECK(mp_write(handle, "bye", 3) == 0);
+        expect(channel, MP_WRITE);
+        CHECK(end(handle) == 0);
+        if (has_event) {
+            event = expect(channel, MP_CLOSE);
+            CHECK(event.handle == MP_NONE && event.cookie == &client && event.error == 0);
+        } else {
+            CHECK(mp_dispatch(channel, &event, 0) == 0);
+        }
+        /* The end of the stream, or a reset. */
+        while (read(client, &byte, 1) > 0)
+            ;
+        CHECK(close(client) == 0);
+        CHECK(open_files() == before);
+    }
+    CHECK(mp_destroy(channel) == 0);
+    close(fd);
+}
+
+/* A connection that was accepted and is not registered is the channel's, and goes with it. */
+static void what_is_not_registered_goes_with_the_channel(void)
+{
+    int before = open_files(), client, fd;
+    mp_channel *channel = channel_new();
+    struct sockaddr_in address;
+
+    fd = listening(&address);
+    CHECK(mp_accept(mp_register(channel, fd, NULL, NULL), 0, 1) == 0);
+    client = connected(&address);
+    CHECK(expect(channel, MP_ACCEPT).fd >= MP_LWSOCKET_FIRST);
+    CHECK(mp_destroy(channel) == 0);
+    close(client);
+    close(fd);
+    CHECK(open_files() == before);
+}
+
+/* Reads all that comes. */
+static size_t drained(int fd)
+{
+    static char room[65536];
+    size_t sum = 0;
+    ssize_t bytes;
+
+    while ((bytes = read(fd, room, sizeof room)) > 0)
+        sum += (size_t)bytes;
+    return bytes == 0 ? sum : SIZE_MAX;
+}
+
+/* A child that reads all of it and says how much by its exit status. */
+static pid_t reader_of(int fds[2])
+{
+    pid_t child = fork();
+
+    CHECK(child >= 0);
+    if (child == 0) {
+        close(fds[0]);
+        _exit(drained(fds[1]) == BIG ? 0 : 1);
+    }
+    return child;
+}
+
+static void a_close_writes_what_is_queued_first(void)
+{
+    mp_channel *channel = channel_new();
+    char *memory = calloc(1, BIG);
+    struct mp_event event;
+    mp_handle handle;
+    int fds[2], status, cookie;
+    pid_t child;
+
+    CHECK(memory);
+    pair(fds);
+    child = reader_of(fds);
+    close(fds[1]);
+    handle = mp_register(channel, fds[0], &cookie, NULL);
+    CHECK(mp_recv(handle, MP_REPEAT) == 0);
+    for (size_t at = 0; at < BIG; at += BIG / 8)
+        CHECK(mp_write(handle, memory + at, BIG / 8) == 0);
+    CHECK(mp_close(handle) == 0);
+    FAILS(mp_write(handle, "x", 1), EBADF);
+    FAILS(mp_close(handle), EBADF);
+    event = expect(channel, MP_CLOSE);
+    CHECK(event.error == 0 && event.cookie == &cookie && event.handle == MP_NONE);
+    free(memory);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(mp_dispatch(channel, &event, 0) == 0);
+    CHECK(!is_open(fds[0]));
+    CHECK(mp_destroy(channel) == 0);
+}
+
+/* The peer does not read: the close waits, and an abort ends it. */
+static void an_abort_overtakes_a_close(void)
+{
+    mp_channel *channel = channel_new();
+    char *memory = calloc(1, BIG);
+    struct mp_event event;
+    struct sockaddr_in address;
+    int fd = listening(&address), near = connected(&address), far = accept(fd, NULL, NULL);
+    mp_handle handle = mp_register(channel, near, memory, NULL);
+
+    CHECK(memory && far >= 0);
+    CHECK(mp_write(handle, memory, BIG) == 0);
+    CHECK(mp_queued(handle) == BIG);
+    CHECK(mp_close(handle) == 0);
+    CHECK(mp_dispatch(channel, &event, 20) == 0);
+    CHECK(is_open(near));
+    CHECK(mp_abort(handle) == 0);
+    event = expect(channel, MP_CLOSE);
+    CHECK(event.cookie == memory && event.handle == MP_NONE);
+    free(memory);
+    CHECK(!is_open(near));
+    FAILS(mp_abort(handle), EBADF);
+    /* What it has is not the whole, and it is told. */
+    CHECK(drained(far) == SIZE_MAX && errno == ECONNRESET);
+    CHECK(mp_dispatch(channel, &event, 0) == 0);
+    CHECK(mp_destroy(channel) == 0);
+    close(far);
+    close(fd);
+}
+
+static void a_close_that_gets_nowhere_is_ended(void)
+{
+    struct mp_options options = { .close_timeout_ms = 50 };
+    mp_channel *channel = mp_create(&options);
+    char *memory = calloc(1, BIG);
+    struct mp_event event;
+    int fds[2];
+    mp_handle handle;
+
+    CHECK(channel && memory);
+    pair(fds);
+    handle = mp_register(channel, fds[0], NULL, NULL);
+    CHECK(mp_write(handle, memory, BIG) == 0 && mp_close(handle) == 0);
+    event = expect(channel, MP_CLOSE);
+    CHECK(event.error == ETIMEDOUT && !is_open(fds[0]));
+    free(memory);
+    CHECK(mp_destroy(channel) == 0);
+    close(fds[1]);
+}
+
+/* What a closing handle is does not come back to the caller when the channel ends. */
+static void a_closing_handle_ends_with_the_channel(void)
+{
+    mp_channel *channel = channel_new();
+    char *memory = calloc(1, BIG);
+    int fds[2];
+    mp_handle handle;
+
+    CHECK(memory);
+    pair(fds);
+    handle = mp_register(channel, fds[0], NULL, NULL);
+    CHECK(mp_write(handle, memory, BIG) == 0 && mp_close(handle) == 0);
+    CHECK(mp_destroy(channel) == 0);
+    CHECK(!is_open(fds[0]));
+    free(memory);
+    close(fds[1]);
+}
+
+/* Whatever fails, the descriptor is the caller's still. */
+static void a_failed_register_closes_nothing(void)
+{
+    struct mp_options options = { .max_handles = 1 };
+    mp_channel *channel = mp_create(&options);
+    char *memory = calloc(1, BIG);
+    int fds[2], more[2], ends[2], path = open("/dev/null", O_PATH | O_CLOEXEC), status;
+    mp_handle handle;
+    pid_t child;
+
+    CHECK(channel && memory && path >= 0);
+    pair(fds);
+    pair(more);
+    CHECK(pipe(ends) == 0);
+    /* The driver cannot make it non-blocking. */
+    FAILS(mp_register(channel, path, NULL, NULL), EBADF);
+    CHECK(is_open(path));
+    /* The one place is taken by a handle that is being closed. */
+    handle = mp_register(channel, fds[0], NULL, NULL);
+    CHECK(mp_write(handle, memory, BIG) == 0 && mp_close(handle) == 0);
+    FAILS(mp_register(channel, more[0], NULL, NULL), ENFILE);
+    FAILS(mp_register(channel, ends[0], NULL, NULL), ENFILE);
+    FAILS(mp_timer(channel, NULL), ENFILE);
+    CHECK(is_open(more[0]) && is_open(ends[0]));
+    CHECK(!(fcntl(ends[0], F_GETFL) & O_NONBLOCK));
+    CHECK(mp_abort(handle) == 0);
+    expect(channel, MP_CLOSE);
+    free(memory);
+    /* A process that the channel does not belong to. */
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        FAILS(mp_register(channel, more[0], NULL, NULL), EPERM);
+        FAILS(mp_register(channel, ends[0], NULL, NULL), EPERM);
+        CHECK(is_open(more[0]) && is_open(ends[0]));
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    /* And now there is room. */
+    handle = mp_register(channel, more[0], NULL, NULL);
+    CHECK(handle >= 0);
+    CHECK(mp_destroy(channel) == 0);
+    CHECK(is_open(more[0]));
+    close(fds[1]);
+    close(more[0]);
+    close(more[1]);
+    close(ends[0]);
+    close(ends[1]);
+    close(path);
+}
+
+/* So with a share of a listener that is refused. */
+static void a_refused_share_closes_nothing(void)
+{
+    mp_channel *channel = channel_new();
+    struct sockaddr_in address;
+    int fd = listening(&address), fds[2];
+    cpu_set_t none, first;
+
+    pair(fds);
+    CPU_ZERO(&none);
+    CPU_ZERO(&first);
+    CPU_SET(0, &first);
+    FAILS(mp_register(channel, fd, NULL, &none), EINVAL);
+    FAILS(mp_register(channel, fds[0], NULL, &first), EOPNOTSUPP);
+    CHECK(is_open(fd) && is_open(fds[0]));
+    CHECK(mp_register(channel, fd, NULL, &first) >= 0);
+    CHECK(mp_destroy(channel) == 0);
+    CHECK(is_open(fd));
+    close(fds[0]);
+    close(fds[1]);
+    close(fd);
+}
+
+/* A lightweight socket that cannot be registered can be later. */
+static void a_lightweight_socket_waits_for_room(void)
+{
+    struct mp_options options = { .max_handles = 2 };
+    mp_channel *channel = mp_create(&options);
+    struct sockaddr_in address;
+    int fd = listening(&address), client, number, fds[2];
+    mp_handle listener, other, handle;
+
+    CHECK(channel);
+    pair(fds);
+    listener = mp_register(channel, fd, NULL, NULL);
+    other = mp_register(channel, fds[0], NULL, NULL);
+    CHECK(mp_accept(listener, 1, 1) == 0);
+    client = connected(&address);
+    number = expect(channel, MP_ACCEPT).fd;
+    FAILS(mp_register(channel, number, NULL, NULL), ENFILE);
+    CHECK(mp_unregister(other) == 0);
+    handle = mp_register(channel, number, NULL, NULL);
+    CHECK(handle >= 0 && mp_write(handle, "x", 1) == 0);
+    expect(channel, MP_WRITE);
+    CHECK(mp_destroy(channel) == 0);
+    close(client);
+    close(fds[0]);
+    close(fds[1]);
+    close(fd);
+}
+
+int main(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+    lightweight_connections_leave_nothing(mp_unregister, 0);
+    lightweight_connections_leave_nothing(mp_close, 1);
+    lightweight_connections_leave_nothing(mp_abort, 1);
+    what_is_not_registered_goes_with_the_channel();
+    a_close_writes_what_is_queued_first();
+    an_abort_overtakes_a_close();
+    a_close_that_gets_nowhere_is_ended();
+    a_closing_handle_ends_with_the_channel();
+    a_failed_register_closes_nothing();
+    a_refused_share_closes_nothing();
+    a_lightweight_socket_waits_for_room();
+    puts("endings: all is well");
+    return 0;
+}
