@@ -102,8 +102,9 @@ pub extern "C" fn mp_release(channel: *mut mp_channel, buffer: i64) -> c_int {
     status(on_channel(channel, |state| state.take_lease(buffer).map(drop)))
 }
 
-fn event_of(state: &mut State, done: Completion) -> mp_event {
-    let mut event = mp_event {
+/// An event with what all of them have.
+fn blank_event(state: &State, done: &Completion) -> mp_event {
+    mp_event {
         cmd: 0,
         flags: if done.more { MP_MORE } else { 0 },
         handle: state.numbering.encode(done.handle),
@@ -118,7 +119,11 @@ fn event_of(state: &mut State, done: Completion) -> mp_event {
         offset: 0,
         count: 0,
         reserved: [0; 2],
-    };
+    }
+}
+
+fn event_of(state: &mut State, done: Completion) -> mp_event {
+    let mut event = blank_event(state, &done);
     match done.event {
         Event::Receive(received) => {
             event.cmd = mp_command::MP_RECV as u32;

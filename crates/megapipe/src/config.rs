@@ -116,8 +116,8 @@ pub struct Config {
     pub max_requests: u32,
     /// Lightweight sockets that may exist at once in the io_uring driver. The kernel counts them
     /// against `RLIMIT_NOFILE`, to which the number is cut. A connection beyond it is reset by the
-    /// kernel and reported as [`TooManyLightweight`](crate::TooManyLightweight); the channel accepts
-    /// again when one of them is closed. Default: 131,072.
+    /// kernel and reported as [`TooManyLightweight`](crate::TooManyLightweight); the channel
+    /// accepts again when one of them is closed. Default: 131,072.
     pub max_lightweight: u32,
     /// The longest that a busy channel may linger for further completions before it takes those
     /// that are there; zero for never. See [`Channel::dispatch`](crate::Channel::dispatch).

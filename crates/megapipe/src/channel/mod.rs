@@ -41,8 +41,8 @@ use std::time::Duration;
 ///
 /// # Dropping
 ///
-/// Dropping the channel lets handles that are being closed write what they have queued (for a second
-/// at most), cancels everything else, waits until the kernel has let go of its memory (two
+/// Dropping the channel lets handles that are being closed write what they have queued (for a
+/// second at most), cancels everything else, waits until the kernel has let go of its memory (two
 /// seconds at most; what it still holds then is leaked rather than freed), closes what is
 /// registered, and leaves its share of partitioned listeners to the other channels.
 pub struct Channel<C = ()> {
@@ -191,8 +191,9 @@ impl<C> Channel<C> {
     /// duplicate of the descriptor.
     ///
     /// A queued write that fails shows in the result of that event. If the peer takes nothing for
-    /// [`Config::close_timeout`], the handle is aborted and the result is `ETIMEDOUT`. A
-    /// listener's undelivered connections are closed, too.
+    /// [`Config::close_timeout`], the handle is aborted and the result is `ETIMEDOUT`: so it is,
+    /// too, if both ends close with more queued than the kernel has room for, as neither reads any
+    /// more. A listener's undelivered connections are closed, too.
     pub fn close(&mut self, handle: Handle) -> Result<C> {
         let key = self.engine.key(handle)?;
         self.engine.close(key)?;

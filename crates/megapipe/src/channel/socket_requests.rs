@@ -83,9 +83,9 @@ impl<C> Channel<C> {
         }
     }
 
-    /// Sends `bytes` bytes of a registered disk file, from `offset` on, over a stream socket, in its
-    /// turn among the writes of `handle`: [`Event::SendFile`](crate::Event::SendFile). All of them,
-    /// or an error; the position of the file does not matter and does not change.
+    /// Sends `bytes` bytes of a registered disk file, from `offset` on, over a stream socket, in
+    /// its turn among the writes of `handle`: [`Event::SendFile`](crate::Event::SendFile). All of
+    /// them, or an error; the position of the file does not matter and does not change.
     ///
     /// Like read(2) and send(2) in turns of 128 KiB, with one buffer of that size for each request
     /// under way; a copy more than sendfile(2), which would block the thread on the disk and raise

@@ -277,7 +277,8 @@ impl Drop for DirectSocket {
 }
 
 /// The `errno` of an accept or of a new socket for which the ring's file table has no room. Neither
-/// accept(2) nor socket(2) gives it, so that it is told apart from the `ENFILE` of the system's own table.
+/// accept(2) nor socket(2) gives it, so that it is told apart from the `ENFILE` of the system's own
+/// table.
 pub(crate) const TABLE_FULL: i32 = libc::EUSERS;
 
 /// The driver's queue is full and could not be emptied into the kernel: back-pressure.
@@ -366,8 +367,8 @@ pub trait Driver {
         0
     }
 
-    /// Fills exactly `value` with the address of the peer of a connection that has no descriptor and
-    /// is not attached yet, at once: `EINVAL` if it has fewer bytes.
+    /// Fills exactly `value` with the address of the peer of a connection that has no descriptor
+    /// and is not attached yet, at once: `EINVAL` if it has fewer bytes.
     fn peer_of(&mut self, _connection: &Endpoint, _value: &mut [u8]) -> io::Result<usize> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }

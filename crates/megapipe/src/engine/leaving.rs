@@ -1,9 +1,9 @@
 //! Closing a handle: what is queued is written first, unless it is aborted.
 //!
-//! A member that leaves is out of the application's reach; nothing is delivered for it any more but
-//! one [`Event::Close`]. Its inbound requests are cancelled, its outbound ones go on in their order.
-//! When the last of them is done, the endpoint is closed; when the driver has let go of everything,
-//! that is told. So the event also says that the memory of all requests is free.
+//! A member that leaves is out of the application's reach; nothing is delivered for it any more
+//! but one [`Event::Close`]. Its inbound requests are cancelled, its outbound ones go on in their
+//! order. When the last of them is done, the endpoint is closed; when the driver has let go of
+//! everything, that is told. So the event also says that the memory of all requests is free.
 
 use super::deadlines::Purpose;
 use super::{Command, Engine, Lane, Member, Payload, Request};

@@ -124,6 +124,23 @@ impl Vector {
         self.rest().iter().map(|vector| vector.iov_len).sum()
     }
 
+    /// What the driver is to do next with the pieces.
+    fn operation(&mut self, kind: Kind, writes: bool, offset: u64) -> Operation {
+        let left = &mut self.vectors[self.done..];
+        let (vector, count) = (left.as_mut_ptr(), left.len());
+        let as_message = kind == Kind::Stream && writes || keeps_bounds(kind);
+        if as_message {
+            self.header.msg_iov = vector;
+            self.header.msg_iovlen = count;
+        }
+        match (as_message, writes) {
+            (true, true) => Operation::SendTo { message: &raw const self.header },
+            (true, false) => Operation::ReadMessage { message: &raw mut self.header },
+            (false, true) => Operation::WriteVectored { vector, count: count as u32, offset },
+            (false, false) => Operation::ReadVectored { vector, count: count as u32, offset },
+        }
+    }
+
     /// Skips what has been written.
     fn advance(&mut self, mut bytes: usize) {
         for vector in &mut self.vectors[self.done..] {
@@ -293,10 +310,6 @@ impl Request {
         }
     }
 
-    fn is_vectored_write(&self) -> bool {
-        matches!(self.command, Command::WriteVectored | Command::Raw(RawCommand::WriteVectored))
-    }
-
     /// The position of the next byte in a file.
     fn position(&self) -> u64 {
         if self.offset == NO_OFFSET { NO_OFFSET } else { self.offset + self.progress as u64 }
@@ -307,7 +320,6 @@ impl Request {
         let offset = self.position();
         let (repeat, edges) = (self.repeat, self.edges);
         let writes = self.writes();
-        let vectored_write = self.is_vectored_write();
         match (&mut self.payload, self.command) {
             (Payload::Raw { address, bytes }, _) => {
                 let done = self.progress.min(*bytes);
@@ -345,26 +357,7 @@ impl Request {
                 }
                 Operation::Write { address, bytes, offset }
             }
-            (Payload::Vector(vector), _)
-                if vectored_write && (kind == Kind::Stream || keeps_bounds(kind)) =>
-            {
-                vector.header.msg_iov = vector.vectors[vector.done..].as_mut_ptr();
-                vector.header.msg_iovlen = vector.vectors.len() - vector.done;
-                Operation::SendTo { message: &raw const vector.header }
-            }
-            (Payload::Vector(vector), _) if !writes && keeps_bounds(kind) => {
-                vector.header.msg_iov = vector.vectors.as_mut_ptr();
-                vector.header.msg_iovlen = vector.vectors.len();
-                Operation::ReadMessage { message: &raw mut vector.header }
-            }
-            (Payload::Vector(boxed), _) => {
-                let (vector, count) = (boxed.rest().as_ptr(), boxed.rest().len() as u32);
-                if vectored_write {
-                    Operation::WriteVectored { vector, count, offset }
-                } else {
-                    Operation::ReadVectored { vector, count, offset }
-                }
-            }
+            (Payload::Vector(vector), _) => vector.operation(kind, writes, offset),
             (Payload::File(part), _) => part.operation(),
             (Payload::Message(message), _) => {
                 Operation::SendTo { message: &raw const message.header }

@@ -55,6 +55,7 @@ mod entry;
 mod listen;
 mod options;
 mod reach;
+mod release;
 mod road;
 mod seat;
 mod sleep;
