@@ -2,7 +2,8 @@
 //! epoll driver of [`megapipe`], against a peer that makes plain system calls.
 //!
 //! A [`Script`] is a list of operations on up to four links (sockets, pipes, terminals, files,
-//! listeners, timers, wake-ups), made from a seed by [`script()`] and carried out by a [`Campaign`].
+//! listeners, timers, wake-ups), made from a seed by [`script()`] and carried out by a
+//! [`Campaign`].
 //! Two things are checked:
 //!
 //! - each driver by itself: one last completion per request, contents by position in both
