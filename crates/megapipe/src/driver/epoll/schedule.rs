@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub(super) const LOOK_EVERY: usize = 256;
 
 /// Time after which the kernel is asked.
-const LOOK_AFTER: Duration = Duration::from_millis(1);
+const LOOK_AFTER: Duration = Duration::from_millis(4);
 
 /// Pieces of work after which the clock is read: an outcome is one, and so are so many bytes.
 const CLOCK_EVERY: usize = 4;

@@ -47,7 +47,7 @@ fn rounds_until_seen(rig: &mut Rig, mut round: impl FnMut(&mut Rig)) -> usize {
 #[test]
 fn work_that_takes_long_does_not_delay_those_that_wait() {
     let (busy, mut busy_far) = UnixStream::pair().unwrap();
-    for (step, most) in [(1500, 8), (500, 12), (100, 44), (0, 257)] {
+    for (step, most) in [(6000, 8), (2000, 12), (400, 44), (0, 257)] {
         let mut rig = timed(Duration::from_micros(step));
         let busy = rig.attach(busy.try_clone().unwrap());
         let rounds = rounds_until_seen(&mut rig, |rig| {
@@ -60,7 +60,7 @@ fn work_that_takes_long_does_not_delay_those_that_wait() {
     let file = tempdir();
     let path = file.0.join("file");
     std::fs::write(&path, pattern(64 << 10)).unwrap();
-    let mut rig = timed(Duration::from_micros(1500));
+    let mut rig = timed(Duration::from_micros(6000));
     let busy = rig.attach(std::fs::File::open(&path).unwrap());
     let mut room = vec![0; 64 << 10];
     let rounds = rounds_until_seen(&mut rig, |rig| rig.submit(1, busy, read_at(&mut room, 0)));
@@ -69,7 +69,7 @@ fn work_that_takes_long_does_not_delay_those_that_wait() {
 
 #[test]
 fn a_collection_ends_when_the_kernel_is_to_be_asked() {
-    for (step, most) in [(1500, 8), (0, 100)] {
+    for (step, most) in [(6000, 8), (0, 100)] {
         let mut rig = timed(Duration::from_micros(step));
         let mut fars = Vec::new();
         for tag in 0..100 {
