@@ -135,6 +135,7 @@ fn errno_of(error: &Error) -> c_int {
         Error::Forked => libc::EPERM,
         Error::Listener(error) => match error {
             ListenerError::Overlap { .. } => libc::EBUSY,
+            ListenerError::TooIntricate { .. } => libc::E2BIG,
             ListenerError::NotTcp => libc::EOPNOTSUPP,
             ListenerError::AlreadyShared => libc::EADDRINUSE,
             ListenerError::OtherUser { .. } => libc::EACCES,

@@ -28,6 +28,15 @@ pub enum ListenerError {
         /// The CPUs that are in both sets.
         cpus: Box<CpuSet>,
     },
+    /// The sets of CPUs overlap in too many ways.
+    #[error(
+        "the program for these sets of CPUs has {instructions} instructions, but the kernel takes \
+         4096: let fewer sets share a CPU"
+    )]
+    TooIntricate {
+        /// Of classic BPF.
+        instructions: usize,
+    },
     /// The descriptor is no TCP socket.
     #[error(
         "only TCP sockets can be shared by CPUs: register a listener of another kind (UNIX, \

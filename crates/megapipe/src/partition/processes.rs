@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Makes accept queues of a listening TCP socket for processes that are about to be forked: for
 /// each set of CPUs one socket that listens on the same address and gets the connections whose
 /// handshake runs on those CPUs (report, section 3.4.1). The listener itself keeps the other CPUs.
+/// Connections of a CPU that is in several sets are spread among their sockets at random, so that
+/// more processes than CPUs share them.
 ///
 /// Threads of one process need none of this: see
 /// [`Channel::register_listener`](crate::Channel::register_listener).
@@ -22,9 +24,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// must still be accepted by someone. Sockets cannot be taken out again without resetting what
 /// waits in them; closing all of them while connections arrive does that, too.
 ///
-/// Fails with [`ListenerError`] if sets overlap, if there are fewer sets than known sockets, or if
-/// the listener is no TCP socket that listens or shares its port in a way not known here. Then
-/// nothing has changed.
+/// Fails with [`ListenerError`] if there are fewer sets than known sockets, if the listener is no
+/// TCP socket that listens or shares its port in a way not known here, or if sets overlap in more
+/// ways than the kernel's program has room for. Then nothing has changed.
 ///
 /// ```
 /// use megapipe::{CpuSet, partition};
@@ -42,7 +44,6 @@ pub fn partition(
 ) -> Result<Vec<OwnedFd>, ListenerError> {
     let listener = listener.as_fd();
     socket::cookie(listener)?;
-    check_disjoint(cpus)?;
     if cpus.len() < known.len() {
         return Err(ListenerError::FewerSets { sets: cpus.len(), sockets: known.len() });
     }
@@ -50,6 +51,9 @@ pub fn partition(
         return Err(ListenerError::AlreadyShared);
     }
     let steering = program::generate(cpus);
+    if !program::fits(&steering) {
+        return Err(ListenerError::TooIntricate { instructions: steering.len() });
+    }
     // From the first new socket on the kernel spreads connections, so nothing may fail later that
     // could have been known before.
     socket::rehearse(listener, &steering)?;
@@ -81,18 +85,6 @@ fn grow(
             Err(error)
         }
     }
-}
-
-fn check_disjoint(sets: &[CpuSet]) -> Result<(), ListenerError> {
-    let mut all = CpuSet::empty();
-    for set in sets {
-        let overlap = all.intersection(set);
-        if !overlap.is_empty() {
-            return Err(ListenerError::Overlap { cpus: overlap.into() });
-        }
-        all = all.union(set);
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -152,11 +144,25 @@ mod tests {
     }
 
     #[test]
+    fn processes_share_a_cpu() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let all: CpuSet = (0..1024).collect();
+        let queues = partition(&listener, &[all, all], &[]).unwrap();
+        let clients: Vec<_> = (0..64).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let lengths = [waiting(&queues[0]), waiting(&queues[1]), waiting(&listener)];
+        assert_eq!(lengths.iter().sum::<u32>(), clients.len() as u32);
+        // All in one queue by chance: once in 2⁶³ runs.
+        assert!(lengths[0] > 0 && lengths[1] > 0 && lengths[2] == 0, "{lengths:?}");
+    }
+
+    #[test]
     fn a_refusal_changes_nothing() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let twice = [CpuSet::one(0), CpuSet::one(0)];
-        let refused = partition(&listener, &twice, &[]);
-        assert!(matches!(refused, Err(ListenerError::Overlap { .. })), "{refused:?}");
+        let bits = |bit: usize| (0..1024usize).filter(move |cpu| cpu >> bit & 1 == 1);
+        let intricate: Vec<CpuSet> = (0..10).map(|bit| bits(bit).collect()).collect();
+        let refused = partition(&listener, &intricate, &[]);
+        assert!(matches!(refused, Err(ListenerError::TooIntricate { .. })), "{refused:?}");
         assert!(!socket::is_reuseport(listener.as_fd()).unwrap());
         let queues = partition(&listener, &[CpuSet::one(0)], &[]).unwrap();
         let again = partition(&listener, &[CpuSet::one(0)], &[]);

@@ -12,52 +12,72 @@ struct Range {
     index: u32,
 }
 
-/// The program for a group whose socket of index `i + 1` owns the CPUs `owned[i]`; all other CPUs
-/// are the socket's of index 0. The sets are disjoint.
+/// The program for a group whose socket of index `i + 1` owns the CPUs `owned[i]`. A CPU that
+/// several own goes to one of them at random, and one that none owns to the socket of index 0.
 ///
 /// It loads the CPU number and finds its range by binary search. That takes two instructions per
-/// range, so even with 1,024 ranges it is about half of BPF_MAXINSNS.
+/// range, so even with 1,024 ranges it is about half of BPF_MAXINSNS. Sets that overlap in many
+/// ways may exceed that: see [`fits`].
 pub(super) fn generate(owned: &[CpuSet]) -> Vec<libc::sock_filter> {
-    let mut indices = [0; CPUS + 1];
-    for (position, cpus) in owned.iter().enumerate() {
-        cpus.iter().for_each(|cpu| indices[cpu] = position as u32 + 1);
+    let mut owners = vec![Vec::new(); CPUS + 1];
+    for (cpus, index) in owned.iter().zip(1..) {
+        cpus.iter().for_each(|cpu| owners[cpu].push(index));
     }
-    let mut program = vec![load(libc::SKF_AD_CPU)];
-    search(&ranges(&indices), &mut program, &|index, program| {
-        program.push(statement(libc::BPF_RET | libc::BPF_K, index));
+    let mut targets = vec![vec![0]];
+    let lists = owners.into_iter().map(|owners| {
+        let list = if owners.is_empty() { vec![0] } else { owners };
+        let known = targets.iter().position(|target| *target == list);
+        known.unwrap_or_else(|| {
+            targets.push(list);
+            targets.len() - 1
+        })
     });
-    debug_assert!(program.len() <= libc::BPF_MAXINSNS as usize);
-    program
+    let lists: Vec<u32> = lists.map(|list| list as u32).collect();
+    steering(&lists, &targets)
 }
-
-/// Where a jump leads that is completed when the rest of the program is there.
-const LATER: u32 = u32::MAX;
 
 /// The program for a group in which connections of the CPUs `claimed` go to one of the sockets of
 /// the indices `targets`, at random; all others to the socket of index 0. There is a target, and
 /// no more than claimed CPUs, so that the program is never too long.
 pub(super) fn generate_spread(claimed: &CpuSet, targets: &[u32]) -> Vec<libc::sock_filter> {
-    let mut claims = [0; CPUS + 1];
+    let mut claims = vec![0; CPUS + 1];
     claimed.iter().for_each(|cpu| claims[cpu] = 1);
+    steering(&claims, &[vec![0], targets.to_vec()])
+}
+
+/// Whether the kernel takes a program of this length.
+pub(super) fn fits(program: &[libc::sock_filter]) -> bool {
+    program.len() <= libc::BPF_MAXINSNS as usize
+}
+
+/// Where a jump to the list of this number leads until the rest of the program is there.
+const fn later(list: u32) -> u32 {
+    u32::MAX - list
+}
+
+/// The program that gives a connection of a CPU to one of `targets[lists[cpu]]`, at random.
+fn steering(lists: &[u32], targets: &[Vec<u32>]) -> Vec<libc::sock_filter> {
     let mut program = vec![load(libc::SKF_AD_CPU)];
-    search(&ranges(&claims), &mut program, &|claim, program| {
-        program.push(match claim {
-            0 => statement(libc::BPF_RET | libc::BPF_K, 0),
-            _ => statement(libc::BPF_JMP | libc::BPF_JA, LATER),
+    search(&ranges(lists), &mut program, &|list, program| {
+        program.push(match targets[list as usize][..] {
+            [target] => statement(libc::BPF_RET | libc::BPF_K, target),
+            _ => statement(libc::BPF_JMP | libc::BPF_JA, later(list)),
         });
     });
-    let end = program.len();
-    for (at, step) in program.iter_mut().enumerate().filter(|(_, step)| step.k == LATER) {
-        step.k = (end - at - 1) as u32;
+    for (list, targets) in (0..).zip(targets).filter(|(_, targets)| targets.len() > 1) {
+        let here = program.len();
+        for (at, step) in program.iter_mut().enumerate().filter(|(_, step)| step.k == later(list)) {
+            step.k = (here - at - 1) as u32;
+        }
+        program.push(load(libc::SKF_AD_RANDOM));
+        let count = targets.len() as u32;
+        program.push(statement(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, count));
+        let mut drawn = Vec::new();
+        search(&ranges(targets), &mut drawn, &|index, program| {
+            program.push(statement(libc::BPF_RET | libc::BPF_K, index));
+        });
+        program.append(&mut drawn);
     }
-    program.push(load(libc::SKF_AD_RANDOM));
-    program.push(statement(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, targets.len() as u32));
-    let mut drawn = Vec::new();
-    search(&ranges(targets), &mut drawn, &|index, program| {
-        program.push(statement(libc::BPF_RET | libc::BPF_K, index));
-    });
-    program.append(&mut drawn);
-    debug_assert!(program.len() <= libc::BPF_MAXINSNS as usize);
     program
 }
 
@@ -118,12 +138,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the kernel would return on a CPU; panics on what its checker would refuse.
-    fn run(program: &[libc::sock_filter], cpu: u32) -> u32 {
-        run_with(program, cpu, 0)
-    }
-
-    /// The same with the random number that it draws.
+    /// What the kernel would return on a CPU that draws a random number; panics on what its checker
+    /// would refuse.
     fn run_with(program: &[libc::sock_filter], cpu: u32, random: u32) -> u32 {
         let mut accumulator = None;
         let mut at = 0;
@@ -153,11 +169,17 @@ mod tests {
 
     fn check(owned: &[CpuSet]) {
         let program = generate(owned);
-        assert!(program.len() <= libc::BPF_MAXINSNS as usize);
+        assert!(fits(&program));
         for cpu in (0..CPUS).chain([CPUS, 4096]) {
-            let owner = owned.iter().position(|cpus| cpus.contains(cpu));
-            let expected = owner.map_or(0, |position| position as u32 + 1);
-            assert_eq!(run(&program, cpu as u32), expected, "CPU {cpu} of {owned:?}");
+            let owners = owned.iter().zip(1..).filter(|(cpus, _)| cpus.contains(cpu));
+            let mut owners: Vec<u32> = owners.map(|(_, index)| index).collect();
+            if owners.is_empty() {
+                owners.push(0);
+            }
+            for (random, owner) in (0..).zip(owners) {
+                let found = run_with(&program, cpu as u32, random);
+                assert_eq!(found, owner, "CPU {cpu} of {owned:?}");
+            }
         }
     }
 
@@ -181,9 +203,21 @@ mod tests {
         check(&[(0..CPUS).step_by(2).collect(), (1..CPUS).step_by(2).collect()]);
     }
 
+    #[test]
+    fn cpus_of_several_owners_are_shared() {
+        let all: CpuSet = (0..CPUS).collect();
+        check(&[all, all]);
+        check(&[all, all, CpuSet::one(3), CpuSet::empty(), CpuSet::one(1000)]);
+        check(&[(0..4).collect(), (2..6).collect(), (3..9).collect()]);
+        // Each CPU in a list of its own, which no program of that length could tell apart.
+        let bits = |bit: usize| (0..CPUS).filter(move |cpu| cpu >> bit & 1 == 1);
+        let sets: Vec<CpuSet> = (0..10).map(|bit| bits(bit).collect()).collect();
+        assert!(!fits(&generate(&sets)));
+    }
+
     fn check_spread(claimed: &CpuSet, targets: &[u32]) {
         let program = generate_spread(claimed, targets);
-        assert!(program.len() <= libc::BPF_MAXINSNS as usize);
+        assert!(fits(&program));
         for cpu in (0..CPUS).chain([CPUS, 4096]) {
             for (random, target) in targets.iter().enumerate() {
                 let expected = if claimed.contains(cpu) { *target } else { 0 };
@@ -205,7 +239,7 @@ mod tests {
         for (claimed, targets) in [(&odd, 512), (&all, 1024)] {
             let targets: Vec<u32> = (1..=targets).collect();
             let program = generate_spread(claimed, &targets);
-            assert!(program.len() <= libc::BPF_MAXINSNS as usize, "{}", program.len());
+            assert!(fits(&program), "{}", program.len());
             for random in [0, 1, 511] {
                 assert_eq!(run_with(&program, 7, random), random + 1);
                 assert_eq!(run_with(&program, 8, random) > 0, claimed.contains(8));
