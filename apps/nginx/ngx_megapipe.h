@@ -17,9 +17,14 @@
 #include <megapipe.h>
 #include <poll.h>
 
-/* What a connection may have in flight to its client, as the room of a socket buffer. */
-#define NGX_MP_IN_FLIGHT_BYTES_MAX 65536
-#define NGX_MP_SMALL_BLOCK_BYTES 4096
+/*
+ * What a connection may have in flight to its client, as the room of a socket buffer. A proxied
+ * response above it goes to a temporary file while the client reads.
+ */
+#define NGX_MP_IN_FLIGHT_BYTES_MAX (1 << 20)
+
+/* What is copied at once; a larger response goes through the descriptor. */
+#define NGX_MP_BLOCK_BYTES_MAX 65536
 
 /* From here on copying a file costs more than a descriptor and sendfile. */
 #define NGX_MP_FILE_COPY_BYTES_MAX 4096
@@ -186,5 +191,14 @@ ngx_uint_t ngx_mp_may_linger(ngx_connection_t *c);
 ngx_int_t ngx_mp_partition(ngx_cycle_t *cycle, ngx_uint_t wanted);
 ngx_uint_t ngx_mp_serves_original(ngx_socket_t fd);
 ngx_uint_t ngx_mp_siblings(ngx_socket_t fd, const int **siblings);
+ngx_uint_t ngx_mp_count_descriptors(void);
+u_char *ngx_mp_print_groups(u_char *p);
+ngx_int_t ngx_mp_add_queue(ngx_socket_t listener, int queue, ngx_log_t *log);
+void ngx_mp_dissolve(ngx_log_t *log);
+
+/* inherit.c */
+void ngx_mp_inherit(ngx_cycle_t *cycle);
+ngx_int_t ngx_mp_bequeath(ngx_cycle_t *cycle);
+void ngx_mp_leave_queues(ngx_cycle_t *cycle);
 
 #endif

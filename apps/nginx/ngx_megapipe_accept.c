@@ -21,6 +21,7 @@ static ngx_queue_t ngx_mp_listeners;
 static ngx_event_t ngx_mp_look_timer;
 static ngx_connection_t ngx_mp_look_connection;
 
+static ngx_uint_t ngx_mp_is_served_elsewhere(ngx_listening_t *ls);
 static ngx_mp_connection_t *ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd);
 static ngx_int_t ngx_mp_add_siblings(ngx_mp_connection_t *first);
 static ngx_int_t ngx_mp_accept(ngx_mp_connection_t *mc);
@@ -34,6 +35,7 @@ static void ngx_mp_introduce(ngx_mp_connection_t *mc, struct sockaddr *address, 
 static ngx_int_t ngx_mp_set_up(ngx_connection_t *c, ngx_listening_t *ls);
 static ngx_int_t ngx_mp_set_address(ngx_connection_t *c, ngx_listening_t *ls,
     struct sockaddr *address, socklen_t length);
+static void ngx_mp_client_gone(ngx_connection_t *c, ngx_err_t error);
 static void ngx_mp_refuse(ngx_connection_t *c);
 static void ngx_mp_close_socket(int fd);
 
@@ -46,6 +48,10 @@ ngx_mp_listen(ngx_event_t *ev)
     const int *siblings;
     ngx_uint_t count;
 
+    if (mc == NULL && ngx_mp_is_served_elsewhere(c->listening)) {
+        ev->active = 1;
+        return NGX_OK;
+    }
     if (mc == NULL) {
         count = ngx_mp_siblings(c->listening->fd, &siblings);
         mc = ngx_mp_new_listener(
@@ -62,6 +68,20 @@ ngx_mp_listen(ngx_event_t *ev)
         }
     }
     return NGX_OK;
+}
+
+/*
+ * nginx keeps a client of UDP in the worker that had its first datagram, so that one worker has to
+ * get all of them. With `reuseport` the kernel sees to that.
+ */
+static ngx_uint_t
+ngx_mp_is_served_elsewhere(ngx_listening_t *ls)
+{
+    ngx_core_conf_t *ccf = (ngx_core_conf_t *) ngx_get_conf(ngx_cycle->conf_ctx, ngx_core_module);
+    ngx_listening_t *first = ngx_cycle->listening.elts;
+
+    return ls->type == SOCK_DGRAM && !ls->reuseport && !ngx_use_accept_mutex && ccf->master
+           && (ngx_uint_t) (ls - first) % ccf->worker_processes != ngx_worker;
 }
 
 static ngx_mp_connection_t *
@@ -387,9 +407,11 @@ ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd)
 
         mc->fd = fd;
         ngx_mp_counts.descriptors++;
-        if (getpeername(fd, (struct sockaddr *) &address, &length) == -1
-            || ngx_mp_start_receiving(mc) != NGX_OK)
-        {
+        if (getpeername(fd, (struct sockaddr *) &address, &length) == -1) {
+            ngx_mp_client_gone(c, ngx_socket_errno);
+            return;
+        }
+        if (ngx_mp_start_receiving(mc) != NGX_OK) {
             ngx_mp_refuse(c);
             return;
         }
@@ -412,9 +434,7 @@ ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done)
         return;
     }
     if (done->error) {
-        ngx_log_error(NGX_LOG_INFO, mc->connection->log, done->error,
-                      "the client of a new connection has gone");
-        ngx_mp_refuse(mc->connection);
+        ngx_mp_client_gone(mc->connection, done->error);
         return;
     }
     ngx_mp_introduce(mc, done->data, (socklen_t) done->size);
@@ -505,6 +525,18 @@ ngx_mp_set_address(ngx_connection_t *c, ngx_listening_t *ls, struct sockaddr *ad
     ngx_log_debug3(NGX_LOG_DEBUG_EVENT, c->log, 0, "*%uA megapipe: accept %V fd:%d", c->number,
                    &c->addr_text, c->fd);
     return NGX_OK;
+}
+
+/* Counts it as handled, as with accept(2), which tells the address of a client that has gone. */
+static void
+ngx_mp_client_gone(ngx_connection_t *c, ngx_err_t error)
+{
+#if (NGX_STAT_STUB)
+    (void) ngx_atomic_fetch_add(ngx_stat_handled, 1);
+#endif
+    ngx_log_error(NGX_LOG_INFO, c->log, error,
+                  "the client of a new connection has gone");
+    ngx_mp_refuse(c);
 }
 
 /* Ends a connection that no server has seen. */

@@ -4,39 +4,53 @@
  */
 #include "ngx_megapipe.h"
 
-/* 64 of the large ones are 4 MiB; a burst of slow readers gives back what is above. */
-#define NGX_MP_SMALL_KEPT_MAX 1024
-#define NGX_MP_LARGE_KEPT_MAX 64
 #define NGX_MP_RECEIVED_KEPT_MAX 1024
 
 typedef struct {
+    size_t room_bytes;
+    ngx_uint_t kept_max;
     ngx_mp_block_t *first;
     ngx_uint_t count;
 } ngx_mp_free_t;
 
-static ngx_mp_free_t ngx_mp_small;
-static ngx_mp_free_t ngx_mp_large;
+/* At most 4 MiB of each size are kept; a burst of slow readers gives back what is above. */
+static ngx_mp_free_t ngx_mp_sizes[] = {
+    { 4096, 1024, NULL, 0 },
+    { 16384, 256, NULL, 0 },
+    { NGX_MP_BLOCK_BYTES_MAX, 64, NULL, 0 },
+};
+
 static ngx_mp_received_t *ngx_mp_free_received;
 static ngx_uint_t ngx_mp_free_received_count;
 
-/* A block with room for so many bytes, at most what may be in flight; NULL if there is no memory */
+/* The blocks of the least size with so much room. */
+static ngx_mp_free_t *
+ngx_mp_blocks_for(size_t bytes)
+{
+    ngx_mp_free_t *size = ngx_mp_sizes;
+
+    while (size->room_bytes < bytes) {
+        size++;
+    }
+    return size;
+}
+
+/* A block with room for NGX_MP_BLOCK_BYTES_MAX bytes at most; NULL if there is no memory. */
 ngx_mp_block_t *
 ngx_mp_take_block(size_t bytes, ngx_log_t *log)
 {
-    ngx_uint_t small = bytes <= NGX_MP_SMALL_BLOCK_BYTES;
-    ngx_mp_free_t *list = small ? &ngx_mp_small : &ngx_mp_large;
-    ngx_mp_block_t *block = list->first;
+    ngx_mp_free_t *size = ngx_mp_blocks_for(bytes);
+    ngx_mp_block_t *block = size->first;
 
     if (block != NULL) {
-        list->first = block->next;
-        list->count--;
+        size->first = block->next;
+        size->count--;
     } else {
-        size_t room = small ? NGX_MP_SMALL_BLOCK_BYTES : NGX_MP_IN_FLIGHT_BYTES_MAX;
-        block = ngx_alloc(sizeof(ngx_mp_block_t) + room, log);
+        block = ngx_alloc(sizeof(ngx_mp_block_t) + size->room_bytes, log);
         if (block == NULL) {
             return NULL;
         }
-        block->room_bytes = room;
+        block->room_bytes = size->room_bytes;
     }
 
     block->next = NULL;
@@ -47,16 +61,15 @@ ngx_mp_take_block(size_t bytes, ngx_log_t *log)
 void
 ngx_mp_give_block(ngx_mp_block_t *block)
 {
-    ngx_uint_t small = block->room_bytes == NGX_MP_SMALL_BLOCK_BYTES;
-    ngx_mp_free_t *list = small ? &ngx_mp_small : &ngx_mp_large;
+    ngx_mp_free_t *size = ngx_mp_blocks_for(block->room_bytes);
 
-    if (list->count == (small ? NGX_MP_SMALL_KEPT_MAX : NGX_MP_LARGE_KEPT_MAX)) {
+    if (size->count == size->kept_max) {
         ngx_free(block);
         return;
     }
-    block->next = list->first;
-    list->first = block;
-    list->count++;
+    block->next = size->first;
+    size->first = block;
+    size->count++;
 }
 
 ngx_mp_received_t *

@@ -56,6 +56,11 @@ ngx_mp_close(ngx_connection_t *c)
     }
     mc->connection = NULL;
 
+    if (ngx_mp_channel == NULL) {
+        /* Its buffers and what was in flight went with the channel. */
+        ngx_mp_retire(mc);
+        return;
+    }
     if (mc->kind == NGX_MP_CHANNEL) {
         ngx_mp_drop_received(mc);
     }

@@ -159,11 +159,14 @@ ngx_mp_register(ngx_mp_connection_t *mc, ngx_log_t *log)
     return NGX_OK;
 }
 
-/* The record is used again after this batch, whose completions may still name it. */
+/*
+ * The record is used again after this batch, whose completions may still name it. What nginx closes
+ * after the channel has been given up, such as the sockets of a resolver, is registered no more.
+ */
 void
 ngx_mp_retire(ngx_mp_connection_t *mc)
 {
-    if (mc->handle != -1 && mp_unregister(mc->handle) == -1) {
+    if (mc->handle != -1 && ngx_mp_channel != NULL && mp_unregister(mc->handle) == -1) {
         ngx_mp_failed(ngx_cycle->log, NGX_LOG_ALERT, "mp_unregister()");
     }
     if (mc->fd != (ngx_socket_t) -1) {

@@ -3,10 +3,17 @@
  */
 #include "ngx_megapipe.h"
 
+static char *ngx_mp_check_completions(ngx_conf_t *cf, void *post, void *data);
 static void *ngx_mp_create_conf(ngx_cycle_t *cycle);
 static char *ngx_mp_init_conf(ngx_cycle_t *cycle, void *conf);
 static ngx_int_t ngx_mp_init_module(ngx_cycle_t *cycle);
+static ngx_int_t ngx_mp_apply_partition(ngx_cycle_t *cycle);
+static void ngx_mp_unloaded(void *data);
 static void ngx_mp_exit_process(ngx_cycle_t *cycle);
+static void ngx_mp_exit_master(ngx_cycle_t *cycle);
+
+/* The configuration that the master has; NULL when it ends. */
+static ngx_cycle_t *ngx_mp_current;
 
 static ngx_str_t ngx_mp_name = ngx_string("megapipe");
 
@@ -18,7 +25,7 @@ static ngx_conf_enum_t ngx_mp_drivers[] = {
 };
 
 static ngx_conf_num_bounds_t ngx_mp_batch_bounds = { ngx_conf_check_num_bounds, 1, 1024 };
-static ngx_conf_num_bounds_t ngx_mp_completions_bounds = { ngx_conf_check_num_bounds, 64, 65536 };
+static ngx_conf_post_t ngx_mp_completions_post = { ngx_mp_check_completions };
 
 static ngx_command_t ngx_mp_commands[] = {
     { ngx_string("megapipe_driver"), NGX_EVENT_CONF | NGX_CONF_TAKE1, ngx_conf_set_enum_slot, 0,
@@ -26,7 +33,7 @@ static ngx_command_t ngx_mp_commands[] = {
     { ngx_string("megapipe_batch"), NGX_EVENT_CONF | NGX_CONF_TAKE1, ngx_conf_set_num_slot, 0,
       offsetof(ngx_mp_conf_t, batch), &ngx_mp_batch_bounds },
     { ngx_string("megapipe_completions"), NGX_EVENT_CONF | NGX_CONF_TAKE1, ngx_conf_set_num_slot,
-      0, offsetof(ngx_mp_conf_t, completions), &ngx_mp_completions_bounds },
+      0, offsetof(ngx_mp_conf_t, completions), &ngx_mp_completions_post },
     { ngx_string("megapipe_lwsockets"), NGX_EVENT_CONF | NGX_CONF_FLAG, ngx_conf_set_flag_slot, 0,
       offsetof(ngx_mp_conf_t, lightweight), NULL },
     { ngx_string("megapipe_partition"), NGX_EVENT_CONF | NGX_CONF_FLAG, ngx_conf_set_flag_slot, 0,
@@ -53,9 +60,20 @@ ngx_module_t ngx_megapipe_module = {
     NULL,
     NULL,
     ngx_mp_exit_process,
-    NULL,
+    ngx_mp_exit_master,
     NGX_MODULE_V1_PADDING,
 };
+
+static char *
+ngx_mp_check_completions(ngx_conf_t *cf, void *post, void *data)
+{
+    ngx_int_t value = *(ngx_int_t *) data;
+
+    if (value < 64 || value > 65536 || (value & (value - 1)) != 0) {
+        return "takes a power of two from 64 to 65536";
+    }
+    return NGX_CONF_OK;
+}
 
 static void *
 ngx_mp_create_conf(ngx_cycle_t *cycle)
@@ -103,14 +121,33 @@ ngx_mp_is_used(ngx_cycle_t *cycle)
 static ngx_int_t
 ngx_mp_init_module(ngx_cycle_t *cycle)
 {
+    ngx_pool_cleanup_t *cleanup;
+
+    if (ngx_test_config) {
+        return NGX_OK;
+    }
+    ngx_mp_inherit(cycle);
+    if (ngx_mp_apply_partition(cycle) != NGX_OK || ngx_mp_bequeath(cycle) != NGX_OK) {
+        return NGX_ERROR;
+    }
+    cleanup = ngx_pool_cleanup_add(cycle->pool, 0);
+    if (cleanup == NULL) {
+        return NGX_ERROR;
+    }
+    cleanup->handler = ngx_mp_unloaded;
+    cleanup->data = cycle;
+    ngx_mp_current = cycle;
+    return NGX_OK;
+}
+
+static ngx_int_t
+ngx_mp_apply_partition(ngx_cycle_t *cycle)
+{
     ngx_mp_conf_t *conf;
     ngx_core_conf_t *ccf;
     ngx_event_conf_t *ecf;
     ngx_uint_t apart;
 
-    if (ngx_test_config) {
-        return NGX_OK;
-    }
     if (!ngx_mp_is_used(cycle)) {
         return ngx_mp_partition(cycle, 0);
     }
@@ -122,8 +159,27 @@ ngx_mp_init_module(ngx_cycle_t *cycle)
     return ngx_mp_partition(cycle, apart ? (ngx_uint_t) ccf->worker_processes : 0);
 }
 
+/*
+ * A configuration is given up. If no newer one has loaded this module, nothing will serve the
+ * queues any more.
+ */
+static void
+ngx_mp_unloaded(void *data)
+{
+    if (ngx_process == NGX_PROCESS_MASTER && ngx_mp_current == data) {
+        ngx_mp_dissolve(ngx_cycle->log);
+    }
+}
+
 static void
 ngx_mp_exit_process(ngx_cycle_t *cycle)
 {
     ngx_mp_finish(cycle);
+}
+
+static void
+ngx_mp_exit_master(ngx_cycle_t *cycle)
+{
+    ngx_mp_current = NULL;
+    ngx_mp_leave_queues(cycle);
 }

@@ -48,6 +48,82 @@ ngx_mp_serves_original(ngx_socket_t fd)
     return group == NULL || group->claimed == 0 || ngx_worker == 0;
 }
 
+ngx_uint_t
+ngx_mp_count_descriptors(void)
+{
+    ngx_uint_t i, count = 0;
+
+    for (i = 0; i < ngx_mp_group_count; i++) {
+        count += 1 + ngx_mp_groups[i]->count;
+    }
+    return count;
+}
+
+/* Prints ";LISTENER:QUEUE,QUEUE" for each group, and lets the queues survive execve(2). */
+u_char *
+ngx_mp_print_groups(u_char *p)
+{
+    ngx_mp_group_t *group;
+    ngx_uint_t i, j;
+
+    for (i = 0; i < ngx_mp_group_count; i++) {
+        group = ngx_mp_groups[i];
+        p = ngx_sprintf(p, ";%d", group->listener);
+        for (j = 0; j < group->count; j++) {
+            (void) fcntl(group->siblings[j], F_SETFD, 0);
+            p = ngx_sprintf(p, "%c%d", j == 0 ? ':' : ',', group->siblings[j]);
+        }
+    }
+    return p;
+}
+
+/* Adds a queue that another binary has made. */
+ngx_int_t
+ngx_mp_add_queue(ngx_socket_t listener, int queue, ngx_log_t *log)
+{
+    ngx_mp_group_t *group = ngx_mp_find_group(listener);
+
+    if (group == NULL) {
+        group = ngx_mp_new_group(listener, log);
+    }
+    if (group == NULL || group->count == NGX_MP_SIBLINGS_MAX) {
+        return NGX_ERROR;
+    }
+    group->siblings[group->count++] = queue;
+    return NGX_OK;
+}
+
+/*
+ * Gives all new connections to the original sockets and closes the queues here; the workers that
+ * still have them take what waits in them when they stop listening.
+ */
+void
+ngx_mp_dissolve(ngx_log_t *log)
+{
+    cpu_set_t masks[NGX_MP_SIBLINGS_MAX];
+    ngx_mp_group_t *group;
+    ngx_uint_t i, j;
+    int off = 0;
+
+    ngx_memzero(masks, sizeof(masks));
+    for (i = 0; i < ngx_mp_group_count; i++) {
+        group = ngx_mp_groups[i];
+        /* The original may be closed already; any socket of the group will do. */
+        if (group->count > 0
+            && mp_partition(group->siblings[0], masks, (int) group->count, group->siblings) == -1)
+        {
+            ngx_mp_failed(log, NGX_LOG_ALERT, "giving the connections to one queue");
+        }
+        /* So that it can be partitioned again. */
+        (void) setsockopt(group->listener, SOL_SOCKET, SO_REUSEPORT, &off, sizeof(off));
+        for (j = 0; j < group->count; j++) {
+            (void) ngx_close_socket(group->siblings[j]);
+        }
+        ngx_free(group);
+    }
+    ngx_mp_group_count = 0;
+}
+
 static ngx_mp_group_t *
 ngx_mp_find_group(ngx_socket_t fd)
 {
@@ -177,7 +253,10 @@ ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_cycle_t *cycle)
     return NGX_OK;
 }
 
-/* Each CPU that the master may use goes to one of the workers that are bound to it, or to any. */
+/*
+ * Each CPU that the master may use goes to one of the workers that are bound to it, or to any. A
+ * worker that gets none, because there are more workers than CPUs, shares one.
+ */
 static void
 ngx_mp_masks(cpu_set_t *masks, ngx_uint_t workers, ngx_cycle_t *cycle)
 {
@@ -202,6 +281,14 @@ ngx_mp_masks(cpu_set_t *masks, ngx_uint_t workers, ngx_cycle_t *cycle)
                 CPU_SET(cpu, &masks[worker]);
                 turn = worker + 1;
                 break;
+            }
+        }
+    }
+    for (worker = 0, cpu = -1; worker < workers; worker++) {
+        for (tried = 0; CPU_COUNT(&masks[worker]) == 0 && tried < CPU_SETSIZE; tried++) {
+            cpu = (cpu + 1) % CPU_SETSIZE;
+            if (CPU_ISSET(cpu, &allowed) && ngx_mp_is_bound(ccf, worker, cpu)) {
+                CPU_SET(cpu, &masks[worker]);
             }
         }
     }

@@ -91,7 +91,7 @@ ngx_mp_send(ngx_connection_t *c, u_char *buffer, size_t size)
         c->write->ready = room != 0;
         return room == 0 ? NGX_AGAIN : 0;
     }
-    size = ngx_min(size, room);
+    size = ngx_min(size, ngx_min(room, NGX_MP_BLOCK_BYTES_MAX));
     block = ngx_mp_take_block(size, c->log);
     if (block == NULL) {
         c->write->error = 1;
@@ -129,7 +129,7 @@ ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
         return ngx_mp_send_direct(c, mc, in, limit, reason);
     }
 
-    room = NGX_MP_IN_FLIGHT_BYTES_MAX - mc->in_flight_bytes;
+    room = ngx_min(NGX_MP_IN_FLIGHT_BYTES_MAX - mc->in_flight_bytes, NGX_MP_BLOCK_BYTES_MAX);
     if (limit > 0 && (off_t) room > limit) {
         room = (size_t) limit;
     }
@@ -182,7 +182,7 @@ ngx_mp_goes_direct(ngx_connection_t *c, ngx_chain_t *in, off_t limit, ngx_mp_rea
     if (file_bytes > NGX_MP_FILE_COPY_BYTES_MAX) {
         return 1;
     }
-    if (bytes > NGX_MP_IN_FLIGHT_BYTES_MAX && (limit == 0 || limit > NGX_MP_IN_FLIGHT_BYTES_MAX)) {
+    if (bytes > NGX_MP_BLOCK_BYTES_MAX && (limit == 0 || limit > NGX_MP_BLOCK_BYTES_MAX)) {
         return 1;
     }
     *reason = NGX_MP_LINGER;

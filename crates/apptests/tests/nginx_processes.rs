@@ -151,7 +151,10 @@ fn a_worker_that_is_killed_is_replaced_and_its_queue_served() {
 #[test]
 fn each_of_two_workers_serves_the_clients_of_its_cpus() {
     let nginx = Nginx::start(&two_workers()).unwrap();
-    let port = nginx.port();
+    assert_each_cpu_has_its_worker(nginx.port());
+}
+
+fn assert_each_cpu_has_its_worker(port: u16) {
     let on_cpu = |cpu| {
         thread::spawn(move || {
             pin_to(cpu).then(|| (0..20).map(|_| answering(port)).collect::<BTreeSet<String>>())
@@ -235,7 +238,22 @@ impl Drop for Daemon {
 
 #[test]
 fn a_new_binary_takes_over_without_a_failed_request() {
-    let events = "megapipe_partition off;".to_string();
+    upgrade("megapipe_partition off;", |_| {});
+}
+
+#[test]
+fn a_new_binary_takes_the_queues_of_the_workers_over() {
+    for events in ["", "megapipe_driver epoll;"] {
+        upgrade(events, |nginx| {
+            assert!(!nginx.log().contains("[warn]"), "{}", nginx.log());
+            assert_each_cpu_has_its_worker(nginx.port());
+        });
+    }
+}
+
+/// Replaces the binary, twice, under load; `check` is called when only the new one runs.
+fn upgrade(events: &str, check: impl Fn(&Nginx)) {
+    let events = events.to_string();
     let mut nginx = Nginx::start(&Setup { events, ..two_workers() }).unwrap();
     nginx.signal(libc::SIGQUIT).unwrap();
     assert!(nginx.wait().unwrap().success());
@@ -248,26 +266,31 @@ fn a_new_binary_takes_over_without_a_failed_request() {
     command.arg("-e").arg(nginx.directory().join("error.log"));
     assert!(command.status().unwrap().success(), "{}", nginx.log());
     assert!(eventually(PATIENCE, || master(&nginx, None).is_some()), "{}", nginx.log());
-    let old = Daemon(master(&nginx, None).unwrap());
-    let started = |workers| nginx.log().matches("megapipe: driver").count() >= workers;
-    assert!(eventually(PATIENCE, || started(4)), "{}", nginx.log());
-    let mut new = None;
-    under_load(nginx.port(), || {
-        old.signal(libc::SIGUSR2);
-        let succeeded = || master(&nginx, Some(old.0)).is_some();
-        assert!(eventually(PATIENCE, succeeded), "{}", nginx.log());
-        new = master(&nginx, Some(old.0)).map(Daemon);
-        assert!(eventually(PATIENCE, || started(6)), "{}", nginx.log());
-        old.signal(libc::SIGWINCH);
-        let idle = || nginx.log().matches("megapipe: connections: ").count() >= 4;
-        assert!(eventually(PATIENCE, idle), "the old workers stay: {}", nginx.log());
-        old.signal(libc::SIGQUIT);
-        assert!(eventually(PATIENCE, || !old.runs()), "{}", nginx.log());
-    });
-    for _ in 0..20 {
-        answering(nginx.port());
+    let mut old = Daemon(master(&nginx, None).unwrap());
+    let log = || nginx.log();
+    let started = |workers| log().matches("megapipe: driver").count() >= workers;
+    assert!(eventually(PATIENCE, || started(4)), "{}", log());
+    for round in 1..=2 {
+        let mut new = None;
+        under_load(nginx.port(), || {
+            old.signal(libc::SIGUSR2);
+            let succeeded = || master(&nginx, Some(old.0)).is_some();
+            assert!(eventually(PATIENCE, succeeded), "{}", log());
+            new = master(&nginx, Some(old.0)).map(Daemon);
+            assert!(eventually(PATIENCE, || started(4 + 2 * round)), "{}", log());
+            old.signal(libc::SIGWINCH);
+            let idle = || log().matches("megapipe: connections: ").count() >= 2 + 2 * round;
+            assert!(eventually(PATIENCE, idle), "the old workers stay: {}", log());
+            old.signal(libc::SIGQUIT);
+            assert!(eventually(PATIENCE, || !old.runs()), "{}", log());
+        });
+        for _ in 0..20 {
+            answering(nginx.port());
+        }
+        check(&nginx);
+        old = new.unwrap();
     }
-    drop(new);
+    drop(old);
     assert_eq!(nginx.complaints(), [""; 0]);
 }
 

@@ -45,6 +45,7 @@ const NEEDS: &[Need] = &[
     // Servers of the distribution.
     packages("apptests/memcached", &[], setup::MEMCACHED),
     packages("apptests/nginx_*", &[], setup::NGINX),
+    packages("apptests/nginx_operations", &["one_worker_gets_"], &["libnginx-mod-stream"]),
     packages("apptests/nginx_protocols", &[], &["curl", "openssl", "nghttp2-client"]),
     packages("fabled/preload", &["servers::redis_"], &["redis-server", "redis-tools"]),
     packages("fabled/preload", &["servers::nginx_"], &["nginx"]),

@@ -119,6 +119,11 @@ const PACKAGES: &[Package] = &[
         probe: Probe::Program("nginx"),
     },
     Package {
+        name: "libnginx-mod-stream",
+        why: "tests serve UDP and TCP streams with it, beside the event module",
+        probe: Probe::File("/usr/lib/nginx/modules/ngx_stream_module.so"),
+    },
+    Package {
         name: "libpcre2-dev",
         why: "nginx's modules are compiled against it",
         probe: Probe::File("/usr/include/pcre2.h"),
