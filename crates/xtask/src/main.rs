@@ -12,6 +12,7 @@ mod lanes;
 mod means;
 mod needs;
 mod runner;
+mod services;
 mod setup;
 mod signals;
 mod soak;

@@ -1,12 +1,13 @@
 //! Brings a machine to the point where every test can run.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::means;
+use crate::{means, services};
 
 /// A package of Debian and its relatives, and how to tell that it, or another distribution's
 /// equivalent, is there.
@@ -248,25 +249,20 @@ const COMPONENTS: &[Component] = &[
 
 /// Installs what is missing, and says what and why.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
-    let packages = install_packages(&Host::here());
+    let packages = install_packages(&Host::here(), |_| true);
     packages.and_then(|()| add_components(root))
 }
 
-/// The same for a command that needs these packages: a user who cannot install anything is let
-/// through if none of them is missing.
-pub(crate) fn run_for(root: &Path, packages: &[&str]) -> Result<(), String> {
-    let missing = missing();
-    if !means::is_root() && !packages.iter().any(|package| missing.contains(package)) {
-        return Ok(());
-    }
-    run(root)
+/// Installs what is missing of the packages that a command needs, and nothing else.
+pub(crate) fn run_for(packages: &[&str]) -> Result<(), String> {
+    install_packages(&Host::here(), |package| packages.contains(&package.name))
 }
 
 /// The same as a step of a run; gives the packages that are still missing. A user who cannot
 /// install them is told the command, and what needs none of them runs all the same.
 pub(crate) fn prepare(root: &Path) -> Result<Vec<&'static str>, String> {
     let host = Host::here();
-    if let Err(error) = install_packages(&host) {
+    if let Err(error) = install_packages(&host, |_| true) {
         if host.root {
             return Err(error);
         }
@@ -289,8 +285,9 @@ pub(crate) fn knows(package: &str) -> bool {
     PACKAGES.iter().any(|known| known.name == package)
 }
 
-fn install_packages(host: &Host) -> Result<(), String> {
-    let packages: Vec<&Package> = PACKAGES.iter().filter(|p| !present(&p.probe)).collect();
+fn install_packages(host: &Host, wanted: impl Fn(&Package) -> bool) -> Result<(), String> {
+    let packages = PACKAGES.iter().filter(|package| wanted(package));
+    let packages: Vec<&Package> = packages.filter(|package| !present(&package.probe)).collect();
     if packages.is_empty() {
         println!("setup: no package is missing");
         return Ok(());
@@ -299,13 +296,29 @@ fn install_packages(host: &Host) -> Result<(), String> {
         println!("setup: {} is missing: {}", package.name, package.why);
     }
     let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
+    let before = services::enabled(Path::new("/"));
     install(&names, host)?.iter().try_for_each(|line| execute(line))?;
+    disable_services(host, &before)?;
     match packages.iter().find(|package| !present(&package.probe)) {
         None => Ok(()),
         Some(Package { name, why, .. }) => {
             Err(format!("{name} was installed but still cannot be found ({why})"))
         }
     }
+}
+
+/// Takes out what an installation has enabled for the next boot.
+fn disable_services(host: &Host, before: &BTreeSet<PathBuf>) -> Result<(), String> {
+    let (commands, names) = services::disabling(before, &services::enabled(Path::new("/")));
+    for command in &commands {
+        let words = command.iter().map(String::as_str);
+        execute(&privilege(host).iter().copied().chain(words).collect::<Vec<_>>())?;
+    }
+    if !names.is_empty() {
+        let names: Vec<String> = names.into_iter().collect();
+        println!("setup: not started at boot, as before: {}", names.join(", "));
+    }
+    Ok(())
 }
 
 fn add_components(root: &Path) -> Result<(), String> {
@@ -351,16 +364,11 @@ fn install<'a>(names: &[&'a str], host: &Host) -> Result<Vec<Vec<&'a str>>, Stri
             "there is no apt-get; install by hand what this system calls {wanted}"
         ));
     }
-    let privilege: &[&str] = match host {
-        Host { root: true, .. } => &[],
-        Host { sudo: true, terminal: true, .. } => &["sudo"],
-        Host { sudo: true, .. } => &["sudo", "--non-interactive"],
-        _ => {
-            return Err(format!(
-                "installing needs root and there is no sudo; as root: apt-get install {wanted}"
-            ));
-        }
-    };
+    if !host.root && !host.sudo {
+        return Err(format!(
+            "installing needs root and there is no sudo; as root: apt-get install {wanted}"
+        ));
+    }
     // Another apt may hold the lock on a machine that has just started.
     let apt = [
         "env",
@@ -372,12 +380,21 @@ fn install<'a>(names: &[&'a str], host: &Host) -> Result<Vec<Vec<&'a str>>, Stri
         "-o",
         "DPkg::Lock::Timeout=120",
     ];
-    let prefix = [privilege, &apt].concat();
+    let prefix = [privilege(host), &apt].concat();
     let install = ["install", "-y", "--no-install-recommends"];
     Ok(vec![
         [prefix.as_slice(), &["update"]].concat(),
         [prefix.as_slice(), &install, names].concat(),
     ])
+}
+
+/// The words before a command that needs root.
+fn privilege(host: &Host) -> &'static [&'static str] {
+    match host {
+        Host { root: true, .. } => &[],
+        Host { terminal: true, .. } => &["sudo"],
+        _ => &["sudo", "--non-interactive"],
+    }
 }
 
 fn execute(line: &[&str]) -> Result<(), String> {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::lock::Lock;
-use super::{edits, library, quietly, source};
+use super::{edits, library, quietly, source, strip_in_place};
 use crate::{setup, steps};
 use table::{OURS, TABLE, VERSION};
 
@@ -45,9 +45,9 @@ struct Build {
 /// `cargo xtask memcached`: sets the machine up and builds both.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     match words {
-        [] | ["--diff" | "--sanitize"] => setup::run_for(root, setup::MEMCACHED)?,
+        [] | ["--diff" | "--sanitize"] => setup::run_for(setup::MEMCACHED)?,
         ["--test", rest @ ..] if suite::Choice::parse(rest).is_some() => {
-            setup::run_for(root, &[setup::MEMCACHED, setup::MEMCACHED_SUITE].concat())?;
+            setup::run_for(&[setup::MEMCACHED, setup::MEMCACHED_SUITE].concat())?;
         }
         _ => return Err(format!("cannot make sense of `{}`; {USAGE}", words.join(" "))),
     }
@@ -154,7 +154,11 @@ impl Build {
         self.lay_out(tree)?;
         let mut make = self.command(tree, "make");
         make.arg("-j2").args(targets);
-        quietly(&mut make, "make")
+        quietly(&mut make, "make")?;
+        if tree.adapted && tree.flags.is_empty() {
+            strip_in_place(&tree.path.join("memcached"))?;
+        }
+        Ok(())
     }
 
     /// A program in a tree, with what our makefile wants to know.

@@ -10,6 +10,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 /// The channel's C library, linked into what is built, so that one file is all one installs.
 fn library(root: &Path, target: &Path) -> Result<PathBuf, String> {
@@ -26,6 +27,51 @@ fn library(root: &Path, target: &Path) -> Result<PathBuf, String> {
 
 fn make_directory(path: &Path) -> Result<(), String> {
     fs::create_dir_all(path).map_err(|error| format!("cannot make {}: {error}", path.display()))
+}
+
+/// Makes `made` without its debug information, which goes into a file beside `placed` that gdb(1)
+/// finds by its name; gives its path.
+fn stripped(made: &Path, placed: &Path) -> Result<PathBuf, String> {
+    let with = |ending: &str| {
+        let mut name = made.as_os_str().to_os_string();
+        name.push(ending);
+        PathBuf::from(name)
+    };
+    let (slim, mut debug) = (with(".slim"), placed.as_os_str().to_os_string());
+    debug.push(".debug");
+    let mut keep = Command::new("objcopy");
+    keep.arg("--only-keep-debug").arg(made).arg(&debug);
+    quietly(&mut keep, "objcopy --only-keep-debug")?;
+    let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
+    link.push(&debug);
+    let mut strip = Command::new("objcopy");
+    strip.arg("--strip-unneeded").arg(link).arg(made).arg(&slim);
+    quietly(&mut strip, "objcopy --strip-unneeded")?;
+    Ok(slim)
+}
+
+/// The same for a program that is used where it was made.
+fn strip_in_place(program: &Path) -> Result<(), String> {
+    let mut debug = program.as_os_str().to_os_string();
+    debug.push(".debug");
+    if !newer(program, Path::new(&debug)) {
+        return Ok(());
+    }
+    let slim = stripped(program, program)?;
+    let unusable = |error| format!("cannot place {}: {error}", program.display());
+    fs::rename(slim, program).map_err(unusable)?;
+    // Newer than the program until that is made again.
+    let debug = fs::File::options().append(true).open(debug);
+    debug.and_then(|debug| debug.set_modified(SystemTime::now())).map_err(unusable)
+}
+
+/// Whether a file has changed since another was made; also if one of them is missing.
+fn newer(one: &Path, other: &Path) -> bool {
+    let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified());
+    match (time(one), time(other)) {
+        (Ok(one), Ok(other)) => one > other,
+        _ => true,
+    }
 }
 
 /// Runs a build step and shows its output only if it fails.

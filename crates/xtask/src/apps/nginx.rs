@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::lock::Lock;
-use super::{library, quietly, source};
+use super::{library, newer, quietly, source, stripped};
 use crate::{setup, steps};
 
 /// What the build makes.
@@ -28,7 +28,7 @@ struct Wish {
 /// `cargo xtask nginx`: sets the machine up, builds the module, and serves in the foreground.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     let wish = wish(words)?;
-    setup::run_for(root, setup::NGINX)?;
+    setup::run_for(setup::NGINX)?;
     let target = absolute_target(root)?;
     let module = build(root, &target)?;
     println!("nginx: {}", module.display());
@@ -100,7 +100,8 @@ fn build(root: &Path, target: &Path) -> Result<PathBuf, String> {
     make.arg("-f").arg(&makefile).args(["modules", "-j2"]).current_dir(&tree);
     quietly(&mut make, "make modules")?;
     let module = built.join(MODULE);
-    place(&made, &module).map_err(|error| format!("cannot place {}: {error}", module.display()))?;
+    let slim = stripped(&made, &module)?;
+    place(&slim, &module).map_err(|error| format!("cannot place {}: {error}", module.display()))?;
     Ok(module)
 }
 
@@ -114,14 +115,6 @@ fn place(made: &Path, module: &Path) -> io::Result<()> {
     let fresh = module.with_extension("so.new");
     fs::copy(made, &fresh)?;
     fs::rename(&fresh, module)
-}
-
-fn newer(one: &Path, other: &Path) -> bool {
-    let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified());
-    match (time(one), time(other)) {
-        (Ok(one), Ok(other)) => one > other,
-        _ => true,
-    }
 }
 
 /// What the installed nginx was configured with.
