@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Written by the main thread before the count grows, and never changed afterwards, but for
@@ -87,6 +88,16 @@ static void watch_exhaustion(struct event_base *base) {
         fprintf(stderr, "megapipe: libevent cannot watch the main thread's wake-up\n");
         exit(EXIT_FAILURE);
     }
+}
+
+int megapipe_bind(int fd, const struct sockaddr *address, socklen_t length) {
+    const struct timespec pause = {.tv_sec = 0, .tv_nsec = 10 * 1000 * 1000};
+    for (int tries = 1; bind(fd, address, length) == -1; tries++) {
+        if (errno != EADDRINUSE || tries == 100)
+            return -1;
+        nanosleep(&pause, NULL);
+    }
+    return 0;
 }
 
 /* The main thread goes on watching the socket itself: what had connected before the workers took

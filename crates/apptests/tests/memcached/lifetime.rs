@@ -31,6 +31,21 @@ fn sigterm_leaves_nothing() {
 }
 
 #[test]
+fn a_server_that_was_stopped_is_replaced_at_once() {
+    for (driver, signal) in
+        DRIVERS.into_iter().flat_map(|d| [(d, libc::SIGTERM), (d, libc::SIGKILL)])
+    {
+        let mut server = Server::start(driver, &["-t", "2"]);
+        let clients: Vec<_> = (0..900).map(|_| server.served_client()).collect();
+        server.process.signal(signal).unwrap();
+        server.process.wait(PATIENCE).unwrap();
+        let next = Server::start_on(server.port, driver);
+        next.served_client();
+        drop(clients);
+    }
+}
+
+#[test]
 fn a_graceful_stop_ends_with_requests_under_way() {
     for driver in DRIVERS {
         let mut server = Server::start(driver, &["-t", "2"]);

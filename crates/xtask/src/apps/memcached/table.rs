@@ -105,6 +105,12 @@ pub(crate) const TABLE: &[Changed] = &[
                 change: Change::Replace("megapipe_is_full(sfd)"),
             },
             Edit {
+                why: "the rings of a server that was stopped may have its address for a moment",
+                anchor: "bind(sfd, next->ai_addr, next->ai_addrlen)",
+                times: 1,
+                change: Change::Replace("megapipe_bind(sfd, next->ai_addr, next->ai_addrlen)"),
+            },
+            Edit {
                 why: "every worker accepts",
                 anchor: "listen_conn = listen_conn_add;",
                 times: 1,
