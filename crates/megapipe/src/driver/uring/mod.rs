@@ -502,11 +502,16 @@ impl Driver for UringDriver {
         let _ = self.hand_over_firmly();
         // Only what was submitted can be cancelled, and cancelling may not reach everything at
         // once (a disk is at work), so it is repeated; once it is tried however late it is, as this
-        // thread may have been kept from its CPU.
+        // thread may have been kept from its CPU. While requests that were cancelled by their tags
+        // end, there is nothing to repeat: the kernel would look through all of them each time.
+        let mut ending = true;
         while self.outstanding > 0 || self.synchronous.has_abandoned() {
             let is_late = Instant::now() >= until;
-            let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
-            self.push_forgotten(cancel);
+            if !ending || is_late {
+                let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
+                self.push_forgotten(cancel);
+            }
+            let before = self.outstanding;
             let timeout = Some(Duration::from_millis(10));
             let patience = Patience { want: 1, linger_us: 0, timeout };
             match self.ring.enter(patience) {
@@ -516,6 +521,7 @@ impl Driver for UringDriver {
             }
             self.harvest(&mut dropped);
             dropped.clear();
+            ending = self.outstanding < before;
             if is_late && (self.outstanding > 0 || self.synchronous.has_abandoned()) {
                 return false;
             }
