@@ -181,6 +181,10 @@ pub extern "C" fn mp_unregister(handle: mp_handle) -> c_int {
 /// If a queued write fails, that is the event's error. If the peer takes nothing for
 /// mp_options.close_timeout_ms, the handle is aborted, and the error is ETIMEDOUT. mp_abort() ends
 /// the wait at once. A listener's connections that were accepted and not delivered are closed.
+///
+/// A stream socket that has waited for its output for 5 ms discards what its peer sends, and if
+/// anything came, goes on for 2 s and 64 MiB at most when all is written, until the peer ends its
+/// direction: unread input would make the close a reset. Not if mp_to_fd() was called.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_close(handle: mp_handle) -> c_int {
     status(on_handle(handle, |state, handle: Handle| {

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod deadlines;
+mod discard;
 mod leaving;
 mod listener;
 mod outgoing;
@@ -14,6 +15,7 @@ mod settle;
 mod setup;
 mod share;
 
+pub(crate) use self::discard::Sink;
 pub(crate) use self::listener::AcceptWish;
 pub(crate) use self::request::{Command, Lane, Message, Payload, Request, Vector};
 pub(crate) use self::send_file::FilePart;
@@ -76,6 +78,8 @@ pub(crate) struct Member {
     frames: bool,
     /// Whether it is closed when it leaves, having no descriptor to give back.
     lightweight: bool,
+    /// Whether the application has asked for another descriptor of it.
+    has_duplicate: bool,
     /// Whether the connection was reset, which the kernel tells only the first operation.
     reset: bool,
     output: Output,
@@ -102,6 +106,7 @@ impl Member {
             streak: 0,
             frames: false,
             lightweight: false,
+            has_duplicate: false,
             reset: false,
             output: Output::default(),
             limits: None,
@@ -142,6 +147,8 @@ pub(crate) struct Engine {
     /// Receives that wait for a buffer, and requests that the driver had no room for.
     starved: Vec<Key>,
     stalled: VecDeque<Key>,
+    /// Where input goes that is discarded; made when it is first needed.
+    sink: Option<Sink>,
     /// Members that listen, and how other channels wake this one when they leave them a queue.
     listeners: Vec<Key>,
     deadlines: Deadlines,
@@ -477,7 +484,11 @@ impl Engine {
 
     pub(crate) fn descriptor(&mut self, key: Key) -> Result<std::os::fd::OwnedFd, Error> {
         let object = self.member(key)?.object;
-        self.driver.descriptor(object).map_err(Error::system("descriptor"))
+        let descriptor = self.driver.descriptor(object).map_err(Error::system("descriptor"))?;
+        if let Some(member) = self.members.get_mut(key) {
+            member.has_duplicate = true;
+        }
+        Ok(descriptor)
     }
 
     /// Sets a registered timer anew.

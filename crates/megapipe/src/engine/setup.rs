@@ -42,6 +42,7 @@ impl Engine {
             ready: VecDeque::new(),
             starved: Vec::new(),
             stalled: VecDeque::new(),
+            sink: None,
             listeners: Vec::new(),
             deadlines: Deadlines::default(),
             letter_box: None,

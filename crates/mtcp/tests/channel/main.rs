@@ -28,6 +28,8 @@ mod foreign;
 mod handles;
 #[path = "../../../megapipe/tests/bodies/lifecycle.rs"]
 mod lifecycle;
+#[path = "../../../megapipe/tests/bodies/linger.rs"]
+mod linger;
 #[path = "../../../megapipe/tests/bodies/model.rs"]
 mod model;
 #[path = "../../../megapipe/tests/bodies/stream.rs"]
@@ -217,6 +219,14 @@ suite! {
         a_peer_of_a_dropped_channel_sees_the_end,
         channels_come_and_go,
         counters_count;
+    linger:
+        two_channels_that_both_close_with_much_queued_end,
+        one_channel_closes_both_ends_with_much_queued,
+        a_peer_that_reads_last_gets_all,
+        a_peer_that_sends_for_ever_does_not_hold_the_handle,
+        a_peer_that_stays_does_not_hold_the_handle,
+        an_abort_overtakes_discarding,
+        a_close_that_does_not_wait_discards_nothing;
     model:
         sequences_of_requests,
         sequences_with_few_resources;
