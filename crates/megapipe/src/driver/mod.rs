@@ -367,6 +367,12 @@ pub trait Driver {
         0
     }
 
+    /// Buffers of the class of large or small ones that receives submitted now could take; `None`
+    /// if those are all that are not leased.
+    fn offered(&self, _large: bool) -> Option<usize> {
+        None
+    }
+
     /// Fills exactly `value` with the address of the peer of a connection that has no descriptor
     /// and is not attached yet, at once: `EINVAL` if it has fewer bytes.
     fn peer_of(&mut self, _connection: &Endpoint, _value: &mut [u8]) -> io::Result<usize> {

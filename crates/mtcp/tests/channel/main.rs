@@ -12,6 +12,8 @@ mod road;
 
 #[path = "../../../megapipe/tests/bodies/accept.rs"]
 mod accept;
+#[path = "../../../megapipe/tests/bodies/buffers.rs"]
+mod buffers;
 #[path = "../../../megapipe/tests/bodies/cancel.rs"]
 mod cancel;
 #[path = "../../../megapipe/tests/bodies/connect.rs"]
@@ -98,6 +100,10 @@ suite! {
         a_closed_listener_refuses,
         a_listener_of_both_families_maps_addresses,
         options_are_inherited_from_the_listener;
+    buffers:
+        a_returned_buffer_restarts_one_receive,
+        a_burst_restarts_as_many_receives_as_there_are_buffers,
+        a_receive_without_data_keeps_no_buffer_from_others;
     cancel:
         each_request_has_its_last_completion,
         nothing_to_cancel,

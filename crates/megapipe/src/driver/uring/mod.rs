@@ -411,6 +411,10 @@ impl Driver for UringDriver {
         self.name_peer(connection, value)
     }
 
+    fn offered(&self, large: bool) -> Option<usize> {
+        Some(if large { self.large.offered() } else { self.small.offered() })
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         if self.ring.queued() == 0 { Ok(()) } else { self.hand_over_firmly() }
     }
