@@ -2,6 +2,7 @@
 
 mod buffers;
 pub(crate) mod entries;
+mod harvest;
 mod linger;
 mod objects;
 mod ring;
@@ -15,8 +16,7 @@ use self::objects::Target;
 use self::ring::{Entered, Patience, Ring};
 use self::synchronous::Synchronous;
 use super::{
-    DirectSocket, Driver, Full, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Output,
-    Pools, TABLE_FULL, Unattached, Wake,
+    Driver, Full, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Pools, Unattached, Wake,
 };
 use crate::config::Config;
 use crate::counters::Counters;
@@ -24,11 +24,11 @@ use crate::slab::Key;
 use crate::source::{Endpoint, Kind};
 use crate::sys::check;
 use io_uring::types::{CancelBuilder, Fd, Fixed};
-use io_uring::{cqueue, opcode, squeue};
+use io_uring::{opcode, squeue};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -200,98 +200,6 @@ impl UringDriver {
     fn discard(&mut self, index: u32) {
         self.lightweight = self.lightweight.saturating_sub(1);
         self.push_forgotten(opcode::Close::new(Fixed(index)).build());
-    }
-
-    /// Moves the completions that are there into `sink`; gives their number, and whether there were
-    /// any of the driver's own.
-    fn harvest(&mut self, sink: &mut VecDeque<Outcome>) -> (u32, bool) {
-        let before = sink.len();
-        let mut internal = false;
-        let UringDriver {
-            ring,
-            small,
-            large,
-            classes,
-            discarded,
-            outstanding,
-            synchronous,
-            lightweight,
-            ..
-        } = self;
-        for entry in ring.completions() {
-            let (tag, result) = (entry.user_data(), entry.result());
-            if is_internal(tag) {
-                internal = true;
-                // What is not waited for has failed, which does not matter, or left a socket.
-                if let Some(orphan) = synchronous.settle(tag, result) {
-                    *lightweight += 1;
-                    discarded.borrow_mut().push(orphan);
-                }
-                continue;
-            }
-            let more = cqueue::more(entry.flags());
-            *outstanding -= u64::from(!more);
-            let class = class_of(classes, tag);
-            let mut outcome = Outcome { tag, result, more, output: Output::None };
-            if class == Class::AcceptDirect {
-                if result >= 0 {
-                    *lightweight += 1;
-                } else if result == -libc::ENFILE && *lightweight >= self.table {
-                    outcome.result = -TABLE_FULL;
-                }
-            }
-            outcome.output = bring(&entry, class, small, large, discarded);
-            sink.push_back(outcome);
-        }
-        self.completions += (sink.len() - before) as u64;
-        ((sink.len() - before) as u32, internal)
-    }
-}
-
-/// The class of an operation, by its tag; those of an installed driver are plain.
-fn class_of(classes: &[Class], tag: u64) -> Class {
-    if tag >= INSTALLED_TAG { Class::Plain } else { classes[Key::from_tag(tag).index as usize] }
-}
-
-/// Takes hold of what came with a completion.
-fn bring(
-    entry: &cqueue::Entry,
-    class: Class,
-    small: &mut BufferRing,
-    large: &mut BufferRing,
-    discarded: &Rc<RefCell<Vec<u32>>>,
-) -> Output {
-    let (result, flags) = (entry.result(), entry.flags());
-    let buffers = match class {
-        Class::Plain => return Output::None,
-        Class::Arrival if result < 0 => return Output::None,
-        Class::Arrival => return Output::Readable,
-        Class::Small => small,
-        Class::Large => large,
-        Class::Accept | Class::AcceptDirect if result < 0 => return Output::None,
-        Class::Accept | Class::AcceptDirect => {
-            let endpoint = if class == Class::Accept {
-                // SAFETY: the kernel has just opened this descriptor for us.
-                Endpoint::Descriptor(unsafe { OwnedFd::from_raw_fd(result) })
-            } else {
-                let discarded = Rc::clone(discarded);
-                Endpoint::Direct(DirectSocket { index: result as u32, discarded, armed: true })
-            };
-            let queue_nonempty = cqueue::sock_nonempty(flags);
-            return Output::Socket { socket: endpoint.into(), queue_nonempty };
-        }
-    };
-    match cqueue::buffer_select(flags) {
-        Some(index) if result > 0 => Output::Lease(buffers.filled(index, result as usize)),
-        Some(index) => {
-            buffers.unused(index);
-            Output::None
-        }
-        None if result == -libc::ENOBUFS => {
-            buffers.ran_out();
-            Output::Starved
-        }
-        None => Output::None,
     }
 }
 
@@ -561,54 +469,4 @@ impl UringDriver {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::source::Source;
-    use std::os::unix::net::UnixStream;
-
-    #[test]
-    fn what_can_be_cancelled_is_cancelled_however_late_it_is() {
-        let config = Config::default();
-        let mut driver = UringDriver::new(&config, Pools::new(&config).unwrap()).unwrap();
-        let (_ours, theirs) = UnixStream::pair().unwrap();
-        let source = Source::from(theirs);
-        let kind = source.kind().unwrap();
-        let object = driver.attach(source.endpoint, kind).unwrap();
-        for tag in 0..3 {
-            let receive = Operation::Receive { large: false, repeat: false };
-            driver.submit(tag, object, receive).unwrap();
-        }
-        assert!(driver.shut_down(Duration::ZERO));
-        drop(driver.detach(object, &[]));
-    }
-
-    /// A busy channel lingers no longer than its caller wants to wait.
-    #[test]
-    fn lingering_ends_with_the_time_of_the_call() {
-        let config = Config { linger: Duration::from_millis(100), ..Config::default() };
-        let mut driver = UringDriver::new(&config, Pools::new(&config).unwrap()).unwrap();
-        if !driver.ring.can_linger() {
-            assert_eq!(driver.linger.bound_us(), 0, "Linux 6.12 lingers");
-            return;
-        }
-        // A thread that uses all of its CPU, with many operations in the air.
-        let mut now_ns = 0;
-        for total in 0..10_000 {
-            now_ns += 1_000_000;
-            driver.linger.learn(total, 1000, |_| now_ns);
-            if driver.linger.want() > 1 {
-                break;
-            }
-        }
-        let lingers = |driver: &mut UringDriver, left| {
-            let patience = driver.patience(left);
-            assert!(patience.want > 1, "it does not linger: {patience:?}");
-            patience.linger_us
-        };
-        assert_eq!(lingers(&mut driver, None), 100_000);
-        assert_eq!(lingers(&mut driver, Some(Duration::from_secs(1))), 100_000);
-        assert_eq!(lingers(&mut driver, Some(Duration::from_millis(5))), 5000);
-        assert_eq!(lingers(&mut driver, Some(Duration::from_nanos(1))), 1);
-        assert_eq!(driver.patience(Some(Duration::ZERO)).want, 0);
-    }
-}
+mod tests;
