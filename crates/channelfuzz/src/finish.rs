@@ -231,7 +231,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What nobody has received is still there, in the descriptors that were given back.
+    /// What was not received is still there, in the descriptors that were given back.
     fn check_descriptors(&mut self) -> Checked {
         for link in 0..self.links.len() {
             let members = &mut self.members[2 * link..2 * link + 2];

@@ -16,7 +16,7 @@ pub(crate) struct Pool {
     memory: Mapping,
     buffer_bytes: usize,
     count: usize,
-    /// Buffers nobody uses, the most recently used (and so the warmest) on top.
+    /// Buffers that are not in use, the most recently used (and so the warmest) on top.
     free: RefCell<Vec<u16>>,
     leased: Cell<usize>,
     /// Leases that were ever given.
@@ -48,7 +48,7 @@ impl Pool {
         self.memory.address().wrapping_add(offset)
     }
 
-    /// Buffers that nobody uses.
+    /// Buffers that are not in use.
     pub(crate) fn free_count(&self) -> usize {
         self.free.borrow().len()
     }

@@ -459,7 +459,7 @@ impl<C> Channel<C> {
     ///
     /// The memory that `transfer` describes (but not the array of a vectored one) must stay
     /// valid until the request's completion or, if the handle is unregistered or closed before
-    /// that, until the channel has been dropped and has not warned of leaking; meanwhile nobody
+    /// that, until the channel has been dropped and has not warned of leaking; meanwhile nothing
     /// else may write to it, nor read what is being read into.
     pub unsafe fn transfer(&mut self, handle: Handle, transfer: Transfer<'_>) -> Result<()> {
         let (command, lane, payload, offset) = match transfer {

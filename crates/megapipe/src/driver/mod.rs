@@ -41,7 +41,7 @@ pub const NO_OFFSET: u64 = u64::MAX;
 /// Room for a sender's address in front of a received datagram.
 pub(crate) const NAME_BYTES: usize = 128;
 
-/// One operation. Whoever submits it keeps the memory it points to alive, in place and otherwise
+/// One operation. Its submitter keeps the memory it points to alive, in place and otherwise
 /// unused until the operation's last outcome; operations of one direction on a stream come one at a
 /// time.
 #[derive(Clone, Copy, Debug)]
@@ -263,7 +263,7 @@ impl Pools {
 #[derive(Debug)]
 pub struct DirectSocket {
     pub(crate) index: u32,
-    /// Where the driver finds the entries that nobody wants any more; also the ring's identity.
+    /// Where the driver finds the entries that are no longer used; also the ring's identity.
     pub(crate) discarded: Rc<RefCell<Vec<u32>>>,
     pub(crate) armed: bool,
 }

@@ -47,7 +47,7 @@ const SHUT_DOWN: Duration = Duration::from_secs(2);
 /// How long it lets the handles that are being closed write what they have queued.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
-/// How long it waits again then: the time may have passed while nobody had a CPU.
+/// How long it waits again then: the time may have passed while the thread had no CPU.
 const SECOND_LOOK: Duration = Duration::from_millis(100);
 
 /// From here on, a time-out is none: sums with it would overflow in the kernel.
@@ -144,7 +144,7 @@ pub(crate) struct Engine {
     pools: Pools,
     members: Slab<Member>,
     requests: Slab<Request>,
-    /// Outcomes that the driver has reported and nobody has looked at.
+    /// Outcomes that the driver has reported and that are not settled yet.
     ready: VecDeque<Outcome>,
     /// Receives that wait for a buffer, and requests that the driver had no room for.
     starved: Starved,

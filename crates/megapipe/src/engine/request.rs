@@ -443,8 +443,8 @@ pub(crate) fn keeps_bounds(kind: Kind) -> bool {
     matches!(kind, Kind::Datagram | Kind::Packet)
 }
 
-/// How many bytes of a peer's address to ask for: the kernel gives no address to whom asks for more
-/// than it has. The family is among the first.
+/// How many bytes of a peer's address to ask for: the kernel refuses to fill more than the address
+/// has. The family is among the first.
 pub(crate) fn peer_address_bytes(address: &RawAddress) -> u32 {
     let bytes = match i32::from(address.storage.ss_family) {
         libc::AF_INET6 => mem::size_of::<libc::sockaddr_in6>(),

@@ -69,7 +69,7 @@ impl Pending {
             self.cancelled[kind] -= 1;
             return true;
         }
-        assert!(self.live[kind] > 0, "a completion of kind {kind} that nobody asked for");
+        assert!(self.live[kind] > 0, "a completion of kind {kind} that was not asked for");
         self.live[kind] -= 1;
         false
     }
@@ -127,7 +127,7 @@ impl Direction {
                 count as usize
             }
             Err(libc::ECANCELED) => {
-                assert!(cancelled, "write {number} was cancelled by nobody");
+                assert!(cancelled, "write {number} ends as cancelled and was not");
                 0
             }
             Err(errno) => {
@@ -151,12 +151,12 @@ impl Direction {
         let cancelled = !more && pending.finish(kind);
         match result {
             Ok(0) => {
-                assert!(self.cut || self.sender_gone, "an end that nobody made");
+                assert!(self.cut || self.sender_gone, "an end that the sender has not made");
                 assert!(!more, "more after the end");
                 self.ended = true;
             }
             Ok(_) => assert!(!self.ended, "data after the end"),
-            Err(libc::ECANCELED) => assert!(cancelled, "a receive was cancelled by nobody"),
+            Err(libc::ECANCELED) => assert!(cancelled, "a receive ends as cancelled and was not"),
             Err(errno) => {
                 assert!(self.sender_gone && errno == libc::ECONNRESET, "errno {errno}");
                 self.ended = true;
@@ -199,7 +199,7 @@ impl Pending {
             (true, false) => RECEIVE,
             (false, true) => REPEAT,
             // In a lane, the one that was filed first ends first; the model files only one kind.
-            _ => panic!("a receive completes that nobody asked for"),
+            _ => panic!("a receive completes that was not asked for"),
         }
     }
 }
