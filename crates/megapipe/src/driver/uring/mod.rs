@@ -13,7 +13,7 @@ use self::buffers::BufferRing;
 use self::entries::Class;
 use self::linger::{Clock, Linger};
 use self::objects::Target;
-use self::ring::{Entered, Patience, Ring};
+use self::ring::{Entered, Ring, WaitLimits};
 use self::synchronous::Synchronous;
 use super::{
     Driver, Full, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Pools, Unattached, Wake,
@@ -343,11 +343,11 @@ impl Driver for UringDriver {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
         loop {
-            let patience = self.patience(left);
-            let entered = self.ring.enter(patience)?;
+            let limits = self.wait_limits(left);
+            let entered = self.ring.enter(limits)?;
             let (came, internal) = self.harvest(sink);
             if came > 0 {
-                self.note(patience, came);
+                self.note(limits, came);
                 return Ok(Wake::Outcomes);
             }
             self.counters.waits += 1;
@@ -420,8 +420,8 @@ impl Driver for UringDriver {
             let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
             self.push_forgotten(cancel);
             let timeout = Some(Duration::from_millis(10));
-            let patience = Patience { want: 1, linger_us: 0, timeout };
-            match self.ring.enter(patience) {
+            let limits = WaitLimits { want: 1, linger_us: 0, timeout };
+            match self.ring.enter(limits) {
                 // An error may pass, too: what is given up here is leaked.
                 Ok(Entered::Busy) | Err(_) => std::thread::sleep(RETRY_PAUSE),
                 Ok(_) => {}
@@ -439,27 +439,27 @@ impl Driver for UringDriver {
 
 impl UringDriver {
     /// How long the next wait may last, and for how many completions.
-    fn patience(&mut self, left: Option<Duration>) -> Patience {
+    fn wait_limits(&mut self, left: Option<Duration>) -> WaitLimits {
         self.prepare();
         let asked = self.linger.want();
         // What completes on submission comes on top of what is worth lingering for.
         let prompt = std::mem::take(&mut self.prompt).min(self.outstanding as u32);
         match left {
-            Some(Duration::ZERO) => Patience::LOOK,
-            _ if asked == 1 => Patience { want: 1, linger_us: 0, timeout: left },
+            Some(Duration::ZERO) => WaitLimits::LOOK,
+            _ if asked == 1 => WaitLimits { want: 1, linger_us: 0, timeout: left },
             _ => {
                 let bound_us = self.linger.bound_us();
                 let linger_us = left.map_or(bound_us, |left| {
                     bound_us.min(u32::try_from(left.as_micros()).unwrap_or(u32::MAX).max(1))
                 });
-                Patience { want: asked + prompt, linger_us, timeout: left }
+                WaitLimits { want: asked + prompt, linger_us, timeout: left }
             }
         }
     }
 
     /// Notes what a wait has brought.
-    fn note(&mut self, patience: Patience, came: u32) {
-        if patience.want > 0 {
+    fn note(&mut self, limits: WaitLimits, came: u32) {
+        if limits.want > 0 {
             self.linger.learn(self.completions, self.outstanding, clock_ns);
         }
         self.counters.waits += 1;

@@ -39,13 +39,13 @@ fn lingering_ends_with_the_time_of_the_call() {
         }
     }
     let lingers = |driver: &mut UringDriver, left| {
-        let patience = driver.patience(left);
-        assert!(patience.want > 1, "it does not linger: {patience:?}");
-        patience.linger_us
+        let limits = driver.wait_limits(left);
+        assert!(limits.want > 1, "it does not linger: {limits:?}");
+        limits.linger_us
     };
     assert_eq!(lingers(&mut driver, None), 100_000);
     assert_eq!(lingers(&mut driver, Some(Duration::from_secs(1))), 100_000);
     assert_eq!(lingers(&mut driver, Some(Duration::from_millis(5))), 5000);
     assert_eq!(lingers(&mut driver, Some(Duration::from_nanos(1))), 1);
-    assert_eq!(driver.patience(Some(Duration::ZERO)).want, 0);
+    assert_eq!(driver.wait_limits(Some(Duration::ZERO)).want, 0);
 }
