@@ -25,7 +25,7 @@
  * unless its handle is unregistered, closed or aborted before.
  *
  * Memory of requests is the caller's, and the kernel's from the call to the last event: it must
- * stay valid, and nobody else may change it. After mp_close() or mp_abort() it is the kernel's
+ * stay valid, and nothing else may change it. After mp_close() or mp_abort() it is the kernel's
  * until MP_CLOSE. After mp_unregister() no event tells when it is free: where it matters, cancel
  * the requests and await their events before, or close the handle. mp_destroy() frees all of it.
  *
@@ -353,8 +353,8 @@ const char *mp_version(void);
  *
  * cpu_mask, for a listening TCP socket: this channel gets an accept queue of its own for the
  * connections whose handshake runs on those CPUs (report, section 3.4.1). Each thread
- * registers the same listener with its CPUs in its own channel; connections of CPUs that nobody
- * claims wait in the original, which one channel may register without mask. The original stays
+ * registers the same listener with its CPUs in its own channel; connections of CPUs that no
+ * channel claims wait in the original, which one of them may register without mask. It stays
  * the caller's. NULL otherwise.
  *
  * Returns the handle, or -1 and errno.
@@ -365,7 +365,7 @@ const char *mp_version(void);
  *   ENFILE      mp_options.max_handles are registered
  *   EINVAL      cpu_mask is empty or names impossible CPUs, or the socket does not listen
  *   EBUSY       other channels have claimed some of these CPUs
- *   EADDRINUSE  SO_REUSEPORT is set already, by somebody else
+ *   EADDRINUSE  SO_REUSEPORT is set already, by something else
  *   EOPNOTSUPP  cpu_mask was given for something else than a TCP socket
  *   EACCES      the listener was made under another user id
  */
@@ -395,6 +395,10 @@ int mp_unregister(mp_handle handle);
  * If a queued write fails, that is the event's error. If the peer takes nothing for
  * mp_options.close_timeout_ms, the handle is aborted, and the error is ETIMEDOUT. mp_abort() ends
  * the wait at once. A listener's connections that were accepted and not delivered are closed.
+ *
+ * A stream socket that has waited for its output for 5 ms discards what its peer sends, and if
+ * anything came, goes on for 2 s and 64 MiB at most when all is written, until the peer ends its
+ * direction: unread input would make the close a reset. Not if mp_to_fd() was called.
  */
 int mp_close(mp_handle handle);
 
@@ -741,13 +745,13 @@ int mp_peer_address(mp_handle handle, struct sockaddr *address, socklen_t *size)
  * fds[i] is -1 to have a socket made for masks[i], or one that an earlier call made: those come
  * first, in the same order, with their new masks. Each process registers its own socket, as any
  * listener. The parent keeps all of them open: then a worker that ends loses no connection. A
- * mask may be empty; what waits in its socket must still be accepted by someone. Threads of one
+ * mask may be empty; what waits in its socket must still be accepted by a process. Threads of one
  * process need none of this: see mp_register().
  *
  * Errors:
  *   EINVAL      a mask overlaps with another, count is not 1 to 1024, a known socket follows a
  *               new one, or the socket does not listen
- *   EADDRINUSE  SO_REUSEPORT is set already, by somebody else
+ *   EADDRINUSE  SO_REUSEPORT is set already, by something else
  *   EOPNOTSUPP  it is no TCP socket
  *   EACCES      the listener was made under another user id
  */

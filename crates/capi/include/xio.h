@@ -300,7 +300,7 @@ xio_handle xio_accept(xio_handle listener, int timeout_ms);
  * Errors:
  *   EINVAL        not a name
  *   ENOENT        no name daemon answers; unix://: no such file
- *   ECONNREFUSED  nobody has the name or listens, or the connection is not allowed: mp_error()
+ *   ECONNREFUSED  no process has the name or listens, or the connection is not allowed: mp_error()
  *                 says which
  *   ETIMEDOUT     not within xio_options.timeout_ms
  */
@@ -359,7 +359,7 @@ int xio_release(struct xio_buffer *buffer);
 
 /*
  * Commits a buffer for writing to a flow (paper, Table 2): its first buffer->bytes bytes are one
- * message. Nobody may change them afterwards. *buffer is cleared.
+ * message. They must not change afterwards. *buffer is cleared.
  *
  * A write buffer goes to the flow that it is of, and never has to wait. A message that has arrived
  * may go to any flow of the thread, also to its own (paper, section 3.1.3): it is copied into

@@ -200,7 +200,7 @@ pub(crate) fn errno_in(error: &io::Error) -> c_int {
     }
 }
 
-/// The last failure of a thread, in words only once somebody asks.
+/// The last failure of a thread, in words only once it is asked for.
 struct Last {
     failure: Option<Failure>,
     words: CString,
@@ -231,7 +231,7 @@ pub(crate) fn value<T>(result: Result<T, Failure>, failed: T) -> T {
 #[cold]
 fn note(failure: Failure) {
     let errno = failure.errno();
-    // While the thread ends there is nobody left to ask for words.
+    // While the thread ends nothing can ask for words any more.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             last.get_or_insert_with(|| Last { failure: None, words: CString::default() }).failure =

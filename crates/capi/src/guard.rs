@@ -71,7 +71,7 @@ impl<T> Guarded<T> {
         self.state.get_mut()
     }
 
-    /// What calls worked on. Nothing if one has panicked: nobody knows what it left half done, so
+    /// What calls worked on. Nothing if one has panicked: what it left half done is unknown, so
     /// it must not run again, and is leaked.
     pub(crate) fn into_whole(self) -> Option<T> {
         if self.phase.get() == Phase::Broken {

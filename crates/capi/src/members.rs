@@ -21,8 +21,8 @@ use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 ///
 /// cpu_mask, for a listening TCP socket: this channel gets an accept queue of its own for the
 /// connections whose handshake runs on those CPUs (report, section 3.4.1). Each thread
-/// registers the same listener with its CPUs in its own channel; connections of CPUs that nobody
-/// claims wait in the original, which one channel may register without mask. The original stays
+/// registers the same listener with its CPUs in its own channel; connections of CPUs that no
+/// channel claims wait in the original, which one of them may register without mask. It stays
 /// the caller's. NULL otherwise.
 ///
 /// Returns the handle, or -1 and errno.
@@ -33,7 +33,7 @@ use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 ///   ENFILE      mp_options.max_handles are registered
 ///   EINVAL      cpu_mask is empty or names impossible CPUs, or the socket does not listen
 ///   EBUSY       other channels have claimed some of these CPUs
-///   EADDRINUSE  SO_REUSEPORT is set already, by somebody else
+///   EADDRINUSE  SO_REUSEPORT is set already, by something else
 ///   EOPNOTSUPP  cpu_mask was given for something else than a TCP socket
 ///   EACCES      the listener was made under another user id
 ///
@@ -163,7 +163,7 @@ fn source_of(fd: c_int) -> Result<Source, Failure> {
 pub extern "C" fn mp_unregister(handle: mp_handle) -> c_int {
     status(on_handle(handle, |state, handle| {
         let left = state.channel.unregister(handle)?;
-        // What xio_watch() has made is nobody's else, and is closed.
+        // What xio_watch() has made has no other owner, and is closed.
         if state.dismiss(handle)
             && let Some(descriptor) = left.descriptor
         {
@@ -181,6 +181,10 @@ pub extern "C" fn mp_unregister(handle: mp_handle) -> c_int {
 /// If a queued write fails, that is the event's error. If the peer takes nothing for
 /// mp_options.close_timeout_ms, the handle is aborted, and the error is ETIMEDOUT. mp_abort() ends
 /// the wait at once. A listener's connections that were accepted and not delivered are closed.
+///
+/// A stream socket that has waited for its output for 5 ms discards what its peer sends, and if
+/// anything came, goes on for 2 s and 64 MiB at most when all is written, until the peer ends its
+/// direction: unread input would make the close a reset. Not if mp_to_fd() was called.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_close(handle: mp_handle) -> c_int {
     status(on_handle(handle, |state, handle: Handle| {

@@ -72,7 +72,7 @@ pub unsafe extern "C" fn mp_connect(
 /// Files a transfer of the caller's memory.
 fn transfer(handle: mp_handle, transfer: Transfer<'_>) -> c_int {
     status(on_handle(handle, |state, handle| {
-        // SAFETY: whoever calls the C functions below has promised to leave the memory alone.
+        // SAFETY: the caller of the C functions below has promised to leave the memory alone.
         Ok(unsafe { state.channel.transfer(handle, transfer) }?)
     }))
 }

@@ -181,7 +181,7 @@ pub unsafe extern "C" fn mp_peer_address(
 /// fds[i] is -1 to have a socket made for masks[i], or one that an earlier call made: those come
 /// first, in the same order, with their new masks. Each process registers its own socket, as any
 /// listener. The parent keeps all of them open: then a worker that ends loses no connection. A
-/// mask may be empty; what waits in its socket must still be accepted by someone. Threads of one
+/// mask may be empty; what waits in its socket must still be accepted by a process. Threads of one
 /// process need none of this: see mp_register(). Connections of a CPU in several masks are spread
 /// among their sockets at random, so that more processes than CPUs share them.
 ///
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn mp_peer_address(
 ///   EINVAL      count is not 1 to 1024, a known socket follows a new one, or the socket does not
 ///               listen
 ///   E2BIG       masks overlap in more ways than the kernel's program has room for
-///   EADDRINUSE  SO_REUSEPORT is set already, by somebody else
+///   EADDRINUSE  SO_REUSEPORT is set already, by something else
 ///   EOPNOTSUPP  it is no TCP socket
 ///   EACCES      the listener was made under another user id
 ///

@@ -1,7 +1,7 @@
 //! Checks completions as they arrive: whose they are, whether they may come, what they bring.
 
 use crate::event::{Arrival, Contents, take_apart};
-use crate::model::{Fate, Sent};
+use crate::model::{Delivery, Sent};
 use crate::pattern;
 use crate::rules::Rule;
 use crate::run::{Checked, Failure, Owner, Request, Run};
@@ -69,7 +69,7 @@ impl Run<'_> {
         let outbound = &mut self.links[member / 2].outbound;
         let withdrawn = self.requests.iter().filter(|one| one.member == member && one.is_withdrawn);
         for segment in withdrawn.filter_map(|request| request.segment) {
-            outbound.segments[segment].fate = Fate::Unknown;
+            outbound.segments[segment].delivery = Delivery::Unknown;
         }
     }
 
@@ -200,10 +200,10 @@ impl Run<'_> {
             return Err(self.failure(id, "more after an error", format!("errno {errno}")));
         }
         if errno == libc::ECANCELED {
-            self.set_fate(id, Fate::Known(0));
+            self.set_delivery(id, Delivery::Known(0));
             return Ok(());
         }
-        self.set_fate(id, semantics::fate_of_failed_write());
+        self.set_delivery(id, semantics::delivery_of_failed_write());
         if what.takes_data() {
             self.members[member].end.get_or_insert(Err(errno));
         }
@@ -298,7 +298,7 @@ impl Run<'_> {
         if link.kind == LinkKind::File && request.what != What::WriteAt {
             link.position = link.position.map(|position| position + count);
         }
-        self.set_fate(id, Fate::Known(count as usize));
+        self.set_delivery(id, Delivery::Known(count as usize));
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::arrive::GREETING;
 use crate::link::make;
-use crate::model::Fate;
+use crate::model::Delivery;
 use crate::peer::{Got, read_once};
 use crate::rules::Rule;
 use crate::run::{Call, Checked, Failure, Run};
@@ -231,7 +231,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What nobody has received is still there, in the descriptors that were given back.
+    /// What was not received is still there, in the descriptors that were given back.
     fn check_descriptors(&mut self) -> Checked {
         for link in 0..self.links.len() {
             let members = &mut self.members[2 * link..2 * link + 2];
@@ -284,9 +284,9 @@ impl Run<'_> {
             link.peer_drain();
             let state = &link.state;
             let is_whole = !state.peer_closed && !semantics::may_lose_outbound(link.kind, state);
-            let pending = |fate: Fate| fate == Fate::Pending;
+            let pending = |delivery: Delivery| delivery == Delivery::Pending;
             let segments = &link.outbound.segments;
-            if segments.iter().any(|segment| pending(segment.fate)) {
+            if segments.iter().any(|segment| pending(segment.delivery)) {
                 let text = format!("a write on {} has no end", link.kind.text());
                 return Err(Failure::new("write without end", text));
             }

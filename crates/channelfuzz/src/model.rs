@@ -89,7 +89,7 @@ impl Inbound {
 
 /// What is known of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Delivery {
     Pending,
     /// So many of its bytes were written.
     Known(usize),
@@ -102,7 +102,7 @@ pub(crate) enum Fate {
 pub(crate) struct Segment {
     pub(crate) bytes: Vec<u8>,
     pub(crate) member: usize,
-    pub(crate) fate: Fate,
+    pub(crate) delivery: Delivery,
 }
 
 /// From the channel to the peer.
@@ -132,7 +132,7 @@ impl Outbound {
 
     /// A write was filed; gives its number.
     pub(crate) fn file(&mut self, member: usize, bytes: Vec<u8>) -> usize {
-        self.segments.push(Segment { bytes, member, fate: Fate::Pending });
+        self.segments.push(Segment { bytes, member, delivery: Delivery::Pending });
         self.segments.len() - 1
     }
 
@@ -144,7 +144,7 @@ impl Outbound {
         let writes: Vec<String> = self
             .segments
             .iter()
-            .map(|segment| format!("{:?} of {}", segment.fate, segment.bytes.len()))
+            .map(|segment| format!("{:?} of {}", segment.delivery, segment.bytes.len()))
             .collect();
         let (got, which) = (self.got.len(), if is_whole { "all" } else { "the beginning" });
         Err(format!("the peer got {got} bytes, which are not {which} of {}", writes.join(", ")))
@@ -164,14 +164,16 @@ impl Outbound {
             if previous >= Some(number) {
                 return Err(format!("the peer got message {number} after {previous:?}"));
             }
-            if segment.fate == Fate::Known(0) || segment.bytes != *message {
-                let (fate, bytes) = (segment.fate, message.len());
-                return Err(format!("the peer got {bytes} bytes of message {number} ({fate:?})"));
+            if segment.delivery == Delivery::Known(0) || segment.bytes != *message {
+                let (delivery, bytes) = (segment.delivery, message.len());
+                return Err(format!(
+                    "the peer got {bytes} bytes of message {number} ({delivery:?})"
+                ));
             }
             is_got[number] = true;
         }
         let lost = (0..self.segments.len()).find(|number| {
-            let written = matches!(self.segments[*number].fate, Fate::Known(1..));
+            let written = matches!(self.segments[*number].delivery, Delivery::Known(1..));
             written && !is_got[*number]
         });
         match lost {
@@ -188,9 +190,9 @@ fn follows(segments: &[Segment], got: &[u8], is_whole: bool) -> bool {
         return true;
     }
     let common = first.bytes.iter().zip(got).take_while(|(a, b)| a == b).count();
-    match first.fate {
-        Fate::Known(bytes) if bytes <= common => follows(rest, &got[bytes..], is_whole),
-        Fate::Known(_) => !is_whole && common == got.len(),
+    match first.delivery {
+        Delivery::Known(bytes) if bytes <= common => follows(rest, &got[bytes..], is_whole),
+        Delivery::Known(_) => !is_whole && common == got.len(),
         _ => (0..=common).rev().any(|bytes| follows(rest, &got[bytes..], is_whole)),
     }
 }
@@ -230,10 +232,12 @@ mod tests {
     #[test]
     fn the_peer_gets_what_was_written() {
         let mut outbound = Outbound { stream: 1, ..Outbound::default() };
-        for fate in [Fate::Known(10), Fate::Unknown, Fate::Known(0), Fate::Known(3)] {
+        for delivery in
+            [Delivery::Known(10), Delivery::Unknown, Delivery::Known(0), Delivery::Known(3)]
+        {
             let bytes = outbound.next_bytes(10);
             let number = outbound.file(0, bytes);
-            outbound.segments[number].fate = fate;
+            outbound.segments[number].delivery = delivery;
         }
         outbound.got = pattern::bytes(1, 0, 14);
         assert!(outbound.check_stream(false).is_ok());
@@ -250,7 +254,7 @@ mod tests {
         for _ in 0..2 {
             let bytes = outbound.next_message(20);
             let number = outbound.file(0, bytes);
-            outbound.segments[number].fate = Fate::Known(20);
+            outbound.segments[number].delivery = Delivery::Known(20);
         }
         outbound.got_messages.push(outbound.segments[1].bytes.clone());
         assert!(outbound.check_messages(false).is_ok());

@@ -1,7 +1,7 @@
 //! One script over one driver: the state of the run and what it leaves for the comparison.
 
 use crate::link::{self, Link};
-use crate::model::Fate;
+use crate::model::Delivery;
 use crate::rules::{Rule, RuleCounts};
 use crate::script::{LinkKind, Op, Script, Verb};
 use crate::semantics::{self, Ending, What};
@@ -307,8 +307,8 @@ impl<'a> Run<'a> {
                 let bytes = link.outbound.segments[segment].bytes.len();
                 let is_whole = !request.is_cancelled;
                 let ending = if is_whole { ending } else { Ending::Abort };
-                link.outbound.segments[segment].fate =
-                    semantics::fate_of_writes_at_close(&link.state, bytes, ending);
+                link.outbound.segments[segment].delivery =
+                    semantics::delivery_of_writes_at_close(&link.state, bytes, ending);
                 link.position = None;
             }
         }
@@ -374,10 +374,10 @@ impl<'a> Run<'a> {
     }
 
     /// Sets what is known of a request's write.
-    pub(crate) fn set_fate(&mut self, id: usize, fate: Fate) {
+    pub(crate) fn set_delivery(&mut self, id: usize, delivery: Delivery) {
         let request = &self.requests[id];
         if let Some(segment) = request.segment {
-            self.links[request.member / 2].outbound.segments[segment].fate = fate;
+            self.links[request.member / 2].outbound.segments[segment].delivery = delivery;
         }
     }
 }

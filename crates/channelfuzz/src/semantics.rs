@@ -1,7 +1,7 @@
 //! What the channel promises, in one place: which ends and errors are allowed when, and what
 //! becomes of writes that were filed before their handle went or that an error has cut.
 
-use crate::model::Fate;
+use crate::model::Delivery;
 use crate::script::LinkKind;
 
 /// What has happened to a link.
@@ -110,8 +110,8 @@ pub(crate) fn may_fail(kind: LinkKind, what: What, state: &State, errno: i32) ->
 }
 
 /// What is known of a write that failed: an error may come after a part was written.
-pub(crate) fn fate_of_failed_write() -> Fate {
-    Fate::Unknown
+pub(crate) fn delivery_of_failed_write() -> Delivery {
+    Delivery::Unknown
 }
 
 /// Whether a successful write may be short: only one that was cancelled.
@@ -121,12 +121,12 @@ pub(crate) fn may_be_short(was_cancelled: bool) -> bool {
 
 /// What becomes of the writes that were filed and are not complete when the handle is closed: they
 /// are written, as long as nothing fails. Aborting discards them.
-pub(crate) fn fate_of_writes_at_close(state: &State, bytes: usize, ending: Ending) -> Fate {
+pub(crate) fn delivery_of_writes_at_close(state: &State, bytes: usize, ending: Ending) -> Delivery {
     let fails = state.own_write_ended || !state.is_connected || state.peer_closed;
     match ending {
-        Ending::Close if !fails => Fate::Known(bytes),
+        Ending::Close if !fails => Delivery::Known(bytes),
         // A descriptor's writes are withdrawn at any point.
-        _ => Fate::Unknown,
+        _ => Delivery::Unknown,
     }
 }
 

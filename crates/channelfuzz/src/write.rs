@@ -53,7 +53,7 @@ impl Run<'_> {
         let call = self.file_write(op, handle, buffer, segment);
         if call != Call::Done {
             let link = &mut self.links[op.member / 2];
-            link.outbound.segments[segment].fate = crate::model::Fate::Known(0);
+            link.outbound.segments[segment].delivery = crate::model::Delivery::Known(0);
         }
         call
     }

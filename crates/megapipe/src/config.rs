@@ -135,7 +135,8 @@ pub struct Config {
     /// ([`Repeat::UntilCancelled`](crate::Repeat::UntilCancelled)) pause, until half of them are
     /// written: a peer that does not read is not read from. Receives that are asked for one by one
     /// are not paused. Each request that waits counts 256 bytes more. Two ends that both queue more
-    /// than this before they read would wait for each other. Default: 262,144; at least 1.
+    /// than this before they read would wait for each other, until one closes. Default: 262,144; at
+    /// least 1.
     pub output_pause: usize,
     /// Bytes that may wait behind the write under way of a handle; a further write is refused with
     /// [`Error::OutputFull`](crate::Error::OutputFull). One write may have any size. Default:

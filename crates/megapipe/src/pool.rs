@@ -16,9 +16,11 @@ pub(crate) struct Pool {
     memory: Mapping,
     buffer_bytes: usize,
     count: usize,
-    /// Buffers nobody uses, the most recently used (and so the warmest) on top.
+    /// Buffers that are not in use, the most recently used (and so the warmest) on top.
     free: RefCell<Vec<u16>>,
     leased: Cell<usize>,
+    /// Leases that were ever given.
+    leases: Cell<u64>,
 }
 
 impl Pool {
@@ -26,7 +28,8 @@ impl Pool {
     pub(crate) fn new(count: u16, buffer_bytes: usize) -> io::Result<Pool> {
         let memory = Mapping::anonymous(usize::from(count) * (buffer_bytes + STAGGER_BYTES))?;
         let free = RefCell::new((0..count).rev().collect());
-        Ok(Pool { memory, buffer_bytes, count: usize::from(count), free, leased: Cell::new(0) })
+        let (leased, leases) = (Cell::new(0), Cell::new(0));
+        Ok(Pool { memory, buffer_bytes, count: usize::from(count), free, leased, leases })
     }
 
     pub(crate) fn buffer_bytes(&self) -> usize {
@@ -45,7 +48,7 @@ impl Pool {
         self.memory.address().wrapping_add(offset)
     }
 
-    /// Buffers that nobody uses.
+    /// Buffers that are not in use.
     pub(crate) fn free_count(&self) -> usize {
         self.free.borrow().len()
     }
@@ -53,6 +56,11 @@ impl Pool {
     /// Buffers that the application holds.
     pub(crate) fn leased_count(&self) -> usize {
         self.leased.get()
+    }
+
+    /// Leases that the application has had so far.
+    pub(crate) fn lease_count(&self) -> u64 {
+        self.leases.get()
     }
 
     /// Hands a free buffer to the driver.
@@ -69,6 +77,7 @@ impl Pool {
     pub(crate) fn lease(self: &Rc<Pool>, index: u16, bytes: usize) -> Lease {
         debug_assert!(bytes <= self.buffer_bytes);
         self.leased.set(self.leased.get() + 1);
+        self.leases.set(self.leases.get().wrapping_add(1));
         let filled = bytes as u32;
         Lease { pool: Some(Rc::clone(self)), index, first: 0, start: 0, end: filled, filled }
     }

@@ -63,7 +63,7 @@ impl<T> Slab<T> {
             return None;
         }
         let value = slot.value.take()?;
-        // Generation 0 is never issued, so a zeroed key names nobody.
+        // Generation 0 is never issued, so a zeroed key names nothing.
         slot.generation = slot.generation.checked_add(1).unwrap_or(1);
         self.free.push(key.index);
         Some(value)

@@ -115,7 +115,7 @@ pub enum Endpoint {
 }
 
 /// A connection that an installed driver has accepted and that is not registered yet: a number of
-/// the driver's. Dropping it leaves the number where the driver finds what nobody wants any more.
+/// the driver's. Dropping it leaves the number where the driver finds what is no longer used.
 #[derive(Debug)]
 pub struct InstalledSocket {
     number: u32,
@@ -123,7 +123,7 @@ pub struct InstalledSocket {
     armed: bool,
 }
 
-/// The numbers that nobody wants any more. Its clones are one list, by which a driver also knows
+/// The numbers that are no longer used. Its clones are one list, by which a driver also knows
 /// its own sockets.
 #[derive(Clone, Debug, Default)]
 pub struct Discarded(Rc<RefCell<Vec<u32>>>);

@@ -53,7 +53,7 @@ fn accepted_descriptors_never_block(driver: DriverChoice) {
             let socket = accepted(rig.another(listening)).socket;
             expect_free_descriptor(&socket.into_descriptor().unwrap());
         }
-        // What is left behind was accepted for nobody, if it was.
+        // What is left behind was accepted for no request, if it was.
         let _late = client(address);
         rig.flush().unwrap();
         for socket in rig.unregister(listening).unwrap().connections {

@@ -15,4 +15,5 @@ conformance!(
     an_abort_overtakes_a_stuck_write,
     an_abort_resets_an_idle_connection,
     the_close_is_the_last_event,
+    a_second_descriptor_keeps_its_input,
 );

@@ -11,22 +11,6 @@ fn accepted(watcher: &mut Client<TcpStream>, worker: usize) -> u64 {
     watcher.number("megapipe", &format!("{worker}:accepted"))
 }
 
-/// Workers take their shares of the listening socket a moment after it is there; until then the
-/// main thread accepts. Connects from this CPU until its worker does.
-fn await_share(server: &Server, watcher: &mut Client<TcpStream>, worker: usize, cpu: usize) {
-    thread::scope(|scope| {
-        let shared = move || {
-            stay_on(cpu);
-            eventually(PATIENCE, || {
-                let before = accepted(watcher, worker);
-                assert_eq!(server.client().get("key").as_deref(), Some(&b"value"[..]));
-                accepted(watcher, worker) > before
-            })
-        };
-        assert!(scope.spawn(shared).join().unwrap(), "worker {worker} accepts nothing of {cpu}");
-    });
-}
-
 /// Keeps the calling thread on one CPU; the handshake of its connections runs there.
 fn stay_on(cpu: usize) {
     // SAFETY: all-zero bytes are an empty set, and the set outlives the call that reads it.
@@ -48,50 +32,73 @@ fn allowed_cpus() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
 }
 
+/// Connections that a round makes from each CPU.
+const PER_CPU: usize = 100;
+
+/// Served connections from all CPUs, which take turns.
+fn connect_in_turn(server: &Server, cpus: &[usize]) -> Vec<Client<TcpStream>> {
+    let connect = || {
+        let turns = (0..PER_CPU).flat_map(|_| cpus);
+        let clients = turns.map(|cpu| {
+            stay_on(*cpu);
+            let mut client = server.client();
+            assert_eq!(client.get("key").as_deref(), Some(&b"value"[..]));
+            client
+        });
+        clients.collect()
+    };
+    // The affinity ends with the thread.
+    thread::scope(|scope| scope.spawn(connect).join().unwrap())
+}
+
+/// Serves a round of connections, as many from each CPU; gives how many each worker accepted.
+fn round(
+    driver: &str,
+    server: &Server,
+    watcher: &mut Client<TcpStream>,
+    cpus: &[usize],
+) -> [u64; 2] {
+    let before = [0, 1].map(|worker| accepted(watcher, worker));
+    let clients = connect_in_turn(server, cpus);
+    let expected = (clients.len() + 1) as u64;
+    assert_eq!(watcher.number("", "curr_connections"), expected, "{driver}");
+    let after = [0, 1].map(|worker| accepted(watcher, worker));
+    drop(clients);
+    let gone = || watcher.number("", "curr_connections") == 1;
+    assert!(eventually(PATIENCE, gone), "{driver}: connections are left over");
+    [after[0] - before[0], after[1] - before[1]]
+}
+
+/// The workers take their shares of the listening socket a moment after it is there; until then the
+/// main thread accepts, and the first connections may find one share alone, after which the
+/// channels spread the next ones at random for a while. So rounds are served until one goes by CPU.
+/// As such a round is even, the next ones must do so, too.
 #[test]
 fn every_worker_accepts_for_its_cpus() {
-    const PER_CPU: usize = 100;
+    let cpus = allowed_cpus();
+    let its = [0, 1].map(|worker| {
+        let own = cpus.iter().filter(|cpu| *cpu % 2 == worker);
+        (own.count() * PER_CPU) as u64
+    });
+    // A worker without a CPU gets a part of the other's: the channels keep spreading.
+    let is_right = |accepted: [u64; 2]| match its.contains(&0) {
+        true => !accepted.contains(&0),
+        false => accepted == its,
+    };
     for driver in DRIVERS {
         let server = Server::start(driver, &["-t", "2", "-v"]);
         let mut watcher = server.client();
         watcher.set("key", b"value");
-        let cpus = allowed_cpus();
-        for cpu in &cpus {
-            await_share(&server, &mut watcher, cpu % 2, *cpu);
+        let mut rounds = Vec::new();
+        let goes_by_cpu = || {
+            rounds.push(round(driver, &server, &mut watcher, &cpus));
+            rounds.last().copied().is_some_and(is_right)
+        };
+        assert!(eventually(PATIENCE, goes_by_cpu), "{driver}: {rounds:?}, never {its:?}");
+        for _ in 0..3 {
+            let next = round(driver, &server, &mut watcher, &cpus);
+            assert!(is_right(next), "{driver}: {next:?} after {rounds:?}, not {its:?}");
         }
-        let alone = || watcher.number("", "curr_connections") == 1;
-        assert!(eventually(PATIENCE, alone), "{driver}: connections are left over");
-        let before = [0, 1].map(|worker| accepted(&mut watcher, worker));
-        let kept: Vec<_> = cpus
-            .iter()
-            .map(|cpu| {
-                let (cpu, address) = (*cpu, server.address());
-                let serve = move || {
-                    stay_on(cpu);
-                    let clients = (0..PER_CPU).map(|_| {
-                        let mut client = Client::new(TcpStream::connect(address).unwrap());
-                        assert_eq!(client.get("key").as_deref(), Some(&b"value"[..]));
-                        client
-                    });
-                    clients.collect::<Vec<_>>()
-                };
-                thread::spawn(serve)
-            })
-            .collect();
-        let clients: Vec<_> = kept.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
-        let expected = (cpus.len() * PER_CPU + 1) as u64;
-        assert_eq!(watcher.number("", "curr_connections"), expected, "{driver}");
-        for (worker, before) in before.into_iter().enumerate() {
-            let accepted = accepted(&mut watcher, worker) - before;
-            let its = cpus.iter().filter(|cpu| *cpu % 2 == worker).count() * PER_CPU;
-            // The connections before came from one CPU at a time, so that the channels may be
-            // spreading new ones over all of them: then a worker gets its share, by chance.
-            let least = its as u64 / 2;
-            assert!(accepted >= least, "{driver}: worker {worker} accepted {accepted}");
-        }
-        drop(clients);
-        let gone = || watcher.number("", "curr_connections") == 1;
-        assert!(eventually(PATIENCE, gone), "{driver}: connections are left over");
     }
 }
 

@@ -103,7 +103,7 @@ pub unsafe extern "C" fn mtcp_bind(
 }
 
 /// Begins to listen, as listen(2) does (paper, Table 1); a socket that is not bound gets a free
-/// port. Each core listens for itself: connections that steer to a core on which nobody listens are
+/// port. Each core listens for itself: connections that steer to a core on which none listens are
 /// refused.
 ///
 /// backlog: how many connections may wait for mtcp_accept(); below 0 as many as can be.

@@ -16,7 +16,7 @@ const BYTES_MAX: usize = 0x7fff_f000;
 ///
 /// # Safety
 ///
-/// `buf` must be null or point to that many writable bytes, which nobody else uses.
+/// `buf` must be null or point to that many writable bytes, which nothing else uses.
 unsafe fn room<'a>(buf: *mut c_void, len: usize) -> Result<&'a mut [u8], Failure> {
     check_memory(buf, len)?;
     if len == 0 {
@@ -30,7 +30,7 @@ unsafe fn room<'a>(buf: *mut c_void, len: usize) -> Result<&'a mut [u8], Failure
 ///
 /// # Safety
 ///
-/// `buf` must be null or point to that many bytes, which nobody changes.
+/// `buf` must be null or point to that many bytes, which nothing changes.
 unsafe fn data<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
     check_memory(buf, len)?;
     if len == 0 {

@@ -239,7 +239,7 @@ pub unsafe extern "C" fn xio_release(buffer: *mut xio_buffer) -> c_int {
 }
 
 /// Commits a buffer for writing to a flow (paper, Table 2): its first buffer->bytes bytes are one
-/// message. Nobody may change them afterwards. *buffer is cleared.
+/// message. They must not change afterwards. *buffer is cleared.
 ///
 /// A write buffer goes to the flow that it is of, and never has to wait. A message that has arrived
 /// may go to any flow of the thread, also to its own (paper, section 3.1.3): it is copied into

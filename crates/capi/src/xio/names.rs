@@ -153,7 +153,7 @@ pub extern "C" fn xio_accept(listener: xio_handle, timeout_ms: c_int) -> xio_han
 /// Errors:
 ///   EINVAL        not a name
 ///   ENOENT        no name daemon answers; unix://: no such file
-///   ECONNREFUSED  nobody has the name or listens, or the connection is not allowed: mp_error()
+///   ECONNREFUSED  no process has the name or listens, or the connection is not allowed: mp_error()
 ///                 says which
 ///   ETIMEDOUT     not within xio_options.timeout_ms
 ///

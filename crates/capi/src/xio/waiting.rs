@@ -77,7 +77,7 @@ unsafe fn array<'a, T>(start: *mut T, count: usize) -> Result<&'a mut [T], Failu
         0 => Ok(&mut []),
         _ if start.is_null() => Err(Failure::NULL),
         1..=POLLS_MAX => {
-            // SAFETY: the caller vouches for the array, and for nobody else using it.
+            // SAFETY: the caller vouches for the array, and that nothing else uses it.
             Ok(unsafe { std::slice::from_raw_parts_mut(start, count) })
         }
         _ => Err(Failure::invalid("more entries than descriptors may be open")),

@@ -53,7 +53,7 @@ static void xpoll_tells_what_may_go_on(void)
     CHECK(xpoll(fds, 2, polls, 2, PATIENCE_MS) >= 1);
     CHECK(xpoll(fds, 2, polls, 2, PATIENCE_MS) == 2);
     CHECK(fds[0].revents == POLLIN && polls[1].revents == POLLIN && !polls[0].revents);
-    /* It is told again, unless nobody asks. */
+    /* It is told again, unless it is not asked for. */
     polls[1].events = 0;
     CHECK(xpoll(fds, 2, polls, 2, 0) == 1 && !polls[1].revents);
     polls[1].events = POLLIN;

@@ -71,7 +71,7 @@ fn a_lack_of_descriptors_passes() {
             drop(clients);
             // Of the first that come some are still among those that were too many.
             let served = || greet(name, &server).is_ok();
-            assert!(eventually(served), "{name}, {driver}: nobody is served any more");
+            assert!(eventually(served), "{name}, {driver}: no client is served any more");
             greet(name, &server).unwrap();
         }
     }

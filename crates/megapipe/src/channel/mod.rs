@@ -191,9 +191,22 @@ impl<C> Channel<C> {
     /// duplicate of the descriptor.
     ///
     /// A queued write that fails shows in the result of that event. If the peer takes nothing for
-    /// [`Config::close_timeout`], the handle is aborted and the result is `ETIMEDOUT`: so it is,
-    /// too, if both ends close with more queued than the kernel has room for, as neither reads any
-    /// more. A listener's undelivered connections are closed, too.
+    /// [`Config::close_timeout`], the handle is aborted and the result is `ETIMEDOUT`. A listener's
+    /// undelivered connections are closed, too.
+    ///
+    /// # What the peer still sends
+    ///
+    /// A stream socket that has waited for its output for 5 ms discards what its peer sends, so
+    /// that two ends that both close with much queued do not wait for each other. If anything came,
+    /// all is written and the peer has not ended its direction, the channel shuts down writing and
+    /// goes on discarding until the peer ends, for 2 s (or `close_timeout`, if that is shorter) and
+    /// 64 MiB at most. Closed with unread input, a TCP socket would reset the connection, and the
+    /// peer lose what it has not read yet (RFC 1122, section 4.2.2.13). Both happen to a connection
+    /// whose close does not have to wait: where a peer may still be sending, shut down writing by
+    /// [`disconnect`](Channel::disconnect) and read to the end before closing.
+    ///
+    /// Descriptors that others have of the same socket lose the input and the direction, too. A
+    /// handle of which [`Channel::descriptor`] has given one discards nothing.
     pub fn close(&mut self, handle: Handle) -> Result<C> {
         let key = self.engine.key(handle)?;
         self.engine.close(key)?;

@@ -123,6 +123,14 @@ impl<B> fmt::Display for Rejected<B> {
     }
 }
 
+/// What a check gives, with the buffer of the request; the refusal has the buffer, too.
+pub(super) fn with_buffer<T, B>(checked: Result<T>, buffer: B) -> Result<(T, B), Rejected<B>> {
+    match checked {
+        Ok(value) => Ok((value, buffer)),
+        Err(error) => Err(Rejected { error, buffer }),
+    }
+}
+
 impl<B> std::error::Error for Rejected<B> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
@@ -183,12 +191,8 @@ impl<C> Channel<C> {
     /// [`Event::Read`](crate::Event::Read) with the number of bytes, 0 at the end. Completes with
     /// what is there, which may be less than the room. From a file: at its position.
     pub fn read(&mut self, handle: Handle, buffer: Vec<u8>) -> Result<(), Rejected<Vec<u8>>> {
-        match self.check(handle, "a read", BYTES) {
-            Ok(key) => self.file_read(key, buffer, |payload| {
-                Request::new(Command::Read, Lane::Inbound, payload)
-            }),
-            Err(error) => Err(Rejected { error, buffer }),
-        }
+        let (key, buffer) = with_buffer(self.check(handle, "a read", BYTES), buffer)?;
+        self.file_read(key, buffer, |payload| Request::new(Command::Read, Lane::Inbound, payload))
     }
 
     /// Reads from a disk file at an offset: [`Event::ReadAt`](crate::Event::ReadAt), which repeats
@@ -200,12 +204,11 @@ impl<C> Channel<C> {
         buffer: Vec<u8>,
         offset: u64,
     ) -> Result<(), Rejected<Vec<u8>>> {
-        match self.check_offset(handle, "a read at an offset", offset) {
-            Ok(key) => self.file_read(key, buffer, |payload| {
-                Request::new(Command::ReadAt, Lane::None, payload).at(offset)
-            }),
-            Err(error) => Err(Rejected { error, buffer }),
-        }
+        let checked = self.check_offset(handle, "a read at an offset", offset);
+        let (key, buffer) = with_buffer(checked, buffer)?;
+        self.file_read(key, buffer, |payload| {
+            Request::new(Command::ReadAt, Lane::None, payload).at(offset)
+        })
     }
 
     /// Offsets are signed in the kernel.
@@ -243,10 +246,7 @@ impl<C> Channel<C> {
         handle: Handle,
         buffers: Vec<Vec<u8>>,
     ) -> Result<(), Rejected<Vec<Vec<u8>>>> {
-        let key = match self.check(handle, "a vectored read", BYTES) {
-            Ok(key) => key,
-            Err(error) => return Err(Rejected { error, buffer: buffers }),
-        };
+        let (key, buffers) = with_buffer(self.check(handle, "a vectored read", BYTES), buffers)?;
         let vector = Vector::reading(buffers);
         let error = if vector.rest().len() > MOST_VECTORS {
             TOO_MANY_VECTORS
@@ -313,13 +313,10 @@ impl<C> Channel<C> {
         handle: Handle,
         buffer: impl Into<Buffer>,
     ) -> Result<(), Rejected<Buffer>> {
-        let buffer = buffer.into();
-        match self.check(handle, "a write", BYTES) {
-            Ok(key) => self.file_write(key, buffer, |payload| {
-                Request::new(Command::Write, Lane::Outbound, payload)
-            }),
-            Err(error) => Err(Rejected { error, buffer }),
-        }
+        let (key, buffer) = with_buffer(self.check(handle, "a write", BYTES), buffer.into())?;
+        self.file_write(key, buffer, |payload| {
+            Request::new(Command::Write, Lane::Outbound, payload)
+        })
     }
 
     /// Writes all of a buffer to a disk file at an offset:
@@ -330,13 +327,11 @@ impl<C> Channel<C> {
         buffer: impl Into<Buffer>,
         offset: u64,
     ) -> Result<(), Rejected<Buffer>> {
-        let buffer = buffer.into();
-        match self.check_offset(handle, "a write at an offset", offset) {
-            Ok(key) => self.file_write(key, buffer, |payload| {
-                Request::new(Command::WriteAt, Lane::None, payload).at(offset)
-            }),
-            Err(error) => Err(Rejected { error, buffer }),
-        }
+        let checked = self.check_offset(handle, "a write at an offset", offset);
+        let (key, buffer) = with_buffer(checked, buffer.into())?;
+        self.file_write(key, buffer, |payload| {
+            Request::new(Command::WriteAt, Lane::None, payload).at(offset)
+        })
     }
 
     /// Files the request that `request` makes of a buffer to be written.
@@ -362,12 +357,10 @@ impl<C> Channel<C> {
     pub fn write_vectored(
         &mut self,
         handle: Handle,
-        mut buffers: Vec<Buffer>,
+        buffers: Vec<Buffer>,
     ) -> Result<(), Rejected<Vec<Buffer>>> {
-        let key = match self.check(handle, "a vectored write", BYTES) {
-            Ok(key) => key,
-            Err(error) => return Err(Rejected { error, buffer: buffers }),
-        };
+        let checked = self.check(handle, "a vectored write", BYTES);
+        let (key, mut buffers) = with_buffer(checked, buffers)?;
         if buffers.len() > MOST_VECTORS {
             return Err(Rejected { error: TOO_MANY_VECTORS, buffer: buffers });
         }
@@ -389,13 +382,10 @@ impl<C> Channel<C> {
         buffer: impl Into<Buffer>,
         address: impl Into<Address>,
     ) -> Result<(), Rejected<Buffer>> {
-        let mut buffer = buffer.into();
         let key = self.check(handle, "a send of datagrams", &[Kind::Datagram]);
         let address = RawAddress::new(&address.into()).map_err(Error::system("sendto"));
-        let (key, address) = match (key, address) {
-            (Ok(key), Ok(address)) => (key, address),
-            (Err(error), _) | (_, Err(error)) => return Err(Rejected { error, buffer }),
-        };
+        let checked = key.and_then(|key| Ok((key, address?)));
+        let ((key, address), mut buffer) = with_buffer(checked, buffer.into())?;
         self.engine.spare_lease(key, &mut buffer);
         let payload = Payload::Message(Message::new(buffer, address));
         let request = Request::new(Command::SendTo, Lane::Outbound, payload);
@@ -469,7 +459,7 @@ impl<C> Channel<C> {
     ///
     /// The memory that `transfer` describes (but not the array of a vectored one) must stay
     /// valid until the request's completion or, if the handle is unregistered or closed before
-    /// that, until the channel has been dropped and has not warned of leaking; meanwhile nobody
+    /// that, until the channel has been dropped and has not warned of leaking; meanwhile nothing
     /// else may write to it, nor read what is being read into.
     pub unsafe fn transfer(&mut self, handle: Handle, transfer: Transfer<'_>) -> Result<()> {
         let (command, lane, payload, offset) = match transfer {

@@ -1,7 +1,7 @@
 //! Filing requests that are meant for sockets: looking without taking, writing in parts.
 
 use super::Channel;
-use super::requests::{BYTES, Rejected, SOCKETS};
+use super::requests::{BYTES, Rejected, SOCKETS, with_buffer};
 use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
 use crate::completion::Handle;
@@ -75,12 +75,8 @@ impl<C> Channel<C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn peek(&mut self, handle: Handle, buffer: Vec<u8>) -> Result<(), Rejected<Vec<u8>>> {
-        match self.check(handle, "a peek", SOCKETS) {
-            Ok(key) => self.file_read(key, buffer, |payload| {
-                Request::new(Command::Peek, Lane::Inbound, payload)
-            }),
-            Err(error) => Err(Rejected { error, buffer }),
-        }
+        let (key, buffer) = with_buffer(self.check(handle, "a peek", SOCKETS), buffer)?;
+        self.file_read(key, buffer, |payload| Request::new(Command::Peek, Lane::Inbound, payload))
     }
 
     /// Sends `bytes` bytes of a registered disk file, from `offset` on, over a stream socket, in
@@ -139,12 +135,9 @@ impl<C> Channel<C> {
         handle: Handle,
         buffer: impl Into<Buffer>,
     ) -> Result<(), Rejected<Buffer>> {
-        let buffer = buffer.into();
-        match self.check(handle, "a write", BYTES) {
-            Ok(key) => self.file_write(key, buffer, |payload| {
-                Request::new(Command::WriteMore, Lane::Outbound, payload)
-            }),
-            Err(error) => Err(Rejected { error, buffer }),
-        }
+        let (key, buffer) = with_buffer(self.check(handle, "a write", BYTES), buffer.into())?;
+        self.file_write(key, buffer, |payload| {
+            Request::new(Command::WriteMore, Lane::Outbound, payload)
+        })
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn fetch(tag: u64, fd: i32, pool: &Rc<Pool>) -> Outcome {
     message.msg_namelen = NAME_BYTES as libc::socklen_t;
     message.msg_iov = &raw mut vector;
     message.msg_iovlen = 1;
-    // SAFETY: name and data lie within a buffer of at least 256 bytes that nobody else uses.
+    // SAFETY: name and data lie within a buffer of at least 256 bytes that nothing else uses.
     let received = unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) };
     if received < 0 {
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);

@@ -41,7 +41,7 @@ pub const NO_OFFSET: u64 = u64::MAX;
 /// Room for a sender's address in front of a received datagram.
 pub(crate) const NAME_BYTES: usize = 128;
 
-/// One operation. Whoever submits it keeps the memory it points to alive, in place and otherwise
+/// One operation. Its submitter keeps the memory it points to alive, in place and otherwise
 /// unused until the operation's last outcome; operations of one direction on a stream come one at a
 /// time.
 #[derive(Clone, Copy, Debug)]
@@ -263,7 +263,7 @@ impl Pools {
 #[derive(Debug)]
 pub struct DirectSocket {
     pub(crate) index: u32,
-    /// Where the driver finds the entries that nobody wants any more; also the ring's identity.
+    /// Where the driver finds the entries that are no longer used; also the ring's identity.
     pub(crate) discarded: Rc<RefCell<Vec<u32>>>,
     pub(crate) armed: bool,
 }
@@ -365,6 +365,12 @@ pub trait Driver {
     /// does not report each part as an outcome.
     fn moved(&mut self, _object: Object) -> usize {
         0
+    }
+
+    /// Buffers of the class of large or small ones that receives submitted now could take; `None`
+    /// if those are all that are not leased.
+    fn offered(&self, _large: bool) -> Option<usize> {
+        None
     }
 
     /// Fills exactly `value` with the address of the peer of a connection that has no descriptor

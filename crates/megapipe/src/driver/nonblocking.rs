@@ -21,7 +21,7 @@ type File = (libc::dev_t, libc::ino_t);
 /// A descriptor that must not block.
 struct Kept {
     fd: RawFd,
-    /// Whether the flag is to be cleared when nobody needs it any more.
+    /// Whether the flag is to be cleared when it is not needed any more.
     restore: bool,
 }
 

@@ -5,10 +5,10 @@
 //! A member has at most one entry per purpose. When what it stands for has been put off, the entry
 //! is put off, too, once it comes to its turn: so extending a deadline costs a look at the clock.
 
-use super::{Engine, Lane};
+use super::{Engine, Lane, Member};
 use crate::driver::Outcome;
 use crate::error::Error;
-use crate::slab::Key;
+use crate::slab::{Key, Slab};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ const WEEDS: usize = 1024;
 pub(super) enum Purpose {
     EndInbound,
     EndOutbound,
-    Abort,
+    Leave,
     AcceptAgain,
     AdoptAgain,
 }
@@ -41,16 +41,24 @@ impl Deadlines {
         self.heap.is_empty()
     }
 
-    /// Takes the first entry that is due; else gives the time until it will be.
-    fn take_due(&mut self, now: Instant) -> Result<(Key, Purpose), Option<Duration>> {
-        let Some(Reverse((due, key, purpose))) = self.heap.peek().copied() else {
-            return Err(None);
-        };
-        if due > now {
-            return Err(Some(due - now));
+    /// Takes the first entry that is due; else gives the time until it will be. Entries of members
+    /// that are gone are no reason to wake up.
+    fn take_due(
+        &mut self,
+        now: Instant,
+        members: &Slab<Member>,
+    ) -> Result<(Key, Purpose), Option<Duration>> {
+        while let Some(Reverse((due, key, purpose))) = self.heap.peek().copied() {
+            let is_here = members.get(key).is_some();
+            if is_here && due > now {
+                return Err(Some(due - now));
+            }
+            self.heap.pop();
+            if is_here {
+                return Ok((key, purpose));
+            }
         }
-        self.heap.pop();
-        Ok((key, purpose))
+        Err(None)
     }
 }
 
@@ -78,6 +86,13 @@ impl Limits {
             Lane::Inbound => Some((&mut self.inbound, Purpose::EndInbound)),
             Lane::Outbound => Some((&mut self.outbound, Purpose::EndOutbound)),
             Lane::Readiness | Lane::None => None,
+        }
+    }
+
+    /// Lets the requests of a lane take any time.
+    pub(super) fn remove(&mut self, lane: Lane) {
+        if let Some((limit, _)) = self.of(lane) {
+            (limit.time, limit.end) = (None, None);
         }
     }
 }
@@ -133,11 +148,11 @@ impl Engine {
         }
         let now = Instant::now();
         loop {
-            match self.deadlines.take_due(now) {
+            match self.deadlines.take_due(now, &self.members) {
                 Err(next) => return next,
                 Ok((key, Purpose::EndInbound)) => self.end_overdue(key, Lane::Inbound, now),
                 Ok((key, Purpose::EndOutbound)) => self.end_overdue(key, Lane::Outbound, now),
-                Ok((key, Purpose::Abort)) => self.abort_overdue(key, now),
+                Ok((key, Purpose::Leave)) => self.look_after_leaving(key, now),
                 Ok((key, Purpose::AcceptAgain)) => self.accept_again(key),
                 Ok((key, Purpose::AdoptAgain)) => self.adopt_again(key),
             }

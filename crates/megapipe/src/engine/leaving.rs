@@ -4,8 +4,11 @@
 //! but one [`Event::Close`]. Its inbound requests are cancelled, its outbound ones go on in their
 //! order. When the last of them is done, the endpoint is closed; when the driver has let go of
 //! everything, that is told. So the event also says that the memory of all requests is free.
+//! What arrives while a stream socket has to wait for its output is discarded, see
+//! [`discard`](super::discard).
 
 use super::deadlines::Purpose;
+use super::discard::{BEGIN_AFTER, Input};
 use super::{Command, Engine, Lane, Member, Payload, Request};
 use crate::completion::{Completion, Event};
 use crate::driver::Outcome;
@@ -23,10 +26,11 @@ pub(super) struct Leaving {
     failure: Option<i32>,
     aborted: bool,
     closing: Closing,
-    /// When it is aborted unless something has been written, and what the driver had written of the
-    /// request under way when it was last asked.
-    overdue: Option<Instant>,
+    /// When it is aborted unless something has been written, or closed once all is written; and
+    /// what the driver had written of the request under way when it was last asked.
+    pub(super) overdue: Option<Instant>,
     moved: usize,
+    pub(super) input: Input,
 }
 
 /// How far the endpoint's own close is.
@@ -38,7 +42,7 @@ enum Closing {
 }
 
 impl Leaving {
-    /// Whether it still has something to write.
+    /// Whether it still has something to write, or discards input before it closes.
     pub(super) fn is_writing(&self) -> bool {
         self.closing == Closing::NotYet && !self.aborted
     }
@@ -51,6 +55,11 @@ impl Leaving {
     /// Whether the endpoint is the driver's to close, or closed.
     pub(super) fn is_closing(&self) -> bool {
         self.closing != Closing::NotYet
+    }
+
+    /// Whether a queued write has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.is_some()
     }
 }
 
@@ -90,10 +99,10 @@ impl Engine {
         let Some(member) = self.members.get_mut(key) else { return };
         if member.queues[Lane::Outbound as usize].active.is_some()
             && let Some(leaving) = &mut member.leaving
-            && let Some(at) = Instant::now().checked_add(timeout)
         {
-            leaving.overdue = Some(at);
-            self.plan(at, key, Purpose::Abort);
+            let now = Instant::now();
+            leaving.overdue = now.checked_add(timeout);
+            self.plan(now + timeout.min(BEGIN_AFTER), key, Purpose::Leave);
         }
         // A connect that nothing is queued behind is of no use any more.
         let Some(member) = self.members.get(key) else { return };
@@ -127,6 +136,7 @@ impl Engine {
             closing: Closing::NotYet,
             overdue: None,
             moved: 0,
+            input: Input::default(),
         }));
         for lane in [Lane::Inbound, Lane::Readiness] {
             self.drop_lane(key, lane);
@@ -157,23 +167,35 @@ impl Engine {
         self.proceed(key);
     }
 
-    /// Aborts a member whose close takes too long, or cancels again what does not end.
-    pub(super) fn abort_overdue(&mut self, key: Key, now: Instant) {
+    /// Does what is due for a member that is leaving: discards its input if it has waited for its
+    /// output, aborts or closes it when its time is over, or cancels again what does not end.
+    pub(super) fn look_after_leaving(&mut self, key: Key, now: Instant) {
         let Some(member) = self.members.get_mut(key) else { return };
         let Some(leaving) = member.leaving.as_deref_mut() else { return };
-        if leaving.aborted {
-            self.cancel_pending(key);
-            return self.plan(Engine::repeat_after(now), key, Purpose::Abort);
+        if leaving.aborted || leaving.is_closing() {
+            if member.in_flight > 0 {
+                self.cancel_pending(key);
+                self.plan(Engine::repeat_after(now), key, Purpose::Leave);
+            }
+            return;
         }
+        let lingers = leaving.input.is_lingering();
         let moved = self.driver.moved(member.object);
-        if moved != leaving.moved {
+        if moved != leaving.moved && !lingers {
             leaving.moved = moved;
             leaving.overdue = now.checked_add(self.config.close_timeout);
         }
-        match leaving.overdue {
-            Some(at) if at > now => self.plan(at, key, Purpose::Abort),
-            Some(_) => self.abort_leaving(key, Some(libc::ETIMEDOUT)),
-            None => {}
+        let overdue = leaving.overdue;
+        if overdue.is_none_or(|at| at > now) {
+            let again = self.begin_discarding(key).then(|| now + BEGIN_AFTER);
+            if let Some(at) = again.into_iter().chain(overdue).min() {
+                self.plan(at, key, Purpose::Leave);
+            }
+        } else if lingers {
+            leaving.input.end();
+            self.proceed(key);
+        } else {
+            self.abort_leaving(key, Some(libc::ETIMEDOUT));
         }
     }
 
@@ -193,11 +215,21 @@ impl Engine {
     pub(super) fn settle_leaving(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
         let request = self.requests.get_mut(id)?;
         let key = request.handle;
+        if request.command == Command::Discard {
+            return self.settle_discard(id, outcome.result);
+        }
         let member = self.members.get_mut(key)?;
         let leaving = member.leaving.as_deref_mut()?;
-        let outbound = request.lane == Lane::Outbound;
         let result = outcome.result;
-        if outbound && !leaving.aborted {
+        if leaving.input.is_lingering() {
+            // The kernel may have had no thread to shut down writing in. An error does not matter:
+            // all is written.
+            let shuts_down = request.lane == Lane::Outbound && leaving.is_writing();
+            if shuts_down && result == -libc::ECANCELED {
+                let operation = request.operation(member.kind, member.large);
+                self.driver.run_inline(member.object, &operation);
+            }
+        } else if request.lane == Lane::Outbound && !leaving.aborted {
             let again = match result {
                 0.. if request.writes() => request.has_rest(result as usize, member.kind),
                 _ => result == -libc::EINTR || result == -libc::EAGAIN,
@@ -214,18 +246,22 @@ impl Engine {
             }
         }
         if !outcome.more {
-            if request.command == Command::Connect {
+            let connects = request.command == Command::Connect;
+            if connects {
                 member.connecting = false;
             }
             self.finish(id);
+            if connects {
+                self.plan(Instant::now() + BEGIN_AFTER, key, Purpose::Leave);
+            }
         }
         drop(outcome);
         self.proceed(key);
         self.tell_closed(key)
     }
 
-    /// Closes the endpoint if nothing is to be written any more.
-    fn proceed(&mut self, key: Key) {
+    /// Closes the endpoint if nothing is to be written any more, nor input to be discarded.
+    pub(super) fn proceed(&mut self, key: Key) {
         let Some(member) = self.members.get(key) else { return };
         let Some(leaving) = member.leaving.as_deref() else { return };
         let outbound = &member.queues[Lane::Outbound as usize];
@@ -234,10 +270,17 @@ impl Engine {
             return;
         }
         let (object, request, aborted) = (member.object, leaving.request, leaving.aborted);
+        let discards = leaving.input.has_begun();
+        if !aborted && self.lingers(key) {
+            return;
+        }
+        if discards {
+            self.drop_lane(key, Lane::Inbound);
+        }
         let pending = self.pending_tags(key);
-        if aborted && !pending.is_empty() {
+        if (aborted || discards) && !pending.is_empty() {
             // Its cancellations are repeated until they have found everything.
-            self.plan(Engine::repeat_after(Instant::now()), key, Purpose::Abort);
+            self.plan(Engine::repeat_after(Instant::now()), key, Purpose::Leave);
         }
         self.accept_soon();
         let Some(request) = request else {
@@ -256,7 +299,7 @@ impl Engine {
         }
     }
 
-    fn leaving(&mut self, key: Key) -> Option<&mut Leaving> {
+    pub(super) fn leaving(&mut self, key: Key) -> Option<&mut Leaving> {
         self.members.get_mut(key)?.leaving.as_deref_mut()
     }
 
@@ -274,7 +317,7 @@ impl Engine {
     }
 
     /// Ends a membership when the endpoint is closed and the driver has nothing of it any more.
-    fn tell_closed(&mut self, key: Key) -> Option<Completion> {
+    pub(super) fn tell_closed(&mut self, key: Key) -> Option<Completion> {
         let member = self.members.get(key)?;
         let leaving = member.leaving.as_deref()?;
         let Closing::Done { result } = leaving.closing else { return None };

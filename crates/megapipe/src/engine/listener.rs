@@ -60,7 +60,7 @@ pub(super) struct Listener {
     pub(super) legs: Vec<Leg>,
     /// Connections that came when none was wanted any more.
     pub(super) stash: VecDeque<Socket>,
-    /// Connections among the outcomes that nobody has looked at.
+    /// Connections among the outcomes that are not settled yet.
     pub(super) undelivered: u32,
     pub(super) share: Option<Membership>,
     /// Queues of ended channels that could not be attached yet.

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod deadlines;
+mod discard;
 mod leaving;
 mod listener;
 mod outgoing;
@@ -13,7 +14,9 @@ mod send_file;
 mod settle;
 mod setup;
 mod share;
+mod starved;
 
+pub(crate) use self::discard::Sink;
 pub(crate) use self::listener::AcceptWish;
 pub(crate) use self::request::{Command, Lane, Message, Payload, Request, Vector};
 pub(crate) use self::send_file::FilePart;
@@ -22,6 +25,7 @@ use self::deadlines::{Deadlines, Limits};
 use self::leaving::Leaving;
 use self::listener::Listener;
 use self::output::Output;
+use self::starved::Starved;
 use crate::completion::{Completion, Handle};
 use crate::config::{Config, DriverReport};
 use crate::counters::Counters;
@@ -43,7 +47,7 @@ const SHUT_DOWN: Duration = Duration::from_secs(2);
 /// How long it lets the handles that are being closed write what they have queued.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
-/// How long it waits again then: the time may have passed while nobody had a CPU.
+/// How long it waits again then: the time may have passed while the thread had no CPU.
 const SECOND_LOOK: Duration = Duration::from_millis(100);
 
 /// From here on, a time-out is none: sums with it would overflow in the kernel.
@@ -76,6 +80,8 @@ pub(crate) struct Member {
     frames: bool,
     /// Whether it is closed when it leaves, having no descriptor to give back.
     lightweight: bool,
+    /// Whether the application has asked for another descriptor of it.
+    has_duplicate: bool,
     /// Whether the connection was reset, which the kernel tells only the first operation.
     reset: bool,
     output: Output,
@@ -102,6 +108,7 @@ impl Member {
             streak: 0,
             frames: false,
             lightweight: false,
+            has_duplicate: false,
             reset: false,
             output: Output::default(),
             limits: None,
@@ -137,11 +144,13 @@ pub(crate) struct Engine {
     pools: Pools,
     members: Slab<Member>,
     requests: Slab<Request>,
-    /// Outcomes that the driver has reported and nobody has looked at.
+    /// Outcomes that the driver has reported and that are not settled yet.
     ready: VecDeque<Outcome>,
     /// Receives that wait for a buffer, and requests that the driver had no room for.
-    starved: Vec<Key>,
+    starved: Starved,
     stalled: VecDeque<Key>,
+    /// Where input goes that is discarded; made when it is first needed.
+    sink: Option<Sink>,
     /// Members that listen, and how other channels wake this one when they leave them a queue.
     listeners: Vec<Key>,
     deadlines: Deadlines,
@@ -381,16 +390,19 @@ impl Engine {
         let until = timeout.filter(waits).and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
         loop {
-            self.restart_waiting();
+            let goes_on = self.restart_waiting();
             let limit = self.sleep_limit(left);
+            let limit = if goes_on { Some(Duration::ZERO) } else { limit };
             if let Some(done) = self.next_ready() {
                 return Ok(Some(done));
             }
             let before = self.ready.len();
             let collected = self.driver.collect(&mut self.ready, limit);
-            match collected.map_err(Error::system("wait for completions"))? {
+            let wake = collected.map_err(Error::system("wait for completions"))?;
+            match wake {
                 Wake::Outcomes => self.count_accepted(before),
                 Wake::Signal => return Ok(None),
+                Wake::TimeUp if goes_on => {}
                 Wake::TimeUp if limit == left => {
                     self.expire();
                     return Ok(self.next_ready());
@@ -404,7 +416,7 @@ impl Engine {
             if let Some(until) = until {
                 left = Some(until.saturating_duration_since(Instant::now()));
             }
-            if left == Some(Duration::ZERO) {
+            if left == Some(Duration::ZERO) && !(goes_on && wake == Wake::TimeUp) {
                 return Ok(None);
             }
         }
@@ -432,8 +444,9 @@ impl Engine {
         None
     }
 
-    /// Tries again what had to wait for a buffer or for room in the driver.
-    fn restart_waiting(&mut self) {
+    /// Tries again what had to wait for a buffer or for room in the driver. Whether there may be
+    /// more to try as soon as the driver has been asked.
+    fn restart_waiting(&mut self) -> bool {
         for at in 0..self.listeners.len() {
             self.arm(self.listeners[at]);
         }
@@ -444,28 +457,7 @@ impl Engine {
                 break;
             }
         }
-        let mut at = 0;
-        while at < self.starved.len() {
-            let id = self.starved[at];
-            if self.has_buffers(id) {
-                self.starved.swap_remove(at);
-                self.start_or_stall(id);
-            } else {
-                at += 1;
-            }
-        }
-    }
-
-    /// Whether not all buffers of the class that the request needs are leased.
-    fn has_buffers(&self, id: Key) -> bool {
-        let Some(request) = self.requests.get(id) else { return true };
-        let Some(member) = self.members.get(request.handle) else { return true };
-        if request.fetches {
-            return self.pools.large.free_count() > 0;
-        }
-        let large = member.large || matches!(member.kind, Kind::Datagram | Kind::Packet);
-        let class = if large { self.config.large_buffers } else { self.config.small_buffers };
-        self.pools.class(large).leased_count() < usize::from(class.count)
+        self.restart_starved()
     }
 
     /// Hands everything that was filed to the kernel.
@@ -477,7 +469,11 @@ impl Engine {
 
     pub(crate) fn descriptor(&mut self, key: Key) -> Result<std::os::fd::OwnedFd, Error> {
         let object = self.member(key)?.object;
-        self.driver.descriptor(object).map_err(Error::system("descriptor"))
+        let descriptor = self.driver.descriptor(object).map_err(Error::system("descriptor"))?;
+        if let Some(member) = self.members.get_mut(key) {
+            member.has_duplicate = true;
+        }
+        Ok(descriptor)
     }
 
     /// Sets a registered timer anew.

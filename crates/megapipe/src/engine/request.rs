@@ -1,5 +1,6 @@
 //! One request of the application, with the memory that the kernel may use meanwhile.
 
+use super::discard::Sink;
 use super::send_file::FilePart;
 use crate::address::RawAddress;
 use crate::buffer::Buffer;
@@ -26,13 +27,21 @@ pub(crate) enum Command {
     WriteVectored,
     SendTo,
     SendFile,
-    Disconnect { how: libc::c_int },
-    Sync { data_only: bool },
+    Disconnect {
+        how: libc::c_int,
+    },
+    Sync {
+        data_only: bool,
+    },
     Watch,
-    Poll { events: u32 },
+    Poll {
+        events: u32,
+    },
     PeerAddress,
     Raw(RawCommand),
     Close,
+    /// The channel's own: reads what is not wanted.
+    Discard,
 }
 
 /// Requests of one lane of a handle are carried out one after the other, in the order of filing.
@@ -65,6 +74,7 @@ pub(crate) enum Payload {
         address: *mut u8,
         bytes: usize,
     },
+    Sink(Sink),
 }
 
 /// The buffers of a vectored read or write and their description for the kernel.
@@ -357,6 +367,10 @@ impl Request {
                 }
                 Operation::Write { address, bytes, offset }
             }
+            (Payload::Sink(sink), _) => {
+                let (address, bytes) = (sink.as_ptr().cast_mut().cast(), clamp(sink.len()));
+                Operation::Read { address, bytes, offset: NO_OFFSET }
+            }
             (Payload::Vector(vector), _) => vector.operation(kind, writes, offset),
             (Payload::File(part), _) => part.operation(),
             (Payload::Message(message), _) => {
@@ -429,8 +443,8 @@ pub(crate) fn keeps_bounds(kind: Kind) -> bool {
     matches!(kind, Kind::Datagram | Kind::Packet)
 }
 
-/// How many bytes of a peer's address to ask for: the kernel gives no address to whom asks for more
-/// than it has. The family is among the first.
+/// How many bytes of a peer's address to ask for: the kernel refuses to fill more than the address
+/// has. The family is among the first.
 pub(crate) fn peer_address_bytes(address: &RawAddress) -> u32 {
     let bytes = match i32::from(address.storage.ss_family) {
         libc::AF_INET6 => mem::size_of::<libc::sockaddr_in6>(),

@@ -176,16 +176,6 @@ impl Engine {
         if result == 0 && member.reset { -libc::ECONNRESET } else { result }
     }
 
-    /// Lets a receive wait for a buffer.
-    fn starve(&mut self, id: Key) {
-        if let Some(request) = self.requests.get_mut(id) {
-            request.recalled = false;
-        }
-        self.land(id);
-        self.starved.push(id);
-        self.counters.buffer_waits += u64::from(!self.has_buffers(id));
-    }
-
     /// The event of what was received; `None` at the end of a connection of packets.
     fn receive_event(&mut self, id: Key, received: Lease) -> Option<Event> {
         let request = self.requests.get(id)?;

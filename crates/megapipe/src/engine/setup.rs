@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::deadlines::Deadlines;
+use super::starved::Starved;
 use crate::config::{Config, DriverChoice, DriverKind, DriverReport, UnknownDriver};
 use crate::counters::Counters;
 use crate::driver::epoll::EpollDriver;
@@ -40,8 +41,9 @@ impl Engine {
             requests: Slab::new(config.max_requests),
             config,
             ready: VecDeque::new(),
-            starved: Vec::new(),
+            starved: Starved::default(),
             stalled: VecDeque::new(),
+            sink: None,
             listeners: Vec::new(),
             deadlines: Deadlines::default(),
             letter_box: None,

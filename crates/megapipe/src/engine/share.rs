@@ -158,7 +158,7 @@ impl Engine {
     }
 
     /// Gives up a listener's share of a listening socket and its extra queues; gives the
-    /// connections that nobody else takes, among them those accepted and not delivered.
+    /// connections that no other channel takes, among them those accepted and not delivered.
     pub(super) fn leave(&mut self, key: Key) -> Vec<Socket> {
         let Some(listener) = self.listener(key) else { return Vec::new() };
         listener.wanted = 0;

@@ -46,7 +46,7 @@ pub enum ListenerError {
     /// The socket does not listen.
     #[error("the socket does not listen: call listen on it before it is shared")]
     NotListening,
-    /// The socket is in a SO_REUSEPORT group of somebody else's.
+    /// The socket is in a SO_REUSEPORT group that the partition has not made.
     #[error(
         "SO_REUSEPORT is set on the listener, so other sockets may share its address in a way \
          that the channels do not know: register a listener without SO_REUSEPORT (and not the \

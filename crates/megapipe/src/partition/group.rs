@@ -24,7 +24,7 @@ const BUSY_QUEUE: u32 = 8;
 ///
 /// Law: the shares stand in the kernel's order, that of index 1 on; their CPUs are disjoint; each
 /// has a holder that is a member; each member holds its main share, whose CPUs are the ones it
-/// claims. A share that is nobody's main one is a loan.
+/// claims. A share that is no member's main one is a loan.
 #[derive(Debug)]
 pub(super) struct Group {
     /// Ours, so that index 0 stays the original's even if the application closes it.

@@ -42,8 +42,8 @@ impl Partition {
     }
 }
 
-/// One channel's share of one listener. Dropping it is leaving, with the connections that nobody
-/// else can take closed.
+/// One channel's share of one listener. Dropping it is leaving, with the connections that no
+/// other can take closed.
 #[derive(Debug)]
 pub(crate) struct Membership {
     partition: Arc<Partition>,
@@ -140,8 +140,8 @@ impl Membership {
     /// `watermark`, the longest first, and leaves each that many; never blocks. Tells how many it
     /// took. On error `into` has what was taken before.
     ///
-    /// This is Affinity-Accept's stealing (section 3.3.1 there): short-term balance, by whoever
-    /// has nothing else to do.
+    /// This is Affinity-Accept's stealing (section 3.3.1 there): short-term balance, by a
+    /// channel that has nothing else to do.
     pub(crate) fn steal(
         &self,
         limit: usize,

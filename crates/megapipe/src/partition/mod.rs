@@ -8,7 +8,7 @@
 //! Each member gets a *sibling* of the original listener: another socket that listens on the same
 //! address, in the same SO_REUSEPORT group, with an accept queue of its own. A classic BPF program
 //! on the group (SO_ATTACH_REUSEPORT_CBPF, which needs no privilege) maps the CPU that processes
-//! the SYN to the index of a socket: 0 is the original, which keeps the CPUs that nobody claims,
+//! the SYN to the index of a socket: 0 is the original, which keeps the CPUs that no member claims,
 //! and the siblings follow in the order in which they began to listen. The kernel moves the last
 //! socket into the place of one that stops.
 //!
@@ -30,7 +30,7 @@
 //!
 //! While sockets come and go, the old program and the new number of sockets may not fit for some
 //! microseconds; the kernel then spreads by hash, and a connection may land in another queue of
-//! the group, but in one that somebody accepts from.
+//! the group, but in one that a member accepts from.
 //!
 //! # Balance
 //!
@@ -44,7 +44,7 @@
 //!
 //! The members belong to one process; for several, see [`partition`]. The original stays the
 //! application's: it accepts the connections of the remaining CPUs from it, and may close it, but
-//! not shutdown(2) it, while there are members. Nor may anybody else add sockets to the group,
+//! not shutdown(2) it, while there are members. Nor may anything else add sockets to the group,
 //! which any process of the same user could by way of SO_REUSEPORT: the kernel does not tell the
 //! indices, so they are counted here.
 

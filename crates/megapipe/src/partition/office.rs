@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 
 /// An accept queue: a listening socket, with O_NONBLOCK set, to accept from.
 ///
-/// Only the partition stops the socket. Until then it listens, whoever else holds a descriptor.
+/// Only the partition stops the socket. Until then it listens, whatever else holds a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     /// Unique in the process.
@@ -29,7 +29,7 @@ pub(crate) enum Mail {
 }
 
 impl Mail {
-    /// Whom it is for and which queue it is about.
+    /// The member that it is for and the queue that it is about.
     fn subject(&self) -> (u64, u64) {
         match self {
             Mail::Adopt { member, queue } => (*member, queue.id),

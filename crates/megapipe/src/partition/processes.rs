@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// To change the sets later, call it again with the sockets of the earlier calls, in the same
 /// order, as `known`: the first sets are theirs now, and only those beyond them get new sockets,
 /// which are returned. A set may be empty; its socket gets no new connections, but what waits in it
-/// must still be accepted by someone. Sockets cannot be taken out again without resetting what
+/// must still be accepted by a process. Sockets cannot be taken out again without resetting what
 /// waits in them; closing all of them while connections arrive does that, too.
 ///
 /// Fails with [`ListenerError`] if there are fewer sets than known sockets, if the listener is no
@@ -33,7 +33,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// use std::net::TcpListener;
 /// let listener = TcpListener::bind("127.0.0.1:0")?;
 /// let queues = partition(&listener, &[CpuSet::one(0)], &[])?;
-/// // fork; the child registers queues[0], someone else the listener itself.
+/// // fork; the child registers queues[0], another process the listener itself.
 /// # assert_eq!(queues.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -272,6 +272,31 @@ pub(crate) fn the_close_is_the_last_event(driver: DriverChoice) {
     }
 }
 
+/// The input is another descriptor's, too, if the channel has given one away.
+pub(crate) fn a_second_descriptor_keeps_its_input(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let (mut ours, handle) = lightweight(&mut rig);
+    let mut second = TcpStream::from(rig.descriptor(handle).unwrap());
+    second.set_nonblocking(false).unwrap();
+    rig.write(handle, vec![1; STUCK_BYTES]).unwrap();
+    rig.close(handle).unwrap();
+    ours.write_all(b"kept").unwrap();
+    assert!(rig.dispatch(Duration::from_millis(50)).unwrap().is_none());
+    let mut found = [0; 4];
+    second.read_exact(&mut found).unwrap();
+    assert_eq!(&found, b"kept");
+    // The direction stays open, too, when all is written.
+    let reader = std::thread::spawn(move || {
+        ours.read_exact(&mut vec![0; STUCK_BYTES]).unwrap();
+        let mut last = [0; 4];
+        ours.read_exact(&mut last).unwrap();
+        last
+    });
+    assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+    second.write_all(b"last").unwrap();
+    assert_eq!(&reader.join().unwrap(), b"last");
+}
+
 /// A stream whose reset is an end.
 struct Gentle(TcpStream);
 

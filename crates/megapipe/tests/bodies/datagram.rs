@@ -250,7 +250,7 @@ pub(crate) fn a_datagram_too_large_is_refused(driver: DriverChoice) {
 pub(crate) fn nobody_there(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (theirs, _) = udp("127.0.0.1");
-    // It keeps the port from others, but hears only one whom nobody is.
+    // It keeps the port from others, but receives only from an address that no socket has.
     let (deaf, address) = udp("127.0.0.1");
     deaf.connect(("127.0.0.1", 1)).unwrap();
     theirs.connect(address).unwrap();

@@ -93,7 +93,7 @@ fn packet_address(path: &Path) -> libc::sockaddr_un {
 }
 
 fn packet_socket() -> OwnedFd {
-    // SAFETY: the call takes no pointers, and nobody else owns the descriptor.
+    // SAFETY: the call takes no pointers, and nothing else owns the descriptor.
     unsafe {
         let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
         assert!(fd >= 0, "socket: {}", std::io::Error::last_os_error());
@@ -215,7 +215,7 @@ fn netlink_address(groups: u32) -> libc::sockaddr_nl {
 fn netlink(groups: u32) -> OwnedFd {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let (address, room) = (netlink_address(groups), 4096_i32);
-    // SAFETY: the arguments outlive the calls, which are told their sizes; nobody else owns the
+    // SAFETY: the arguments outlive the calls, which are told their sizes; nothing else owns the
     // descriptor.
     unsafe {
         let fd = libc::socket(libc::AF_NETLINK, kind, NETLINK_USERSOCK);

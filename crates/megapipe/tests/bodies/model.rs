@@ -286,9 +286,6 @@ impl World {
 /// receives, they would wait for each other.
 const UNPAUSED: usize = 1 << 30;
 
-/// Two ends that both close with more queued than fits do wait for each other.
-const CLOSE_TIMEOUT: Duration = Duration::from_millis(300);
-
 fn run(driver: DriverChoice, config: Config) {
     let file = "proptest-regressions/conformance_model.txt";
     let mut runner = TestRunner::new(ProptestConfig {
@@ -309,10 +306,7 @@ fn run(driver: DriverChoice, config: Config) {
 }
 
 pub(crate) fn sequences_of_requests(driver: DriverChoice) {
-    run(
-        driver,
-        Config { output_pause: UNPAUSED, close_timeout: CLOSE_TIMEOUT, ..Config::default() },
-    );
+    run(driver, Config { output_pause: UNPAUSED, ..Config::default() });
 }
 
 pub(crate) fn sequences_with_few_resources(driver: DriverChoice) {
@@ -322,7 +316,6 @@ pub(crate) fn sequences_with_few_resources(driver: DriverChoice) {
         small_buffers: BufferClass { count: 4, bytes: 256 },
         large_buffers: BufferClass { count: 2, bytes: 2048 },
         output_pause: UNPAUSED,
-        close_timeout: CLOSE_TIMEOUT,
         ..Config::default()
     };
     run(driver, config);

@@ -139,7 +139,7 @@ pub(crate) fn what_comes_after_an_unregister_is_still_there(driver: DriverChoice
 }
 
 fn duplicate(of: &impl AsRawFd) -> OwnedFd {
-    // SAFETY: the call takes no pointers, and nobody else owns the new descriptor.
+    // SAFETY: the call takes no pointers, and nothing else owns the new descriptor.
     unsafe {
         let fd = libc::fcntl(of.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0);
         assert!(fd >= 0, "dup: {}", std::io::Error::last_os_error());

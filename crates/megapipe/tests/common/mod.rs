@@ -311,8 +311,8 @@ pub fn lasting_listener() -> (TcpListener, SocketAddr, OwnedFd) {
     (listener, SocketAddr::new(road().found[0], port), kept)
 }
 
-/// A socket that is bound but does not listen, and its address, at which nobody answers: others who
-/// ask for any port do not get this one.
+/// A socket that is bound but does not listen, and its address, at which nothing answers: others
+/// that ask for any port do not get this one.
 pub fn deaf_address(ip: IpAddr) -> (OwnedFd, SocketAddr) {
     let IpAddr::V4(ip) = ip else { panic!("{ip} is not IPv4") };
     let address = libc::sockaddr_in {
@@ -321,8 +321,8 @@ pub fn deaf_address(ip: IpAddr) -> (OwnedFd, SocketAddr) {
         sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
         sin_zero: [0; 8],
     };
-    // SAFETY: the arguments outlive the calls, which are told their sizes, and nobody else owns the
-    // descriptor. As listeners of Rust's library it shares its address unless somebody listens.
+    // SAFETY: the arguments outlive the calls, which are told their sizes, and nothing else owns
+    // the descriptor. As listeners of Rust's library it shares its address unless a socket listens.
     let bound = unsafe {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
         assert!(fd >= 0, "socket: {}", io::Error::last_os_error());
@@ -393,7 +393,7 @@ pub fn expect_reset(stream: &mut impl Read) {
     assert_eq!(errno(&read_once(stream).expect_err("a reset")), libc::ECONNRESET);
 }
 
-/// The peer is gone, whether it said good-bye or not.
+/// The peer is gone, by an end or by a reset.
 #[track_caller]
 pub fn expect_gone(stream: &mut TcpStream) {
     match read_once(stream) {
@@ -440,7 +440,7 @@ pub fn udp(ip: &str) -> (UdpSocket, SocketAddr) {
 
 /// An empty file in memory, for tests that cannot wait until a disk has the time.
 pub fn memory_file() -> OwnedFd {
-    // SAFETY: the name is a string, and the descriptor is owned by nobody else.
+    // SAFETY: the name is a string, and nothing else owns the descriptor.
     unsafe {
         let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC);
         assert!(fd >= 0, "memfd_create: {}", io::Error::last_os_error());

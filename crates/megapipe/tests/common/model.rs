@@ -7,11 +7,11 @@ use megapipe::{Event, Lease};
 struct Sent {
     number: u64,
     bytes: Vec<u8>,
-    fate: Fate,
+    delivery: Delivery,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum Delivery {
     Pending,
     /// So many of its bytes were written.
     Known(usize),
@@ -69,7 +69,7 @@ impl Pending {
             self.cancelled[kind] -= 1;
             return true;
         }
-        assert!(self.live[kind] > 0, "a completion of kind {kind} that nobody asked for");
+        assert!(self.live[kind] > 0, "a completion of kind {kind} that was not asked for");
         self.live[kind] -= 1;
         false
     }
@@ -91,13 +91,13 @@ pub fn message(number: u64, bytes: usize) -> Vec<u8> {
 
 impl Direction {
     pub fn file(&mut self, number: u64, bytes: Vec<u8>) {
-        self.sent.push(Sent { number, bytes, fate: Fate::Pending });
+        self.sent.push(Sent { number, bytes, delivery: Delivery::Pending });
     }
 
     /// The handle of the sender is unregistered.
     pub fn forget_pending(&mut self) {
-        for sent in self.sent.iter_mut().filter(|sent| sent.fate == Fate::Pending) {
-            sent.fate = Fate::Unknown;
+        for sent in self.sent.iter_mut().filter(|sent| sent.delivery == Delivery::Pending) {
+            sent.delivery = Delivery::Unknown;
         }
     }
 
@@ -113,10 +113,10 @@ impl Direction {
         let before = self
             .sent
             .iter()
-            .any(|sent| sent.number < number && sent.fate == Fate::Pending && !cancelled);
+            .any(|sent| sent.number < number && sent.delivery == Delivery::Pending && !cancelled);
         assert!(!before, "write {number} completes before an earlier one");
         let sent = self.sent.iter_mut().find(|sent| sent.number == number).expect("its write");
-        assert!(sent.fate == Fate::Pending, "write {number} completes twice");
+        assert!(sent.delivery == Delivery::Pending, "write {number} completes twice");
         let all = sent.bytes.len();
         let excused = self.receiver_gone || self.cut;
         let written = match outcome(event) {
@@ -127,7 +127,7 @@ impl Direction {
                 count as usize
             }
             Err(libc::ECANCELED) => {
-                assert!(cancelled, "write {number} was cancelled by nobody");
+                assert!(cancelled, "write {number} ends as cancelled and was not");
                 0
             }
             Err(errno) => {
@@ -136,7 +136,7 @@ impl Direction {
                 0
             }
         };
-        sent.fate = Fate::Known(written);
+        sent.delivery = Delivery::Known(written);
     }
 
     /// Takes note of what has come in; gives a lease back.
@@ -151,12 +151,12 @@ impl Direction {
         let cancelled = !more && pending.finish(kind);
         match result {
             Ok(0) => {
-                assert!(self.cut || self.sender_gone, "an end that nobody made");
+                assert!(self.cut || self.sender_gone, "an end that the sender has not made");
                 assert!(!more, "more after the end");
                 self.ended = true;
             }
             Ok(_) => assert!(!self.ended, "data after the end"),
-            Err(libc::ECANCELED) => assert!(cancelled, "a receive was cancelled by nobody"),
+            Err(libc::ECANCELED) => assert!(cancelled, "a receive ends as cancelled and was not"),
             Err(errno) => {
                 assert!(self.sender_gone && errno == libc::ECONNRESET, "errno {errno}");
                 self.ended = true;
@@ -175,15 +175,20 @@ impl Direction {
 
     /// After the end: everything that was written has been received, in order.
     pub fn check(&self) {
-        assert!(self.sent.iter().all(|sent| sent.fate != Fate::Pending), "a write is pending");
+        assert!(
+            self.sent.iter().all(|sent| sent.delivery != Delivery::Pending),
+            "a write is pending"
+        );
         if self.receiver_gone || self.lossy {
             return;
         }
         let written: Vec<String> = self
             .sent
             .iter()
-            .map(|sent| match sent.fate {
-                Fate::Known(bytes) => format!("{}: {bytes} of {}", sent.number, sent.bytes.len()),
+            .map(|sent| match sent.delivery {
+                Delivery::Known(bytes) => {
+                    format!("{}: {bytes} of {}", sent.number, sent.bytes.len())
+                }
                 _ => format!("{}: some of {}", sent.number, sent.bytes.len()),
             })
             .collect();
@@ -199,7 +204,7 @@ impl Pending {
             (true, false) => RECEIVE,
             (false, true) => REPEAT,
             // In a lane, the one that was filed first ends first; the model files only one kind.
-            _ => panic!("a receive completes that nobody asked for"),
+            _ => panic!("a receive completes that was not asked for"),
         }
     }
 }
@@ -207,8 +212,8 @@ impl Pending {
 /// Whether `received` is the writes one after the other, each as far as it was written.
 fn matches(sent: &[Sent], received: &[u8]) -> bool {
     let Some((first, rest)) = sent.split_first() else { return received.is_empty() };
-    match first.fate {
-        Fate::Known(bytes) => {
+    match first.delivery {
+        Delivery::Known(bytes) => {
             received.starts_with(&first.bytes[..bytes]) && matches(rest, &received[bytes..])
         }
         _ => {

@@ -1,4 +1,4 @@
-//! Detects writes to memory that was freed, by whoever they are, the kernel included.
+//! Detects writes to memory that was freed, those of the kernel included.
 //!
 //! While the check is on, freed memory is filled with a pattern and never used again; at the end
 //! the pattern must be intact. The same holds for anonymous mappings that the channel made, and
@@ -45,8 +45,7 @@ impl Range {
     fn broken_at(&self) -> Option<usize> {
         let address = self.address.load(Ordering::SeqCst) as *const u8;
         let bytes = self.bytes.load(Ordering::SeqCst);
-        // SAFETY: the memory is kept for ever, and whoever still writes to it is the fault that is
-        // looked for.
+        // SAFETY: the memory is kept for ever, and a write to it is the fault that is looked for.
         let kept = unsafe { std::slice::from_raw_parts(std::hint::black_box(address), bytes) };
         let intact = [PATTERN; 4096];
         let is_broken = |part: &[u8]| part != &intact[..part.len()];

@@ -41,7 +41,7 @@ pub(crate) fn config(driver: DriverChoice) -> Config {
 pub(crate) struct Stage {
     pub(crate) channel: Channel<u64>,
     pub(crate) driver: DriverChoice,
-    /// Completions that nobody has asked for yet.
+    /// Completions that the scenario has not asked for yet.
     seen: VecDeque<Completion>,
     /// Handles with a repeating request that has not ended.
     repeating: HashSet<Handle>,

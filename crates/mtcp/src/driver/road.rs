@@ -406,6 +406,10 @@ impl<P: Port> Driver for Road<P> {
         entry.and_then(|entry| entry.outbound.as_ref()).map_or(0, |task| task.done)
     }
 
+    fn offered(&self, large: bool) -> Option<usize> {
+        self.kernel.offered(large)
+    }
+
     fn fetch_datagram(&mut self, tag: u64, object: Object) -> Outcome {
         match self.socket_below(object) {
             Some(kernel) => self.kernel.fetch_datagram(tag, kernel),

@@ -12,6 +12,8 @@ mod road;
 
 #[path = "../../../megapipe/tests/bodies/accept.rs"]
 mod accept;
+#[path = "../../../megapipe/tests/bodies/buffers.rs"]
+mod buffers;
 #[path = "../../../megapipe/tests/bodies/cancel.rs"]
 mod cancel;
 #[path = "../../../megapipe/tests/bodies/connect.rs"]
@@ -28,6 +30,8 @@ mod foreign;
 mod handles;
 #[path = "../../../megapipe/tests/bodies/lifecycle.rs"]
 mod lifecycle;
+#[path = "../../../megapipe/tests/bodies/linger.rs"]
+mod linger;
 #[path = "../../../megapipe/tests/bodies/model.rs"]
 mod model;
 #[path = "../../../megapipe/tests/bodies/stream.rs"]
@@ -96,6 +100,10 @@ suite! {
         a_closed_listener_refuses,
         a_listener_of_both_families_maps_addresses,
         options_are_inherited_from_the_listener;
+    buffers:
+        a_returned_buffer_restarts_one_receive,
+        a_burst_restarts_as_many_receives_as_there_are_buffers,
+        a_receive_without_data_keeps_no_buffer_from_others;
     cancel:
         each_request_has_its_last_completion,
         nothing_to_cancel,
@@ -217,6 +225,14 @@ suite! {
         a_peer_of_a_dropped_channel_sees_the_end,
         channels_come_and_go,
         counters_count;
+    linger:
+        two_channels_that_both_close_with_much_queued_end,
+        one_channel_closes_both_ends_with_much_queued,
+        a_peer_that_reads_last_gets_all,
+        a_peer_that_sends_for_ever_does_not_hold_the_handle,
+        a_peer_that_stays_does_not_hold_the_handle,
+        an_abort_overtakes_discarding,
+        a_close_that_does_not_wait_discards_nothing;
     model:
         sequences_of_requests,
         sequences_with_few_resources;

@@ -113,7 +113,7 @@ impl Helpers {
         self.shared.lock().finished.pop_front()
     }
 
-    /// Removes the jobs of which `wanted` is true and that nobody works on yet, and gives them.
+    /// Removes the jobs of which `wanted` is true and that no helper works on yet, and gives them.
     pub(super) fn remove(&self, wanted: impl Fn(&Job) -> bool) -> Vec<Job> {
         let queue = &mut self.shared.lock().queue;
         let (removed, kept) = queue.drain(..).partition(wanted);
@@ -121,13 +121,13 @@ impl Helpers {
         removed.into()
     }
 
-    /// Jobs that nobody works on yet.
+    /// Jobs that no helper works on yet.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.shared.lock().queue.len()
     }
 
-    /// Waits until nobody works on anything, `deadline` at most; false if somebody still does.
+    /// Waits until no helper works on anything, `deadline` at most; false if one still does.
     pub(super) fn wait_until_quiet(&self, deadline: Duration) -> bool {
         let busy = |state: &mut State| state.running > 0 || !state.queue.is_empty();
         let state = self.shared.lock();
@@ -173,7 +173,7 @@ fn work(shared: &Shared) {
         let result = job.run(&calls);
         state = shared.lock();
         state.running -= 1;
-        // Whoever finds the first result takes the others with it.
+        // The taker of the first result takes the others with it.
         let first = state.finished.is_empty();
         let calls = calls.made() + u64::from(first);
         state.finished.push_back(Finished { tag, result, calls });

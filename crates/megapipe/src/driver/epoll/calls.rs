@@ -24,7 +24,7 @@ pub(super) fn message() -> libc::msghdr {
 ///
 /// None of its calls but `wait` sleeps, as long as the descriptor is a socket or does not block.
 /// The pointers come from an [`Operation`](crate::driver::Operation) or from the channel's own
-/// buffers; the contract of both is that they stay valid, and are nobody else's, until the outcome.
+/// buffers; the contract of both is that they stay valid and otherwise unused until the outcome.
 #[derive(Default)]
 pub(super) struct Calls {
     made: Cell<u64>,

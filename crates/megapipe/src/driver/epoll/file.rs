@@ -47,7 +47,7 @@ pub(super) enum Work {
     },
 }
 
-// SAFETY: the vectors point to memory that whoever submitted the operation keeps alive and does not
+// SAFETY: the vectors point to memory that the operation's submitter keeps alive and does not
 // touch until the outcome, so the helper that runs the job is the only one that uses it.
 unsafe impl Send for Job {}
 

@@ -110,7 +110,7 @@ impl EpollDriver {
         })
     }
 
-    /// Ends the tasks of an endpoint of which `wanted` is true and that nobody works on.
+    /// Ends the tasks of an endpoint of which `wanted` is true and that no helper works on.
     fn cancel_where(&mut self, object: Object, wanted: impl Fn(u64) -> bool) {
         let Some(entry) = self.objects.get_mut(object) else { return };
         let kind = entry.kind;
@@ -344,7 +344,7 @@ impl EpollDriver {
 
 impl Drop for EpollDriver {
     fn drop(&mut self) {
-        // Someone else's terminal should not stay non-blocking.
+        // A terminal of other processes should not stay non-blocking.
         for object in self.objects.all() {
             if let Some(entry) = self.objects.get_mut(object) {
                 entry.restore();

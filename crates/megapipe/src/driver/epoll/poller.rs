@@ -169,7 +169,7 @@ impl Bell {
         self.0.as_raw_fd()
     }
 
-    /// Each ring is an edge of its own, so that nobody need read the count.
+    /// Each ring is an edge of its own, so that the count need not be read.
     pub(super) fn ring(&self) {
         let one: u64 = 1;
         // SAFETY: the eight bytes of `one` are readable.

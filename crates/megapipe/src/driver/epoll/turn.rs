@@ -1,4 +1,5 @@
-//! Whose turn it is: operations that are tried, parked, and tried again.
+//! Retry scheduling: operations that would block are parked until an edge, and tried again in
+//! turns.
 
 use super::attempt::{Step, attempt, burst};
 use super::objects::{Direction, Task};
@@ -98,7 +99,7 @@ impl EpollDriver {
                     let more = task.repeats();
                     self.outcomes.push_back(Outcome { tag: task.tag, result, more, output });
                     if more && turn + 1 == turns {
-                        // The last of a turn has nobody behind it to tell.
+                        // The last of a turn has none behind it to tell.
                         let (calls, fd) = (&self.calls, entry.fd());
                         tell_of_queue(self.outcomes.back_mut(), || calls.is_readable(fd));
                     }
@@ -177,8 +178,8 @@ impl EpollDriver {
         }
     }
 
-    /// Gives everyone on the ready list one turn, as long as there is room for outcomes and no need
-    /// to ask the kernel.
+    /// Gives each task on the ready list one turn, as long as there is room for outcomes and no
+    /// need to ask the kernel.
     pub(super) fn serve(&mut self) {
         self.take_finished(self.limit);
         self.revive();

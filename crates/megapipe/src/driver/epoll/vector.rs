@@ -10,7 +10,7 @@ pub(super) fn view<'a>(vector: *const libc::iovec, count: u32) -> &'a [libc::iov
     if vector.is_null() || count == 0 {
         return &[];
     }
-    // SAFETY: whoever submitted the operation keeps `count` elements readable and unchanged until
+    // SAFETY: the operation's submitter keeps `count` elements readable and unchanged until
     // its last outcome.
     unsafe { std::slice::from_raw_parts(vector, count as usize) }
 }

@@ -113,7 +113,7 @@ fn is_over(entry: &Entry, written: usize, left: usize) -> bool {
 }
 
 /// Writes to a pipe, without a `SIGPIPE` if the kernel and the file have a way to say so; else
-/// whoever has not ignored the signal meets it, as with write(2).
+/// a process that has not ignored the signal gets it, as with write(2).
 fn write_pipe(calls: &Calls, entry: &mut Entry, vector: &[libc::iovec]) -> Result<usize, i32> {
     if entry.quiet {
         match calls.writev(entry.fd(), vector, true) {

@@ -80,6 +80,17 @@ impl BufferRing {
         self.group
     }
 
+    /// Buffers that the kernel could be given next: those that it has and the free ones, up to the
+    /// window, or twice that if the window may still grow.
+    pub(super) fn offered(&self) -> usize {
+        let window = usize::from(self.grown_window());
+        window.min(usize::from(self.held) + self.pool.free_count())
+    }
+
+    fn grown_window(&self) -> u16 {
+        self.window.saturating_mul(2).min(self.largest)
+    }
+
     /// Gives the kernel free buffers, up to the window.
     pub(super) fn refill(&mut self) {
         self.adapt();
@@ -135,6 +146,6 @@ impl BufferRing {
 
     /// The kernel found no buffer: it may have more from now on.
     pub(super) fn ran_out(&mut self) {
-        self.window = self.window.saturating_mul(2).min(self.largest);
+        self.window = self.grown_window();
     }
 }

@@ -57,7 +57,7 @@ fn read_flags(nature: Nature) -> i32 {
 /// The header that tells the kernel how much room a received datagram leaves for the sender's name.
 /// It is only read.
 struct Template(libc::msghdr);
-// SAFETY: the pointers in it are null and nobody writes to it.
+// SAFETY: the pointers in it are null and nothing writes to it.
 unsafe impl Sync for Template {}
 static DATAGRAM: Template = Template(libc::msghdr {
     msg_name: ptr::null_mut(),
@@ -149,7 +149,7 @@ fn receive(fd: types::Fd, is_socket: bool, group: u16, repeat: bool) -> squeue::
 fn accept(fd: types::Fd, lightweight: bool, repeat: bool) -> squeue::Entry {
     // An entry of the file table has no close-on-exec flag: it is never inherited.
     let close_on_exec = if lightweight { 0 } else { libc::SOCK_CLOEXEC };
-    // The ring waits for sockets itself; whoever uses a descriptor of one otherwise must not block.
+    // The ring waits for sockets itself; other calls on a descriptor of one must not block.
     let flags = close_on_exec | libc::SOCK_NONBLOCK;
     if repeat {
         return opcode::AcceptMulti::new(fd).allocate_file_index(lightweight).flags(flags).build();

@@ -2,6 +2,7 @@
 
 mod buffers;
 pub(crate) mod entries;
+mod harvest;
 mod linger;
 mod objects;
 mod ring;
@@ -12,11 +13,10 @@ use self::buffers::BufferRing;
 use self::entries::Class;
 use self::linger::{Clock, Linger};
 use self::objects::Target;
-use self::ring::{Entered, Patience, Ring};
+use self::ring::{Entered, Ring, WaitLimits};
 use self::synchronous::Synchronous;
 use super::{
-    DirectSocket, Driver, Full, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Output,
-    Pools, TABLE_FULL, Unattached, Wake,
+    Driver, Full, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Pools, Unattached, Wake,
 };
 use crate::config::Config;
 use crate::counters::Counters;
@@ -24,11 +24,11 @@ use crate::slab::Key;
 use crate::source::{Endpoint, Kind};
 use crate::sys::check;
 use io_uring::types::{CancelBuilder, Fd, Fixed};
-use io_uring::{cqueue, opcode, squeue};
+use io_uring::{opcode, squeue};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -201,98 +201,6 @@ impl UringDriver {
         self.lightweight = self.lightweight.saturating_sub(1);
         self.push_forgotten(opcode::Close::new(Fixed(index)).build());
     }
-
-    /// Moves the completions that are there into `sink`; gives their number, and whether there were
-    /// any of the driver's own.
-    fn harvest(&mut self, sink: &mut VecDeque<Outcome>) -> (u32, bool) {
-        let before = sink.len();
-        let mut internal = false;
-        let UringDriver {
-            ring,
-            small,
-            large,
-            classes,
-            discarded,
-            outstanding,
-            synchronous,
-            lightweight,
-            ..
-        } = self;
-        for entry in ring.completions() {
-            let (tag, result) = (entry.user_data(), entry.result());
-            if is_internal(tag) {
-                internal = true;
-                // What is not waited for has failed, which does not matter, or left a socket.
-                if let Some(orphan) = synchronous.settle(tag, result) {
-                    *lightweight += 1;
-                    discarded.borrow_mut().push(orphan);
-                }
-                continue;
-            }
-            let more = cqueue::more(entry.flags());
-            *outstanding -= u64::from(!more);
-            let class = class_of(classes, tag);
-            let mut outcome = Outcome { tag, result, more, output: Output::None };
-            if class == Class::AcceptDirect {
-                if result >= 0 {
-                    *lightweight += 1;
-                } else if result == -libc::ENFILE && *lightweight >= self.table {
-                    outcome.result = -TABLE_FULL;
-                }
-            }
-            outcome.output = bring(&entry, class, small, large, discarded);
-            sink.push_back(outcome);
-        }
-        self.completions += (sink.len() - before) as u64;
-        ((sink.len() - before) as u32, internal)
-    }
-}
-
-/// The class of an operation, by its tag; those of an installed driver are plain.
-fn class_of(classes: &[Class], tag: u64) -> Class {
-    if tag >= INSTALLED_TAG { Class::Plain } else { classes[Key::from_tag(tag).index as usize] }
-}
-
-/// Takes hold of what came with a completion.
-fn bring(
-    entry: &cqueue::Entry,
-    class: Class,
-    small: &mut BufferRing,
-    large: &mut BufferRing,
-    discarded: &Rc<RefCell<Vec<u32>>>,
-) -> Output {
-    let (result, flags) = (entry.result(), entry.flags());
-    let buffers = match class {
-        Class::Plain => return Output::None,
-        Class::Arrival if result < 0 => return Output::None,
-        Class::Arrival => return Output::Readable,
-        Class::Small => small,
-        Class::Large => large,
-        Class::Accept | Class::AcceptDirect if result < 0 => return Output::None,
-        Class::Accept | Class::AcceptDirect => {
-            let endpoint = if class == Class::Accept {
-                // SAFETY: the kernel has just opened this descriptor for us.
-                Endpoint::Descriptor(unsafe { OwnedFd::from_raw_fd(result) })
-            } else {
-                let discarded = Rc::clone(discarded);
-                Endpoint::Direct(DirectSocket { index: result as u32, discarded, armed: true })
-            };
-            let queue_nonempty = cqueue::sock_nonempty(flags);
-            return Output::Socket { socket: endpoint.into(), queue_nonempty };
-        }
-    };
-    match cqueue::buffer_select(flags) {
-        Some(index) if result > 0 => Output::Lease(buffers.filled(index, result as usize)),
-        Some(index) => {
-            buffers.unused(index);
-            Output::None
-        }
-        None if result == -libc::ENOBUFS => {
-            buffers.ran_out();
-            Output::Starved
-        }
-        None => Output::None,
-    }
 }
 
 fn clock_ns(clock: Clock) -> u64 {
@@ -411,6 +319,10 @@ impl Driver for UringDriver {
         self.name_peer(connection, value)
     }
 
+    fn offered(&self, large: bool) -> Option<usize> {
+        Some(if large { self.large.offered() } else { self.small.offered() })
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         if self.ring.queued() == 0 { Ok(()) } else { self.hand_over_firmly() }
     }
@@ -431,11 +343,11 @@ impl Driver for UringDriver {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
         loop {
-            let patience = self.patience(left);
-            let entered = self.ring.enter(patience)?;
+            let limits = self.wait_limits(left);
+            let entered = self.ring.enter(limits)?;
             let (came, internal) = self.harvest(sink);
             if came > 0 {
-                self.note(patience, came);
+                self.note(limits, came);
                 return Ok(Wake::Outcomes);
             }
             self.counters.waits += 1;
@@ -513,8 +425,8 @@ impl Driver for UringDriver {
             }
             let before = self.outstanding;
             let timeout = Some(Duration::from_millis(10));
-            let patience = Patience { want: 1, linger_us: 0, timeout };
-            match self.ring.enter(patience) {
+            let limits = WaitLimits { want: 1, linger_us: 0, timeout };
+            match self.ring.enter(limits) {
                 // An error may pass, too: what is given up here is leaked.
                 Ok(Entered::Busy) | Err(_) => std::thread::sleep(RETRY_PAUSE),
                 Ok(_) => {}
@@ -533,27 +445,27 @@ impl Driver for UringDriver {
 
 impl UringDriver {
     /// How long the next wait may last, and for how many completions.
-    fn patience(&mut self, left: Option<Duration>) -> Patience {
+    fn wait_limits(&mut self, left: Option<Duration>) -> WaitLimits {
         self.prepare();
         let asked = self.linger.want();
         // What completes on submission comes on top of what is worth lingering for.
         let prompt = std::mem::take(&mut self.prompt).min(self.outstanding as u32);
         match left {
-            Some(Duration::ZERO) => Patience::LOOK,
-            _ if asked == 1 => Patience { want: 1, linger_us: 0, timeout: left },
+            Some(Duration::ZERO) => WaitLimits::LOOK,
+            _ if asked == 1 => WaitLimits { want: 1, linger_us: 0, timeout: left },
             _ => {
                 let bound_us = self.linger.bound_us();
                 let linger_us = left.map_or(bound_us, |left| {
                     bound_us.min(u32::try_from(left.as_micros()).unwrap_or(u32::MAX).max(1))
                 });
-                Patience { want: asked + prompt, linger_us, timeout: left }
+                WaitLimits { want: asked + prompt, linger_us, timeout: left }
             }
         }
     }
 
     /// Notes what a wait has brought.
-    fn note(&mut self, patience: Patience, came: u32) {
-        if patience.want > 0 {
+    fn note(&mut self, limits: WaitLimits, came: u32) {
+        if limits.want > 0 {
             self.linger.learn(self.completions, self.outstanding, clock_ns);
         }
         self.counters.waits += 1;
@@ -563,54 +475,4 @@ impl UringDriver {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::source::Source;
-    use std::os::unix::net::UnixStream;
-
-    #[test]
-    fn what_can_be_cancelled_is_cancelled_however_late_it_is() {
-        let config = Config::default();
-        let mut driver = UringDriver::new(&config, Pools::new(&config).unwrap()).unwrap();
-        let (_ours, theirs) = UnixStream::pair().unwrap();
-        let source = Source::from(theirs);
-        let kind = source.kind().unwrap();
-        let object = driver.attach(source.endpoint, kind).unwrap();
-        for tag in 0..3 {
-            let receive = Operation::Receive { large: false, repeat: false };
-            driver.submit(tag, object, receive).unwrap();
-        }
-        assert!(driver.shut_down(Duration::ZERO));
-        drop(driver.detach(object, &[]));
-    }
-
-    /// A busy channel lingers no longer than its caller wants to wait.
-    #[test]
-    fn lingering_ends_with_the_time_of_the_call() {
-        let config = Config { linger: Duration::from_millis(100), ..Config::default() };
-        let mut driver = UringDriver::new(&config, Pools::new(&config).unwrap()).unwrap();
-        if !driver.ring.can_linger() {
-            assert_eq!(driver.linger.bound_us(), 0, "Linux 6.12 lingers");
-            return;
-        }
-        // A thread that uses all of its CPU, with many operations in the air.
-        let mut now_ns = 0;
-        for total in 0..10_000 {
-            now_ns += 1_000_000;
-            driver.linger.learn(total, 1000, |_| now_ns);
-            if driver.linger.want() > 1 {
-                break;
-            }
-        }
-        let lingers = |driver: &mut UringDriver, left| {
-            let patience = driver.patience(left);
-            assert!(patience.want > 1, "it does not linger: {patience:?}");
-            patience.linger_us
-        };
-        assert_eq!(lingers(&mut driver, None), 100_000);
-        assert_eq!(lingers(&mut driver, Some(Duration::from_secs(1))), 100_000);
-        assert_eq!(lingers(&mut driver, Some(Duration::from_millis(5))), 5000);
-        assert_eq!(lingers(&mut driver, Some(Duration::from_nanos(1))), 1);
-        assert_eq!(driver.patience(Some(Duration::ZERO)).want, 0);
-    }
-}
+mod tests;

@@ -33,7 +33,7 @@ struct ResourceUpdate {
 
 /// How long one entry into the kernel may wait, and for how many completions.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct WaitLimits {
     /// Completions to wait for; 0 to look once.
     pub(super) want: u32,
     /// From this time on a single completion is enough; 0 if `want` is to be had in any case.
@@ -42,9 +42,9 @@ pub(super) struct Patience {
     pub(super) timeout: Option<Duration>,
 }
 
-impl Patience {
+impl WaitLimits {
     /// One look, without waiting.
-    pub(super) const LOOK: Patience = Patience { want: 0, linger_us: 0, timeout: None };
+    pub(super) const LOOK: WaitLimits = WaitLimits { want: 0, linger_us: 0, timeout: None };
 }
 
 /// How an entry into the kernel ended.
@@ -113,7 +113,7 @@ impl Ring {
         // SAFETY: the entry points to no memory.
         unsafe { self.push(&opcode::Nop::new().build()) };
         while self.completions().next().is_none() {
-            self.enter(Patience { want: 1, linger_us: 0, timeout: None })?;
+            self.enter(WaitLimits { want: 1, linger_us: 0, timeout: None })?;
         }
         self.system_calls = 0;
         Ok(())
@@ -207,21 +207,21 @@ impl Ring {
     }
 
     /// Hands over the filed requests and waits.
-    pub(super) fn enter(&mut self, patience: Patience) -> io::Result<Entered> {
+    pub(super) fn enter(&mut self, limits: WaitLimits) -> io::Result<Entered> {
         self.system_calls += 1;
         // Without a time-out, the kernel would return when the lingering time is up, even with
         // nothing.
-        let forever = (patience.linger_us > 0).then_some(FOREVER);
-        let timespec = patience.timeout.or(forever).map(Timespec::from);
+        let forever = (limits.linger_us > 0).then_some(FOREVER);
+        let timespec = limits.timeout.or(forever).map(Timespec::from);
         let mut arguments = SubmitArgs::new();
-        if patience.linger_us > 0 {
-            arguments = arguments.min_wait_usec(patience.linger_us);
+        if limits.linger_us > 0 {
+            arguments = arguments.min_wait_usec(limits.linger_us);
         }
         if let Some(timespec) = &timespec {
             arguments = arguments.timespec(timespec);
         }
         let flags = ENTER_EXT_ARG | ENTER_GETEVENTS | self.enter_flags;
-        ended(self.inner_enter(patience.want, flags, &arguments))
+        ended(self.inner_enter(limits.want, flags, &arguments))
     }
 
     fn inner_enter(&mut self, want: u32, flags: u32, arguments: &SubmitArgs) -> io::Result<()> {
@@ -278,7 +278,7 @@ mod tests {
         assert!(unsafe { ring.push(&entry) });
         let linger_us = u32::from(ring.can_linger()) * 200;
         let want = if ring.can_linger() { 8 } else { 1 };
-        ring.enter(Patience { want, linger_us, timeout: None }).unwrap();
+        ring.enter(WaitLimits { want, linger_us, timeout: None }).unwrap();
         assert_eq!(ring.completions().len(), 1);
     }
 }

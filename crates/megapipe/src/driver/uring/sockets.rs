@@ -28,7 +28,7 @@ impl UringDriver {
     /// Does by a system call what the kernel has no thread for.
     pub(super) fn call(&mut self, target: Target, operation: &Operation) -> i32 {
         self.ring.system_calls += 1;
-        // SAFETY: whoever submitted the operation keeps its memory for it, as the trait demands.
+        // SAFETY: the submitter of the operation keeps its memory for it, as the trait demands.
         let called = self.with_descriptor(target, |fd| match unsafe { call(fd, operation) } {
             result @ 0.. => result as i32,
             _ => -errno(&io::Error::last_os_error()),

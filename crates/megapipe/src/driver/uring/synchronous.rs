@@ -4,7 +4,7 @@
 //! when waiting for it fails half-way.
 
 use super::UringDriver;
-use super::ring::Patience;
+use super::ring::WaitLimits;
 use crate::driver::INTERNAL_TAG;
 use io_uring::squeue;
 use std::io;
@@ -126,8 +126,8 @@ impl UringDriver {
         while !is_done(self) {
             self.prepare();
             self.prompt = 0;
-            let patience = Patience { want: 1, linger_us: 0, timeout: None };
-            let entered = self.persist(|ring| ring.enter(patience));
+            let limits = WaitLimits { want: 1, linger_us: 0, timeout: None };
+            let entered = self.persist(|ring| ring.enter(limits));
             self.harvest_into_backlog();
             if let Err(error) = entered {
                 errors += 1;

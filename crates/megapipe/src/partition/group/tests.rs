@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// Whoever has read all mail accepts from exactly the queues it holds.
+    /// A member that has read all mail accepts from exactly the queues it holds.
     fn check_mail(&mut self) {
         let Some(group) = &self.group else { return };
         for (id, follower) in &mut self.followers {

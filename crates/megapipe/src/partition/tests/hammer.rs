@@ -1,4 +1,4 @@
-//! Thousands of connections while members come and go: each must be accepted by somebody.
+//! Thousands of connections while members come and go: each must be accepted.
 
 use super::super::ListenerError;
 use super::support::*;
@@ -113,7 +113,7 @@ fn hammer(address: SocketAddr, cpu: usize, tally: &Tally, joins: usize) {
 }
 
 fn run(somebody_stays: bool, others: u64) -> Tally {
-    // Where there is one CPU, nobody can join one who stays.
+    // Where there is one CPU, none can join one that stays.
     let joins = if somebody_stays && usable_cpus().len() == 1 { 0 } else { 30 };
     let listener = listener();
     let address = listener.local_addr().unwrap();

@@ -105,7 +105,7 @@ fn the_last_leave_returns_what_waits() {
     assert_eq!((orphans.connections.len(), orphans.lost), (20, 0));
     orphans.connections.into_iter().for_each(serve);
     clients.into_iter().for_each(expect_service);
-    // The queue is closed, whoever holds its descriptor, and the original serves all CPUs.
+    // The queue is closed, whatever holds its descriptor, and the original serves all CPUs.
     let no_program = unsteer(listener.as_fd()).unwrap_err();
     assert_eq!(no_program.raw_os_error(), Some(libc::ENOENT));
     let client = connect(address, cpu);

@@ -67,7 +67,7 @@ pub(super) fn serve(connection: OwnedFd) {
     TcpStream::from(connection).write_all(b"!").unwrap();
 }
 
-/// Waits until somebody serves a connection.
+/// Waits until a connection is served.
 pub(super) fn expect_service(mut client: TcpStream) {
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     client.read_exact(&mut [0]).expect("a connection was lost");

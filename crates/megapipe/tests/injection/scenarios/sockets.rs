@@ -85,7 +85,7 @@ fn answer(
 pub(crate) fn connect(stage: &mut Stage) {
     let (listener, address) = peer_listener();
     let socket = || {
-        // SAFETY: the call takes no pointers, and nobody else owns the descriptor.
+        // SAFETY: the call takes no pointers, and nothing else owns the descriptor.
         unsafe {
             let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
             let fd = libc::socket(libc::AF_INET, kind, 0);

@@ -46,7 +46,7 @@ fn a_connection_comes_about_and_the_socket_stays_blocking() {
     assert!(rig.last(4) < 0);
 }
 
-/// An address on which nobody listens, and the socket that keeps others away from it.
+/// An address on which nothing listens, and the socket that keeps others away from it.
 fn deaf_address() -> (TcpListener, Box<RawAddress>) {
     let bound = socket(libc::AF_INET);
     let any = raw(std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
@@ -74,7 +74,7 @@ fn a_refusal_is_an_error_and_the_socket_may_try_again() {
     assert_eq!(rig.last(9), 0);
 }
 
-/// A listener that answers nobody any more, and the connections that made it so.
+/// A listener that does not answer any more, and the connections that made it so.
 fn deaf_listener() -> (TcpListener, Vec<OwnedFd>, Box<RawAddress>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     // SAFETY: the call takes no pointers.

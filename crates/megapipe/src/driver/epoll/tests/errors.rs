@@ -12,7 +12,7 @@ const NETLINK_USERSOCK: libc::c_int = 2;
 /// A netlink socket; with `groups`, a member of those multicast groups.
 fn netlink(groups: u32) -> OwnedFd {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the call takes no pointers, and nobody else owns the descriptor.
+    // SAFETY: the call takes no pointers, and nothing else owns the descriptor.
     let socket = unsafe {
         let fd = libc::socket(libc::AF_NETLINK, kind, NETLINK_USERSOCK);
         assert!(fd >= 0, "AF_NETLINK: {}", std::io::Error::last_os_error());

@@ -135,7 +135,7 @@ fn only_what_has_not_begun_can_be_cancelled() {
         rig.submit(tag as u64, disk, read(room));
     }
     rig.nothing();
-    // Four are with the helpers sooner or later; whoever is not yet is cancelled.
+    // Four are with the helpers sooner or later; what is not yet is cancelled.
     rig.driver.cancel(5, disk);
     assert_eq!(rig.last(5), -libc::ECANCELED);
     rig.driver.cancel(4, disk);

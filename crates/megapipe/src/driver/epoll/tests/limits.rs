@@ -117,7 +117,7 @@ fn the_time_is_kept_in_spite_of_events_that_nobody_waits_for() {
 fn a_signal_handler_ends_the_wait() {
     static STARTED: AtomicBool = AtomicBool::new(false);
     extern "C" fn note(_: libc::c_int) {}
-    // SAFETY: the handler does nothing, and nobody else uses the signal.
+    // SAFETY: the handler does nothing, and nothing else uses the signal.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = note as extern "C" fn(libc::c_int) as usize;

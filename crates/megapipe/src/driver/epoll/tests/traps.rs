@@ -42,7 +42,7 @@ fn an_end_between_an_outcome_and_the_next_receive_is_seen() {
         rig.submit(1000, near, receive(false));
         assert_eq!(&*rig.lease(1000), b"once");
         far.shutdown(Shutdown::Write).unwrap();
-        // The edge arrives while nobody asks.
+        // The edge arrives while the kernel is not asked.
         rig.nothing();
         rig.submit(1001, near, receive(false));
         assert_eq!(rig.last(1001), 0);

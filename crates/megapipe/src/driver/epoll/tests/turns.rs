@@ -91,7 +91,7 @@ fn a_collection_ends_when_the_kernel_is_to_be_asked() {
             tags.extend(rig.came.drain(..).map(|outcome| outcome.tag));
         }
         assert_eq!(largest, most, "outcomes at once");
-        // Everybody has had a turn before anybody has a second one.
+        // Each has had a turn before any has a second one.
         let mut first: Vec<u64> = tags.into_iter().take(100).collect();
         first.sort_unstable();
         first.dedup();

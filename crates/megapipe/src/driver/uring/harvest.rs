@@ -1,0 +1,107 @@
+//! Takes completions out of the ring, with what came with them: buffers, sockets.
+
+use super::buffers::BufferRing;
+use super::entries::Class;
+use super::{UringDriver, is_internal};
+use crate::driver::{DirectSocket, INSTALLED_TAG, Outcome, Output, TABLE_FULL};
+use crate::slab::Key;
+use crate::source::Endpoint;
+use io_uring::cqueue;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::rc::Rc;
+
+impl UringDriver {
+    /// Moves the completions that are there into `sink`; gives their number, and whether there were
+    /// any of the driver's own.
+    pub(super) fn harvest(&mut self, sink: &mut VecDeque<Outcome>) -> (u32, bool) {
+        let before = sink.len();
+        let mut internal = false;
+        let UringDriver {
+            ring,
+            small,
+            large,
+            classes,
+            discarded,
+            outstanding,
+            synchronous,
+            lightweight,
+            ..
+        } = self;
+        for entry in ring.completions() {
+            let (tag, result) = (entry.user_data(), entry.result());
+            if is_internal(tag) {
+                internal = true;
+                // What is not waited for has failed, which does not matter, or left a socket.
+                if let Some(orphan) = synchronous.settle(tag, result) {
+                    *lightweight += 1;
+                    discarded.borrow_mut().push(orphan);
+                }
+                continue;
+            }
+            let more = cqueue::more(entry.flags());
+            *outstanding -= u64::from(!more);
+            let class = class_of(classes, tag);
+            let mut outcome = Outcome { tag, result, more, output: Output::None };
+            if class == Class::AcceptDirect {
+                if result >= 0 {
+                    *lightweight += 1;
+                } else if result == -libc::ENFILE && *lightweight >= self.table {
+                    outcome.result = -TABLE_FULL;
+                }
+            }
+            outcome.output = bring(&entry, class, small, large, discarded);
+            sink.push_back(outcome);
+        }
+        self.completions += (sink.len() - before) as u64;
+        ((sink.len() - before) as u32, internal)
+    }
+}
+
+/// The class of an operation, by its tag; those of an installed driver are plain.
+fn class_of(classes: &[Class], tag: u64) -> Class {
+    if tag >= INSTALLED_TAG { Class::Plain } else { classes[Key::from_tag(tag).index as usize] }
+}
+
+/// Takes hold of what came with a completion.
+fn bring(
+    entry: &cqueue::Entry,
+    class: Class,
+    small: &mut BufferRing,
+    large: &mut BufferRing,
+    discarded: &Rc<RefCell<Vec<u32>>>,
+) -> Output {
+    let (result, flags) = (entry.result(), entry.flags());
+    let buffers = match class {
+        Class::Plain => return Output::None,
+        Class::Arrival if result < 0 => return Output::None,
+        Class::Arrival => return Output::Readable,
+        Class::Small => small,
+        Class::Large => large,
+        Class::Accept | Class::AcceptDirect if result < 0 => return Output::None,
+        Class::Accept | Class::AcceptDirect => {
+            let endpoint = if class == Class::Accept {
+                // SAFETY: the kernel has just opened this descriptor for us.
+                Endpoint::Descriptor(unsafe { OwnedFd::from_raw_fd(result) })
+            } else {
+                let discarded = Rc::clone(discarded);
+                Endpoint::Direct(DirectSocket { index: result as u32, discarded, armed: true })
+            };
+            let queue_nonempty = cqueue::sock_nonempty(flags);
+            return Output::Socket { socket: endpoint.into(), queue_nonempty };
+        }
+    };
+    match cqueue::buffer_select(flags) {
+        Some(index) if result > 0 => Output::Lease(buffers.filled(index, result as usize)),
+        Some(index) => {
+            buffers.unused(index);
+            Output::None
+        }
+        None if result == -libc::ENOBUFS => {
+            buffers.ran_out();
+            Output::Starved
+        }
+        None => Output::None,
+    }
+}
