@@ -355,7 +355,13 @@ ngx_mp_accept_failed(ngx_mp_connection_t *mc, struct mp_event *done)
     } else if (error == EMFILE || error == ENFILE || error == EUSERS) {
         level = NGX_LOG_CRIT;
     }
-    ngx_log_error(level, c->log, error, "accept() through the channel failed");
+    if (error == EUSERS) {
+        ngx_log_error(level, c->log, 0,
+                      "megapipe: all lightweight sockets are in use, new connections wait: raise "
+                      "worker_rlimit_nofile, which bounds them, or worker_connections");
+    } else {
+        ngx_log_error(level, c->log, error, "accept() through the channel failed");
+    }
     /* With MP_MORE the channel pauses, and goes on by itself when something has been closed. */
     if (error == ECONNABORTED || (done->flags & MP_MORE)) {
         return;

@@ -60,7 +60,8 @@ ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer)
     options.completions = (uint32_t) conf->completions;
     /* Closed connections whose last bytes are under way count, too. */
     options.max_handles = (uint32_t) cycle->connection_n * 2 + 64;
-    options.max_lwsockets = (uint32_t) cycle->connection_n + 64;
+    /* With room for a whole accept queue the channel accepts without asking each time. */
+    options.max_lwsockets = (uint32_t) cycle->connection_n + 1024;
     ngx_mp_channel = mp_create(&options);
     if (ngx_mp_channel == NULL) {
         ngx_mp_failed(cycle->log, NGX_LOG_EMERG, "mp_create()");

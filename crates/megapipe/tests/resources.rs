@@ -25,6 +25,7 @@ conformance!(
     accepts_without_descriptors_go_on_later,
     accepts_go_on_when_a_connection_is_closed,
     lightweight_sockets_beyond_their_limit,
+    no_connection_is_lost_to_a_full_table,
     ten_thousand_connections,
 );
 
@@ -334,17 +335,50 @@ fn lightweight_sockets_beyond_their_limit(driver: DriverChoice) {
     let Event::Accept(Err(error)) = done.event else { panic!("unexpected {:?}", done.event) };
     let full = error.get_ref().and_then(|error| error.downcast_ref::<TooManyLightweight>());
     assert_eq!(full, Some(&TooManyLightweight { limit: 2 }));
-    common::expect_gone(&mut third);
-    // A place that becomes free is used again.
+    // It waits in the queue for a place that becomes free.
     rig.close(handles.remove(0)).unwrap();
     assert!(matches!(rig.next().event, Event::Close(Ok(()))));
     expect_end(&mut clients[0]);
-    let mut fourth = client(address);
     let socket = accepted(rig.another(listening)).socket;
     let handle = rig.join(socket);
     rig.write(handle, b"x").unwrap();
     assert_eq!(outcome(&rig.last(handle)), Ok(1));
-    fourth.read_exact(&mut [0; 1]).unwrap();
+    third.read_exact(&mut [0; 1]).unwrap();
+}
+
+fn no_connection_is_lost_to_a_full_table(driver: DriverChoice) {
+    for places in [1, 3, 40] {
+        let mut rig = Rig::with(driver, Config { max_lightweight: places, ..Config::default() });
+        let listeners = [listener(), listener()];
+        let addresses = listeners.each_ref().map(|(_, address)| *address);
+        for (listener, _) in listeners {
+            let listening = rig.join(listener);
+            rig.accept(listening, Accept::lightweight()).unwrap();
+        }
+        let mut clients: Vec<TcpStream> = (0..100).map(|at| client(addresses[at % 2])).collect();
+        let (mut served, mut full) = (0, 0);
+        while served < clients.len() {
+            let done = rig.next();
+            match done.event {
+                Event::Accept(Ok(accepted)) => {
+                    let handle = rig.join(accepted.socket);
+                    rig.write(handle, b"x").unwrap();
+                    rig.close(handle).unwrap();
+                }
+                Event::Accept(Err(_)) => full += 1,
+                Event::Close(result) => {
+                    result.unwrap();
+                    served += 1;
+                }
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+        for client in &mut clients {
+            client.read_exact(&mut [0; 1]).unwrap();
+            expect_end(client);
+        }
+        assert!(driver == DriverChoice::Uring || full == 0);
+    }
 }
 
 const MANY: usize = 10_000;

@@ -13,6 +13,10 @@ pub(super) enum Class {
     Large,
     Accept,
     AcceptDirect,
+    /// The same, of one connection, for which a place in the file table is kept.
+    AcceptOneDirect,
+    /// A connection waits for which the file table had no room.
+    AcceptLater,
     /// A datagram is there to be fetched.
     Arrival,
 }
@@ -20,7 +24,8 @@ pub(super) enum Class {
 impl Class {
     pub(super) fn of(operation: &Operation) -> Class {
         match *operation {
-            Operation::Accept { lightweight: true, .. } => Class::AcceptDirect,
+            Operation::Accept { lightweight: true, repeat: true } => Class::AcceptDirect,
+            Operation::Accept { lightweight: true, repeat: false } => Class::AcceptOneDirect,
             Operation::Accept { lightweight: false, .. } => Class::Accept,
             Operation::Receive { large: false, .. } => Class::Small,
             Operation::Receive { large: true, .. } => Class::Large,

@@ -2,6 +2,7 @@
 
 use super::buffers::BufferRing;
 use super::entries::Class;
+use super::table::Room;
 use super::{UringDriver, is_internal};
 use crate::driver::{DirectSocket, INSTALLED_TAG, Outcome, Output, TABLE_FULL};
 use crate::slab::Key;
@@ -26,7 +27,8 @@ impl UringDriver {
             discarded,
             outstanding,
             synchronous,
-            lightweight,
+            table,
+            unbounded,
             ..
         } = self;
         for entry in ring.completions() {
@@ -35,7 +37,7 @@ impl UringDriver {
                 internal = true;
                 // What is not waited for has failed, which does not matter, or left a socket.
                 if let Some(orphan) = synchronous.settle(tag, result) {
-                    *lightweight += 1;
+                    table.fill();
                     discarded.borrow_mut().push(orphan);
                 }
                 continue;
@@ -44,11 +46,22 @@ impl UringDriver {
             *outstanding -= u64::from(!more);
             let class = class_of(classes, tag);
             let mut outcome = Outcome { tag, result, more, output: Output::None };
-            if class == Class::AcceptDirect {
+            if class == Class::AcceptLater && result >= 0 {
+                // Accepted if there is room by now.
+                let errno = if table.room() == Room::None { TABLE_FULL } else { libc::EAGAIN };
+                outcome.result = -errno;
+            }
+            if matches!(class, Class::AcceptDirect | Class::AcceptOneDirect) {
+                if class == Class::AcceptOneDirect {
+                    table.release();
+                }
                 if result >= 0 {
-                    *lightweight += 1;
-                } else if result == -libc::ENFILE && *lightweight >= self.table {
+                    table.fill();
+                } else if result == -libc::ENFILE && table.is_full() {
                     outcome.result = -TABLE_FULL;
+                }
+                if more && table.room() != Room::Ample && !unbounded.contains(&tag) {
+                    unbounded.push(tag);
                 }
             }
             outcome.output = bring(&entry, class, small, large, discarded);
@@ -74,13 +87,15 @@ fn bring(
 ) -> Output {
     let (result, flags) = (entry.result(), entry.flags());
     let buffers = match class {
-        Class::Plain => return Output::None,
+        Class::Plain | Class::AcceptLater => return Output::None,
         Class::Arrival if result < 0 => return Output::None,
         Class::Arrival => return Output::Readable,
         Class::Small => small,
         Class::Large => large,
-        Class::Accept | Class::AcceptDirect if result < 0 => return Output::None,
-        Class::Accept | Class::AcceptDirect => {
+        Class::Accept | Class::AcceptDirect | Class::AcceptOneDirect if result < 0 => {
+            return Output::None;
+        }
+        Class::Accept | Class::AcceptDirect | Class::AcceptOneDirect => {
             let endpoint = if class == Class::Accept {
                 // SAFETY: the kernel has just opened this descriptor for us.
                 Endpoint::Descriptor(unsafe { OwnedFd::from_raw_fd(result) })

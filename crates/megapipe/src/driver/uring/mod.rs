@@ -8,6 +8,7 @@ mod objects;
 mod ring;
 mod sockets;
 mod synchronous;
+mod table;
 
 use self::buffers::BufferRing;
 use self::entries::Class;
@@ -15,6 +16,7 @@ use self::linger::{Clock, Linger};
 use self::objects::Target;
 use self::ring::{Entered, Ring, WaitLimits};
 use self::synchronous::Synchronous;
+use self::table::{Room, Table};
 use super::{
     Driver, Full, INSTALLED_TAG, INTERNAL_TAG, Object, Operation, Outcome, Pools, Unattached, Wake,
 };
@@ -55,9 +57,10 @@ pub(crate) struct UringDriver {
     large: BufferRing,
     /// Entries of the ring's file table whose sockets were dropped without being registered.
     discarded: Rc<RefCell<Vec<u32>>>,
-    /// The length of the file table, and how many of its entries hold sockets.
-    table: u32,
-    lightweight: u32,
+    table: Table,
+    /// Accepts that might bring more than the table has room for, to be cancelled. The channel
+    /// files them again.
+    unbounded: Vec<u64>,
     /// What comes with the completion of each request, by the index in its tag.
     classes: Vec<Class>,
     /// Outcomes that came while the driver waited for something else.
@@ -79,8 +82,8 @@ impl UringDriver {
     /// judgement.
     pub(crate) fn new(config: &Config, pools: Pools) -> io::Result<UringDriver> {
         let mut ring = Ring::new(config.completions)?;
-        let table = config.max_lightweight.min(descriptor_limit()?).max(1);
-        ring.submitter().register_files_sparse(table)?;
+        let places = config.max_lightweight.min(descriptor_limit()?).max(1);
+        ring.submitter().register_files_sparse(places)?;
         let class = |group, count, pool| BufferRing::new(&ring, group, count, pool);
         let small = class(SMALL_GROUP, config.small_buffers.count, pools.small)?;
         let large = class(LARGE_GROUP, config.large_buffers.count, pools.large)?;
@@ -91,8 +94,8 @@ impl UringDriver {
             small,
             large,
             discarded: Rc::default(),
-            table,
-            lightweight: 0,
+            table: Table::new(places),
+            unbounded: Vec::new(),
             classes: Vec::new(),
             backlog: VecDeque::new(),
             linger: Linger::new(bound_us),
@@ -194,11 +197,30 @@ impl UringDriver {
         while let Some(index) = { self.discarded.borrow_mut().pop() } {
             self.discard(index);
         }
+        while let Some(tag) = self.unbounded.pop() {
+            self.push_forgotten(opcode::AsyncCancel2::new(CancelBuilder::user_data(tag)).build());
+        }
+    }
+
+    /// The operation as far as the file table has room for what it brings: a listener is only
+    /// polled while there is none.
+    fn admit(&self, operation: Operation) -> (Operation, Class) {
+        let operation = match (operation, self.table.room()) {
+            (Operation::Accept { lightweight: true, .. }, Room::None) => {
+                let wait = Operation::Poll { events: libc::POLLIN as u32, repeat: false };
+                return (wait, Class::AcceptLater);
+            }
+            (Operation::Accept { lightweight: true, .. }, Room::Scarce) => {
+                Operation::Accept { lightweight: true, repeat: false }
+            }
+            (operation, _) => operation,
+        };
+        (operation, Class::of(&operation))
     }
 
     /// Frees an entry of the file table.
     fn discard(&mut self, index: u32) {
-        self.lightweight = self.lightweight.saturating_sub(1);
+        self.table.free();
         self.push_forgotten(opcode::Close::new(Fixed(index)).build());
     }
 }
@@ -278,7 +300,7 @@ impl Driver for UringDriver {
         unsafe { self.push(&entry.user_data(tag)) }?;
         match target {
             Target::Descriptor(_) => objects::restore(object),
-            Target::Direct(_) => self.lightweight = self.lightweight.saturating_sub(1),
+            Target::Direct(_) => self.table.free(),
         }
         self.enlist(tag, Class::Plain);
         Ok(())
@@ -286,7 +308,7 @@ impl Driver for UringDriver {
 
     fn submit(&mut self, tag: u64, object: Object, operation: Operation) -> Result<(), Full> {
         let groups = (self.small.group(), self.large.group());
-        let operation = objects::adapt(object, operation);
+        let (operation, class) = self.admit(objects::adapt(object, operation));
         let (fd, flags) = match Target::of(object) {
             Target::Descriptor(fd) => (fd, squeue::Flags::empty()),
             Target::Direct(index) => (index as i32, squeue::Flags::FIXED_FILE),
@@ -294,7 +316,10 @@ impl Driver for UringDriver {
         let entry = entries::build(fd, objects::nature(object), operation, groups).flags(flags);
         // SAFETY: the caller of `submit` keeps the operation's memory, as the trait demands.
         unsafe { self.push(&entry.user_data(tag)) }?;
-        self.enlist(tag, Class::of(&operation));
+        if class == Class::AcceptOneDirect {
+            self.table.reserve();
+        }
+        self.enlist(tag, class);
         self.prompt += u32::from(entries::is_prompt(&operation));
         if self.ring.queued() >= self.batch {
             // What the kernel does not take now (its completion queue is full) stays queued.

@@ -70,11 +70,11 @@ impl UringDriver {
         let entry = opcode::Socket::new(domain, socket_type, 0).file_index(slot).build();
         // SAFETY: the entry points to no memory and completes at once.
         let (result, _) = unsafe { self.run(entry, Stake::Socket) }?;
-        if result == -libc::ENFILE && self.lightweight >= self.table {
+        if result == -libc::ENFILE && self.table.is_full() {
             return Err(io::Error::from_raw_os_error(TABLE_FULL));
         }
         let index = result_of(result)? as u32;
-        self.lightweight += 1;
+        self.table.fill();
         let discarded = Rc::clone(&self.discarded);
         Ok(Endpoint::Direct(DirectSocket { index, discarded, armed: true }))
     }
