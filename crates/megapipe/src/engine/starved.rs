@@ -1,11 +1,11 @@
 //! Receives that wait for a buffer of the channel.
 //!
 //! A receive that finds no free buffer ends, whether or not there is anything to receive. It waits
-//! here until there are buffers, and then as many are started as there are buffers, first come first
-//! served: the others would starve again, each at the price of an operation. One that finds nothing
-//! to receive takes no buffer, and must not keep those behind it waiting. So as long as none of
-//! those that were started has taken a buffer, twice as many follow, and the channel does not sleep
-//! in between.
+//! here until there are buffers, and then as many are started as there are buffers, in the order in
+//! which they began to wait: the others would starve again, each at the price of an operation. One
+//! that finds nothing to receive takes no buffer, and must not keep those behind it waiting. So as
+//! long as none of those that were started has taken a buffer, twice as many follow, and the
+//! channel does not sleep in between.
 
 use super::Engine;
 use crate::slab::Key;
