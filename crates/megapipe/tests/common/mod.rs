@@ -109,15 +109,20 @@ impl Rig {
             let (ours, theirs) = tcp_pair();
             return (ours, self.join(theirs));
         }
+        let (ours, handle) = self.lightweight_pair();
+        self.set_nodelay(handle, true).expect("nodelay");
+        (ours, handle)
+    }
+
+    /// The same, which the channel has accepted as a lightweight socket.
+    pub fn lightweight_pair(&mut self) -> (TcpStream, Handle) {
         let (listener, address) = listener();
         let listening = self.join(listener);
         self.accept(listening, Accept::lightweight().count(1)).expect("accept");
         let ours = client(address);
         let socket = accepted(self.last(listening)).socket;
         self.unregister(listening).expect("unregister");
-        let handle = self.join(socket);
-        self.set_nodelay(handle, true).expect("nodelay");
-        (ours, handle)
+        (ours, self.join(socket))
     }
 
     /// The next completion, which must come. A signal ends a wait as well, see [`retried`].
