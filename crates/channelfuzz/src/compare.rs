@@ -105,7 +105,7 @@ impl Comparison<'_> {
         let cancelled = Err(libc::ECANCELED);
         match (one, other) {
             _ if one == other && left.brought == right.brought => Ok(()),
-            _ if what.takes_data() && self.shared[member / 2] => {
+            _ if what.reads() && self.shared[member / 2] => {
                 self.diverge(member, Rule::SharedFile);
                 Ok(())
             }
@@ -124,7 +124,7 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
-            _ if what.takes_data() && self.broken_write[member / 2] => {
+            _ if what.reads() && self.broken_write[member / 2] => {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
@@ -138,9 +138,14 @@ impl Comparison<'_> {
         let ends = |request: &Request| request.last == Some(Ok(0));
         let rule = match left.what {
             What::Watch if kind.is_timer() => Rule::TimerExpiries,
-            what if what.takes_data() && kind.is_stream() => {
+            what if what.reads() && kind.is_stream() => {
                 if !left.repeats && ends(left) != ends(right) {
                     return Err(self.difference(at, left, right));
+                }
+                if what == What::Peek {
+                    // It has changed nothing.
+                    self.rules.used(Rule::StreamSegments);
+                    return Ok(());
                 }
                 Rule::StreamSegments
             }

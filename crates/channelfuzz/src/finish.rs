@@ -326,6 +326,7 @@ impl Run<'_> {
         let number = self.links.len() + usize::from(kind == LinkKind::UnixDatagram);
         let (mut link, source) =
             make(kind, self.script.seed, number).map_err(|error| broken(error.to_string()))?;
+        let source = source.ok_or_else(|| broken(format!("{} has no source", kind.text())))?;
         let handle = self.channel.register(source, 0).map_err(|error| broken(error.to_string()))?;
         if what == What::ReceiveFrom {
             let result = self.channel.receive_from(handle, Repeat::UntilCancelled);
