@@ -449,9 +449,8 @@ int mp_set_cookie(mp_handle handle, void *cookie);
  *                 channel's. Its value is 1, as the report's is_lwsocket.
  *   MP_WITH_PEER  the address of each peer: the event's data is a struct sockaddr of size bytes,
  *                 until the next dispatch. NULL where the driver does not tell it: of lightweight
- *                 sockets of io_uring before Linux 6.7, and of MP_DRIVER_MTCP. One system call for
- *                 each connection; what needs no address at once gets it cheaper by
- *                 mp_request_peer_address().
+ *                 sockets of io_uring before Linux 6.7. One system call for each connection; what
+ *                 needs no address at once gets it cheaper by mp_request_peer_address().
  *
  * The event's fd is to be registered or, if it is a descriptor, may be used without the channel
  * and then is the caller's to close; it does not block, and execve(2) closes it. ECANCELED is the
@@ -652,7 +651,7 @@ mp_handle mp_connect_to(struct mp_channel *channel,
  *
  * Errors:
  *   EINVAL      size is 0 or above SSIZE_MAX
- *   EOPNOTSUPP  the handle is no socket; as the event's error: a connection of MP_DRIVER_MTCP
+ *   EOPNOTSUPP  the handle is no socket
  */
 int mp_peek(mp_handle handle, void *buffer, size_t size);
 

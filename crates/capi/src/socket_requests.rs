@@ -58,7 +58,7 @@ pub unsafe extern "C" fn mp_connect_to(
 ///
 /// Errors:
 ///   EINVAL      size is 0 or above SSIZE_MAX
-///   EOPNOTSUPP  the handle is no socket; as the event's error: a connection of MP_DRIVER_MTCP
+///   EOPNOTSUPP  the handle is no socket
 ///
 /// # Safety
 ///

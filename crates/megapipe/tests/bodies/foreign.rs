@@ -200,11 +200,9 @@ pub(crate) fn memory_is_read_into_and_written_from(driver: DriverChoice) {
     assert_eq!(transferred(rig.last(handle)).bytes.unwrap(), 0);
 }
 
-/// The look of a peek is the kernel's to give: the stack has none.
 pub(crate) fn a_transfer_looks_without_taking(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
-    let (mut ours, theirs) = unix_pair();
-    let handle = rig.join(theirs);
+    let (mut ours, handle) = rig.tcp_pair();
     let mut memory = [0u8; 6];
     let (address, bytes) = (memory.as_mut_ptr(), memory.len());
     transfer(&mut rig, handle, Transfer::Peek { address, bytes });

@@ -363,7 +363,7 @@ pub(crate) fn lightweight_sockets_of_another_channel_are_refused(driver: DriverC
     common::expect_end(&mut ours);
     // Its place does not keep others from theirs.
     let next = if common::is_installed(driver) { &mut rig } else { &mut other };
-    let (_ours, handle) = lightweight(next);
+    let (_ours, handle) = next.lightweight_pair();
     assert_eq!(next.kind(handle).unwrap(), megapipe::Kind::Stream);
 }
 
