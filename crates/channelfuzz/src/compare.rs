@@ -62,6 +62,11 @@ impl Comparison<'_> {
         self.script.links[member / 2]
     }
 
+    /// Whether the application holds leases at some time.
+    fn holds(&self) -> bool {
+        self.script.ops.iter().any(|op| op.verb == Verb::Hold && op.a == 1)
+    }
+
     /// A rule is used after which the link's later requests meet another state.
     fn diverge(&mut self, member: usize, rule: Rule) {
         self.rules.used(rule);
@@ -124,6 +129,11 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
+            // While it waited for a buffer, the peer closed, which comes before the data.
+            (Err(libc::ECONNRESET), Ok(_)) if what.reads() && self.holds() => {
+                self.diverge(member, Rule::BuffersHeld);
+                Ok(())
+            }
             _ if what.reads() && self.broken_write[member / 2] => {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
@@ -165,8 +175,7 @@ impl Comparison<'_> {
             self.rules.used(Rule::PollEdges);
             return Ok(());
         }
-        let holds = self.script.ops.iter().any(|op| op.verb == Verb::Hold && op.a == 1);
-        if self.reads[left.member / 2] && holds {
+        if self.reads[left.member / 2] && self.holds() {
             self.diverge(left.member, Rule::BuffersHeld);
             return Ok(());
         }

@@ -112,6 +112,8 @@ pub(crate) fn may_fail(kind: LinkKind, what: What, state: &State, errno: i32) ->
         // way, or done.
         libc::ECONNABORTED => kind.is_connecting() && !state.is_connected,
         libc::EISCONN | libc::EALREADY => what == What::Connect,
+        // It was shut down while such an attempt was under way.
+        libc::EINVAL => what == What::Connect && own && !state.is_connected,
         _ => false,
     }
 }
