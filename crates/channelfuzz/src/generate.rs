@@ -20,7 +20,7 @@ const KINDS: &[(u64, LinkKind)] = &[
     (3, LinkKind::PipeIn),
     (3, LinkKind::PipeOut),
     (2, LinkKind::Tty),
-    (4, LinkKind::File),
+    (2, LinkKind::File),
     (3, LinkKind::TcpListener),
     (1, LinkKind::UnixListener),
     (1, LinkKind::Timer),
@@ -33,7 +33,11 @@ pub fn script(seed: u64) -> Script {
     let mut random = Random::new(seed);
     let settings = settings(&mut random);
     let count = random.range(1, LINKS_MAX);
-    let links: Vec<LinkKind> = (0..count).map(|_| random.weighted(KINDS)).collect();
+    let mut links: Vec<LinkKind> = (0..count).map(|_| random.weighted(KINDS)).collect();
+    // Something to send over the others.
+    if count > 1 && random.chance(30) {
+        links[0] = LinkKind::File;
+    }
     let count = random.range(OPS_MIN, OPS_MAX);
     let ops = (0..count).map(|_| op(&mut random, &links)).collect();
     Script { seed, settings, links, ops }
@@ -61,6 +65,10 @@ fn op(random: &mut Random, links: &[LinkKind]) -> Op {
         true => random.weighted(for_duplicate(kind)),
         false if kind.is_connecting() && random.chance(20) => random.weighted(CONNECT),
         false => random.weighted(for_first(kind)),
+    };
+    let verb = match verb {
+        Verb::SendFile if !links.contains(&LinkKind::File) => Verb::Write,
+        verb => verb,
     };
     let member = 2 * link + usize::from(is_duplicate || verb == Verb::Join);
     let (a, b) = arguments(random, kind, verb);
@@ -158,7 +166,7 @@ const STREAM: &[(u64, Verb)] = &[
     (2, Verb::WriteMore),
     (3, Verb::WriteVectored),
     (1, Verb::WriteLease),
-    (2, Verb::SendFile),
+    (4, Verb::SendFile),
     (1, Verb::Disconnect),
     (3, Verb::Poll),
     (1, Verb::PeerAddress),
