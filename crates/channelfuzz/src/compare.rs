@@ -186,7 +186,10 @@ impl Comparison<'_> {
         let without_error = |request: &Request| {
             request.last.map(|last| last.map(|events| events & !(libc::POLLERR as u64)))
         };
-        if without_error(left) == without_error(right) {
+        // One that looked after the error had been told waits on.
+        let only_error = |request: &Request| without_error(request) == Some(Ok(0));
+        let missed = only_error(left) && cancelled(right) || only_error(right) && cancelled(left);
+        if without_error(left) == without_error(right) || missed {
             self.rules.used(Rule::ErrorToldOnce);
             return Ok(());
         }

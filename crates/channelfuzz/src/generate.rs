@@ -93,8 +93,6 @@ fn general(random: &mut Random, kind: LinkKind) -> Verb {
         // Of the wrong kind most often, which has to be refused.
         (1, Verb::Watch),
         (1, Verb::Sync),
-        (1, Verb::Peek),
-        (1, Verb::SendFile),
     ])
 }
 
@@ -111,6 +109,8 @@ fn for_first(kind: LinkKind) -> &'static [(u64, Verb)] {
             (4, Receive),
             (4, Read),
             (2, ReadVectored),
+            // Refused, as it is no socket.
+            (1, Peek),
             (2, Poll),
             (10, PeerWrite),
             (1, PeerClose),
@@ -119,6 +119,7 @@ fn for_first(kind: LinkKind) -> &'static [(u64, Verb)] {
             (5, Write),
             (1, WriteMore),
             (3, WriteVectored),
+            (1, SendFile),
             (2, Poll),
             (4, PeerRead),
             (3, PeerDrain),

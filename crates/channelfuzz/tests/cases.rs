@@ -110,6 +110,9 @@ const MENDED: &[&str] = &[
     "seed 106648971651737; settings 4 2 512 2 2048 256 16 1; links seqpacket tty; \
      receive 0 0 0; receive 0 0 0; hold 2 1 0; peer-write 0 236 0; write-more 0 16 0; \
      peer-write 0 37 0; peer-close 0 0 0",
+    // A poll looks after another request was told of the error.
+    "seed 261868835020670; settings 1 8 256 4 2048 64 64 1; links file udp; receive-from 2 0 0; \
+     poll 2 8192 0; peer-close 2 0 0; poll 2 8192 0; send-to 2 33 0",
     // A connect after a shutdown of a connection under way is invalid.
     "seed 249727742287191; settings 1 4 300 2 4096 24 16 0; links outgoing; connect-to 0 1 0; \
      cancel 0 0 0; write 0 28269 1; disconnect 0 1 0; connect 0 0 0",
