@@ -259,6 +259,40 @@ pub(crate) fn the_close_is_the_last_event(driver: DriverChoice) {
     }
 }
 
+/// A program that flushes and then does something else: the peer sees the end all the same, whatever
+/// was pending.
+pub(crate) fn a_flush_is_enough_for_the_end(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    for pending in 0..4 {
+        for how in 0..3 {
+            for kind in 0..2 {
+                let (ours, handle) =
+                    if kind == 0 { rig.lightweight_pair() } else { rig.tcp_pair() };
+                ours.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                match pending {
+                    0 => rig.receive(handle, Repeat::UntilCancelled).unwrap(),
+                    1 => rig.read(handle, Vec::with_capacity(1)).unwrap(),
+                    2 => rig.peek(handle, Vec::with_capacity(1)).unwrap(),
+                    _ => rig.poll(handle, libc::POLLPRI as u32, Repeat::UntilCancelled).unwrap(),
+                }
+                rig.flush().unwrap();
+                match how {
+                    0 => assert_eq!(rig.close(handle).unwrap(), 0),
+                    1 => assert_eq!(rig.abort(handle).unwrap(), Some(0)),
+                    _ => drop(rig.unregister(handle).unwrap()),
+                }
+                rig.flush().unwrap();
+                let left = (&ours).read(&mut [0; 1]).or_else(|error| match error.kind() {
+                    std::io::ErrorKind::ConnectionReset => Ok(0),
+                    _ => Err(error),
+                });
+                assert_eq!(left.unwrap(), 0, "pending {pending}, how {how}, kind {kind}");
+                rig.settle();
+            }
+        }
+    }
+}
+
 /// A stream whose reset is an end.
 struct Gentle(TcpStream);
 

@@ -142,6 +142,7 @@ suite! {
         a_close_that_takes_too_long_aborts,
         an_abort_overtakes_a_stuck_write,
         an_abort_resets_an_idle_connection,
+        a_flush_is_enough_for_the_end,
         the_close_is_the_last_event;
     connect:
         connect_succeeds,

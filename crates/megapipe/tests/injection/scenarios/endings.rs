@@ -76,7 +76,7 @@ pub(crate) fn unregister(stage: &mut Stage) {
 }
 
 /// Lets the channel do what it has to do; nothing must come but the injected failure.
-pub(super) fn look_around(stage: &mut Stage) {
+fn look_around(stage: &mut Stage) {
     // A transient failure ends a look, too, and comes a few times in a row.
     for _ in 0..6 {
         let Some(done) = stage.dispatch(Duration::ZERO) else { continue };

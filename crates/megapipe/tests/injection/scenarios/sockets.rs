@@ -132,7 +132,7 @@ pub(crate) fn connect_to(stage: &mut Stage) {
             stage.close(handle);
         } else {
             assert!(stage.unregister(handle).descriptor.is_none());
-            super::endings::look_around(stage);
+            stage.call("flush", Channel::flush);
         }
         peer.set_read_timeout(Some(PATIENCE)).expect("time-out");
         crate::common::expect_end(&mut peer);
