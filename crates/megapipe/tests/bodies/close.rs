@@ -259,8 +259,8 @@ pub(crate) fn the_close_is_the_last_event(driver: DriverChoice) {
     }
 }
 
-/// A program that flushes and then does something else: the peer sees the end all the same, whatever
-/// was pending.
+/// The peer sees the end also if the program does something else after the flush, whatever was
+/// pending.
 pub(crate) fn a_flush_is_enough_for_the_end(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     for pending in 0..4 {
