@@ -6,7 +6,22 @@
  * A thread creates a channel, registers sockets, pipes and files with it, files requests, and
  * takes completions out of it. A request returns at once; what comes of it is told by an event
  * with its command, from mp_dispatch() or mp_dispatch_batch(). The ping-pong server of the
- * report's Listing 3.1 is examples/c/ping_pong.c.
+ * report's Listing 3.1 is examples/c/ping_pong.c. A server that answers every request with a head
+ * and a file, and whose whole is examples/c/send_file.c:
+ *
+ *     struct mp_event ev;
+ *
+ *     mp_accept(listener, 0, MP_LWSOCKET | MP_WITH_PEER);
+ *     while (mp_dispatch(channel, &ev, -1) == 1)
+ *         if (ev.cmd == MP_ACCEPT && !ev.error) {
+ *             print_address(ev.data, ev.size);
+ *             mp_recv(mp_register(channel, ev.fd, NULL, NULL), 0);
+ *         } else if (ev.cmd == MP_RECV && ev.size > 0) {
+ *             mp_release(channel, ev.buffer);
+ *             mp_write_more(ev.handle, head, head_size);
+ *             mp_send_file(ev.handle, file, 0, file_size);
+ *             mp_close(ev.handle);
+ *         }
  *
  * The report: Sangjin Han, A Programming Interface for Scalable Network Socket I/O,
  * UCB/EECS-2016-125.
@@ -79,6 +94,12 @@
 /* Lightweight sockets are numbered from 2^30 on, above all file descriptors. */
 #define MP_LWSOCKET_FIRST (1 << 30)
 
+/* For mp_accept(): lightweight sockets. */
+#define MP_LWSOCKET 1
+
+/* For mp_accept(): the address of each peer. */
+#define MP_WITH_PEER 2
+
 /* In mp_event.flags: further completions of the same request follow. */
 #define MP_MORE 1
 
@@ -97,9 +118,9 @@
 /* What was asked for, in mp_event.cmd. */
 typedef enum mp_command {
     MP_ACCEPT = 1, /* mp_accept() */
-    MP_CONNECT, /* mp_connect() */
+    MP_CONNECT, /* mp_connect(), mp_connect_to() */
     MP_READ, /* mp_read() */
-    MP_WRITE, /* mp_write(), mp_write_buffer() */
+    MP_WRITE, /* mp_write(), mp_write_more(), mp_write_buffer() */
     MP_READV, /* mp_readv() */
     MP_WRITEV, /* mp_writev() */
     MP_RECV, /* mp_recv() */
@@ -109,7 +130,9 @@ typedef enum mp_command {
     MP_POLL, /* mp_poll() */
     MP_CLOSE, /* mp_close() */
     MP_PEER_ADDRESS, /* mp_request_peer_address() */
-    MP_TIMER /* mp_timer() */
+    MP_TIMER, /* mp_timer() */
+    MP_PEEK, /* mp_peek() */
+    MP_SEND_FILE /* mp_send_file() */
 } mp_command;
 
 /* What drives a channel. */
@@ -259,14 +282,15 @@ typedef struct mp_event {
      */
     int32_t fd;
     /*
-     * Bytes that were read, received or written; 0 of a read or receive is the end, but see
+     * Bytes that were read, received, written or sent; 0 of a read or receive is the end, but see
      * buffer.
      */
     size_t size;
     /*
      * MP_RECV: the bytes, in a buffer of the channel's, until mp_release() of it.
-     * MP_READ, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the request.
-     * MP_PEER_ADDRESS: a struct sockaddr of size bytes, until the next dispatch.
+     * MP_READ, MP_PEEK, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the
+     * request. MP_PEER_ADDRESS, MP_ACCEPT with MP_WITH_PEER: a struct sockaddr of size bytes,
+     * until the next dispatch.
      */
     void *data;
     /*
@@ -421,10 +445,16 @@ int mp_set_cookie(mp_handle handle, void *cookie);
 /*
  * Accepts connections on a listener: one MP_ACCEPT for each (report, Table 3.1).
  *
- * count: how many; 0 for all until mp_cancel(). Counts of several calls add up. is_lwsocket: not
- * 0 for lightweight sockets, which belong to the channel (report, section 3.4.2). They have
- * numbers from MP_LWSOCKET_FIRST on and mean the same on every driver; with io_uring they have no
- * descriptor, with epoll there is one below, which is the channel's.
+ * count: how many; 0 for all until mp_cancel(). Counts of several calls add up. flags: 0, or made
+ * of these:
+ *   MP_LWSOCKET   lightweight sockets, which belong to the channel (report, section 3.4.2). They
+ *                 have numbers from MP_LWSOCKET_FIRST on and mean the same on every driver; with
+ *                 io_uring they have no descriptor, with epoll there is one below, which is the
+ *                 channel's. Its value is 1, as the report's is_lwsocket.
+ *   MP_WITH_PEER  the address of each peer: the event's data is a struct sockaddr of size bytes,
+ *                 until the next dispatch. NULL where the driver does not tell it: of lightweight
+ *                 sockets of io_uring before Linux 6.7. One system call for each connection; what
+ *                 needs no address at once gets it cheaper by mp_request_peer_address().
  *
  * The event's fd is to be registered or, if it is a descriptor, may be used without the channel
  * and then is the caller's to close; it does not block, and execve(2) closes it. ECANCELED is the
@@ -437,10 +467,10 @@ int mp_set_cookie(mp_handle handle, void *cookie);
  * other error ends the request.
  *
  * Errors:
- *   EBUSY   accepts of the other kind are outstanding: cancel them first
- *   EINVAL  count is negative
+ *   EBUSY   accepts with other flags are outstanding: cancel them first
+ *   EINVAL  count is negative, or flags are unknown
  */
-int mp_accept(mp_handle handle, int count, int is_lwsocket);
+int mp_accept(mp_handle handle, int count, int flags);
 
 /*
  * Connects a socket: one MP_CONNECT. The address is copied. Requests that are filed meanwhile on
@@ -589,6 +619,81 @@ int mp_request_peer_address(mp_handle handle);
  *   EINVAL  what is unknown
  */
 int mp_cancel(mp_handle handle, int what);
+
+/*
+ * Registers a new stream socket of the channel's own and connects it: one MP_CONNECT with this
+ * cookie. TCP or UNIX, according to the address, which is copied. Requests that are filed
+ * meanwhile wait for the connection.
+ *
+ * It is a lightweight socket, as those of mp_accept(): with io_uring it has no descriptor, with
+ * epoll there is one below, which is the channel's. A connect that fails leaves the handle, for
+ * mp_connect() or mp_close(). For a socket that is bound or has options before it connects, use
+ * mp_register() and mp_connect().
+ *
+ * Returns the handle, or -1 and errno.
+ *
+ * Errors:
+ *   EAFNOSUPPORT    the address is none of AF_INET, AF_INET6 and AF_UNIX
+ *   EINVAL          size does not suit the family
+ *   EUSERS          mp_options.max_lwsockets are in use
+ *   ENFILE          mp_options.max_handles are registered
+ *   EMFILE, ENFILE  there is no descriptor left
+ */
+mp_handle mp_connect_to(struct mp_channel *channel,
+                        const struct sockaddr *address,
+                        socklen_t size,
+                        void *cookie);
+
+/*
+ * Reads at most size bytes of what waits in a socket and leaves them there: one MP_PEEK with what
+ * is there, 0 at the end. The next mp_read(), mp_recv() or mp_peek() finds the same. buffer is the
+ * kernel's until the event.
+ *
+ * It has its turn among the reads of the handle, and completes as soon as something is there: to
+ * wait for more than that, read. From a SOCK_SEQPACKET or datagram socket: one message, or
+ * EMSGSIZE, with its beginning in buffer, if it is longer than size.
+ *
+ * Errors:
+ *   EINVAL      size is 0 or above SSIZE_MAX
+ *   EOPNOTSUPP  the handle is no socket
+ */
+int mp_peek(mp_handle handle, void *buffer, size_t size);
+
+/*
+ * Writes all of size bytes as mp_write() does, one MP_WRITE, and tells the kernel that a further
+ * write follows at once (MSG_MORE of send(2)). buffer must not change until the event.
+ *
+ * TCP holds a segment that is not full back until then, but for 200 ms at most: so a head and a
+ * body share one also with TCP_NODELAY. End with mp_write(), mp_send_file(), mp_shutdown() or
+ * mp_close(), each of which sends all. Everything but a stream socket takes it for mp_write(), as
+ * does MP_DRIVER_MTCP; datagrams are not joined.
+ *
+ * Errors:
+ *   EAGAIN  as with mp_write()
+ */
+int mp_write_more(mp_handle handle, const void *buffer, size_t size);
+
+/*
+ * Sends size bytes of a disk file, from offset on, over a stream socket, in its turn among the
+ * writes of the handle: one MP_SEND_FILE. All of them, or an error; less only if it was cancelled
+ * half-way.
+ *
+ * file is the handle of the file in the same channel, whose position does not matter and does not
+ * change; it may be sent to any number of handles at once. It must stay registered: what is not
+ * read of it when its handle ends is not sent. The file is read and sent in turns of 128 KiB;
+ * mp_queued() counts all of size.
+ *
+ * The event's errors:
+ *   ENODATA  the file ends before offset + size; what it has was sent
+ *   EBADF    the file's handle has ended
+ *
+ * Errors:
+ *   EBADF       file is no handle of the same channel
+ *   EOPNOTSUPP  handle is no stream socket, or file no disk file
+ *   EINVAL      offset + size is above 2^63 - 1
+ *   EAGAIN      as with mp_write()
+ */
+int mp_send_file(mp_handle handle, mp_handle file, uint64_t offset, size_t size);
 
 /*
  * Makes a timer on the monotonic clock, a member of the channel: mp_timer_set() says when it

@@ -41,6 +41,20 @@ impl Addresses {
     }
 }
 
+/// The address that C points to.
+///
+/// # Safety
+///
+/// `address` must be null or point to `size` readable bytes.
+pub(crate) unsafe fn read(address: *const sockaddr, size: socklen_t) -> Result<Address, Failure> {
+    if address.is_null() {
+        return Err(Failure::NULL);
+    }
+    let bytes = (size as usize).min(size_of::<sockaddr_storage>());
+    // SAFETY: the caller vouches for the bytes.
+    parse(unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes) })
+}
+
 /// The address that C describes.
 pub(crate) fn parse(raw: &[u8]) -> Result<Address, Failure> {
     let Some((family, _)) = raw.split_first_chunk::<2>() else { return Err(SIZE) };

@@ -164,6 +164,10 @@ fn event_of(state: &mut State, done: Completion) -> mp_event {
             event.cmd = mp_command::MP_TIMER as u32;
             event.count = event.keep(expiries).unwrap_or(0);
         }
+        Event::SendFile(sent) => {
+            event.cmd = mp_command::MP_SEND_FILE as u32;
+            event.size = event.keep(sent).unwrap_or(0);
+        }
         Event::Connect(result) => event.simple(mp_command::MP_CONNECT, result),
         Event::Disconnect(result) => event.simple(mp_command::MP_DISCONNECT, result),
         Event::Close(result) => {
@@ -203,7 +207,8 @@ impl mp_event {
         let command = match (done.command, done.offset) {
             (RawCommand::Read, None) => mp_command::MP_READ,
             (RawCommand::Read, Some(_)) => mp_command::MP_PREAD,
-            (RawCommand::Write, None) => mp_command::MP_WRITE,
+            (RawCommand::Peek, _) => mp_command::MP_PEEK,
+            (RawCommand::Write, None) | (RawCommand::WriteMore, _) => mp_command::MP_WRITE,
             (RawCommand::Write, Some(_)) => mp_command::MP_PWRITE,
             (RawCommand::ReadVectored, _) => mp_command::MP_READV,
             (RawCommand::WriteVectored, _) => mp_command::MP_WRITEV,
@@ -216,6 +221,9 @@ impl mp_event {
 
     fn accepted(&mut self, state: &mut State, accepted: Accepted) {
         self.pending = accepted.pending;
+        if let Some(peer) = &accepted.peer {
+            (self.data, self.size) = state.addresses.keep(peer);
+        }
         // On epoll there is a descriptor below a lightweight socket, which is not the caller's.
         if let Some(number) = accepted.socket.lightweight_number() {
             self.fd = number as i32;

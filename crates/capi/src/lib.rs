@@ -22,6 +22,7 @@ mod mtcp;
 mod place;
 mod requests;
 mod slots;
+mod socket_requests;
 mod sockets;
 mod state;
 mod text;

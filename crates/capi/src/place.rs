@@ -82,6 +82,11 @@ impl Numbering {
         let generation = generation.wrapping_add(self.base);
         (self.place as i64) << PLACE_SHIFT | i64::from(index) << INDEX_SHIFT | i64::from(generation)
     }
+
+    /// The number in this channel of a handle, which checks it; `None` for another channel's.
+    pub(crate) fn decode(self, handle: mp_handle) -> Option<(u32, u32)> {
+        (handle >> PLACE_SHIFT == self.place as i64).then(|| decode(handle, self.base))
+    }
 }
 
 /// The handle's number in its channel, which checks it.
@@ -262,6 +267,9 @@ mod tests {
         let Ok((number, decoded)) = numbers else { panic!("the call must succeed") };
         assert!(number >= 0);
         assert_eq!(number >> PLACE_SHIFT, PLACES as i64 - 1);
+        let other = |place| Numbering { place, base: 7 }.decode(number);
+        assert_eq!((other(PLACES - 1), other(0)), (Some(decoded), None));
+        assert_eq!(Numbering { place: 0, base: 7 }.decode(-1), None);
         assert_eq!(decoded, (HANDLES_MAX - 1, u32::MAX));
         assert_eq!(errno(destroy(channel)), 0);
     }

@@ -4,17 +4,23 @@ use crate::address;
 use crate::failure::{Failure, status, value};
 use crate::place::on_handle;
 use crate::state::State;
-use crate::types::{MP_IN, MP_OUT, MP_REPEAT, mp_handle};
+use crate::types::{MP_IN, MP_LWSOCKET, MP_OUT, MP_REPEAT, MP_WITH_PEER, mp_handle};
 use channel::{Accept, Direction, Handle, Repeat, Transfer};
 use libc::{c_int, c_void, iovec, sockaddr, socklen_t};
 use std::net::Shutdown;
 
 /// Accepts connections on a listener: one MP_ACCEPT for each (report, Table 3.1).
 ///
-/// count: how many; 0 for all until mp_cancel(). Counts of several calls add up. is_lwsocket: not
-/// 0 for lightweight sockets, which belong to the channel (report, section 3.4.2). They have
-/// numbers from MP_LWSOCKET_FIRST on and mean the same on every driver; with io_uring they have no
-/// descriptor, with epoll there is one below, which is the channel's.
+/// count: how many; 0 for all until mp_cancel(). Counts of several calls add up. flags: 0, or made
+/// of these:
+///   MP_LWSOCKET   lightweight sockets, which belong to the channel (report, section 3.4.2). They
+///                 have numbers from MP_LWSOCKET_FIRST on and mean the same on every driver; with
+///                 io_uring they have no descriptor, with epoll there is one below, which is the
+///                 channel's. Its value is 1, as the report's is_lwsocket.
+///   MP_WITH_PEER  the address of each peer: the event's data is a struct sockaddr of size bytes,
+///                 until the next dispatch. NULL where the driver does not tell it: of lightweight
+///                 sockets of io_uring before Linux 6.7. One system call for each connection; what
+///                 needs no address at once gets it cheaper by mp_request_peer_address().
 ///
 /// The event's fd is to be registered or, if it is a descriptor, may be used without the channel
 /// and then is the caller's to close; it does not block, and execve(2) closes it. ECANCELED is the
@@ -27,12 +33,17 @@ use std::net::Shutdown;
 /// other error ends the request.
 ///
 /// Errors:
-///   EBUSY   accepts of the other kind are outstanding: cancel them first
-///   EINVAL  count is negative
+///   EBUSY   accepts with other flags are outstanding: cancel them first
+///   EINVAL  count is negative, or flags are unknown
 #[unsafe(no_mangle)]
-pub extern "C" fn mp_accept(handle: mp_handle, count: c_int, is_lwsocket: c_int) -> c_int {
+pub extern "C" fn mp_accept(handle: mp_handle, count: c_int, flags: c_int) -> c_int {
     status(on_handle(handle, |state, handle| {
-        let kind = if is_lwsocket == 0 { Accept::descriptors() } else { Accept::lightweight() };
+        let kind = match flags & !MP_WITH_PEER {
+            0 => Accept::descriptors(),
+            MP_LWSOCKET => Accept::lightweight(),
+            _ => return Err(Failure::invalid("flags are made of MP_LWSOCKET and MP_WITH_PEER")),
+        };
+        let kind = if flags & MP_WITH_PEER == 0 { kind } else { kind.with_peer_address() };
         let accept = match u32::try_from(count) {
             Ok(0) => kind,
             Ok(count) => kind.count(count),
@@ -59,18 +70,14 @@ pub unsafe extern "C" fn mp_connect(
     size: socklen_t,
 ) -> c_int {
     status(on_handle(handle, |state, handle| {
-        if address.is_null() {
-            return Err(Failure::NULL);
-        }
-        let bytes = (size as usize).min(size_of::<libc::sockaddr_storage>());
-        // SAFETY: the caller vouches for `size` bytes.
-        let raw = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes) };
-        Ok(state.channel.connect(handle, address::parse(raw)?)?)
+        // SAFETY: the caller vouches for the bytes.
+        let address = unsafe { address::read(address, size) }?;
+        Ok(state.channel.connect(handle, address)?)
     }))
 }
 
 /// Files a transfer of the caller's memory.
-fn transfer(handle: mp_handle, transfer: Transfer<'_>) -> c_int {
+pub(crate) fn transfer(handle: mp_handle, transfer: Transfer<'_>) -> c_int {
     status(on_handle(handle, |state, handle| {
         // SAFETY: the caller of the C functions below has promised to leave the memory alone.
         Ok(unsafe { state.channel.transfer(handle, transfer) }?)

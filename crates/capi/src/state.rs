@@ -81,6 +81,12 @@ impl State {
         generation.is_some_and(|generation| std::mem::take(generation) != 0)
     }
 
+    /// A handle of this channel by its number; `None` for another channel's.
+    pub(crate) fn handle_of(&self, number: mp_handle) -> Option<Handle> {
+        let (index, generation) = self.numbering.decode(number)?;
+        Some(self.channel.handle(index, generation))
+    }
+
     pub(crate) fn most_generation(&self) -> u32 {
         self.most_generation
     }

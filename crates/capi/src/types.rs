@@ -20,6 +20,11 @@ pub const MP_NONE: i64 = -1;
 /// Lightweight sockets are numbered from 2^30 on, above all file descriptors.
 pub const MP_LWSOCKET_FIRST: i32 = 1 << 30;
 
+/// For mp_accept(): lightweight sockets.
+pub const MP_LWSOCKET: i32 = 1;
+/// For mp_accept(): the address of each peer.
+pub const MP_WITH_PEER: i32 = 2;
+
 /// In mp_event.flags: further completions of the same request follow.
 pub const MP_MORE: u32 = 1;
 
@@ -53,11 +58,11 @@ pub enum mp_driver_choice {
 pub enum mp_command {
     /// mp_accept()
     MP_ACCEPT = 1,
-    /// mp_connect()
+    /// mp_connect(), mp_connect_to()
     MP_CONNECT,
     /// mp_read()
     MP_READ,
-    /// mp_write(), mp_write_buffer()
+    /// mp_write(), mp_write_more(), mp_write_buffer()
     MP_WRITE,
     /// mp_readv()
     MP_READV,
@@ -79,6 +84,10 @@ pub enum mp_command {
     MP_PEER_ADDRESS,
     /// mp_timer()
     MP_TIMER,
+    /// mp_peek()
+    MP_PEEK,
+    /// mp_send_file()
+    MP_SEND_FILE,
 }
 
 /// The settings of a channel, for mp_create(). 0 in a field stands for its default, so that
@@ -148,12 +157,13 @@ pub struct mp_event {
     /// MP_ACCEPT: the new connection, for mp_register(); a descriptor, which is the caller's, or
     /// the number of a lightweight socket, MP_LWSOCKET_FIRST or more, on every driver. Else -1.
     pub fd: i32,
-    /// Bytes that were read, received or written; 0 of a read or receive is the end, but see
+    /// Bytes that were read, received, written or sent; 0 of a read or receive is the end, but see
     /// buffer.
     pub size: usize,
     /// MP_RECV: the bytes, in a buffer of the channel's, until mp_release() of it.
-    /// MP_READ, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the request.
-    /// MP_PEER_ADDRESS: a struct sockaddr of size bytes, until the next dispatch.
+    /// MP_READ, MP_PEEK, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the
+    /// request. MP_PEER_ADDRESS, MP_ACCEPT with MP_WITH_PEER: a struct sockaddr of size bytes,
+    /// until the next dispatch.
     pub data: *mut c_void,
     /// MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. So an empty
     /// message of a SOCK_SEQPACKET socket, which has a buffer, is told from the end. Else -1.

@@ -1,13 +1,14 @@
 //! Checks completions as they arrive: whose they are, whether they may come, what they bring.
 
 use crate::event::{Arrival, Contents, take_apart};
+use crate::link::FILE_BYTES;
 use crate::model::{Delivery, Sent};
 use crate::pattern;
 use crate::rules::Rule;
 use crate::run::{Checked, Failure, Owner, Request, Run};
 use crate::script::LinkKind;
 use crate::semantics::{self, What};
-use megapipe::{Completion, Event, Handle, Socket};
+use megapipe::{Address, Completion, Event, Handle, Socket};
 
 /// The mark of a request whose buffer may come back as another one: a lease that is copied.
 pub(crate) const NO_MARK: u64 = u64::MAX;
@@ -48,8 +49,11 @@ impl Run<'_> {
         let link = &self.links[member / 2];
         if let Err(errno) = arrival.result
             && !semantics::may_fail(link.kind, What::Write, &link.state, errno)
-            && !(link.kind == LinkKind::Connecting
+            && !(link.kind.is_connecting()
                 && semantics::may_fail(link.kind, What::Connect, &link.state, errno))
+            && !self.requests.iter().any(|request| {
+                request.member == member && request.is_withdrawn && self.lacks_file(request, errno)
+            })
         {
             let text = format!("{}: its close failed with errno {errno}", self.name(member));
             return Err(Failure::new("close failed", text));
@@ -204,8 +208,11 @@ impl Run<'_> {
             return Ok(());
         }
         self.set_delivery(id, semantics::delivery_of_failed_write());
-        if what.takes_data() {
+        if what.reads() {
             self.members[member].end.get_or_insert(Err(errno));
+        }
+        if self.lacks_file(&self.requests[id], errno) {
+            return Ok(());
         }
         let link = &mut self.links[member / 2];
         if !semantics::may_fail(link.kind, what, &link.state, errno) {
@@ -217,9 +224,18 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Whether a file that is sent has ended before, or its handle has.
+    fn lacks_file(&self, request: &Request, errno: i32) -> bool {
+        match (request.file, errno) {
+            (Some(_), libc::ENODATA) => request.offset as usize + request.room > FILE_BYTES,
+            (Some(file), libc::EBADF) => !matches!(self.owners.get(&file), Some(Owner::Member(_))),
+            _ => false,
+        }
+    }
+
     fn takes_messages(&self, id: usize) -> bool {
         let request = &self.requests[id];
-        request.what.takes_data() && self.links[request.member / 2].kind.is_messages()
+        request.what.reads() && self.links[request.member / 2].kind.is_messages()
     }
 
     /// A message was longer than the room for it; a read has its beginning, a receive nothing.
@@ -229,8 +245,11 @@ impl Run<'_> {
         if let Contents::Bytes(found) = contents {
             let is_cut =
                 pattern::message_header(found).is_some_and(|(_, bytes)| bytes > found.len());
-            let came = inbound.came_message(found, room).map(drop);
-            let came = came.and_then(|()| is_cut.then_some(()).ok_or("it is whole".to_string()));
+            let came = match self.requests[id].what {
+                What::Peek => inbound.saw_message(found, room),
+                _ => inbound.came_message(found, room),
+            };
+            let came = came.and_then(|_| is_cut.then_some(()).ok_or("it is whole".to_string()));
             return came.map_err(|text| self.failure(id, "EMSGSIZE", text));
         }
         let messages = &mut inbound.messages;
@@ -266,6 +285,7 @@ impl Run<'_> {
             Contents::Bytes(bytes) if what == What::ReadAt => {
                 self.check_file(id, self.requests[id].offset, &bytes)
             }
+            Contents::Bytes(bytes) if what == What::Peek => self.seen(id, &bytes),
             Contents::Bytes(bytes) => self.data(id, &bytes, None),
             Contents::Lease(lease) => {
                 self.data(id, &lease, None)?;
@@ -278,7 +298,10 @@ impl Run<'_> {
                 let is_cut = Some(datagram.is_truncated());
                 self.data(id, &datagram, is_cut)
             }
-            Contents::Socket(socket) => self.greet(member, socket),
+            Contents::Connection(accepted) => {
+                self.check_peer(id, accepted.peer.as_ref())?;
+                self.greet(member, accepted.socket)
+            }
             Contents::None if what.writes() || what == What::WriteAt => self.wrote(id, count),
             Contents::None => self.told(id, count),
         }
@@ -327,6 +350,28 @@ impl Run<'_> {
                 return Err(self.failure(id, "expiries", "no expiry was told".to_string()));
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// What a peek has seen is what the next read brings.
+    fn seen(&mut self, id: usize, found: &[u8]) -> Checked {
+        if found.is_empty() {
+            return self.ended(id);
+        }
+        let member = self.requests[id].member;
+        let link = &self.links[member / 2];
+        let class = format!("peek at {}", link.kind.text());
+        if !link.kind.is_messages() {
+            let saw = link.inbound.saw(found).map(drop);
+            return saw.map_err(|text| self.failure(id, &class, text));
+        }
+        let number = link.inbound.saw_message(found, self.requests[id].room);
+        let number = number.map_err(|text| self.failure(id, &class, text))?;
+        let last = self.members[member].last_message;
+        if last >= Some(number) {
+            let text = format!("message {number} was seen after {last:?} had come");
+            return Err(self.failure(id, &class, text));
         }
         Ok(())
     }
@@ -403,6 +448,30 @@ impl Run<'_> {
         }
         self.members[member].end.get_or_insert(Ok(0));
         Ok(())
+    }
+
+    /// A connection has the address of one of the clients if that was asked for.
+    fn check_peer(&mut self, id: usize, peer: Option<&Address>) -> Checked {
+        let member = self.requests[id].member;
+        // A connection may come for an accept while a cancelled one has not ended.
+        let may_be = |request: &&Request| {
+            let is_over = request.last.is_some() && !request.is_cancelled;
+            request.member == member && request.what == What::Accept && !is_over
+        };
+        let mut others = self.requests.iter().filter(may_be);
+        let is_asked = self.requests[id].room == 1;
+        if others.any(|other| (other.room == 1) != is_asked) && peer.is_some() != is_asked {
+            return Ok(());
+        }
+        let is_right = match peer {
+            Some(address) => is_asked && self.links[member / 2].name_client(address),
+            None => !is_asked,
+        };
+        if is_right {
+            return Ok(());
+        }
+        let text = format!("asked for: {is_asked}, told: {peer:?}");
+        Err(self.failure(id, "address of a peer", text))
     }
 
     /// Serves a connection: a greeting, then the end.

@@ -62,6 +62,11 @@ impl Comparison<'_> {
         self.script.links[member / 2]
     }
 
+    /// Whether the application holds leases at some time.
+    fn holds(&self) -> bool {
+        self.script.ops.iter().any(|op| op.verb == Verb::Hold && op.a == 1)
+    }
+
     /// A rule is used after which the link's later requests meet another state.
     fn diverge(&mut self, member: usize, rule: Rule) {
         self.rules.used(rule);
@@ -105,7 +110,7 @@ impl Comparison<'_> {
         let cancelled = Err(libc::ECANCELED);
         match (one, other) {
             _ if one == other && left.brought == right.brought => Ok(()),
-            _ if what.takes_data() && self.shared[member / 2] => {
+            _ if what.reads() && self.shared[member / 2] => {
                 self.diverge(member, Rule::SharedFile);
                 Ok(())
             }
@@ -124,7 +129,12 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
-            _ if what.takes_data() && self.broken_write[member / 2] => {
+            // While it waited for a buffer, the peer closed, which comes before the data.
+            (Err(libc::ECONNRESET), Ok(_)) if what.reads() && self.holds() => {
+                self.diverge(member, Rule::BuffersHeld);
+                Ok(())
+            }
+            _ if what.reads() && self.broken_write[member / 2] => {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
@@ -138,9 +148,14 @@ impl Comparison<'_> {
         let ends = |request: &Request| request.last == Some(Ok(0));
         let rule = match left.what {
             What::Watch if kind.is_timer() => Rule::TimerExpiries,
-            what if what.takes_data() && kind.is_stream() => {
+            what if what.reads() && kind.is_stream() => {
                 if !left.repeats && ends(left) != ends(right) {
                     return Err(self.difference(at, left, right));
+                }
+                if what == What::Peek {
+                    // It has changed nothing.
+                    self.rules.used(Rule::StreamSegments);
+                    return Ok(());
                 }
                 Rule::StreamSegments
             }
@@ -160,8 +175,7 @@ impl Comparison<'_> {
             self.rules.used(Rule::PollEdges);
             return Ok(());
         }
-        let holds = self.script.ops.iter().any(|op| op.verb == Verb::Hold && op.a == 1);
-        if self.reads[left.member / 2] && holds {
+        if self.reads[left.member / 2] && self.holds() {
             self.diverge(left.member, Rule::BuffersHeld);
             return Ok(());
         }
@@ -172,7 +186,10 @@ impl Comparison<'_> {
         let without_error = |request: &Request| {
             request.last.map(|last| last.map(|events| events & !(libc::POLLERR as u64)))
         };
-        if without_error(left) == without_error(right) {
+        // One that looked after the error had been told waits on.
+        let only_error = |request: &Request| without_error(request) == Some(Ok(0));
+        let missed = only_error(left) && cancelled(right) || only_error(right) && cancelled(left);
+        if without_error(left) == without_error(right) || missed {
             self.rules.used(Rule::ErrorToldOnce);
             return Ok(());
         }

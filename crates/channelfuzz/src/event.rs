@@ -2,7 +2,7 @@
 
 use crate::operate::MARK_BYTES;
 use crate::semantics::What;
-use megapipe::{Datagram, Event, Lease, Socket};
+use megapipe::{Accepted, Datagram, Event, Lease};
 use std::io;
 
 /// What a completion brought besides its number.
@@ -12,7 +12,7 @@ pub(crate) enum Contents {
     Bytes(Vec<u8>),
     Lease(Lease),
     Datagram(Datagram),
-    Socket(Socket),
+    Connection(Accepted),
 }
 
 /// An event in a form that is the same for all.
@@ -28,6 +28,7 @@ pub(crate) struct Arrival {
 pub(crate) fn take_apart(event: Event) -> Arrival {
     match event {
         Event::Read(result, bytes) => read(What::Read, result, bytes),
+        Event::Peek(result, bytes) => read(What::Peek, result, bytes),
         Event::ReadAt(result, bytes, _) => read(What::ReadAt, result, bytes),
         Event::ReadVectored(result, buffers) => read(What::ReadVectored, result, buffers.concat()),
         Event::Receive(Ok(lease)) => {
@@ -40,7 +41,7 @@ pub(crate) fn take_apart(event: Event) -> Arrival {
             brought(What::ReceiveFrom, count, Contents::Datagram(datagram))
         }
         Event::ReceiveFrom(Err(error)) => plain(What::ReceiveFrom, Err(error)),
-        Event::Accept(Ok(accepted)) => brought(What::Accept, 1, Contents::Socket(accepted.socket)),
+        Event::Accept(Ok(accepted)) => brought(What::Accept, 1, Contents::Connection(accepted)),
         Event::Accept(Err(error)) => plain(What::Accept, Err(error)),
         Event::Write(result, buffer) => wrote(What::Write, result, &buffer),
         Event::WriteAt(result, buffer, _) => wrote(What::WriteAt, result, &buffer),
@@ -49,6 +50,7 @@ pub(crate) fn take_apart(event: Event) -> Arrival {
             let first = buffers.first().map_or(&[][..], |first| first);
             wrote(What::WriteVectored, result, first)
         }
+        Event::SendFile(result) => plain(What::SendFile, result.map(|count| count as u64)),
         Event::Connect(result) => plain(What::Connect, result.map(|()| 0)),
         Event::Disconnect(result) => plain(What::Disconnect, result.map(|()| 0)),
         Event::Sync(result) => plain(What::Sync, result.map(|()| 0)),

@@ -237,43 +237,51 @@ impl Run<'_> {
             let members = &mut self.members[2 * link..2 * link + 2];
             let descriptors: Vec<OwnedFd> =
                 members.iter_mut().filter_map(|member| member.descriptor.take()).collect();
-            let link = &mut self.links[link];
-            let lost = semantics::may_lose_inbound(link.kind, &link.state);
-            let is_in = link.kind.is_stream() || link.kind.is_messages();
-            let Some(descriptor) = descriptors.first().filter(|_| is_in && !lost) else { continue };
-            if link.kind == LinkKind::PipeOut || !link.state.is_connected {
-                continue;
+            if let Some(descriptor) = descriptors.first() {
+                self.check_descriptor(link, descriptor)?;
             }
-            if rustix::io::ioctl_fionbio(descriptor, true).is_err() {
-                continue;
+            drop(descriptors);
+            if !self.links[link].state.channel_gone {
+                self.note_gone(link);
             }
-            // An error of the socket's is told before the data behind it.
-            let mut errors = 0;
-            loop {
-                let bytes = match read_once(descriptor, 1 << 16) {
-                    Got::Bytes(bytes) => bytes,
-                    Got::Broken(_) if errors < 3 => {
-                        errors += 1;
-                        continue;
-                    }
-                    _ => break,
-                };
-                let came = if link.kind.is_messages() {
-                    link.inbound.came_message(&bytes, 1 << 16).map(drop)
-                } else {
-                    link.inbound.came(&bytes)
-                };
-                let class = format!("contents of {} after unregister", link.kind.text());
-                came.map_err(|text| Failure::new(class, text))?;
-            }
-            let missing = link.inbound.missing();
-            if missing > 0 && link.kind == LinkKind::Udp {
-                self.rules.used(Rule::DatagramLoss);
-            } else if missing > 0 {
-                let class = format!("lost after unregister: {}", link.kind.text());
-                let text = format!("{missing} bytes or messages are gone; {:?}", link.inbound);
-                return Err(Failure::new(class, text));
-            }
+        }
+        Ok(())
+    }
+
+    fn check_descriptor(&mut self, link: usize, descriptor: &OwnedFd) -> Checked {
+        let link = &mut self.links[link];
+        let lost = semantics::may_lose_inbound(link.kind, &link.state);
+        let is_in = link.kind.is_stream() || link.kind.is_messages();
+        let is_out = link.kind == LinkKind::PipeOut || !link.state.is_connected;
+        if !is_in || is_out || lost || rustix::io::ioctl_fionbio(descriptor, true).is_err() {
+            return Ok(());
+        }
+        // An error of the socket's is told before the data behind it.
+        let mut errors = 0;
+        loop {
+            let bytes = match read_once(descriptor, 1 << 16) {
+                Got::Bytes(bytes) => bytes,
+                Got::Broken(_) if errors < 3 => {
+                    errors += 1;
+                    continue;
+                }
+                _ => break,
+            };
+            let came = if link.kind.is_messages() {
+                link.inbound.came_message(&bytes, 1 << 16).map(drop)
+            } else {
+                link.inbound.came(&bytes)
+            };
+            let class = format!("contents of {} after unregister", link.kind.text());
+            came.map_err(|text| Failure::new(class, text))?;
+        }
+        let missing = link.inbound.missing();
+        if missing > 0 && link.kind == LinkKind::Udp {
+            self.rules.used(Rule::DatagramLoss);
+        } else if missing > 0 {
+            let class = format!("lost after unregister: {}", link.kind.text());
+            let text = format!("{missing} bytes or messages are gone; {:?}", link.inbound);
+            return Err(Failure::new(class, text));
         }
         Ok(())
     }
@@ -326,6 +334,7 @@ impl Run<'_> {
         let number = self.links.len() + usize::from(kind == LinkKind::UnixDatagram);
         let (mut link, source) =
             make(kind, self.script.seed, number).map_err(|error| broken(error.to_string()))?;
+        let source = source.ok_or_else(|| broken(format!("{} has no source", kind.text())))?;
         let handle = self.channel.register(source, 0).map_err(|error| broken(error.to_string()))?;
         if what == What::ReceiveFrom {
             let result = self.channel.receive_from(handle, Repeat::UntilCancelled);

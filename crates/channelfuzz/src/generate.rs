@@ -12,6 +12,7 @@ const OPS_MAX: u64 = 60;
 const KINDS: &[(u64, LinkKind)] = &[
     (6, LinkKind::Tcp),
     (3, LinkKind::Connecting),
+    (3, LinkKind::Outgoing),
     (5, LinkKind::Unix),
     (3, LinkKind::Seqpacket),
     (4, LinkKind::Udp),
@@ -32,7 +33,11 @@ pub fn script(seed: u64) -> Script {
     let mut random = Random::new(seed);
     let settings = settings(&mut random);
     let count = random.range(1, LINKS_MAX);
-    let links: Vec<LinkKind> = (0..count).map(|_| random.weighted(KINDS)).collect();
+    let mut links: Vec<LinkKind> = (0..count).map(|_| random.weighted(KINDS)).collect();
+    // Something to send over the others.
+    if count > 1 && random.chance(30) {
+        links[0] = LinkKind::File;
+    }
     let count = random.range(OPS_MIN, OPS_MAX);
     let ops = (0..count).map(|_| op(&mut random, &links)).collect();
     Script { seed, settings, links, ops }
@@ -55,10 +60,15 @@ fn op(random: &mut Random, links: &[LinkKind]) -> Op {
     let link = random.below(links.len() as u64) as usize;
     let kind = links[link];
     let is_duplicate = random.chance(12);
-    let verb = if random.chance(22) {
-        general(random, kind)
-    } else {
-        random.weighted(if is_duplicate { for_duplicate(kind) } else { for_first(kind) })
+    let verb = match is_duplicate {
+        _ if random.chance(22) => general(random, kind),
+        true => random.weighted(for_duplicate(kind)),
+        false if kind.is_connecting() && random.chance(20) => random.weighted(CONNECT),
+        false => random.weighted(for_first(kind)),
+    };
+    let verb = match verb {
+        Verb::SendFile if !links.contains(&LinkKind::File) => Verb::Write,
+        verb => verb,
     };
     let member = 2 * link + usize::from(is_duplicate || verb == Verb::Join);
     let (a, b) = arguments(random, kind, verb);
@@ -89,20 +99,27 @@ fn general(random: &mut Random, kind: LinkKind) -> Verb {
 fn for_first(kind: LinkKind) -> &'static [(u64, Verb)] {
     use Verb::*;
     match kind {
-        LinkKind::Tcp | LinkKind::Unix | LinkKind::Seqpacket => STREAM,
-        LinkKind::Connecting => CONNECTING,
+        LinkKind::Tcp
+        | LinkKind::Connecting
+        | LinkKind::Outgoing
+        | LinkKind::Unix
+        | LinkKind::Seqpacket => STREAM,
         LinkKind::Udp | LinkKind::UnixDatagram => DATAGRAM,
         LinkKind::PipeIn => &[
             (4, Receive),
             (4, Read),
             (2, ReadVectored),
+            // Refused, as it is no socket.
+            (1, Peek),
             (2, Poll),
             (10, PeerWrite),
             (1, PeerClose),
         ],
         LinkKind::PipeOut => &[
-            (6, Write),
+            (5, Write),
+            (1, WriteMore),
             (3, WriteVectored),
+            (1, SendFile),
             (2, Poll),
             (4, PeerRead),
             (3, PeerDrain),
@@ -112,7 +129,8 @@ fn for_first(kind: LinkKind) -> &'static [(u64, Verb)] {
             (4, Receive),
             (4, Read),
             (1, ReadVectored),
-            (4, Write),
+            (3, Write),
+            (1, WriteMore),
             (1, WriteVectored),
             (2, Poll),
             (6, PeerWrite),
@@ -125,6 +143,7 @@ fn for_first(kind: LinkKind) -> &'static [(u64, Verb)] {
             (2, Read),
             (1, ReadVectored),
             (2, Write),
+            (1, WriteMore),
             (1, WriteVectored),
             (2, Sync),
         ],
@@ -136,13 +155,19 @@ fn for_first(kind: LinkKind) -> &'static [(u64, Verb)] {
     }
 }
 
+/// Where the channel connects: one of them does not suit the kind, and is skipped.
+const CONNECT: &[(u64, Verb)] = &[(1, Verb::Connect), (1, Verb::ConnectTo)];
+
 const STREAM: &[(u64, Verb)] = &[
     (5, Verb::Receive),
     (5, Verb::Read),
+    (2, Verb::Peek),
     (2, Verb::ReadVectored),
-    (6, Verb::Write),
+    (5, Verb::Write),
+    (2, Verb::WriteMore),
     (3, Verb::WriteVectored),
     (1, Verb::WriteLease),
+    (4, Verb::SendFile),
     (1, Verb::Disconnect),
     (3, Verb::Poll),
     (1, Verb::PeerAddress),
@@ -154,27 +179,13 @@ const STREAM: &[(u64, Verb)] = &[
     (1, Verb::PeerReset),
 ];
 
-const CONNECTING: &[(u64, Verb)] = &[
-    (8, Verb::Connect),
-    (4, Verb::Receive),
-    (3, Verb::Read),
-    (5, Verb::Write),
-    (1, Verb::WriteVectored),
-    (1, Verb::Disconnect),
-    (2, Verb::Poll),
-    (1, Verb::PeerAddress),
-    (6, Verb::PeerWrite),
-    (3, Verb::PeerDrain),
-    (1, Verb::PeerEnd),
-    (1, Verb::PeerClose),
-    (1, Verb::PeerReset),
-];
-
 const DATAGRAM: &[(u64, Verb)] = &[
     (6, Verb::ReceiveFrom),
     (3, Verb::Read),
+    (2, Verb::Peek),
     (1, Verb::ReadVectored),
     (4, Verb::Write),
+    (1, Verb::WriteMore),
     (1, Verb::WriteVectored),
     (4, Verb::SendTo),
     (2, Verb::Poll),
@@ -196,44 +207,42 @@ fn for_duplicate(kind: LinkKind) -> &'static [(u64, Verb)] {
         _ if kind.is_listener() || kind.is_timer() || kind == LinkKind::Wake => {
             &[(3, Join), (2, Cancel), (1, Unregister), (1, Close)]
         }
-        _ => {
-            const OTHERS: &[(u64, Verb)] = &[
-                (4, Poll),
-                (3, Cancel),
-                (2, CancelDirection),
-                (3, Join),
-                (1, Unregister),
-                (1, Close),
-                (1, Abort),
-            ];
-            OTHERS
-        }
+        _ => &[
+            (4, Poll),
+            (3, Cancel),
+            (2, CancelDirection),
+            (3, Join),
+            (1, Unregister),
+            (1, Close),
+            (1, Abort),
+        ],
     }
 }
 
 fn arguments(random: &mut Random, kind: LinkKind, verb: Verb) -> (u32, u32) {
+    use Verb::*;
     match verb {
-        Verb::Receive | Verb::ReceiveFrom | Verb::Watch | Verb::Hold => (flag(random, 50), 0),
-        Verb::Read => (room(random, kind), 0),
-        Verb::ReadVectored => (room(random, kind), random.range(1, 4) as u32),
-        Verb::Write | Verb::SendTo => (amount(random, kind), flag(random, 30)),
-        Verb::WriteVectored => (amount(random, kind) / 4 + 4, random.range(2, 5) as u32),
-        Verb::ReadAt => (random.range(1, 9000) as u32, random.below(40_000) as u32),
-        Verb::WriteAt => (random.range(1, 9000) as u32, random.below(30_000) as u32),
-        Verb::Connect => (flag(random, 20), 0),
-        Verb::Accept => (random.pick(&[0, 1, 1, 2, 3]), random.below(2) as u32),
-        Verb::Disconnect => (random.pick(&[0, 1, 1, 1, 2]), 0),
-        Verb::Poll => {
+        Receive | ReceiveFrom | Watch | Hold | CancelDirection => (flag(random, 50), 0),
+        Connect | ConnectTo => (flag(random, 20), 0),
+        Read | Peek => (room(random, kind), 0),
+        ReadVectored => (room(random, kind), random.range(1, 4) as u32),
+        Write | WriteMore | SendTo => (amount(random, kind), flag(random, 30)),
+        WriteVectored => (amount(random, kind) / 4 + 4, random.range(2, 5) as u32),
+        ReadAt | WriteAt => (random.range(1, 9000) as u32, random.below(40_000) as u32),
+        // Some of them go beyond the end of the file.
+        SendFile => (random.range(0, 50_000) as u32, random.below(30_000) as u32),
+        Accept => (random.pick(&[0, 1, 1, 2, 3]), random.below(4) as u32),
+        Disconnect => (random.pick(&[0, 1, 1, 1, 2]), 0),
+        Poll => {
             let (input, output) = (libc::POLLIN as u32, libc::POLLOUT as u32);
             let hang_up = libc::POLLRDHUP as u32;
             let events = random.pick(&[input, input, output, input | output, hang_up]);
             (events, flag(random, 40))
         }
-        Verb::CancelDirection => (flag(random, 50), 0),
-        Verb::Dispatch => (random.range(1, 6) as u32, random.below(2) as u32),
-        Verb::PeerWrite => (amount(random, kind), 0),
-        Verb::PeerRead => (random.range(1, 9000) as u32, 0),
-        Verb::PeerWake => (random.range(1, 3) as u32, 0),
+        Dispatch => (random.range(1, 6) as u32, random.below(2) as u32),
+        PeerWrite => (amount(random, kind), 0),
+        PeerRead => (random.range(1, 9000) as u32, 0),
+        PeerWake => (random.range(1, 3) as u32, 0),
         _ => (0, 0),
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct Client {
     pub(crate) socket: OwnedFd,
     pub(crate) got: Vec<u8>,
     pub(crate) is_ended: bool,
+    /// Whether its connection has come with its address.
+    pub(crate) is_named: bool,
 }
 
 /// What the peer has of a link, and what is known of it.
@@ -46,6 +48,8 @@ pub(crate) struct Link {
     pub(crate) waker: Option<Waker>,
     pub(crate) wakes: u64,
     pub(crate) clients: Vec<Client>,
+    /// Whether the channel has begun the connection with a socket of its own.
+    pub(crate) is_begun: bool,
     /// Whether a duplicate was ever registered.
     pub(crate) shares_file: bool,
     pub(crate) inbound: Inbound,
@@ -54,24 +58,29 @@ pub(crate) struct Link {
     pub(crate) position: Option<u64>,
 }
 
-/// A new link and what the channel is to register.
-pub(crate) fn make(kind: LinkKind, seed: u64, number: usize) -> io::Result<(Link, Source)> {
+/// A new link and what the channel is to register, if it does not begin by itself.
+pub(crate) fn make(kind: LinkKind, seed: u64, number: usize) -> io::Result<(Link, Option<Source>)> {
     let stream = mix(seed ^ mix(number as u64 + 1));
     let mut link = Link {
         kind,
-        state: State { is_connected: kind != LinkKind::Connecting, ..State::default() },
+        state: State { is_connected: !kind.is_connecting(), ..State::default() },
         peer: None,
         target: None,
         unheard: None,
         waker: None,
         wakes: 0,
         clients: Vec::new(),
+        is_begun: false,
         shares_file: false,
         inbound: Inbound { stream, ..Inbound::default() },
         outbound: Outbound { stream: !stream, ..Outbound::default() },
         position: Some(0),
     };
-    let source = link.connect()?;
+    let source = if kind == LinkKind::Outgoing {
+        link.await_connection().map(|()| None)?
+    } else {
+        Some(link.connect()?)
+    };
     if let Some(peer) = &link.peer {
         rustix::io::ioctl_fionbio(peer, true)?;
     }
@@ -137,14 +146,7 @@ impl Link {
     fn alone(&mut self) -> io::Result<Source> {
         match self.kind {
             LinkKind::Connecting => {
-                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-                listener.set_nonblocking(true)?;
-                self.target = Some((listener.local_addr()?.into(), Some(listener)));
-                let unheard = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-                unheard.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
-                let address = unheard.local_addr()?.as_socket();
-                let address = address.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-                self.unheard = Some((address.into(), unheard));
+                self.await_connection()?;
                 let ours = Socket::new(Domain::IPV4, Type::STREAM, None)?;
                 shrink(&ours)?;
                 Ok(OwnedFd::from(ours).into())
@@ -178,6 +180,36 @@ impl Link {
         }
     }
 
+    /// Listens at one address, and holds another one at which nothing does.
+    fn await_connection(&mut self) -> io::Result<()> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        self.target = Some((listener.local_addr()?.into(), Some(listener)));
+        let unheard = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        unheard.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+        let address = unheard.local_addr()?.as_socket();
+        let address = address.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        self.unheard = Some((address.into(), unheard));
+        Ok(())
+    }
+
+    /// Finds the client with this address whose connection has not come with it yet; true if there
+    /// is one.
+    pub(crate) fn name_client(&mut self, address: &Address) -> bool {
+        let is_it = |client: &&mut Client| match address {
+            Address::Unnamed => self.kind == LinkKind::UnixListener && !client.is_named,
+            Address::Inet(address) => {
+                let own = SockRef::from(&client.socket).local_addr().ok();
+                !client.is_named && own.and_then(|own| own.as_socket()) == Some(*address)
+            }
+            _ => false,
+        };
+        self.clients.iter_mut().find(is_it).is_some_and(|client| {
+            client.is_named = true;
+            true
+        })
+    }
+
     /// A new client of a listener.
     pub(crate) fn add_client(&mut self) -> io::Result<()> {
         let Some((address, _)) = &self.target else { return Ok(()) };
@@ -192,7 +224,8 @@ impl Link {
         socket.connect(&name)?;
         socket.set_nonblocking(true)?;
         let socket = OwnedFd::from(socket);
-        self.clients.push(Client { socket, got: Vec::new(), is_ended: false });
+        let (is_ended, is_named) = (false, false);
+        self.clients.push(Client { socket, got: Vec::new(), is_ended, is_named });
         Ok(())
     }
 

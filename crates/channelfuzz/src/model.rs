@@ -34,14 +34,19 @@ impl Inbound {
 
     /// Takes note of received bytes of a stream.
     pub(crate) fn came(&mut self, found: &[u8]) -> Result<(), String> {
+        self.received = self.saw(found)? + found.len() as u64;
+        Ok(())
+    }
+
+    /// The position of bytes that are the next ones of a stream.
+    pub(crate) fn saw(&self, found: &[u8]) -> Result<u64, String> {
         let fits = |start: u64| {
             start + found.len() as u64 <= self.written
                 && pattern::mismatch(self.stream, start, found).is_none()
         };
         let last = self.lost_until.max(self.received);
         if let Some(start) = (self.received..=last).find(|start| fits(*start)) {
-            self.received = start + found.len() as u64;
-            return Ok(());
+            return Ok(start);
         }
         let (at, written, count) = (self.received, self.written, found.len());
         let earlier = (0..at).find(|start| fits(*start));
@@ -58,11 +63,21 @@ impl Inbound {
 
     /// Takes note of a received message for which there was so much room; gives its number.
     pub(crate) fn came_message(&mut self, found: &[u8], room: usize) -> Result<u32, String> {
+        let number = self.saw_message(found, room)?;
+        let is_again = |sent: &mut Sent| std::mem::replace(&mut sent.is_delivered, true);
+        if self.messages.get_mut(number as usize).is_some_and(is_again) {
+            return Err(format!("message {number} came twice"));
+        }
+        Ok(number)
+    }
+
+    /// The number of a message that was seen and for which there was so much room.
+    pub(crate) fn saw_message(&self, found: &[u8], room: usize) -> Result<u32, String> {
         let Some((number, bytes)) = pattern::message_header(found) else {
             return Err(format!("a message of {} bytes, which has no number", found.len()));
         };
         let count = self.messages.len();
-        let Some(sent) = self.messages.get_mut(number as usize) else {
+        let Some(sent) = self.messages.get(number as usize) else {
             return Err(format!("a message {number}, but only {count} were sent"));
         };
         let whole = pattern::message(self.stream, number, sent.bytes);
@@ -72,9 +87,6 @@ impl Inbound {
         if found.len() != sent.bytes.min(room) {
             let (came, sent) = (found.len(), sent.bytes);
             return Err(format!("{came} bytes of message {number} of {sent}; room was {room}"));
-        }
-        if std::mem::replace(&mut sent.is_delivered, true) {
-            return Err(format!("message {number} came twice"));
         }
         Ok(number)
     }
@@ -207,6 +219,7 @@ mod tests {
         inbound.came(&pattern::bytes(5, 0, 10)).unwrap();
         let again = inbound.came(&pattern::bytes(5, 0, 10)).unwrap_err();
         assert!(again.contains("again"), "{again}");
+        assert_eq!(inbound.saw(&pattern::bytes(5, 10, 4)), Ok(10));
         let lost = inbound.came(&pattern::bytes(5, 20, 10)).unwrap_err();
         assert!(lost.contains("10 bytes were lost"), "{lost}");
         let more = inbound.came(&pattern::bytes(5, 10, 91)).unwrap_err();
@@ -224,6 +237,7 @@ mod tests {
         assert_eq!(inbound.missing(), 2);
         let second = pattern::message(5, 1, 30);
         assert!(inbound.came_message(&second[..20], 25).is_err());
+        assert_eq!(inbound.saw_message(&second[..25], 25), Ok(1));
         assert_eq!(inbound.came_message(&second[..25], 25), Ok(1));
         assert!(inbound.came_message(&second, 50).unwrap_err().contains("twice"));
         assert_eq!(inbound.missing(), 1);

@@ -4,7 +4,7 @@ use crate::rules::Rule;
 use crate::run::{Call, Checked, Failure, Owner, Run};
 use crate::script::{LinkKind, Op, Verb};
 use crate::semantics::{Ending, What};
-use megapipe::{Accept, Direction, Error, Handle, Rejected, Repeat};
+use megapipe::{Accept, Address, Direction, Error, Handle, Rejected, Repeat};
 use std::net::Shutdown;
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ impl Run<'_> {
                 return Ok(Call::Done);
             }
             Verb::Join => return self.join(op.member),
+            Verb::ConnectTo => return Ok(self.connect_to(op)),
             _ => {}
         }
         if let Some(call) = self.operate_peer(op)? {
@@ -107,10 +108,16 @@ impl Run<'_> {
     fn operate_member(&mut self, op: Op, handle: Handle) -> Checked<Call> {
         let repeat = |flag: u32| if flag == 1 { Repeat::UntilCancelled } else { Repeat::Once };
         match op.verb {
-            Verb::Read | Verb::ReadVectored | Verb::ReadAt => Ok(self.read(op, handle)),
-            Verb::Write | Verb::WriteVectored | Verb::WriteLease | Verb::SendTo | Verb::WriteAt => {
-                Ok(self.write(op, handle))
+            Verb::Read | Verb::Peek | Verb::ReadVectored | Verb::ReadAt => {
+                Ok(self.read(op, handle))
             }
+            Verb::Write
+            | Verb::WriteMore
+            | Verb::WriteVectored
+            | Verb::WriteLease
+            | Verb::SendTo
+            | Verb::WriteAt => Ok(self.write(op, handle)),
+            Verb::SendFile => Ok(self.send_file(op, handle)),
             Verb::Receive => {
                 let result = self.channel.receive(handle, repeat(op.a));
                 Ok(self.after(op, What::Receive, op.a == 1, result))
@@ -246,22 +253,40 @@ impl Run<'_> {
     }
 
     fn connect(&mut self, op: Op, handle: Handle) -> Call {
-        let link = &self.links[op.member / 2];
-        if link.kind != LinkKind::Connecting {
-            return Call::Skipped;
-        }
-        let target = if op.a == 1 {
-            link.unheard.as_ref().map(|(address, _)| address.clone())
-        } else {
-            link.target.as_ref().map(|(address, _)| address.clone())
-        };
-        let Some(target) = target else { return Call::Skipped };
+        let Some(target) = self.target(op) else { return Call::Skipped };
         let result = self.channel.connect(handle, target);
         self.after(op, What::Connect, false, result)
     }
 
+    /// Where the channel is to connect to.
+    fn target(&self, op: Op) -> Option<Address> {
+        let link = &self.links[op.member / 2];
+        let heard = link.target.as_ref().map(|(address, _)| address);
+        let unheard = link.unheard.as_ref().map(|(address, _)| address);
+        let target = if op.a == 1 { unheard } else { heard };
+        target.filter(|_| link.kind.is_connecting()).cloned()
+    }
+
+    /// Begins the link's only connection.
+    fn connect_to(&mut self, op: Op) -> Call {
+        let link = &self.links[op.member / 2];
+        let suits =
+            link.kind == LinkKind::Outgoing && !link.is_begun && op.member.is_multiple_of(2);
+        let Some(target) = self.target(op).filter(|_| suits) else { return Call::Skipped };
+        match self.channel.connect_to(target, op.member) {
+            Ok(handle) => {
+                self.links[op.member / 2].is_begun = true;
+                self.adopt(op.member, handle);
+                self.after(op, What::Connect, false, Ok(()))
+            }
+            Err(error) => called(Some(error)),
+        }
+    }
+
     fn accept(&mut self, op: Op, handle: Handle) -> Call {
         let wish = if op.b & 1 == 1 { Accept::lightweight() } else { Accept::descriptors() };
+        let with_peer = op.b & 2 == 2;
+        let wish = if with_peer { wish.with_peer_address() } else { wish };
         let wish = if op.a == 0 { wish } else { wish.count(op.a) };
         if let Err(error) = self.channel.accept(handle, wish) {
             return called(Some(error));
@@ -273,7 +298,9 @@ impl Run<'_> {
             request.what == What::Accept && !request.is_cancelled
         });
         if live.is_none() {
-            self.filed(op, What::Accept, |request| request.repeats = true);
+            self.filed(op, What::Accept, |request| {
+                (request.repeats, request.room) = (true, usize::from(with_peer));
+            });
         }
         Call::Done
     }
@@ -306,6 +333,10 @@ impl Run<'_> {
             Verb::Read => {
                 let result = self.channel.read(handle, first);
                 (What::Read, refusal(result))
+            }
+            Verb::Peek => {
+                let result = self.channel.peek(handle, first);
+                (What::Peek, refusal(result))
             }
             Verb::ReadAt => {
                 let result = self.channel.read_at(handle, first, op.b.into());

@@ -77,11 +77,13 @@ pub(crate) struct Request {
     pub(crate) last: Option<Result<u64, i32>>,
     /// Tells it from others of its kind: an address or a number in its buffer.
     pub(crate) mark: u64,
-    /// Room for a read, bytes of a write, offset of a file, events of a poll.
+    /// Room for a read, bytes of a write, events of a poll; for an accept, 1 with peers' addresses.
     pub(crate) room: usize,
     pub(crate) offset: u64,
     /// The segment of a write.
     pub(crate) segment: Option<usize>,
+    /// The file that is sent.
+    pub(crate) file: Option<Handle>,
 }
 
 /// A member of the channel's.
@@ -225,7 +227,9 @@ impl<'a> Run<'a> {
             })?;
             run.links.push(link);
             run.members.extend([Member::default(), Member::default()]);
-            run.register(2 * number, source)?;
+            if let Some(source) = source {
+                run.register(2 * number, source)?;
+            }
         }
         Ok(run)
     }
@@ -258,8 +262,7 @@ impl<'a> Run<'a> {
     ) -> Checked<Call> {
         match self.channel.register(source, member) {
             Ok(handle) => {
-                self.owners.insert(handle, Owner::Member(member));
-                self.members[member].handle = Some(handle);
+                self.adopt(member, handle);
                 Ok(Call::Done)
             }
             Err(megapipe::Error::TooManyHandles { .. }) => {
@@ -268,6 +271,12 @@ impl<'a> Run<'a> {
             }
             Err(error) => Err(Failure::new("register", error.to_string())),
         }
+    }
+
+    /// A handle becomes this member.
+    pub(crate) fn adopt(&mut self, member: usize, handle: Handle) {
+        self.owners.insert(handle, Owner::Member(member));
+        self.members[member].handle = Some(handle);
     }
 
     /// A new request of the member's.
@@ -286,6 +295,7 @@ impl<'a> Run<'a> {
             room: 0,
             offset: 0,
             segment: None,
+            file: None,
         };
         change(&mut request);
         self.members[op.member].pending.push(self.requests.len());

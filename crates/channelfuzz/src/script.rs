@@ -34,6 +34,8 @@ words! {
         Tcp = "tcp",
         /// A TCP socket that the channel connects.
         Connecting = "connecting",
+        /// A TCP connection that the channel makes with a socket of its own.
+        Outgoing = "outgoing",
         /// A UNIX stream socket.
         Unix = "unix",
         /// A UNIX SEQPACKET socket.
@@ -72,16 +74,22 @@ words! {
         ReceiveFrom = "receive-from",
         /// Reads up to `a` bytes.
         Read = "read",
+        /// Reads up to `a` bytes and leaves them where they are.
+        Peek = "peek",
         /// Reads into `b` buffers of `a` bytes.
         ReadVectored = "read-vectored",
         /// Writes `a` bytes, owned or, if `b` is 1, shared.
         Write = "write",
+        /// Writes as `write` does, and tells that more follows.
+        WriteMore = "write-more",
         /// Writes `b` buffers of `a` bytes.
         WriteVectored = "write-vectored",
         /// Writes the oldest lease that is held.
         WriteLease = "write-lease",
         /// Sends a datagram of `a` bytes to the peer's address.
         SendTo = "send-to",
+        /// Sends `a` bytes of the first file of the script, from offset `b` on.
+        SendFile = "send-file",
         /// Reads up to `a` bytes at offset `b`.
         ReadAt = "read-at",
         /// Writes `a` bytes at offset `b`.
@@ -90,7 +98,10 @@ words! {
         Sync = "sync",
         /// Connects to the peer or, if `a` is 1, to an address without a listener.
         Connect = "connect",
-        /// Accepts `a` connections (0: all); bit 0 of `b` asks for lightweight sockets.
+        /// Registers a socket of the channel's own and connects it, as `connect` does.
+        ConnectTo = "connect-to",
+        /// Accepts `a` connections (0: all); bit 0 of `b` asks for lightweight sockets, bit 1 for
+        /// the peers' addresses.
         Accept = "accept",
         /// Shuts down reading (`a` is 0), writing (1) or both (2).
         Disconnect = "disconnect",
@@ -145,7 +156,7 @@ impl LinkKind {
     /// Whether what comes is a stream of bytes.
     pub(crate) fn is_stream(self) -> bool {
         use LinkKind::*;
-        matches!(self, Tcp | Connecting | Unix | PipeIn | PipeOut | Tty)
+        matches!(self, Tcp | Connecting | Outgoing | Unix | PipeIn | PipeOut | Tty)
     }
 
     /// Whether what comes is messages.
@@ -155,7 +166,12 @@ impl LinkKind {
 
     /// Whether it is TCP.
     pub(crate) fn is_tcp(self) -> bool {
-        matches!(self, LinkKind::Tcp | LinkKind::Connecting)
+        self == LinkKind::Tcp || self.is_connecting()
+    }
+
+    /// Whether the channel makes the connection.
+    pub(crate) fn is_connecting(self) -> bool {
+        matches!(self, LinkKind::Connecting | LinkKind::Outgoing)
     }
 
     pub(crate) fn is_listener(self) -> bool {

@@ -18,7 +18,7 @@ pub(crate) struct State {
     pub(crate) channel_gone: bool,
     /// The channel closed its end with data in it that was not received.
     pub(crate) closed_unread: bool,
-    /// The connection exists; always true but for [`LinkKind::Connecting`].
+    /// The connection exists; always true but where the channel connects.
     pub(crate) is_connected: bool,
     /// The channel has written something.
     pub(crate) has_written: bool,
@@ -32,12 +32,14 @@ pub(crate) struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum What {
     Read,
+    Peek,
     ReadVectored,
     Receive,
     ReceiveFrom,
     Write,
     WriteVectored,
     SendTo,
+    SendFile,
     ReadAt,
     WriteAt,
     Sync,
@@ -56,14 +58,19 @@ impl What {
         matches!(self, What::Read | What::ReadVectored | What::Receive | What::ReceiveFrom)
     }
 
+    /// Whether it brings data, which a peek leaves there.
+    pub(crate) fn reads(self) -> bool {
+        self.takes_data() || self == What::Peek
+    }
+
     pub(crate) fn writes(self) -> bool {
-        matches!(self, What::Write | What::WriteVectored | What::SendTo)
+        matches!(self, What::Write | What::WriteVectored | What::SendTo | What::SendFile)
     }
 
     /// Which requests `cancel_direction` reaches.
     pub(crate) fn is_in_direction(self, inbound: bool) -> bool {
         if inbound {
-            self.takes_data() || self == What::Watch
+            self.reads() || self == What::Watch
         } else {
             self.writes() || matches!(self, What::Connect | What::Disconnect)
         }
@@ -100,11 +107,13 @@ pub(crate) fn may_fail(kind: LinkKind, what: What, state: &State, errno: i32) ->
         libc::ENOTCONN => broken || own || !state.is_connected,
         libc::EIO => kind == LinkKind::Tty && state.peer_closed,
         libc::ECONNREFUSED if kind.is_datagrams() => state.peer_closed,
-        libc::ECONNREFUSED => kind == LinkKind::Connecting && !state.is_connected,
+        libc::ECONNREFUSED => kind.is_connecting() && !state.is_connected,
         // An attempt that was cancelled goes on in the kernel: the next one finds it failed, under
         // way, or done.
-        libc::ECONNABORTED => kind == LinkKind::Connecting && !state.is_connected,
+        libc::ECONNABORTED => kind.is_connecting() && !state.is_connected,
         libc::EISCONN | libc::EALREADY => what == What::Connect,
+        // It was shut down while such an attempt was under way.
+        libc::EINVAL => what == What::Connect && own && !state.is_connected,
         _ => false,
     }
 }

@@ -1,7 +1,7 @@
 //! Files the writes of a script.
 
 use crate::arrive::NO_MARK;
-use crate::link::FILE_BYTES;
+use crate::link::{FILE_BYTES, Link};
 use crate::operate::{called, refusal};
 use crate::pattern;
 use crate::run::{Call, Run};
@@ -76,6 +76,9 @@ impl Run<'_> {
                 let mark = buffers.first().map_or(0, |first| first.as_ptr() as u64);
                 (What::WriteVectored, refusal(self.channel.write_vectored(handle, buffers)), mark)
             }
+            (Verb::WriteMore, _) => {
+                (What::Write, refusal(self.channel.write_more(handle, buffer)), mark)
+            }
             _ => (What::Write, refusal(self.channel.write(handle, buffer)), mark),
         };
         if error.is_none() {
@@ -84,6 +87,27 @@ impl Run<'_> {
             });
         }
         called(error)
+    }
+
+    /// Sends a part of the first file of the script.
+    pub(crate) fn send_file(&mut self, op: Op, handle: Handle) -> Call {
+        let is_file = |link: &Link| link.kind == LinkKind::File;
+        let Some(of) = self.links.iter().position(is_file) else { return Call::Skipped };
+        let Some(file) = self.members[2 * of].handle else { return Call::Skipped };
+        let (count, offset) = (op.a as usize, u64::from(op.b));
+        let result = self.channel.send_file(handle, file, offset, count);
+        if result.is_ok() {
+            let there = FILE_BYTES.saturating_sub(op.b as usize).min(count);
+            let bytes = pattern::bytes(self.links[of].inbound.stream, offset, there);
+            let link = &mut self.links[op.member / 2];
+            link.state.has_written = true;
+            let segment = link.outbound.file(op.member, bytes);
+            self.filed(op, What::SendFile, |request| {
+                (request.room, request.offset) = (count, offset);
+                (request.segment, request.file) = (Some(segment), Some(file));
+            });
+        }
+        called(result.err())
     }
 
     /// Writes what the file has there already, so that every read finds the same.
@@ -107,6 +131,8 @@ impl Run<'_> {
         let mark = bytes.as_ptr() as u64;
         let (what, error) = if at_offset {
             (What::WriteAt, refusal(self.channel.write_at(handle, bytes, position)))
+        } else if op.verb == Verb::WriteMore {
+            (What::Write, refusal(self.channel.write_more(handle, bytes)))
         } else {
             (What::Write, refusal(self.channel.write(handle, bytes)))
         };

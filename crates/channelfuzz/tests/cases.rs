@@ -103,6 +103,19 @@ const MENDED: &[&str] = &[
      unregister 0 0 0; peer-write 0 40 0; peer-close 0 0 0",
     "seed 67386799153610; settings 4 16 256 2 4096 24 64 0; links wake tcp-listener tcp; \
      peer-write 4 145569 0; write 4 2963 0; peer-close 4 0 0",
+    // A segment that is held back is lost when a close with unread data resets the connection.
+    "seed 46835876271666; settings 32 16 1024 4 16384 12 64 0; links wake tcp; \
+     write-more 2 3 0; disconnect 2 1 0; peer-write 2 14 0",
+    // A receive that waits for a buffer meets the reset before the message.
+    "seed 106648971651737; settings 4 2 512 2 2048 256 16 1; links seqpacket tty; \
+     receive 0 0 0; receive 0 0 0; hold 2 1 0; peer-write 0 236 0; write-more 0 16 0; \
+     peer-write 0 37 0; peer-close 0 0 0",
+    // A poll looks after another request was told of the error.
+    "seed 261868835020670; settings 1 8 256 4 2048 64 64 1; links file udp; receive-from 2 0 0; \
+     poll 2 8192 0; peer-close 2 0 0; poll 2 8192 0; send-to 2 33 0",
+    // A connect after a shutdown of a connection under way is invalid.
+    "seed 249727742287191; settings 1 4 300 2 4096 24 16 0; links outgoing; connect-to 0 1 0; \
+     cancel 0 0 0; write 0 28269 1; disconnect 0 1 0; connect 0 0 0",
 ];
 
 #[test]

@@ -28,6 +28,22 @@ pub enum Transfer<'a> {
         /// Where in the file.
         offset: Option<u64>,
     },
+    /// Reads up to `bytes` bytes that wait in a socket, and leaves them there, as
+    /// [`Channel::peek`](crate::Channel::peek).
+    Peek {
+        /// Where to put them.
+        address: *mut u8,
+        /// At least 1.
+        bytes: usize,
+    },
+    /// Writes all of `bytes` bytes, which are sent with what follows, as
+    /// [`Channel::write_more`](crate::Channel::write_more).
+    WriteMore {
+        /// Where they are.
+        address: *const u8,
+        /// May be 0.
+        bytes: usize,
+    },
     /// Reads into several pieces, filling one after the other.
     ReadVectored(&'a [libc::iovec]),
     /// Writes all of several pieces.
@@ -41,6 +57,10 @@ pub enum RawCommand {
     Read,
     /// A write, at an offset or not.
     Write,
+    /// A look at what waits.
+    Peek,
+    /// A write that is followed by another.
+    WriteMore,
     /// A vectored read.
     ReadVectored,
     /// A vectored write.
@@ -49,7 +69,7 @@ pub enum RawCommand {
 
 impl RawCommand {
     pub(crate) fn writes(self) -> bool {
-        matches!(self, RawCommand::Write | RawCommand::WriteVectored)
+        matches!(self, RawCommand::Write | RawCommand::WriteMore | RawCommand::WriteVectored)
     }
 }
 
@@ -60,7 +80,7 @@ pub struct Transferred {
     pub command: RawCommand,
     /// The bytes moved; 0 for a read at the end.
     pub bytes: io::Result<usize>,
-    /// The memory of a read or write; null for the vectored ones.
+    /// The memory of a read, peek or write; null for the vectored ones.
     pub address: *mut u8,
     /// The offset in the file, if there was one.
     pub offset: Option<u64>,

@@ -146,13 +146,19 @@ impl InstalledSocket {
         InstalledSocket { number, discarded: discarded.clone(), armed: true }
     }
 
+    /// The number; fails with `EXDEV` if the socket is another driver's.
+    pub fn number(&self, discarded: &Discarded) -> io::Result<u32> {
+        match Rc::ptr_eq(&self.discarded.0, &discarded.0) {
+            true => Ok(self.number),
+            false => Err(io::Error::from_raw_os_error(libc::EXDEV)),
+        }
+    }
+
     /// Takes the number back; fails with `EXDEV` if the socket is another driver's, which drops it.
     pub fn take(mut self, discarded: &Discarded) -> io::Result<u32> {
-        if !Rc::ptr_eq(&self.discarded.0, &discarded.0) {
-            return Err(io::Error::from_raw_os_error(libc::EXDEV));
-        }
+        let number = self.number(discarded)?;
         self.armed = false;
-        Ok(self.number)
+        Ok(number)
     }
 }
 

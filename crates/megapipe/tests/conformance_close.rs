@@ -14,6 +14,7 @@ conformance!(
     a_close_that_takes_too_long_aborts,
     an_abort_overtakes_a_stuck_write,
     an_abort_resets_an_idle_connection,
+    a_flush_is_enough_for_the_end,
     the_close_is_the_last_event,
     a_second_descriptor_keeps_its_input,
 );

@@ -6,9 +6,8 @@ mod common;
 mod bodies;
 
 use bodies::*;
-use common::{Rig, outcome, read_of, unix_pair};
-use megapipe::{DriverChoice, Error, Event, Repeat, Timer};
-use std::time::{Duration, Instant};
+use common::{Rig, outcome, read_of};
+use megapipe::{DriverChoice, Event};
 
 conformance!(
     files_have_a_position,
@@ -79,32 +78,4 @@ fn files_without_helper_threads(driver: DriverChoice) {
     };
     // The filter goes with the thread.
     std::thread::spawn(serve).join().unwrap();
-}
-
-fn timers_are_set_anew(driver: DriverChoice) {
-    const DELAY: Duration = Duration::from_millis(5);
-    let mut rig = Rig::new(driver);
-    let timer = rig.join(Timer::stopped().unwrap());
-    rig.watch(timer, Repeat::UntilCancelled).unwrap();
-    assert!(rig.dispatch(Duration::from_millis(20)).unwrap().is_none(), "it is stopped");
-    for _ in 0..20 {
-        let begin = Instant::now();
-        rig.set_timer(timer, Duration::from_secs(3600), Duration::ZERO).unwrap();
-        rig.set_timer(timer, DELAY, Duration::ZERO).unwrap();
-        assert!(matches!(rig.another(timer), Event::Timer(Ok(1))));
-        assert!(begin.elapsed() >= DELAY);
-    }
-    rig.set_timer(timer, Duration::ZERO, Duration::from_millis(1)).unwrap();
-    for _ in 0..10 {
-        assert!(matches!(rig.another(timer), Event::Timer(Ok(1..))));
-    }
-    rig.set_timer(timer, None, Duration::ZERO).unwrap();
-    while rig.dispatch(Duration::ZERO).unwrap().is_some() {}
-    assert!(rig.dispatch(Duration::from_millis(20)).unwrap().is_none(), "it is stopped again");
-    let stream = rig.join(unix_pair().0);
-    let refused = rig.set_timer(stream, DELAY, Duration::ZERO);
-    assert!(matches!(refused, Err(Error::WrongKind { .. })));
-    drop(rig.unregister(timer).unwrap());
-    let refused = rig.set_timer(timer, DELAY, Duration::ZERO);
-    assert!(matches!(refused, Err(Error::UnknownHandle)));
 }

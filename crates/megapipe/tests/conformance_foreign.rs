@@ -19,6 +19,8 @@ conformance!(
     polls_of_other_events_and_kinds_are_refused,
     a_listener_is_polled,
     memory_is_read_into_and_written_from,
+    a_transfer_looks_without_taking,
+    a_transfer_is_followed_by_another,
     transfers_at_offsets,
     vectored_transfers_are_whole,
     a_long_transfer_is_whole,

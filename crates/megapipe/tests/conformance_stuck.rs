@@ -13,5 +13,6 @@ conformance!(
     a_receive_does_not_outlive_its_handle,
     what_comes_after_an_unregister_is_still_there,
     a_duplicate_keeps_its_requests,
+    a_duplicate_of_a_listener_keeps_its_accepts,
     a_terminal_is_blocking_again_when_it_leaves,
 );

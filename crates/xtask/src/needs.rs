@@ -77,6 +77,7 @@ const NEEDS: &[Need] = &[
             "examples::echo_",
             "examples::http_hello_",
             "examples::ping_pong_",
+            "examples::send_file_",
             "sizes_and_offsets_",
             "the_static_library_",
             "stacks::the_echo_",

@@ -227,15 +227,6 @@ static void *in_another_thread(void *argument)
     return NULL;
 }
 
-static int open_files(void)
-{
-    int count = 0;
-
-    for (int fd = 0; fd < 1024; fd++)
-        count += is_open(fd);
-    return count;
-}
-
 static void threads_and_forks_are_told_apart(void)
 {
     struct elsewhere elsewhere = { .channel = channel_new() };

@@ -31,12 +31,17 @@
         CHECK(strlen(mp_error()) > 10);                                                            \
     } while (0)
 
-static inline mp_channel *channel_new(void)
+static inline mp_channel *channel_with(const struct mp_options *options)
 {
-    mp_channel *channel = mp_create(NULL);
+    mp_channel *channel = mp_create(options);
 
     CHECK(channel != NULL);
     return channel;
+}
+
+static inline mp_channel *channel_new(void)
+{
+    return channel_with(NULL);
 }
 
 /* The next event, of this command. */
@@ -59,6 +64,26 @@ static inline void pair(int fds[2])
 static inline int is_open(int fd)
 {
     return fcntl(fd, F_GETFD) >= 0;
+}
+
+static inline int open_files(void)
+{
+    int count = 0;
+
+    for (int fd = 0; fd < 4096; fd++)
+        count += is_open(fd);
+    return count;
+}
+
+/* More than the kernel takes for a peer that does not read. */
+enum { BIG = 8 << 20 };
+
+static inline char *big_memory(void)
+{
+    char *memory = calloc(1, BIG);
+
+    CHECK(memory);
+    return memory;
 }
 
 /* A listening socket at a free port of 127.0.0.1. */

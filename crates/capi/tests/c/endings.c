@@ -5,16 +5,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-enum { CLIENTS = 50, BIG = 8 << 20 };
-
-static int open_files(void)
-{
-    int count = 0;
-
-    for (int fd = 0; fd < 1024; fd++)
-        count += is_open(fd);
-    return count;
-}
+enum { CLIENTS = 50 };
 
 /* Each connection is a lightweight socket, and gone when the call that ends it has done so. */
 static void lightweight_connections_leave_nothing(int (*end)(mp_handle), int has_event)
@@ -100,13 +91,12 @@ static pid_t reader_of(int fds[2])
 static void a_close_writes_what_is_queued_first(void)
 {
     mp_channel *channel = channel_new();
-    char *memory = calloc(1, BIG);
+    char *memory = big_memory();
     struct mp_event event;
     mp_handle handle;
     int fds[2], status, cookie;
     pid_t child;
 
-    CHECK(memory);
     pair(fds);
     child = reader_of(fds);
     close(fds[1]);
@@ -130,13 +120,13 @@ static void a_close_writes_what_is_queued_first(void)
 static void an_abort_overtakes_a_close(void)
 {
     mp_channel *channel = channel_new();
-    char *memory = calloc(1, BIG);
+    char *memory = big_memory();
     struct mp_event event;
     struct sockaddr_in address;
     int fd = listening(&address), near = connected(&address), far = accept(fd, NULL, NULL);
     mp_handle handle = mp_register(channel, near, memory, NULL);
 
-    CHECK(memory && far >= 0);
+    CHECK(far >= 0);
     CHECK(mp_write(handle, memory, BIG) == 0);
     CHECK(mp_queued(handle) == BIG);
     CHECK(mp_close(handle) == 0);
@@ -159,13 +149,12 @@ static void an_abort_overtakes_a_close(void)
 static void a_close_that_gets_nowhere_is_ended(void)
 {
     struct mp_options options = { .close_timeout_ms = 50 };
-    mp_channel *channel = mp_create(&options);
-    char *memory = calloc(1, BIG);
+    mp_channel *channel = channel_with(&options);
+    char *memory = big_memory();
     struct mp_event event;
     int fds[2];
     mp_handle handle;
 
-    CHECK(channel && memory);
     pair(fds);
     handle = mp_register(channel, fds[0], NULL, NULL);
     CHECK(mp_write(handle, memory, BIG) == 0 && mp_close(handle) == 0);
@@ -180,11 +169,10 @@ static void a_close_that_gets_nowhere_is_ended(void)
 static void a_closing_handle_ends_with_the_channel(void)
 {
     mp_channel *channel = channel_new();
-    char *memory = calloc(1, BIG);
+    char *memory = big_memory();
     int fds[2];
     mp_handle handle;
 
-    CHECK(memory);
     pair(fds);
     handle = mp_register(channel, fds[0], NULL, NULL);
     CHECK(mp_write(handle, memory, BIG) == 0 && mp_close(handle) == 0);
@@ -198,13 +186,13 @@ static void a_closing_handle_ends_with_the_channel(void)
 static void a_failed_register_closes_nothing(void)
 {
     struct mp_options options = { .max_handles = 1 };
-    mp_channel *channel = mp_create(&options);
-    char *memory = calloc(1, BIG);
+    mp_channel *channel = channel_with(&options);
+    char *memory = big_memory();
     int fds[2], more[2], ends[2], path = open("/dev/null", O_PATH | O_CLOEXEC), status;
     mp_handle handle;
     pid_t child;
 
-    CHECK(channel && memory && path >= 0);
+    CHECK(path >= 0);
     pair(fds);
     pair(more);
     CHECK(pipe(ends) == 0);
@@ -272,12 +260,11 @@ static void a_refused_share_closes_nothing(void)
 static void a_lightweight_socket_waits_for_room(void)
 {
     struct mp_options options = { .max_handles = 2 };
-    mp_channel *channel = mp_create(&options);
+    mp_channel *channel = channel_with(&options);
     struct sockaddr_in address;
     int fd = listening(&address), client, number, fds[2];
     mp_handle listener, other, handle;
 
-    CHECK(channel);
     pair(fds);
     listener = mp_register(channel, fd, NULL, NULL);
     other = mp_register(channel, fds[0], NULL, NULL);

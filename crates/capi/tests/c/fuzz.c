@@ -176,7 +176,7 @@ static void dispatch(void)
     count(many);
     CHECK(many <= EVENTS);
     for (int at = 0; at < many; at++) {
-        CHECK(events[at].cmd >= MP_ACCEPT && events[at].cmd <= MP_TIMER);
+        CHECK(events[at].cmd >= MP_ACCEPT && events[at].cmd <= MP_SEND_FILE);
         CHECK(events[at].error >= 0 && events[at].size <= ARENA);
         if (events[at].buffer >= 0)
             buffers[any(BUFFERS)] = events[at].buffer;
@@ -233,8 +233,8 @@ static void request(void)
     int vectors = any(4) ? 3 : number();
 
     vectors = vectors > 3 && vectors < 1025 ? 3 : vectors;
-    switch (any(17)) {
-    case 0: count(mp_accept(on, number(), number())); break;
+    switch (any(20)) {
+    case 0: count(mp_accept(on, number(), any(9) ? (int)any(4) : number())); break;
     case 1: count(mp_read(on, memory(), size())); break;
     case 2: count(mp_write(on, memory(), size())); break;
     case 3: count(mp_readv(on, vector, vectors)); break;
@@ -251,6 +251,9 @@ static void request(void)
     case 14: count(mp_set_timeout(on, any(9) ? (int)any(4) : number(), number())); break;
     case 15: count(mp_timer_set(on, any(2) ? any(9999) : UINT64_MAX, any(9999))); break;
     case 16: CHECK(mp_queued(on) >= -1); break;
+    case 17: count(mp_peek(on, memory(), size())); break;
+    case 18: count(mp_write_more(on, memory(), size())); break;
+    case 19: count(mp_send_file(on, handle(), any(9) ? any(99) : UINT64_MAX, size())); break;
     }
 }
 
@@ -274,22 +277,15 @@ static void step(void)
         CHECK(strlen(mp_error()) < 1000);
         break;
     case 9:
-        other = mp_timer(channel(), arena);
+        other = any(2) ? mp_timer(channel(), arena)
+                       : mp_connect_to(channel(), (struct sockaddr *)&address,
+                                       any(9) ? sizeof address : any(9), arena);
         count(other < 0 ? -1 : 0);
         if (other >= 0)
             keep_handle(other, -1);
         break;
     default: request(); break;
     }
-}
-
-static int open_files(void)
-{
-    int open = 0;
-
-    for (int fd = 0; fd < 4096; fd++)
-        open += is_open(fd);
-    return open;
 }
 
 int main(int argc, char **argv)

@@ -5,8 +5,6 @@
 #include <sys/resource.h>
 #include <time.h>
 
-enum { BIG = 8 << 20 };
-
 static int64_t now_ns(void)
 {
     struct timespec now;
@@ -60,13 +58,12 @@ static void packets_keep_their_bounds(void)
 static void what_waits_to_be_written_is_limited(void)
 {
     struct mp_options options = { .output_limit = 1000, .output_pause = 500 };
-    mp_channel *channel = mp_create(&options);
-    char *memory = calloc(1, BIG);
+    mp_channel *channel = channel_with(&options);
+    char *memory = big_memory();
     struct mp_event event;
     int fds[2];
     mp_handle handle;
 
-    CHECK(channel && memory);
     pair(fds);
     handle = mp_register(channel, fds[0], NULL, NULL);
     CHECK(mp_queued(handle) == 0);
@@ -91,13 +88,12 @@ static void what_waits_to_be_written_is_limited(void)
 static void requests_have_time_limits(void)
 {
     mp_channel *channel = channel_new();
-    char *memory = calloc(1, BIG);
+    char *memory = big_memory();
     struct mp_event event;
     int64_t begun;
     int fds[2];
     mp_handle handle;
 
-    CHECK(memory);
     pair(fds);
     handle = mp_register(channel, fds[0], NULL, NULL);
     FAILS(mp_set_timeout(handle, 0, 10), EINVAL);
@@ -163,15 +159,6 @@ static void timers_are_set_again_and_again(void)
     close(fds[1]);
 }
 
-static int open_files(void)
-{
-    int count = 0;
-
-    for (int fd = 0; fd < 1024; fd++)
-        count += is_open(fd);
-    return count;
-}
-
 static void timers_leave_no_descriptor(void)
 {
     int before = open_files();
@@ -228,13 +215,12 @@ static void a_lack_of_descriptors_passes(int is_lwsocket)
 static void a_full_table_has_its_own_error(void)
 {
     struct mp_options options = { .max_lwsockets = 2 };
-    mp_channel *channel = mp_create(&options);
+    mp_channel *channel = channel_with(&options);
     struct sockaddr_in address;
     int fd = listening(&address), clients[3], last;
     struct mp_event event = { 0 };
     mp_handle first;
 
-    CHECK(channel);
     if (strcmp(mp_driver(channel), "uring")) {
         /* Of the others only descriptors are a limit. */
         CHECK(mp_destroy(channel) == 0);

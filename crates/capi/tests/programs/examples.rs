@@ -157,6 +157,39 @@ fn http_hello_speaks_http() {
     }
 }
 
+#[test]
+fn send_file_sends_the_file() {
+    let page: String = (0..100_000).map(|line| format!("line {line}\n")).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("page");
+    fs::write(&path, &page).unwrap();
+    for (compiler, flags) in [(Compiler::Gcc, SANITIZED), (Compiler::Clang, &[])] {
+        let program = example("send_file", compiler, flags);
+        for driver in DRIVERS {
+            let mut command = program.command();
+            let server = Server::start(command.arg("0").arg(&path).env("MEGAPIPE_DRIVER", driver));
+            let visit = || {
+                let mut stream = connect(server.address);
+                stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                let (size, own) = (page.len(), stream.local_addr().unwrap());
+                let head =
+                    format!("HTTP/1.0 200 OK\r\nContent-Length: {size}\r\nX-Client: {own}\r\n\r\n");
+                assert!(answer.strip_prefix(&head) == Some(&page), "{driver}: not {head} and all");
+            };
+            visit();
+            let before = server.descriptors();
+            // Some leave without a request, and one in the middle of the file.
+            let idle: Vec<_> = (0..10).map(|_| connect(server.address)).collect();
+            idle.into_iter().next_back().unwrap().write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+            (0..20).for_each(|_| visit());
+            let back = || server.descriptors() <= before;
+            assert!(eventually(back), "{driver}: {before} descriptors, then more");
+        }
+    }
+}
+
 fn speak(server: &Server) {
     const GET: &str = "GET / HTTP/1.1\r\nHost: here\r\n";
     let ask = |request: &str| exchange(server.address, request.as_bytes());

@@ -471,6 +471,13 @@ impl<C> Channel<C> {
                 let payload = Payload::Raw { address: address.cast_mut(), bytes };
                 (RawCommand::Write, Lane::Outbound, payload, offset)
             }
+            Transfer::Peek { address, bytes } => {
+                (RawCommand::Peek, Lane::Inbound, Payload::Raw { address, bytes }, None)
+            }
+            Transfer::WriteMore { address, bytes } => {
+                let payload = Payload::Raw { address: address.cast_mut(), bytes };
+                (RawCommand::WriteMore, Lane::Outbound, payload, None)
+            }
             Transfer::ReadVectored(vector) => {
                 let payload = Payload::Vector(Vector::raw(vector.to_vec()));
                 (RawCommand::ReadVectored, Lane::Inbound, payload, None)
@@ -482,6 +489,7 @@ impl<C> Channel<C> {
         };
         let key = match offset {
             Some(offset) => self.check_offset(handle, "a transfer at an offset", offset)?,
+            None if command == RawCommand::Peek => self.check(handle, "a peek", SOCKETS)?,
             None => self.check(handle, "a transfer", BYTES)?,
         };
         check_room(command, &payload)?;

@@ -56,7 +56,7 @@ impl<C> Channel<C> {
     /// Takes its turn among the reads of the handle. Completes when something is there, and then at
     /// once: to wait for more than that, read. From a socket of datagrams or packets: one message,
     /// `EMSGSIZE` with its beginning if it is longer than the room. Other than from sockets it is
-    /// refused, and `EOPNOTSUPP` for connections of the `mtcp` driver.
+    /// refused.
     ///
     /// ```
     /// use megapipe::{Channel, Event};

@@ -331,13 +331,17 @@ impl Request {
         let (repeat, edges) = (self.repeat, self.edges);
         let writes = self.writes();
         match (&mut self.payload, self.command) {
-            (Payload::Raw { address, bytes }, _) => {
+            (Payload::Raw { address, bytes }, command) => {
                 let done = self.progress.min(*bytes);
                 let (address, bytes) = (address.wrapping_add(done), clamp(*bytes - done));
-                if writes {
-                    Operation::Write { address, bytes, offset }
-                } else {
-                    Operation::Read { address, bytes, offset }
+                match command {
+                    Command::Raw(RawCommand::Peek) => Operation::Peek { address, bytes },
+                    // Datagrams would become one, and others do not know it.
+                    Command::Raw(RawCommand::WriteMore) if kind == Kind::Stream => {
+                        Operation::WriteMore { address, bytes }
+                    }
+                    _ if writes => Operation::Write { address, bytes, offset },
+                    _ => Operation::Read { address, bytes, offset },
                 }
             }
             (Payload::Address(address), Command::PeerAddress) => {
@@ -361,7 +365,6 @@ impl Request {
             (Payload::Buffer(buffer), command) => {
                 let rest = &buffer[self.progress.min(buffer.len())..];
                 let (address, bytes) = (rest.as_ptr(), clamp(rest.len()));
-                // Datagrams would become one, and others do not know it.
                 if command == Command::WriteMore && kind == Kind::Stream {
                     return Operation::WriteMore { address, bytes };
                 }

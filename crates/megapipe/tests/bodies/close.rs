@@ -1,9 +1,7 @@
 //! Closing and aborting: what is queued is written first, or discarded, and the end is told last.
 
-use crate::common::{
-    PATIENCE, Pattern, Rig, accepted, client, listener, received, tcp_pair, unix_pair, written,
-};
-use megapipe::{Accept, Buffer, Config, DriverChoice, Error, Event, Handle, Repeat};
+use crate::common::{PATIENCE, Pattern, Rig, received, tcp_pair, unix_pair, written};
+use megapipe::{Buffer, Config, DriverChoice, Error, Event, Handle, Repeat};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -14,17 +12,6 @@ use std::time::{Duration, Instant};
 
 /// More than the kernel takes for a peer that does not read.
 const STUCK_BYTES: usize = 16 << 20;
-
-/// A registered connection that was accepted as a lightweight socket, and its client.
-fn lightweight(rig: &mut Rig) -> (TcpStream, Handle) {
-    let (listener, address) = listener();
-    let listening = rig.join(listener);
-    rig.accept(listening, Accept::lightweight().count(1)).unwrap();
-    let client = client(address);
-    let socket = accepted(rig.last(listening)).socket;
-    rig.unregister(listening).unwrap();
-    (client, rig.join(socket))
-}
 
 /// Reads to the end in a thread of its own, from the moment that it is told to.
 fn reader(mut stream: impl Read + Send + 'static) -> (mpsc::Sender<()>, JoinHandle<Vec<u8>>) {
@@ -77,7 +64,7 @@ pub(crate) fn a_close_writes_all_that_is_queued(driver: DriverChoice) {
         let lease = received(rig.last(inlet)).into();
         let ((begin, reader), handle) = match target {
             0 => {
-                let (ours, handle) = lightweight(&mut rig);
+                let (ours, handle) = rig.lightweight_pair();
                 (reader(ours), handle)
             }
             1 => {
@@ -114,7 +101,7 @@ pub(crate) fn a_close_writes_all_that_is_queued(driver: DriverChoice) {
 pub(crate) fn an_unregistered_lightweight_socket_writes_what_is_queued(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let pattern = Pattern::new(7);
-    let (ours, handle) = lightweight(&mut rig);
+    let (ours, handle) = rig.lightweight_pair();
     let (begin, reader) = reader(ours);
     let bytes = write_all_kinds(&mut rig, handle, &pattern, Buffer::from(pattern.bytes(0, 10)));
     rig.receive(handle, Repeat::UntilCancelled).unwrap();
@@ -176,7 +163,7 @@ pub(crate) fn a_close_that_takes_too_long_aborts(driver: DriverChoice) {
     let config = Config { close_timeout: Duration::from_millis(50), ..Config::default() };
     let mut rig = Rig::with(driver, config);
     for kind in 0..2 {
-        let (ours, handle) = if kind == 0 { lightweight(&mut rig) } else { rig.tcp_pair() };
+        let (ours, handle) = if kind == 0 { rig.lightweight_pair() } else { rig.tcp_pair() };
         let shared: Arc<[u8]> = Arc::from(vec![3; STUCK_BYTES]);
         rig.write(handle, Arc::clone(&shared)).unwrap();
         rig.write(handle, Arc::clone(&shared)).unwrap();
@@ -196,7 +183,7 @@ pub(crate) fn an_abort_overtakes_a_stuck_write(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     for closing in [false, true] {
         for kind in 0..2 {
-            let (ours, handle) = if kind == 0 { lightweight(&mut rig) } else { rig.tcp_pair() };
+            let (ours, handle) = if kind == 0 { rig.lightweight_pair() } else { rig.tcp_pair() };
             let shared: Arc<[u8]> = Arc::from(vec![3; STUCK_BYTES]);
             for _ in 0..3 {
                 rig.write(handle, Arc::clone(&shared)).unwrap();
@@ -221,7 +208,7 @@ pub(crate) fn an_abort_overtakes_a_stuck_write(driver: DriverChoice) {
 
 pub(crate) fn an_abort_resets_an_idle_connection(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
-    let (ours, handle) = lightweight(&mut rig);
+    let (ours, handle) = rig.lightweight_pair();
     rig.write(handle, b"some").unwrap();
     written(rig.last(handle));
     rig.receive(handle, Repeat::UntilCancelled).unwrap();
@@ -275,7 +262,7 @@ pub(crate) fn the_close_is_the_last_event(driver: DriverChoice) {
 /// The input is another descriptor's, too, if the channel has given one away.
 pub(crate) fn a_second_descriptor_keeps_its_input(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
-    let (mut ours, handle) = lightweight(&mut rig);
+    let (mut ours, handle) = rig.lightweight_pair();
     let mut second = TcpStream::from(rig.descriptor(handle).unwrap());
     second.set_nonblocking(false).unwrap();
     rig.write(handle, vec![1; STUCK_BYTES]).unwrap();
@@ -295,6 +282,40 @@ pub(crate) fn a_second_descriptor_keeps_its_input(driver: DriverChoice) {
     assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
     second.write_all(b"last").unwrap();
     assert_eq!(&reader.join().unwrap(), b"last");
+}
+
+/// The peer sees the end also if the program does something else after the flush, whatever was
+/// pending.
+pub(crate) fn a_flush_is_enough_for_the_end(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    for pending in 0..4 {
+        for how in 0..3 {
+            for kind in 0..2 {
+                let (ours, handle) =
+                    if kind == 0 { rig.lightweight_pair() } else { rig.tcp_pair() };
+                ours.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                match pending {
+                    0 => rig.receive(handle, Repeat::UntilCancelled).unwrap(),
+                    1 => rig.read(handle, Vec::with_capacity(1)).unwrap(),
+                    2 => rig.peek(handle, Vec::with_capacity(1)).unwrap(),
+                    _ => rig.poll(handle, libc::POLLPRI as u32, Repeat::UntilCancelled).unwrap(),
+                }
+                rig.flush().unwrap();
+                match how {
+                    0 => assert_eq!(rig.close(handle).unwrap(), 0),
+                    1 => assert_eq!(rig.abort(handle).unwrap(), Some(0)),
+                    _ => drop(rig.unregister(handle).unwrap()),
+                }
+                rig.flush().unwrap();
+                let left = (&ours).read(&mut [0; 1]).or_else(|error| match error.kind() {
+                    std::io::ErrorKind::ConnectionReset => Ok(0),
+                    _ => Err(error),
+                });
+                assert_eq!(left.unwrap(), 0, "pending {pending}, how {how}, kind {kind}");
+                rig.settle();
+            }
+        }
+    }
 }
 
 /// A stream whose reset is an end.

@@ -1,13 +1,13 @@
 //! Disk files, and the sources that are watched: timers, signals, wake-ups.
 
 use crate::common;
-use crate::common::{Pattern, Rig, outcome, read_of, written};
+use crate::common::{Pattern, Rig, outcome, read_of, unix_pair, written};
 use megapipe::{
     Buffer, DriverChoice, Error, Event, Kind, Repeat, SignalInfo, Signals, Timer, wake_pair,
 };
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn open(path: &std::path::Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
@@ -364,4 +364,32 @@ pub(crate) fn watched_sources_come_back(driver: DriverChoice) {
         assert_eq!(u64::from_ne_bytes(counter), round);
     }
     assert!(rig.settle().is_empty());
+}
+
+pub(crate) fn timers_are_set_anew(driver: DriverChoice) {
+    const DELAY: Duration = Duration::from_millis(5);
+    let mut rig = Rig::new(driver);
+    let timer = rig.join(Timer::stopped().unwrap());
+    rig.watch(timer, Repeat::UntilCancelled).unwrap();
+    assert!(rig.dispatch(Duration::from_millis(20)).unwrap().is_none(), "it is stopped");
+    for _ in 0..20 {
+        let begin = Instant::now();
+        rig.set_timer(timer, Duration::from_secs(3600), Duration::ZERO).unwrap();
+        rig.set_timer(timer, DELAY, Duration::ZERO).unwrap();
+        assert!(matches!(rig.another(timer), Event::Timer(Ok(1))));
+        assert!(begin.elapsed() >= DELAY);
+    }
+    rig.set_timer(timer, Duration::ZERO, Duration::from_millis(1)).unwrap();
+    for _ in 0..10 {
+        assert!(matches!(rig.another(timer), Event::Timer(Ok(1..))));
+    }
+    rig.set_timer(timer, None, Duration::ZERO).unwrap();
+    while rig.dispatch(Duration::ZERO).unwrap().is_some() {}
+    assert!(rig.dispatch(Duration::from_millis(20)).unwrap().is_none(), "it is stopped again");
+    let stream = rig.join(unix_pair().0);
+    let refused = rig.set_timer(stream, DELAY, Duration::ZERO);
+    assert!(matches!(refused, Err(Error::WrongKind { .. })));
+    drop(rig.unregister(timer).unwrap());
+    let refused = rig.set_timer(timer, DELAY, Duration::ZERO);
+    assert!(matches!(refused, Err(Error::UnknownHandle)));
 }

@@ -4,11 +4,12 @@
 use crate::common::{
     PATIENCE, Pattern, Rig, client, expect_end, inet, listener, outcome, received,
 };
-use crate::common::{accepted, is_installed, listener_of, read_of, unix_pair};
+use crate::common::{accepted, is_installed, listener_of, read_of, udp, unix_pair};
 use megapipe::{Accept, Direction, DriverChoice, Error, Event, Kind, RawCommand, Repeat, Transfer};
 use megapipe::{Handle, Transferred};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::time::Duration;
 
 const IN: u32 = libc::POLLIN as u32;
@@ -197,6 +198,80 @@ pub(crate) fn memory_is_read_into_and_written_from(driver: DriverChoice) {
     transfer(&mut rig, handle, Transfer::Read { address, bytes, offset: None });
     drop(ours);
     assert_eq!(transferred(rig.last(handle)).bytes.unwrap(), 0);
+}
+
+pub(crate) fn a_transfer_looks_without_taking(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let (mut ours, handle) = rig.tcp_pair();
+    let mut memory = [0u8; 6];
+    let (address, bytes) = (memory.as_mut_ptr(), memory.len());
+    transfer(&mut rig, handle, Transfer::Peek { address, bytes });
+    assert!(rig.dispatch(Duration::ZERO).unwrap().is_none(), "there is nothing to look at");
+    ours.write_all(b"what waits").unwrap();
+    for _ in 0..2 {
+        let peeked = transferred(rig.last(handle));
+        assert_eq!((peeked.command, peeked.bytes.unwrap()), (RawCommand::Peek, 6));
+        assert_eq!((peeked.address, peeked.offset), (address, None));
+        assert_eq!(&memory, b"what w");
+        transfer(&mut rig, handle, Transfer::Peek { address, bytes });
+    }
+    rig.read(handle, Vec::with_capacity(10)).unwrap();
+    assert_eq!(transferred(rig.last(handle)).bytes.unwrap(), 6);
+    assert_eq!(read_of(rig.last(handle)), b"what waits");
+    // One message, which must fit.
+    let (receiver, to) = udp("127.0.0.1");
+    let receiver = rig.join(receiver);
+    udp("127.0.0.1").0.send_to(b"too long", to).unwrap();
+    transfer(&mut rig, receiver, Transfer::Peek { address, bytes });
+    let refused = transferred(rig.last(receiver)).bytes.unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EMSGSIZE));
+    assert_eq!(&memory, b"too lo");
+    rig.read(receiver, Vec::with_capacity(9)).unwrap();
+    assert_eq!(read_of(rig.last(receiver)), b"too long");
+    // The end, which stays.
+    drop(ours);
+    for _ in 0..2 {
+        transfer(&mut rig, handle, Transfer::Peek { address, bytes });
+        assert_eq!(transferred(rig.last(handle)).bytes.unwrap(), 0);
+    }
+    let file = rig.join(tempfile::tempfile().unwrap());
+    // SAFETY: `memory` is in place; the requests are refused.
+    let (wrong, empty) = unsafe {
+        let wrong = rig.channel.transfer(file, Transfer::Peek { address, bytes });
+        (wrong, rig.channel.transfer(handle, Transfer::Peek { address, bytes: 0 }))
+    };
+    assert!(matches!(wrong, Err(Error::WrongKind { .. })), "{wrong:?}");
+    assert!(matches!(empty, Err(Error::Invalid(_))), "{empty:?}");
+}
+
+/// In parts, as the socket has room; over everything that is written to.
+pub(crate) fn a_transfer_is_followed_by_another(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    let pattern = Pattern::new(9);
+    let (mut ours, handle) = rig.tcp_pair();
+    let body = pattern.bytes(0, 6_000_000);
+    let (address, bytes) = (body.as_ptr(), body.len() / 2);
+    transfer(&mut rig, handle, Transfer::WriteMore { address, bytes });
+    let address = address.wrapping_add(bytes);
+    transfer(&mut rig, handle, Transfer::WriteMore { address, bytes });
+    rig.disconnect(handle, Shutdown::Write).unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        ours.read_to_end(&mut all).unwrap();
+        all
+    });
+    for _ in 0..2 {
+        let written = transferred(rig.last(handle));
+        assert_eq!((written.command, written.bytes.unwrap()), (RawCommand::WriteMore, 3_000_000));
+    }
+    assert_eq!(outcome(&rig.last(handle)), Ok(0));
+    let all = reader.join().unwrap();
+    assert_eq!(all.len(), body.len());
+    pattern.check(0, &all);
+    let file = rig.join(tempfile::tempfile().unwrap());
+    let (address, bytes) = (body.as_ptr(), 10);
+    transfer(&mut rig, file, Transfer::WriteMore { address, bytes });
+    assert_eq!(transferred(rig.last(file)).bytes.unwrap(), 10);
 }
 
 pub(crate) fn transfers_at_offsets(driver: DriverChoice) {

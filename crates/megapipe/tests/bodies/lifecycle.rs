@@ -83,7 +83,7 @@ pub(crate) fn broken_sockets_raise_no_signal(driver: DriverChoice) {
         // SAFETY: the default action takes the place of Rust's, which is to ignore the signal.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let mut rig = Rig::new(driver);
-        let (light_client, light) = lightweight(&mut rig);
+        let (light_client, light) = rig.lightweight_pair();
         let ((tcp, tcp_handle), unix) = (rig.tcp_pair(), unix_pair());
         let unix_handle = rig.join(unix.1);
         drop((light_client, tcp, unix.0));
@@ -254,21 +254,10 @@ pub(crate) fn unregister_drops_the_writes_not_begun(driver: DriverChoice) {
     pattern.check(0, &found);
 }
 
-/// A registered connection that was accepted as a lightweight socket, and its client.
-fn lightweight(rig: &mut Rig) -> (TcpStream, Handle) {
-    let (listener, address) = listener();
-    let listening = rig.join(listener);
-    rig.accept(listening, Accept::lightweight().count(1)).unwrap();
-    let client = client(address);
-    let socket = accepted(rig.last(listening)).socket;
-    rig.unregister(listening).unwrap();
-    (client, rig.join(socket))
-}
-
 pub(crate) fn the_peer_of_an_unregistered_lightweight_socket_sees_the_end(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     for busy in [false, true] {
-        let (mut ours, handle) = lightweight(&mut rig);
+        let (mut ours, handle) = rig.lightweight_pair();
         rig.write(handle, b"the last words").unwrap();
         assert_eq!(written(rig.last(handle)).len(), 14);
         if busy {
@@ -288,7 +277,7 @@ pub(crate) fn the_peer_of_an_unregistered_lightweight_socket_sees_the_end(driver
 
 pub(crate) fn close_tells_its_result(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
-    let (light_client, light) = lightweight(&mut rig);
+    let (light_client, light) = rig.lightweight_pair();
     let (ours, regular) = rig.tcp_pair();
     for (handle, mut client) in [(light, light_client), (regular, ours)] {
         rig.receive(handle, Repeat::UntilCancelled).unwrap();
@@ -306,7 +295,7 @@ pub(crate) fn close_tells_its_result(driver: DriverChoice) {
 pub(crate) fn close_at_once_after_a_write(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     for _ in 0..20 {
-        let (mut ours, handle) = lightweight(&mut rig);
+        let (mut ours, handle) = rig.lightweight_pair();
         rig.write(handle, b"response").unwrap();
         assert_eq!(written(rig.last(handle)).len(), 8);
         rig.close(handle).unwrap();
@@ -374,7 +363,7 @@ pub(crate) fn lightweight_sockets_of_another_channel_are_refused(driver: DriverC
     common::expect_end(&mut ours);
     // Its place does not keep others from theirs.
     let next = if common::is_installed(driver) { &mut rig } else { &mut other };
-    let (_ours, handle) = lightweight(next);
+    let (_ours, handle) = next.lightweight_pair();
     assert_eq!(next.kind(handle).unwrap(), megapipe::Kind::Stream);
 }
 
@@ -415,7 +404,7 @@ pub(crate) fn dropping_with_everything_in_flight(driver: DriverChoice) {
 fn drop_with_everything_in_flight(driver: DriverChoice) -> bool {
     let shared: std::sync::Arc<[u8]> = std::sync::Arc::from(vec![7; 4 << 20]);
     let mut rig = Rig::new(driver);
-    let (mut light, handle) = lightweight(&mut rig);
+    let (mut light, handle) = rig.lightweight_pair();
     rig.receive(handle, Repeat::UntilCancelled).unwrap();
     let (tcp, stream) = rig.tcp_pair();
     rig.read(stream, Vec::with_capacity(1 << 20)).unwrap();

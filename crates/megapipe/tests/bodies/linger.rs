@@ -1,7 +1,7 @@
 //! Input that arrives while a close waits for its output: it is discarded, within bounds.
 
-use crate::common::{PATIENCE, Pattern, Rig, accepted, client, is_installed, listener, unix_pair};
-use megapipe::{Accept, Config, DriverChoice, Error, Event, Handle, Repeat};
+use crate::common::{PATIENCE, Pattern, Rig, is_installed, unix_pair};
+use megapipe::{Config, DriverChoice, Error, Event, Handle, Repeat};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
@@ -16,17 +16,6 @@ const STUCK_BYTES: usize = 16 << 20;
 /// A close that waits for its peer does so for ever: only discarding ends it.
 fn patient(driver: DriverChoice) -> Rig {
     Rig::with(driver, Config { close_timeout: Duration::MAX, ..Config::default() })
-}
-
-/// A registered connection that was accepted as a lightweight socket, and its client.
-fn lightweight(rig: &mut Rig) -> (TcpStream, Handle) {
-    let (listener, address) = listener();
-    let listening = rig.join(listener);
-    rig.accept(listening, Accept::lightweight().count(1)).unwrap();
-    let client = client(address);
-    let socket = accepted(rig.last(listening)).socket;
-    rig.unregister(listening).unwrap();
-    (client, rig.join(socket))
 }
 
 /// The result of the close that a channel tells of next, if it does at once.
@@ -47,7 +36,7 @@ pub(crate) fn two_channels_that_both_close_with_much_queued_end(driver: DriverCh
         let (mut rig, mut other) = (patient(driver), patient(kernels));
         let (ours, handle): (OwnedFd, Handle) = match kind {
             0 | 1 => {
-                let (ours, handle) = lightweight(&mut rig);
+                let (ours, handle) = rig.lightweight_pair();
                 (ours.into(), handle)
             }
             2 => {
@@ -106,7 +95,7 @@ pub(crate) fn one_channel_closes_both_ends_with_much_queued(driver: DriverChoice
 pub(crate) fn a_peer_that_reads_last_gets_all(driver: DriverChoice) {
     for kind in 0..2 {
         let mut rig = patient(driver);
-        let (mut ours, handle) = if kind == 0 { lightweight(&mut rig) } else { rig.tcp_pair() };
+        let (mut ours, handle) = if kind == 0 { rig.lightweight_pair() } else { rig.tcp_pair() };
         let pattern = Pattern::new(3);
         rig.write(handle, pattern.bytes(0, STUCK_BYTES)).unwrap();
         rig.close(handle).unwrap();
@@ -177,7 +166,7 @@ fn read_all(stream: &mut TcpStream) -> usize {
 
 pub(crate) fn a_peer_that_sends_for_ever_does_not_hold_the_handle(driver: DriverChoice) {
     let mut rig = patient(driver);
-    let (mut ours, handle) = lightweight(&mut rig);
+    let (mut ours, handle) = rig.lightweight_pair();
     rig.write(handle, vec![1; STUCK_BYTES]).unwrap();
     rig.close(handle).unwrap();
     let (sent, sender) = sender(ours.try_clone().unwrap(), usize::MAX);
@@ -192,7 +181,7 @@ pub(crate) fn a_peer_that_sends_for_ever_does_not_hold_the_handle(driver: Driver
 /// A peer that has got all, and the end, but neither sends nor ends its own direction.
 pub(crate) fn a_peer_that_stays_does_not_hold_the_handle(driver: DriverChoice) {
     let mut rig = patient(driver);
-    let (mut ours, handle) = lightweight(&mut rig);
+    let (mut ours, handle) = rig.lightweight_pair();
     rig.write(handle, vec![1; STUCK_BYTES]).unwrap();
     rig.close(handle).unwrap();
     let (sent, sender) = sender(ours.try_clone().unwrap(), STUCK_BYTES);
@@ -209,7 +198,7 @@ pub(crate) fn a_peer_that_stays_does_not_hold_the_handle(driver: DriverChoice) {
 pub(crate) fn an_abort_overtakes_discarding(driver: DriverChoice) {
     for lingers in [false, true] {
         let mut rig = patient(driver);
-        let (mut ours, handle) = lightweight(&mut rig);
+        let (mut ours, handle) = rig.lightweight_pair();
         let shared: Arc<[u8]> = Arc::from(vec![3; STUCK_BYTES]);
         rig.write(handle, Arc::clone(&shared)).unwrap();
         rig.close(handle).unwrap();

@@ -1,11 +1,9 @@
 //! Looking at what waits in a socket, and writing what is sent with what follows.
 
-use crate::common::{
-    PATIENCE, Rig, accepted, client, listener, outcome, patient, read_of, udp, unix_pair, written,
-};
-use megapipe::{Accept, DriverChoice, Error, Event, Handle, Repeat};
+use crate::common::{PATIENCE, Rig, outcome, patient, read_of, udp, unix_pair, written};
+use megapipe::{DriverChoice, Error, Event, Handle, Repeat};
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -17,20 +15,10 @@ fn peeked(event: Event) -> Vec<u8> {
     }
 }
 
-/// A connection that the channel has accepted as a lightweight socket.
-fn lightweight_pair(rig: &mut Rig) -> (TcpStream, Handle) {
-    let (listener, address) = listener();
-    let listening = rig.join(listener);
-    rig.accept(listening, Accept::lightweight().count(1)).unwrap();
-    let ours = client(address);
-    let socket = accepted(rig.last(listening)).socket;
-    (ours, rig.join(socket))
-}
-
 pub(crate) fn a_peek_leaves_the_bytes(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (ours, handle) = rig.tcp_pair();
-    let light = lightweight_pair(&mut rig);
+    let light = rig.lightweight_pair();
     let unix = unix_pair();
     let unix = (unix.0, rig.join(unix.1));
     look(&mut rig, ours, handle, |stream| stream.shutdown(Shutdown::Write).unwrap());
@@ -139,7 +127,7 @@ fn unsent(socket: &OwnedFd) -> libc::c_int {
 pub(crate) fn what_follows_is_sent_with_what_was_written(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let tcp = rig.tcp_pair();
-    let light = lightweight_pair(&mut rig);
+    let light = rig.lightweight_pair();
     for (mut ours, handle) in [tcp, light] {
         patient(&ours);
         rig.set_nodelay(handle, true).unwrap();

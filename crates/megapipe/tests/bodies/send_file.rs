@@ -1,9 +1,8 @@
 //! Files that are sent over connections.
 
-use crate::common::{Rig, accepted, client, listener, outcome, patient, unix_pair};
-use megapipe::{Accept, DriverChoice, Error, Event, Handle};
+use crate::common::{Rig, outcome, patient, unix_pair};
+use megapipe::{DriverChoice, Error, Event, Handle};
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
 /// More than a chunk, and no multiple of it.
@@ -29,22 +28,12 @@ fn reader(mut peer: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u
     })
 }
 
-fn lightweight_pair(rig: &mut Rig) -> (TcpStream, Handle) {
-    let (listener, address) = listener();
-    let listening = rig.join(listener);
-    rig.accept(listening, Accept::lightweight().count(1)).unwrap();
-    let ours = client(address);
-    patient(&ours);
-    let socket = accepted(rig.last(listening)).socket;
-    (ours, rig.join(socket))
-}
-
 /// Whole, in its turn among the writes, from any offset, over every kind of stream.
 pub(crate) fn a_file_is_sent_among_writes(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let source = file(&mut rig, LONG);
     let (tcp, regular) = rig.tcp_pair();
-    let (other, light) = lightweight_pair(&mut rig);
+    let (other, light) = rig.lightweight_pair();
     let (unix, ours) = unix_pair();
     let unix = (reader(unix), rig.join(ours));
     let mut expected = b"head ".to_vec();

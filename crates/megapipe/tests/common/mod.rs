@@ -9,8 +9,8 @@ pub mod retried;
 pub mod seccomp;
 
 use megapipe::{
-    Accept, Address, Buffer, Channel, Completion, Config, CpuSet, Datagram, DriverChoice, Error,
-    Event, Handle, Lease, Repeat, Source,
+    Accept, Address, Buffer, Channel, Completion, Config, CpuSet, Datagram, Direction,
+    DriverChoice, Error, Event, Handle, Lease, Repeat, Source,
 };
 use std::io::{self, Read};
 use std::net::{
@@ -109,15 +109,20 @@ impl Rig {
             let (ours, theirs) = tcp_pair();
             return (ours, self.join(theirs));
         }
+        let (ours, handle) = self.lightweight_pair();
+        self.set_nodelay(handle, true).expect("nodelay");
+        (ours, handle)
+    }
+
+    /// The same, which the channel has accepted as a lightweight socket.
+    pub fn lightweight_pair(&mut self) -> (TcpStream, Handle) {
         let (listener, address) = listener();
         let listening = self.join(listener);
         self.accept(listening, Accept::lightweight().count(1)).expect("accept");
         let ours = client(address);
         let socket = accepted(self.last(listening)).socket;
         self.unregister(listening).expect("unregister");
-        let handle = self.join(socket);
-        self.set_nodelay(handle, true).expect("nodelay");
-        (ours, handle)
+        (ours, self.join(socket))
     }
 
     /// The next completion, which must come. A signal ends a wait as well, see [`retried`].
@@ -527,10 +532,18 @@ pub fn call_everything(rig: &mut Rig, handle: Handle, check: impl Fn(Error)) {
     check(rig.write_at(handle, b"x", 0).unwrap_err().error);
     check(rig.write_vectored(handle, vec![b"x".into()]).unwrap_err().error);
     check(rig.send_to(handle, b"x", address).unwrap_err().error);
+    check(rig.peek(handle, Vec::with_capacity(1)).unwrap_err().error);
+    check(rig.write_more(handle, b"x").unwrap_err().error);
+    check(rig.send_file(handle, handle, 0, 1).unwrap_err());
+    check(rig.poll(handle, libc::POLLIN as u32, Repeat::Once).unwrap_err());
+    check(rig.request_peer_address(handle).unwrap_err());
+    check(rig.queued_bytes(handle).unwrap_err());
     check(rig.disconnect(handle, Shutdown::Both).unwrap_err());
     check(rig.sync(handle).unwrap_err());
     check(rig.sync_data(handle).unwrap_err());
     check(rig.cancel(handle).unwrap_err());
+    check(rig.cancel_direction(handle, Direction::Inbound).unwrap_err());
+    check(rig.set_time_limit(handle, Direction::Inbound, None).unwrap_err());
     check(rig.descriptor(handle).unwrap_err());
     check(rig.set_nodelay(handle, true).unwrap_err());
     check(rig.set_linger(handle, None).unwrap_err());

@@ -60,6 +60,7 @@ calls! {
     Bind "bind" [ENOMEM, EADDRINUSE];
     Listen "listen" [EADDRINUSE];
     Getsockname "getsockname" [ENOBUFS];
+    Getpeername "getpeername" [ENOBUFS];
     Setsockopt "setsockopt" [ENOMEM];
     Getsockopt "getsockopt" [ENOBUFS];
     Accept4 "accept4" [EINTR, EMFILE, ENFILE, ENOBUFS, ECONNABORTED];

@@ -45,14 +45,18 @@ sweeps! {
     echo_descriptors = streams::echo_descriptors;
     buffers = streams::buffers;
     backpressure = streams::backpressure;
+    looks = streams::looks;
     datagrams = sockets::datagrams;
     connect = sockets::connect;
+    connect_to = sockets::connect_to;
     polls = sockets::polls;
     options = sockets::options;
     pipe = files::pipe;
     file = files::file;
+    send_file = files::send_file;
     timers = sources::sources;
     partition = listeners::partition;
+    peers = listeners::peers;
     unregister = endings::unregister;
     cancel = endings::cancel;
     drop_busy = endings::drop_busy;
@@ -64,14 +68,18 @@ conformance!(
     echo_descriptors,
     buffers,
     backpressure,
+    looks,
     datagrams,
     connect,
+    connect_to,
     polls,
     options,
     pipe,
     file,
+    send_file,
     timers,
     partition,
+    peers,
     unregister,
     cancel,
     drop_busy,

@@ -3,7 +3,7 @@
 
 use crate::common::process::{again, is_child, test_name};
 use crate::layer::{Call, Fault, armed, mark_for_trace, shared};
-use crate::scenarios::{files, sockets, sources, streams};
+use crate::scenarios::{files, listeners, sockets, sources, streams};
 use crate::stage::Stage;
 use libc::{c_int, c_long, c_void};
 use megapipe::DriverChoice;
@@ -47,6 +47,7 @@ fn make(call: Call) -> c_int {
             Call::Bind => libc::bind(-1, null(), 0) as isize,
             Call::Listen => libc::listen(-1, 0) as isize,
             Call::Getsockname => libc::getsockname(-1, null_mut(), null_mut()) as isize,
+            Call::Getpeername => libc::getpeername(-1, null_mut(), null_mut()) as isize,
             Call::Setsockopt => libc::setsockopt(-1, 0, 0, null(), 0) as isize,
             Call::Getsockopt => libc::getsockopt(-1, 0, 0, null_mut(), null_mut()) as isize,
             Call::Accept4 => libc::accept4(-1, null_mut(), null_mut(), 0) as isize,
@@ -121,6 +122,7 @@ fn names(call: Call) -> &'static [&'static str] {
         Call::Bind => &["bind"],
         Call::Listen => &["listen"],
         Call::Getsockname => &["getsockname"],
+        Call::Getpeername => &["getpeername"],
         Call::Setsockopt => &["setsockopt"],
         Call::Getsockopt => &["getsockopt"],
         Call::Accept4 => &["accept4"],
@@ -209,9 +211,11 @@ fn is_call(line: &str, names: &[&str]) -> bool {
 fn traced_scenarios(driver: DriverChoice) {
     mark_for_trace();
     shared().prepare(None, 0);
-    let bodies: [fn(&mut Stage); 6] = [
+    let bodies: [fn(&mut Stage); 8] = [
         streams::echo_lightweight,
         streams::buffers,
+        streams::looks,
+        listeners::peers,
         sockets::datagrams,
         sockets::connect,
         sources::sources,

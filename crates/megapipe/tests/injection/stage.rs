@@ -8,8 +8,8 @@ use crate::checks;
 use crate::common::listener;
 use crate::layer::{Call, armed, shared};
 use megapipe::{
-    Accept, BufferClass, Channel, Completion, Config, DriverChoice, Error, Event, Handle, Repeat,
-    Socket, Source,
+    Accept, Accepted, BufferClass, Channel, Completion, Config, DriverChoice, Error, Event, Handle,
+    Repeat, Source,
 };
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -314,7 +314,7 @@ impl Stage {
 
     /// The next connection of a listener, by a repeating accept.
     #[track_caller]
-    pub(crate) fn accept(&mut self, listening: Handle, accept: Accept) -> Socket {
+    pub(crate) fn accept(&mut self, listening: Handle, accept: Accept) -> Accepted {
         loop {
             if self.repeating.insert(listening) {
                 self.call("accept", |channel| channel.accept(listening, accept));
@@ -324,7 +324,7 @@ impl Stage {
                 self.repeating.remove(&listening);
             }
             match done.event {
-                Event::Accept(Ok(accepted)) => return accepted.socket,
+                Event::Accept(Ok(accepted)) => return accepted,
                 Event::Accept(Err(error)) => self.excuse("accept", errno(&error)),
                 other => panic!("expected a connection: {other:?}"),
             }
@@ -341,7 +341,7 @@ impl Stage {
     ) -> (TcpStream, Handle) {
         loop {
             let client = crate::common::client(address);
-            let socket = self.accept(listening, accept);
+            let socket = self.accept(listening, accept).socket;
             let joined = self.call_once("register", |channel| channel.register(socket, 0));
             if let Some(handle) = joined {
                 return (client, handle);
@@ -402,6 +402,7 @@ pub(crate) fn errno_of(event: &Event) -> Option<i32> {
         Event::Accept(Err(error))
         | Event::Connect(Err(error))
         | Event::Read(Err(error), _)
+        | Event::Peek(Err(error), _)
         | Event::ReadAt(Err(error), ..)
         | Event::ReadVectored(Err(error), _)
         | Event::Receive(Err(error))
@@ -410,6 +411,7 @@ pub(crate) fn errno_of(event: &Event) -> Option<i32> {
         | Event::WriteAt(Err(error), ..)
         | Event::WriteVectored(Err(error), _)
         | Event::SendTo(Err(error), _)
+        | Event::SendFile(Err(error))
         | Event::Disconnect(Err(error))
         | Event::Sync(Err(error))
         | Event::Signal(Err(error))

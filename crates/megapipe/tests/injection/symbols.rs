@@ -95,6 +95,7 @@ interpose! {
     Bind bind(fd: c_int, address: *const c_void, bytes: socklen_t) -> c_int = -1;
     Listen listen(fd: c_int, backlog: c_int) -> c_int = -1;
     Getsockname getsockname(fd: c_int, address: *mut c_void, bytes: *mut socklen_t) -> c_int = -1;
+    Getpeername getpeername(fd: c_int, address: *mut c_void, bytes: *mut socklen_t) -> c_int = -1;
     Setsockopt setsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, bytes: socklen_t
     ) -> c_int = -1;

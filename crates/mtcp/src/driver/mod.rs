@@ -40,6 +40,7 @@
 //!   stack needs a channel that listens. Nothing is stolen from other channels or inherited.
 //! - **Channels.** A channel takes an engine and gives it back when it ends; one more than there
 //!   are engines cannot be made.
+//! - **Writes that are followed by others** (`write_more`) are sent at once, as others are.
 //! - **Progress.** In the mode `complete` the stack moves only in the channel's `dispatch` and
 //!   `flush`; a thread that blocks elsewhere stops it. In the mode `paired` it moves by itself.
 //! - **The end of a channel.** In the mode `complete` data that is still to be sent has

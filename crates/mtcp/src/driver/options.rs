@@ -97,7 +97,7 @@ impl<P: Port> Road<P> {
     }
 
     /// The peer's address. As the kernel does, refuses to fill more than it has.
-    fn peer_name(&mut self, number: u32, value: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn peer_name(&mut self, number: u32, value: &mut [u8]) -> io::Result<usize> {
         let entry = self.entries.get_mut(number).ok_or_else(|| from(libc::EBADF))?;
         let socket = entry.socket().ok_or_else(|| from(libc::EBADF))?;
         let family = if entry.speaks_v6 { Family::V6 } else { Family::V4 };

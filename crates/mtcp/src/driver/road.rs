@@ -273,7 +273,10 @@ impl<P: Port> Road<P> {
     fn begin_on_stack(&mut self, number: u32, socket: SocketId, tag: u64, operation: Operation) {
         let Some(entry) = self.entries.get_mut(number) else { return };
         match operation {
-            Operation::Read { .. } | Operation::ReadVectored { .. } | Operation::Receive { .. } => {
+            Operation::Read { .. }
+            | Operation::Peek { .. }
+            | Operation::ReadVectored { .. }
+            | Operation::Receive { .. } => {
                 if entry.inbound.is_some() {
                     return self.end(tag, -libc::EBUSY);
                 }
@@ -371,7 +374,13 @@ impl<P: Port> Driver for Road<P> {
     }
 
     fn peer_of(&mut self, connection: &Endpoint, value: &mut [u8]) -> io::Result<usize> {
-        self.kernel.peer_of(connection, value)
+        match connection {
+            Endpoint::Installed(installed) => {
+                let number = installed.number(&self.discarded)?;
+                self.peer_name(number, value)
+            }
+            connection => self.kernel.peer_of(connection, value),
+        }
     }
 
     fn submit(&mut self, tag: u64, object: Object, operation: Operation) -> Result<(), Full> {

@@ -69,6 +69,11 @@ impl<P: Port> Road<P> {
                 let room = unsafe { room(address, bytes as usize) };
                 step_of(self.port.receive(socket, room))
             }
+            Operation::Peek { address, bytes } => {
+                // SAFETY: as above.
+                let room = unsafe { room(address, bytes as usize) };
+                step_of(self.port.peek(socket, room))
+            }
             Operation::ReadVectored { vector, count, .. } => {
                 // SAFETY: as above.
                 let vector = unsafe { pieces(vector, count) };

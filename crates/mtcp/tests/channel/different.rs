@@ -6,7 +6,7 @@ use crate::common::{
 };
 use crate::namespace::Namespace;
 use crate::road::{KERNEL, STACK, channel, provide, start, within};
-use crate::{accept, handles, lifecycle};
+use crate::{accept, handles, lifecycle, looks, outgoing, stuck};
 use megapipe::{
     Accept, Channel, CpuSet, DriverChoice, DriverKind, Error, Event, Handle, Kind, Repeat,
 };
@@ -25,7 +25,7 @@ type Difference = (fn(DriverChoice), &'static str, fn());
 
 /// The whole list: a test of the suite that is neither here nor in the suite's run is a warning of
 /// the compiler's, because nothing uses it.
-const DIFFERENCES: [Difference; 5] = [
+const DIFFERENCES: [Difference; 8] = [
     (
         accept::a_lightweight_socket_becomes_a_descriptor,
         "a connection of the stack's has no descriptor",
@@ -50,6 +50,21 @@ const DIFFERENCES: [Difference; 5] = [
         handles::the_report_names_the_driver,
         "it compares with the names of the built-in drivers",
         the_report_names_both_drivers,
+    ),
+    (
+        outgoing::a_descriptor_of_it_does_not_block,
+        "a connection of the stack's has no descriptor",
+        connections_have_no_descriptor,
+    ),
+    (
+        looks::what_follows_is_sent_with_what_was_written,
+        "the stack sends at once what is announced to be followed",
+        what_is_followed_is_sent_at_once,
+    ),
+    (
+        stuck::a_duplicate_of_a_listener_keeps_its_accepts,
+        "a port on which the channel listens already is the kernel's alone",
+        a_second_handle_of_a_listener_is_the_kernels,
     ),
 ];
 
@@ -136,6 +151,41 @@ fn an_unregistered_connection_ends() {
         let mut found = Vec::new();
         ours.read_to_end(&mut found).unwrap();
         assert_eq!(found, b"the last words");
+    });
+}
+
+fn a_second_handle_of_a_listener_is_the_kernels() {
+    within(|driver| {
+        let mut rig = Rig::new(driver);
+        let (listener, address) = listener();
+        let second = listener.try_clone().unwrap();
+        let (first, second) = (rig.join(listener), rig.join(second));
+        for handle in [first, second] {
+            rig.accept(handle, Accept::lightweight()).unwrap();
+        }
+        let _ours = client(address);
+        accepted(rig.another(first));
+        rig.close(first).unwrap();
+        assert!(matches!(rig.last(first), Event::Close(Ok(()))));
+        let refused = TcpStream::connect(address).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED));
+        let local = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
+        let _ours = client(local);
+        accepted(rig.another(second));
+    });
+}
+
+fn what_is_followed_is_sent_at_once() {
+    within(|driver| {
+        let mut rig = Rig::new(driver);
+        let (mut ours, handle) = rig.tcp_pair();
+        for part in [b"head", b"body"] {
+            rig.write_more(handle, part).unwrap();
+            assert_eq!(&*written(rig.last(handle)), part);
+            let mut found = [0; 4];
+            ours.read_exact(&mut found).unwrap();
+            assert_eq!(&found, part);
+        }
     });
 }
 

@@ -16,6 +16,8 @@ mod accept;
 mod buffers;
 #[path = "../../../megapipe/tests/bodies/cancel.rs"]
 mod cancel;
+#[path = "../../../megapipe/tests/bodies/close.rs"]
+mod close;
 #[path = "../../../megapipe/tests/bodies/connect.rs"]
 mod connect;
 #[path = "../../../megapipe/tests/bodies/datagram.rs"]
@@ -30,12 +32,34 @@ mod foreign;
 mod handles;
 #[path = "../../../megapipe/tests/bodies/lifecycle.rs"]
 mod lifecycle;
+#[path = "../../../megapipe/tests/bodies/limits.rs"]
+mod limits;
 #[path = "../../../megapipe/tests/bodies/linger.rs"]
 mod linger;
+#[path = "../../../megapipe/tests/bodies/looks.rs"]
+mod looks;
+#[path = "../../../megapipe/tests/bodies/messages.rs"]
+mod messages;
 #[path = "../../../megapipe/tests/bodies/model.rs"]
 mod model;
+#[path = "../../../megapipe/tests/bodies/outgoing.rs"]
+mod outgoing;
+#[path = "../../../megapipe/tests/bodies/output.rs"]
+mod output;
+#[path = "../../../megapipe/tests/bodies/peers.rs"]
+mod peers;
+#[path = "../../../megapipe/tests/bodies/send_file.rs"]
+mod send_file;
+#[path = "../../../megapipe/tests/bodies/signals.rs"]
+mod signals;
 #[path = "../../../megapipe/tests/bodies/stream.rs"]
 mod stream;
+#[path = "../../../megapipe/tests/bodies/stuck.rs"]
+mod stuck;
+#[path = "../../../megapipe/tests/bodies/told.rs"]
+mod told;
+#[path = "../../../megapipe/tests/bodies/withdrawn.rs"]
+mod withdrawn;
 
 /// Makes a test of each function, for channels over the stack.
 macro_rules! suite {
@@ -119,6 +143,16 @@ suite! {
         a_cancelled_read_takes_no_data,
         a_wait_after_a_cancel_lasts,
         a_write_to_a_peer_that_is_done_ends;
+    close:
+        a_second_descriptor_keeps_its_input,
+        a_close_writes_all_that_is_queued,
+        an_unregistered_lightweight_socket_writes_what_is_queued,
+        a_close_tells_the_error_of_a_queued_write,
+        a_close_that_takes_too_long_aborts,
+        an_abort_overtakes_a_stuck_write,
+        an_abort_resets_an_idle_connection,
+        a_flush_is_enough_for_the_end,
+        the_close_is_the_last_event;
     connect:
         connect_succeeds,
         connect_over_ipv6,
@@ -161,7 +195,8 @@ suite! {
         wakes_from_another_thread,
         wakes_are_counted_together,
         a_waker_ends_an_endless_wait,
-        watched_sources_come_back;
+        watched_sources_come_back,
+        timers_are_set_anew;
     flow:
         queued_writes_to_a_slow_reader,
         short_writes_of_every_kind,
@@ -187,6 +222,8 @@ suite! {
         polls_of_other_events_and_kinds_are_refused,
         a_listener_is_polled,
         memory_is_read_into_and_written_from,
+        a_transfer_looks_without_taking,
+        a_transfer_is_followed_by_another,
         transfers_at_offsets,
         vectored_transfers_are_whole,
         a_long_transfer_is_whole,
@@ -203,7 +240,8 @@ suite! {
         a_refused_request_gives_its_buffer_back,
         the_limit_on_handles,
         the_limit_on_requests,
-        an_accept_at_the_limit_on_requests;
+        an_accept_at_the_limit_on_requests,
+        what_cannot_be_registered_comes_back;
     lifecycle:
         dispatch_returns_in_time,
         a_signal_handler_ends_a_wait,
@@ -225,6 +263,15 @@ suite! {
         a_peer_of_a_dropped_channel_sees_the_end,
         channels_come_and_go,
         counters_count;
+    limits:
+        an_inbound_request_is_over_time,
+        a_datagram_is_over_time,
+        each_completion_begins_the_time_anew,
+        a_stuck_write_is_over_time,
+        a_request_that_waits_has_its_time_to_come,
+        a_limit_is_taken_back_or_set_late,
+        a_paused_receive_is_over_time,
+        a_limit_goes_with_its_handle;
     linger:
         two_channels_that_both_close_with_much_queued_end,
         one_channel_closes_both_ends_with_much_queued,
@@ -233,9 +280,54 @@ suite! {
         a_peer_that_stays_does_not_hold_the_handle,
         an_abort_overtakes_discarding,
         a_close_that_does_not_wait_discards_nothing;
+    looks:
+        a_peek_leaves_the_bytes,
+        a_peek_at_messages,
+        a_peek_can_be_cancelled_and_refused,
+        a_peek_tells_of_a_reset,
+        a_long_write_that_is_followed_is_written_whole,
+        where_nothing_is_joined_it_is_a_plain_write;
+    messages:
+        packets_keep_their_bounds,
+        a_packet_without_room_is_an_error,
+        a_listener_brings_packet_sockets,
+        long_frames_of_a_tun_device_are_whole,
+        an_overrun_of_netlink_is_told,
+        a_restored_datagram_is_its_payload;
     model:
         sequences_of_requests,
         sequences_with_few_resources;
+    outgoing:
+        connections_of_every_family,
+        the_socket_is_the_channels_own,
+        a_refused_connection_can_be_tried_again,
+        what_cannot_be_connected_is_refused,
+        the_limit_on_lightweight_sockets,
+        a_dropped_channel_ends_its_connections;
+    output:
+        a_receive_pauses_while_output_waits,
+        a_paused_receive_ends_with_its_handle,
+        single_bytes_pause_a_receive_too,
+        a_write_beyond_the_limit_gives_its_buffer_back,
+        datagrams_beyond_the_limit_are_refused,
+        leases_are_copied_when_they_are_crowded,
+        a_thousand_stalled_readers_stop_no_other;
+    peers:
+        each_connection_brings_its_peer,
+        peers_of_every_family,
+        a_peer_that_is_gone_has_its_address,
+        accepts_with_and_without_addresses_do_not_mix;
+    send_file:
+        a_file_is_sent_among_writes,
+        a_close_sends_the_rest_of_the_file,
+        a_file_that_is_too_short_is_an_error,
+        the_file_must_stay_registered,
+        a_sent_file_can_be_cancelled,
+        an_abort_and_a_drop_end_sent_files,
+        only_disk_files_go_over_streams;
+    signals:
+        the_mask_is_restored_with_the_handle,
+        a_signal_goes_to_one_of_two_channels;
     stream:
         read_appends_what_is_there,
         read_to_the_end,
@@ -263,4 +355,17 @@ suite! {
         writes_to_a_vanished_peer_fail,
         linger_zero_resets,
         options_and_the_peer_address;
+    stuck:
+        a_write_without_a_reader_blocks_no_call,
+        a_receive_does_not_outlive_its_handle,
+        what_comes_after_an_unregister_is_still_there,
+        a_duplicate_keeps_its_requests,
+        a_terminal_is_blocking_again_when_it_leaves;
+    told:
+        a_reset_is_told_in_both_directions,
+        a_poll_tells_only_what_was_asked_for,
+        a_signal_ends_a_wait_that_steals,
+        each_cancelled_accept_is_told_beyond_the_limit_on_requests;
+    withdrawn:
+        a_cancelled_disconnect_does_nothing;
 }

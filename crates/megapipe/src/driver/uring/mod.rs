@@ -72,6 +72,8 @@ pub(crate) struct UringDriver {
     /// usually complete as soon as they are submitted.
     outstanding: u64,
     prompt: u32,
+    /// Whether the kernel may still have to end what was cancelled.
+    cancelled: bool,
     /// Outcomes so far.
     completions: u64,
     counters: Counters,
@@ -103,6 +105,7 @@ impl UringDriver {
             batch: config.batch,
             outstanding: 0,
             prompt: 0,
+            cancelled: false,
             completions: 0,
             counters: Counters::default(),
         })
@@ -152,12 +155,14 @@ impl UringDriver {
         self.ring.submit()
     }
 
-    /// Hands the whole queue to the kernel, also if that takes several attempts.
+    /// Hands the whole queue to the kernel, also if that takes several attempts. What was cancelled
+    /// ends: until then it keeps its file open.
     fn hand_over_firmly(&mut self) -> io::Result<()> {
         self.prepare();
         self.prompt = 0;
-        while self.ring.queued() > 0 {
-            self.persist(Ring::submit)?;
+        while self.ring.queued() > 0 || self.cancelled {
+            self.persist(if self.cancelled { Ring::submit_and_work } else { Ring::submit })?;
+            self.cancelled = false;
         }
         Ok(())
     }
@@ -329,6 +334,7 @@ impl Driver for UringDriver {
     }
 
     fn cancel(&mut self, tag: u64, _object: Object) {
+        self.cancelled = true;
         self.push_forgotten(opcode::AsyncCancel2::new(CancelBuilder::user_data(tag)).build());
     }
 
@@ -349,7 +355,8 @@ impl Driver for UringDriver {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if self.ring.queued() == 0 { Ok(()) } else { self.hand_over_firmly() }
+        let is_idle = self.ring.queued() == 0 && !self.cancelled;
+        if is_idle { Ok(()) } else { self.hand_over_firmly() }
     }
 
     fn collect(
@@ -370,6 +377,7 @@ impl Driver for UringDriver {
         loop {
             let limits = self.wait_limits(left);
             let entered = self.ring.enter(limits)?;
+            self.cancelled &= matches!(entered, Entered::Busy);
             let (came, internal) = self.harvest(sink);
             if came > 0 {
                 self.note(limits, came);

@@ -206,6 +206,13 @@ impl Ring {
         ended(self.inner_enter(0, ENTER_EXT_ARG, &SubmitArgs::new()))
     }
 
+    /// Hands over the filed requests and has the kernel do what it puts off to the next wait, such
+    /// as ending what was cancelled.
+    pub(super) fn submit_and_work(&mut self) -> io::Result<Entered> {
+        self.system_calls += 1;
+        ended(self.inner_enter(0, ENTER_EXT_ARG | ENTER_GETEVENTS, &SubmitArgs::new()))
+    }
+
     /// Hands over the filed requests and waits.
     pub(super) fn enter(&mut self, limits: WaitLimits) -> io::Result<Entered> {
         self.system_calls += 1;

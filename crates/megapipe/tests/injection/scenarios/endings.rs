@@ -109,10 +109,13 @@ pub(crate) fn cancel(stage: &mut Stage) {
     stage.call("receive", |channel| channel.receive(stream, Repeat::UntilCancelled));
     stage.call("poll", |channel| channel.poll(stream, libc::POLLIN as u32, Repeat::UntilCancelled));
     stage.call("write", |channel| Ok(channel.write(stream, vec![1; 1 << 20])?));
+    let file = stage.join(memory_file);
+    stage.call("peek", |channel| Ok(channel.peek(stream, Vec::with_capacity(9))?));
+    stage.call("send_file", |channel| channel.send_file(stream, file, 0, 9));
     stage.call("accept", |channel| channel.accept(listening, Accept::lightweight()));
     stage.call("watch", |channel| channel.watch(timer, Repeat::Once));
     stage.call("flush", Channel::flush);
-    let (mut last, expected) = (0, 5);
+    let (mut last, expected) = (0, 7);
     for handle in [stream, listening, timer] {
         stage.call("cancel", |channel| channel.cancel(handle));
     }
@@ -126,7 +129,7 @@ pub(crate) fn cancel(stage: &mut Stage) {
         }
     }
     assert_eq!(stage.channel.outstanding(), 0);
-    for handle in [stream, listening, timer] {
+    for handle in [stream, listening, timer, file] {
         stage.close(handle);
     }
 }
@@ -141,19 +144,25 @@ pub(crate) fn drop_busy(stage: &mut Stage) {
     // One that is accepted and not registered, one that waits to be.
     let waiting: OwnedFd = crate::common::client(address).into();
     stage.peers.push(waiting);
-    for number in 0..3 {
+    let file = stage.join(|| {
+        let file = std::fs::File::from(memory_file());
+        file.set_len(1 << 20).expect("a length");
+        file
+    });
+    for number in 0..5 {
         let (ours, theirs) = unix_pair();
         let handle = stage.join(|| theirs.try_clone().expect("a duplicate"));
         match number {
             0 => stage.call("receive", |channel| channel.receive(handle, Repeat::Once)),
             1 => stage.call("read", |channel| Ok(channel.read(handle, Vec::with_capacity(999))?)),
+            2 => stage.call("peek", |channel| Ok(channel.peek(handle, Vec::with_capacity(999))?)),
+            3 => stage.call("send_file", |channel| channel.send_file(handle, file, 0, 1 << 20)),
             _ => stage.call("write", |channel| Ok(channel.write(handle, vec![1; 1 << 20])?)),
         }
         stage.peers.push(ours.into());
     }
     let timer = stage.join(|| Timer::after(Duration::from_secs(3600)).expect("a timer"));
     stage.call("watch", |channel| channel.watch(timer, Repeat::UntilCancelled));
-    let file = stage.join(memory_file);
     stage.call("write_at", |channel| Ok(channel.write_at(file, vec![1; 9000], 0)?));
     stage.call("sync", |channel| channel.sync(file));
     stage.call("flush", Channel::flush);

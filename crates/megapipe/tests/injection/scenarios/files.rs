@@ -1,6 +1,7 @@
 //! Pipes and disk files.
 
-use crate::stage::Stage;
+use crate::common::unix_pair;
+use crate::stage::{Stage, errno_of};
 use megapipe::{Buffer, Channel, Event};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -95,6 +96,57 @@ fn read_at(stage: &mut Stage, handle: megapipe::Handle, offset: u64, expected: &
         }
         other => panic!("expected {expected:?} at {offset}: {other:?}"),
     }
+}
+
+/// More than the channel reads of a file at a time, and less than a socket has room for.
+const SENT: usize = 140_000;
+
+/// Sends a part of a file, over a new connection if it fails half-way, and one that it has not.
+pub(crate) fn send_file(stage: &mut Stage) {
+    let mut disk = tempfile::tempfile().expect("a file");
+    let contents: Vec<u8> = (0..SENT + 20).map(|at| (at % 251) as u8).collect();
+    disk.write_all(&contents).expect("write");
+    let source = stage.join(|| disk.try_clone().expect("a duplicate"));
+    for (offset, bytes) in [(10, SENT), (SENT, 30)] {
+        let there = &contents[offset..contents.len().min(offset + bytes)];
+        while !is_sent(stage, source, offset, bytes, there) {}
+    }
+    stage.close(source);
+}
+
+/// Whether the part was sent, or the lack of it was told, and not the injected failure.
+fn is_sent(
+    stage: &mut Stage,
+    source: megapipe::Handle,
+    offset: usize,
+    bytes: usize,
+    there: &[u8],
+) -> bool {
+    let (mut ours, theirs) = unix_pair();
+    let handle = stage.join(|| theirs.try_clone().expect("a duplicate"));
+    drop(theirs);
+    stage.call("send_file", |channel| channel.send_file(handle, source, offset as u64, bytes));
+    let done = stage.next_for(handle);
+    let is_told = match done.event {
+        Event::SendFile(Ok(count)) => {
+            assert_eq!((count, there.len()), (bytes, bytes));
+            true
+        }
+        event => match errno_of(&event) {
+            Some(libc::ENODATA) if there.len() < bytes => true,
+            Some(errno) => {
+                stage.excuse("send_file", errno);
+                false
+            }
+            None => panic!("expected {bytes} bytes to be sent: {event:?}"),
+        },
+    };
+    stage.close(handle);
+    let mut found = Vec::new();
+    ours.read_to_end(&mut found).expect("read");
+    assert!(there.starts_with(&found), "not the beginning of the part");
+    assert!(!is_told || found.len() == there.len(), "{} of {}", found.len(), there.len());
+    is_told
 }
 
 type Request = fn(&mut Channel<u64>, megapipe::Handle) -> megapipe::Result<()>;

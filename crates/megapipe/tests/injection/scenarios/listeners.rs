@@ -57,6 +57,22 @@ pub(crate) fn partition(stage: &mut Stage) {
     stage.close(rest);
 }
 
+/// Accepts connections of both kinds, each with its peer's address.
+pub(crate) fn peers(stage: &mut Stage) {
+    for accept in [Accept::descriptors(), Accept::lightweight()] {
+        let (listening, address, _listener) = stage.listen();
+        for _ in 0..2 {
+            let client = crate::common::client(address);
+            let accepted = stage.accept(listening, accept.with_peer_address());
+            let own = client.local_addr().expect("an address");
+            assert_eq!(accepted.peer, Some(own.into()), "{:?}", shared().fault());
+            drop(accepted);
+        }
+        stage.cancel(listening);
+        stage.close(listening);
+    }
+}
+
 fn join(stage: &mut Stage, socket: &TcpListener, cpus: &CpuSet) -> Handle {
     stage.call("register_listener", |channel| channel.register_listener(socket, *cpus, 0))
 }

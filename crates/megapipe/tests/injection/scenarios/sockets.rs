@@ -2,7 +2,7 @@
 
 use crate::common::{client, peer_listener, udp, unix_pair};
 use crate::layer::shared;
-use crate::stage::{Stage, errno_of};
+use crate::stage::{PATIENCE, Stage, errno_of};
 use megapipe::{Accept, Address, Channel, Event, Handle, Repeat};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -107,6 +107,36 @@ pub(crate) fn connect(stage: &mut Stage) {
     drop(peer);
     stage.receive_end(handle);
     stage.close(handle);
+}
+
+/// Connects with sockets of the channel's own, which go with their handles.
+pub(crate) fn connect_to(stage: &mut Stage) {
+    let (listener, address) = peer_listener();
+    for closes in [true, false] {
+        let handle = stage.call("connect_to", |channel| channel.connect_to(address, 0));
+        loop {
+            match stage.next_for(handle).event {
+                Event::Connect(Ok(())) => break,
+                event => stage.excuse("connect_to", errno_of(&event).expect("an error")),
+            }
+            stage.call("connect", |channel| channel.connect(handle, address));
+        }
+        let (mut peer, _) = listener.accept().expect("accept");
+        peer.write_all(b"welcome").expect("write");
+        assert_eq!(stage.receive(handle, 7), b"welcome");
+        stage.write(handle, b"thanks");
+        let mut found = [0; 6];
+        peer.read_exact(&mut found).expect("read");
+        assert_eq!(&found, b"thanks");
+        if closes {
+            stage.close(handle);
+        } else {
+            assert!(stage.unregister(handle).descriptor.is_none());
+            stage.call("flush", Channel::flush);
+        }
+        peer.set_read_timeout(Some(PATIENCE)).expect("time-out");
+        crate::common::expect_end(&mut peer);
+    }
 }
 
 /// Waits for readiness, once and repeatedly.

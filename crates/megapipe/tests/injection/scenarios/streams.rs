@@ -85,6 +85,42 @@ pub(crate) fn buffers(stage: &mut Stage) {
     stage.close(handle);
 }
 
+/// Looks at what waits and writes what is followed, over TCP and UNIX sockets.
+pub(crate) fn looks(stage: &mut Stage) {
+    let (listening, address, _listener) = stage.listen();
+    let (mut client, lightweight) = stage.serve(listening, address, Accept::lightweight());
+    look(stage, &mut client, lightweight);
+    let (mut ours, theirs) = unix_pair();
+    let handle = stage.join(|| theirs.try_clone().expect("a duplicate"));
+    drop(theirs);
+    look(stage, &mut ours, handle);
+    stage.cancel(listening);
+    for handle in [listening, lightweight, handle] {
+        stage.close(handle);
+    }
+}
+
+fn look(stage: &mut Stage, peer: &mut (impl Read + Write), handle: Handle) {
+    peer.write_all(b"what waits").expect("write");
+    for room in [4, 16] {
+        let peek = |channel: &mut Channel<u64>| Ok(channel.peek(handle, Vec::with_capacity(room))?);
+        match stage.ask("peek", handle, peek) {
+            Event::Peek(Ok(count), bytes) if count == room.min(10) => {
+                assert_eq!(bytes, b"what waits"[..count]);
+            }
+            other => panic!("expected what waits: {other:?}"),
+        }
+    }
+    assert_eq!(stage.receive(handle, 10), b"what waits");
+    let write_more = |channel: &mut Channel<u64>| Ok(channel.write_more(handle, b"head ")?);
+    let event = stage.ask("write_more", handle, write_more);
+    assert!(matches!(event, Event::Write(Ok(5), _)), "{event:?}");
+    stage.write(handle, b"body");
+    let mut found = [0; 9];
+    peer.read_exact(&mut found).expect("read");
+    assert_eq!(&found, b"head body");
+}
+
 /// A write that fills the socket, which goes on when the peer reads.
 pub(crate) fn backpressure(stage: &mut Stage) {
     let (mut ours, theirs) = unix_pair();
