@@ -2,6 +2,7 @@
 
 mod cancel;
 mod deadlines;
+mod envelope;
 mod leaving;
 mod listener;
 mod outgoing;
@@ -14,8 +15,9 @@ mod settle;
 mod setup;
 mod share;
 
+pub(crate) use self::envelope::Envelope;
 pub(crate) use self::listener::AcceptWish;
-pub(crate) use self::request::{Command, Lane, Message, Payload, Request, Vector};
+pub(crate) use self::request::{AddressedBuffer, Command, Lane, Payload, Request, Vector};
 pub(crate) use self::send_file::FilePart;
 
 use self::deadlines::{Deadlines, Limits};
@@ -31,9 +33,10 @@ use crate::fork::Birth;
 use crate::partition::Office;
 use crate::signals::Blocked;
 use crate::slab::{Key, Slab};
-use crate::source::{Endpoint, Kind, Source, set_timer};
+use crate::source::{Endpoint, Kind, Source, set_timer, socket_number};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -78,6 +81,8 @@ pub(crate) struct Member {
     lightweight: bool,
     /// Whether the connection was reset, which the kernel tells only the first operation.
     reset: bool,
+    /// The domain of the socket, once somebody has asked.
+    domain: Option<i32>,
     output: Output,
     limits: Option<Box<Limits>>,
     leaving: Option<Box<Leaving>>,
@@ -103,6 +108,7 @@ impl Member {
             frames: false,
             lightweight: false,
             reset: false,
+            domain: None,
             output: Output::default(),
             limits: None,
             leaving: None,
@@ -494,6 +500,29 @@ impl Engine {
         let object = member.object;
         let timer = self.driver.raw_descriptor(object).ok_or(Error::UnknownHandle)?;
         set_timer(timer, after, every).map_err(Error::system("timerfd_settime"))
+    }
+
+    /// The domain of a socket (`AF_INET`, …); `None` if nothing tells it, as of a connection of an
+    /// installed driver. Asked for once.
+    pub(crate) fn domain(&mut self, key: Key) -> Option<i32> {
+        let member = self.members.get(key)?;
+        if member.domain.is_some() {
+            return member.domain;
+        }
+        let object = member.object;
+        let mut value = [0; 4];
+        let name = libc::SO_DOMAIN;
+        let told = self.driver.get_option(object, libc::SOL_SOCKET, name, &mut value);
+        let domain = match told {
+            Ok(_) => Some(i32::from_ne_bytes(value)),
+            // Before Linux 6.7 lightweight sockets of io_uring tell nothing.
+            Err(_) => {
+                let descriptor = self.driver.descriptor(object).ok()?;
+                socket_number(descriptor.as_raw_fd(), name).ok()
+            }
+        };
+        self.members.get_mut(key)?.domain = domain;
+        domain
     }
 
     pub(crate) fn set_option(
