@@ -109,7 +109,9 @@ typedef enum mp_command {
     MP_POLL, /* mp_poll() */
     MP_CLOSE, /* mp_close() */
     MP_PEER_ADDRESS, /* mp_request_peer_address() */
-    MP_TIMER /* mp_timer() */
+    MP_TIMER, /* mp_timer() */
+    MP_SENDMSG, /* mp_sendmsg() */
+    MP_RECVMSG /* mp_recvmsg() */
 } mp_command;
 
 /* What drives a channel. */
@@ -266,6 +268,7 @@ typedef struct mp_event {
     /*
      * MP_RECV: the bytes, in a buffer of the channel's, until mp_release() of it.
      * MP_READ, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the request.
+     * MP_SENDMSG, MP_RECVMSG: the struct msghdr that was given with the request.
      * MP_PEER_ADDRESS: a struct sockaddr of size bytes, until the next dispatch.
      */
     void *data;
@@ -585,6 +588,48 @@ int mp_request_peer_address(mp_handle handle);
  *   EINVAL  what is unknown
  */
 int mp_cancel(mp_handle handle, int what);
+
+/*
+ * Sends a message as sendmsg(2) does: one MP_SENDMSG, whose data is message.
+ *
+ * Over a stream all bytes are sent, as by mp_write(), and the control data goes with the first of
+ * them, once. From a datagram socket: one datagram, to msg_name if there is one. Descriptors
+ * (SCM_RIGHTS, at most 253) go over UNIX sockets; they stay the caller's and must stay open until
+ * the event. IP_PKTINFO and IPV6_PKTINFO choose where a datagram leaves from. The message, its
+ * array, name and control data are copied; the bytes are the kernel's until the event. A broken
+ * socket raises no SIGPIPE.
+ *
+ * Event errors, besides those of sendmsg(2):
+ *   EOPNOTSUPP  control data, on a connection of the mtcp driver
+ *
+ * Errors:
+ *   EINVAL  msg_iovlen is above 1024, or descriptors: more than 253, on other than a UNIX socket,
+ *           or without a byte over a stream, which would lose them
+ *   EAGAIN  mp_options.output_limit bytes wait behind the write under way
+ */
+int mp_sendmsg(mp_handle handle, const struct msghdr *message);
+
+/*
+ * Receives a message as recvmsg(2) does: one MP_RECVMSG, whose data is message, with msg_namelen,
+ * msg_controllen and msg_flags filled in.
+ *
+ * Size 0 is the end of a stream. A datagram or packet that is longer than the room is EMSGSIZE,
+ * with its beginning, its control data and MSG_TRUNC in msg_flags. MSG_CTRUNC tells that control
+ * data was lost: look for it where descriptors are expected. Descriptors in the control data are
+ * the caller's from the event on, and closed by execve(2); those of a request that is withdrawn
+ * with its handle are closed. For IP_PKTINFO or IPV6_PKTINFO set IP_PKTINFO or IPV6_RECVPKTINFO
+ * with mp_sockopt().
+ *
+ * The message and all that it points to are the kernel's until the event, but for the array of
+ * pieces, which is copied.
+ *
+ * Event errors, besides those of recvmsg(2):
+ *   EOPNOTSUPP  a connection of the mtcp driver
+ *
+ * Errors:
+ *   EINVAL  msg_iovlen is above 1024, or there is no room to receive into
+ */
+int mp_recvmsg(mp_handle handle, struct msghdr *message);
 
 /*
  * Makes a timer on the monotonic clock, a member of the channel: mp_timer_set() says when it

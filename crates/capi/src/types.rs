@@ -79,6 +79,10 @@ pub enum mp_command {
     MP_PEER_ADDRESS,
     /// mp_timer()
     MP_TIMER,
+    /// mp_sendmsg()
+    MP_SENDMSG,
+    /// mp_recvmsg()
+    MP_RECVMSG,
 }
 
 /// The settings of a channel, for mp_create(). 0 in a field stands for its default, so that
@@ -153,6 +157,7 @@ pub struct mp_event {
     pub size: usize,
     /// MP_RECV: the bytes, in a buffer of the channel's, until mp_release() of it.
     /// MP_READ, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the request.
+    /// MP_SENDMSG, MP_RECVMSG: the struct msghdr that was given with the request.
     /// MP_PEER_ADDRESS: a struct sockaddr of size bytes, until the next dispatch.
     pub data: *mut c_void,
     /// MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. So an empty

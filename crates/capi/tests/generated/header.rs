@@ -33,6 +33,7 @@ pub(crate) const HEADERS: [Source; 3] = [
             "lifecycle",
             "members",
             "requests",
+            "messages",
             "timers",
             "dispatch",
             "sockets",
