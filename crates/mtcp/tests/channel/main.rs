@@ -12,6 +12,8 @@ mod road;
 
 #[path = "../../../megapipe/tests/bodies/accept.rs"]
 mod accept;
+#[path = "../../../megapipe/tests/bodies/ancillary.rs"]
+mod ancillary;
 #[path = "../../../megapipe/tests/bodies/cancel.rs"]
 mod cancel;
 #[path = "../../../megapipe/tests/bodies/connect.rs"]
@@ -30,6 +32,8 @@ mod handles;
 mod lifecycle;
 #[path = "../../../megapipe/tests/bodies/model.rs"]
 mod model;
+#[path = "../../../megapipe/tests/bodies/packet_info.rs"]
+mod packet_info;
 #[path = "../../../megapipe/tests/bodies/stream.rs"]
 mod stream;
 
@@ -96,6 +100,23 @@ suite! {
         a_closed_listener_refuses,
         a_listener_of_both_families_maps_addresses,
         options_are_inherited_from_the_listener;
+    ancillary:
+        descriptors_arrive_over_every_socket,
+        received_messages_are_passed_on,
+        empty_messages_carry_descriptors,
+        a_long_message_brings_its_descriptors_once,
+        messages_keep_the_order_of_their_lane,
+        lightweight_sockets_carry_descriptors,
+        the_most_descriptors,
+        what_cannot_carry_descriptors_refuses_them,
+        descriptors_without_room_are_told,
+        a_packet_without_room_brings_its_descriptors,
+        other_control_data_is_skipped,
+        messages_are_cancelled,
+        messages_have_their_time,
+        messages_count_as_output,
+        withdrawn_messages_leave_no_descriptors,
+        transfers_carry_descriptors;
     cancel:
         each_request_has_its_last_completion,
         nothing_to_cancel,
@@ -220,6 +241,15 @@ suite! {
     model:
         sequences_of_requests,
         sequences_with_few_resources;
+    packet_info:
+        answers_leave_from_the_address_that_was_asked,
+        a_broadcast_is_answered_from_an_own_address,
+        without_the_option_there_is_no_packet_info,
+        the_source_of_a_datagram_is_chosen,
+        a_source_that_cannot_be_is_refused,
+        cut_datagrams_are_told,
+        unix_datagrams_are_answered,
+        packet_info_is_found_among_others;
     stream:
         read_appends_what_is_there,
         read_to_the_end,
