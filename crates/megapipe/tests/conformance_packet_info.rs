@@ -16,5 +16,4 @@ conformance!(
     cut_datagrams_are_told,
     unix_datagrams_are_answered,
     packet_info_is_found_among_others,
-    lightweight_streams_take_messages,
 );

@@ -3,7 +3,7 @@
 use crate::common::descriptors::{exchange, got, pair_of, sent, set};
 use crate::common::retried::retried;
 use crate::common::{Rig, inet, outcome, udp};
-use megapipe::{Accept, DriverChoice, Error, Event, Handle, Message, PacketInfo};
+use megapipe::{DriverChoice, Error, Event, Handle, Message, PacketInfo};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 
@@ -230,20 +230,4 @@ pub(crate) fn packet_info_is_found_among_others(driver: DriverChoice) {
     let to = SocketAddr::new("127.0.0.5".parse().unwrap(), address.port());
     let message = ask(&mut rig, handle, &client, to);
     assert_eq!(message.packet_info(), info("127.0.0.5", loopback()));
-}
-
-/// The same requests over lightweight sockets of TCP: a message is what a read is.
-pub(crate) fn lightweight_streams_take_messages(driver: DriverChoice) {
-    let mut rig = Rig::new(driver);
-    let (listener, address) = crate::common::listener();
-    let listening = rig.join(listener);
-    rig.accept(listening, Accept::lightweight().count(1)).unwrap();
-    let client = std::net::TcpStream::connect(address).unwrap();
-    let socket = crate::common::accepted(rig.last(listening)).socket;
-    let (here, there) = (rig.join(socket), rig.join(client));
-    let messages = [Message::new("hello"), Message::with_capacity(9).room_for_descriptors(2)];
-    let [send, receive] = exchange(&mut rig, here, there, messages);
-    sent(send.event, 5);
-    let message = got(receive.event);
-    assert_eq!((message.bytes(), message.address()), (&b"hello"[..], None));
 }

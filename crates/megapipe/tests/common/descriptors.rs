@@ -1,17 +1,33 @@
 //! What tests of messages with descriptors share: files that can be told apart, pairs of sockets,
 //! and both ends of a message.
 
-use super::{Rig, memory_file};
+use super::process::descriptors;
+use super::{PATIENCE, Rig, memory_file};
 use megapipe::{Completion, DescriptorsLost, Event, Handle, Message};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 /// A file that can be told from others.
 pub fn marked(mark: u8) -> OwnedFd {
     let file = File::from(memory_file());
     file.write_all_at(&[mark], 0).expect("write");
     file.into()
+}
+
+/// Waits until no marked file of this process is open any more: the kernel closes some of them late.
+#[track_caller]
+pub fn expect_none_open() {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let open = descriptors().iter().filter(|line| line.contains("memfd:")).count();
+        if open == 0 {
+            return;
+        }
+        assert!(Instant::now() < until, "{open} files are still open: {:#?}", descriptors());
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// What `marked` was given.
