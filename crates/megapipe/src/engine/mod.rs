@@ -33,10 +33,9 @@ use crate::fork::Birth;
 use crate::partition::Office;
 use crate::signals::Blocked;
 use crate::slab::{Key, Slab};
-use crate::source::{Endpoint, Kind, Source, set_timer, socket_number};
+use crate::source::{Endpoint, Kind, Source, set_timer};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -502,27 +501,23 @@ impl Engine {
         set_timer(timer, after, every).map_err(Error::system("timerfd_settime"))
     }
 
-    /// The domain of a socket (`AF_INET`, …); `None` if nothing tells it, as of a connection of an
-    /// installed driver. Asked for once.
-    pub(crate) fn domain(&mut self, key: Key) -> Option<i32> {
-        let member = self.members.get(key)?;
-        if member.domain.is_some() {
-            return member.domain;
+    /// The domain of a socket (`AF_INET`, …); `AF_UNSPEC` of a connection of an installed driver
+    /// that does not tell it. Asked for once.
+    pub(crate) fn domain(&mut self, key: Key) -> Result<i32, Error> {
+        let Member { object, domain, .. } = *self.member(key)?;
+        if let Some(domain) = domain {
+            return Ok(domain);
         }
-        let object = member.object;
         let mut value = [0; 4];
-        let name = libc::SO_DOMAIN;
-        let told = self.driver.get_option(object, libc::SOL_SOCKET, name, &mut value);
-        let domain = match told {
-            Ok(_) => Some(i32::from_ne_bytes(value)),
-            // Before Linux 6.7 lightweight sockets of io_uring tell nothing.
-            Err(_) => {
-                let descriptor = self.driver.descriptor(object).ok()?;
-                socket_number(descriptor.as_raw_fd(), name).ok()
-            }
+        match self.get_option(key, libc::SOL_SOCKET, libc::SO_DOMAIN, &mut value) {
+            Err(_) if object.0 >= Object::INSTALLED => return Ok(libc::AF_UNSPEC),
+            told => told?,
         };
-        self.members.get_mut(key)?.domain = domain;
-        domain
+        let domain = i32::from_ne_bytes(value);
+        if let Some(member) = self.members.get_mut(key) {
+            member.domain = Some(domain);
+        }
+        Ok(domain)
     }
 
     pub(crate) fn set_option(

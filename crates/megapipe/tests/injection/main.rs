@@ -46,6 +46,7 @@ sweeps! {
     buffers = streams::buffers;
     backpressure = streams::backpressure;
     datagrams = sockets::datagrams;
+    messages = sockets::messages;
     connect = sockets::connect;
     polls = sockets::polls;
     options = sockets::options;
@@ -65,6 +66,7 @@ conformance!(
     buffers,
     backpressure,
     datagrams,
+    messages,
     connect,
     polls,
     options,
