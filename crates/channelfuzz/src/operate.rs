@@ -4,7 +4,7 @@ use crate::rules::Rule;
 use crate::run::{Call, Checked, Failure, Owner, Run};
 use crate::script::{LinkKind, Op, Verb};
 use crate::semantics::{Ending, What};
-use megapipe::{Accept, Direction, Error, Handle, Rejected, Repeat};
+use megapipe::{Accept, Direction, Error, Handle, Message, Rejected, Repeat};
 use std::net::Shutdown;
 use std::time::Duration;
 
@@ -107,10 +107,13 @@ impl Run<'_> {
     fn operate_member(&mut self, op: Op, handle: Handle) -> Checked<Call> {
         let repeat = |flag: u32| if flag == 1 { Repeat::UntilCancelled } else { Repeat::Once };
         match op.verb {
-            Verb::Read | Verb::ReadVectored | Verb::ReadAt => Ok(self.read(op, handle)),
-            Verb::Write | Verb::WriteVectored | Verb::WriteLease | Verb::SendTo | Verb::WriteAt => {
+            Verb::Read | Verb::ReadVectored | Verb::ReceiveMessage | Verb::ReadAt => {
+                Ok(self.read(op, handle))
+            }
+            Verb::Write | Verb::WriteVectored | Verb::WriteLease | Verb::WriteAt => {
                 Ok(self.write(op, handle))
             }
+            Verb::SendTo | Verb::SendMessage => Ok(self.write(op, handle)),
             Verb::Receive => {
                 let result = self.channel.receive(handle, repeat(op.a));
                 Ok(self.after(op, What::Receive, op.a == 1, result))
@@ -306,6 +309,10 @@ impl Run<'_> {
             Verb::Read => {
                 let result = self.channel.read(handle, first);
                 (What::Read, refusal(result))
+            }
+            Verb::ReceiveMessage => {
+                let result = self.channel.receive_message(handle, Message::new(first));
+                (What::ReceiveMessage, refusal(result))
             }
             Verb::ReadAt => {
                 let result = self.channel.read_at(handle, first, op.b.into());

@@ -74,6 +74,8 @@ words! {
         Read = "read",
         /// Reads into `b` buffers of `a` bytes.
         ReadVectored = "read-vectored",
+        /// Receives a message of up to `a` bytes.
+        ReceiveMessage = "receive-message",
         /// Writes `a` bytes, owned or, if `b` is 1, shared.
         Write = "write",
         /// Writes `b` buffers of `a` bytes.
@@ -82,6 +84,8 @@ words! {
         WriteLease = "write-lease",
         /// Sends a datagram of `a` bytes to the peer's address.
         SendTo = "send-to",
+        /// Sends a message of `a` bytes; if `b` is 1, with a descriptor over a UNIX socket.
+        SendMessage = "send-message",
         /// Reads up to `a` bytes at offset `b`.
         ReadAt = "read-at",
         /// Writes `a` bytes at offset `b`.

@@ -33,11 +33,13 @@ pub(crate) struct State {
 pub(crate) enum What {
     Read,
     ReadVectored,
+    ReceiveMessage,
     Receive,
     ReceiveFrom,
     Write,
     WriteVectored,
     SendTo,
+    SendMessage,
     ReadAt,
     WriteAt,
     Sync,
@@ -53,11 +55,12 @@ pub(crate) enum What {
 impl What {
     /// Whether it takes data, which may be lost with it.
     pub(crate) fn takes_data(self) -> bool {
-        matches!(self, What::Read | What::ReadVectored | What::Receive | What::ReceiveFrom)
+        let reads = matches!(self, What::Read | What::ReadVectored | What::ReceiveMessage);
+        reads || matches!(self, What::Receive | What::ReceiveFrom)
     }
 
     pub(crate) fn writes(self) -> bool {
-        matches!(self, What::Write | What::WriteVectored | What::SendTo)
+        matches!(self, What::Write | What::WriteVectored | What::SendTo | What::SendMessage)
     }
 
     /// Which requests `cancel_direction` reaches.
