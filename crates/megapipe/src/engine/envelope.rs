@@ -11,7 +11,7 @@ use std::slice;
 /// A message and its description for the kernel.
 ///
 /// Descriptors that the kernel has put into the control data belong to it until they are handed
-/// over: those of a message that nobody is told of are closed.
+/// over: those of a message that is not delivered are closed.
 pub(crate) struct Envelope {
     /// The application's message; an empty one stands for its own `msghdr`, `raw`.
     message: Message,
