@@ -16,7 +16,7 @@ pub fn marked(mark: u8) -> OwnedFd {
     file.into()
 }
 
-/// Waits until no marked file of this process is open any more: the kernel closes some of them late.
+/// Waits until no marked file of this process is open any more: the kernel closes some late.
 #[track_caller]
 pub fn expect_none_open() {
     let until = Instant::now() + PATIENCE;
