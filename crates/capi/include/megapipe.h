@@ -132,7 +132,9 @@ typedef enum mp_command {
     MP_PEER_ADDRESS, /* mp_request_peer_address() */
     MP_TIMER, /* mp_timer() */
     MP_PEEK, /* mp_peek() */
-    MP_SEND_FILE /* mp_send_file() */
+    MP_SEND_FILE, /* mp_send_file() */
+    MP_SENDMSG, /* mp_sendmsg() */
+    MP_RECVMSG /* mp_recvmsg() */
 } mp_command;
 
 /* What drives a channel. */
@@ -289,8 +291,8 @@ typedef struct mp_event {
     /*
      * MP_RECV: the bytes, in a buffer of the channel's, until mp_release() of it.
      * MP_READ, MP_PEEK, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the
-     * request. MP_PEER_ADDRESS, MP_ACCEPT with MP_WITH_PEER: a struct sockaddr of size bytes,
-     * until the next dispatch.
+     * request. MP_SENDMSG, MP_RECVMSG: the struct msghdr. MP_PEER_ADDRESS, MP_ACCEPT with
+     * MP_WITH_PEER: a struct sockaddr of size bytes, until the next dispatch.
      */
     void *data;
     /*
@@ -696,6 +698,48 @@ int mp_write_more(mp_handle handle, const void *buffer, size_t size);
 int mp_send_file(mp_handle handle, mp_handle file, uint64_t offset, size_t size);
 
 /*
+ * Sends a message as sendmsg(2) does: one MP_SENDMSG, whose data is message.
+ *
+ * Over a stream all bytes are sent, as by mp_write(), and the control data goes with the first of
+ * them, once. From a datagram socket: one datagram, to msg_name if there is one. Descriptors
+ * (SCM_RIGHTS, at most 253) go over UNIX sockets; they stay the caller's and must stay open until
+ * the event. IP_PKTINFO and IPV6_PKTINFO choose where a datagram leaves from. The message, its
+ * array, name and control data are copied; the bytes are the kernel's until the event. A broken
+ * socket raises no SIGPIPE.
+ *
+ * Event errors, besides those of sendmsg(2):
+ *   EOPNOTSUPP  control data, on a connection of the mtcp driver
+ *
+ * Errors:
+ *   EINVAL  msg_iovlen is above 1024, or descriptors: more than 253, on other than a UNIX socket,
+ *           or without a byte over a stream, which would lose them
+ *   EAGAIN  mp_options.output_limit bytes wait behind the write under way
+ */
+int mp_sendmsg(mp_handle handle, const struct msghdr *message);
+
+/*
+ * Receives a message as recvmsg(2) does: one MP_RECVMSG, whose data is message, with msg_namelen,
+ * msg_controllen and msg_flags filled in.
+ *
+ * Size 0 is the end of a stream. A datagram or packet that is longer than the room is EMSGSIZE,
+ * with its beginning, its control data and MSG_TRUNC in msg_flags. MSG_CTRUNC tells that control
+ * data was lost: look for it where descriptors are expected. Descriptors in the control data are
+ * the caller's from the event on, and closed by execve(2); those of a request that is withdrawn
+ * with its handle are closed. For IP_PKTINFO or IPV6_PKTINFO set IP_PKTINFO or IPV6_RECVPKTINFO
+ * with mp_sockopt().
+ *
+ * The message and all that it points to are the kernel's until the event, but for the array of
+ * pieces, which is copied.
+ *
+ * Event errors, besides those of recvmsg(2):
+ *   EOPNOTSUPP  a connection of the mtcp driver
+ *
+ * Errors:
+ *   EINVAL  msg_iovlen is above 1024, or there is no room to receive into
+ */
+int mp_recvmsg(mp_handle handle, struct msghdr *message);
+
+/*
  * Makes a timer on the monotonic clock, a member of the channel: mp_timer_set() says when it
  * expires, each time an MP_TIMER with this cookie.
  *
@@ -851,11 +895,13 @@ int mp_peer_address(mp_handle handle, struct sockaddr *address, socklen_t *size)
  * first, in the same order, with their new masks. Each process registers its own socket, as any
  * listener. The parent keeps all of them open: then a worker that ends loses no connection. A
  * mask may be empty; what waits in its socket must still be accepted by a process. Threads of one
- * process need none of this: see mp_register().
+ * process need none of this: see mp_register(). Connections of a CPU in several masks are spread
+ * among their sockets at random, so that more processes than CPUs share them.
  *
  * Errors:
- *   EINVAL      a mask overlaps with another, count is not 1 to 1024, a known socket follows a
- *               new one, or the socket does not listen
+ *   EINVAL      count is not 1 to 1024, a known socket follows a new one, or the socket does not
+ *               listen
+ *   E2BIG       masks overlap in more ways than the kernel's program has room for
  *   EADDRINUSE  SO_REUSEPORT is set already, by something else
  *   EOPNOTSUPP  it is no TCP socket
  *   EACCES      the listener was made under another user id

@@ -212,6 +212,8 @@ impl mp_event {
             (RawCommand::Write, Some(_)) => mp_command::MP_PWRITE,
             (RawCommand::ReadVectored, _) => mp_command::MP_READV,
             (RawCommand::WriteVectored, _) => mp_command::MP_WRITEV,
+            (RawCommand::SendMessage, _) => mp_command::MP_SENDMSG,
+            (RawCommand::ReceiveMessage, _) => mp_command::MP_RECVMSG,
         };
         self.cmd = command as u32;
         self.size = self.keep(done.bytes).unwrap_or(0);

@@ -18,6 +18,7 @@ mod failure;
 mod guard;
 mod lifecycle;
 mod members;
+mod messages;
 mod mtcp;
 mod place;
 mod requests;

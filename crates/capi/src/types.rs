@@ -88,6 +88,10 @@ pub enum mp_command {
     MP_PEEK,
     /// mp_send_file()
     MP_SEND_FILE,
+    /// mp_sendmsg()
+    MP_SENDMSG,
+    /// mp_recvmsg()
+    MP_RECVMSG,
 }
 
 /// The settings of a channel, for mp_create(). 0 in a field stands for its default, so that
@@ -162,8 +166,8 @@ pub struct mp_event {
     pub size: usize,
     /// MP_RECV: the bytes, in a buffer of the channel's, until mp_release() of it.
     /// MP_READ, MP_PEEK, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the
-    /// request. MP_PEER_ADDRESS, MP_ACCEPT with MP_WITH_PEER: a struct sockaddr of size bytes,
-    /// until the next dispatch.
+    /// request. MP_SENDMSG, MP_RECVMSG: the struct msghdr. MP_PEER_ADDRESS, MP_ACCEPT with
+    /// MP_WITH_PEER: a struct sockaddr of size bytes, until the next dispatch.
     pub data: *mut c_void,
     /// MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. So an empty
     /// message of a SOCK_SEQPACKET socket, which has a buffer, is told from the end. Else -1.

@@ -31,6 +31,9 @@ pub(crate) fn take_apart(event: Event) -> Arrival {
         Event::Peek(result, bytes) => read(What::Peek, result, bytes),
         Event::ReadAt(result, bytes, _) => read(What::ReadAt, result, bytes),
         Event::ReadVectored(result, buffers) => read(What::ReadVectored, result, buffers.concat()),
+        Event::ReceiveMessage(result, message) => {
+            read(What::ReceiveMessage, result, message.bytes().to_vec())
+        }
         Event::Receive(Ok(lease)) => {
             let count = lease.len();
             brought(What::Receive, count, Contents::Lease(lease))
@@ -46,6 +49,7 @@ pub(crate) fn take_apart(event: Event) -> Arrival {
         Event::Write(result, buffer) => wrote(What::Write, result, &buffer),
         Event::WriteAt(result, buffer, _) => wrote(What::WriteAt, result, &buffer),
         Event::SendTo(result, buffer) => wrote(What::SendTo, result, &buffer),
+        Event::SendMessage(result, message) => wrote(What::SendMessage, result, message.bytes()),
         Event::WriteVectored(result, buffers) => {
             let first = buffers.first().map_or(&[][..], |first| first);
             wrote(What::WriteVectored, result, first)

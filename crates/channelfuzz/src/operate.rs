@@ -4,7 +4,7 @@ use crate::rules::Rule;
 use crate::run::{Call, Checked, Failure, Owner, Run};
 use crate::script::{LinkKind, Op, Verb};
 use crate::semantics::{Ending, What};
-use megapipe::{Accept, Address, Direction, Error, Handle, Rejected, Repeat};
+use megapipe::{Accept, Address, Direction, Error, Handle, Message, Rejected, Repeat};
 use std::net::Shutdown;
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ impl Run<'_> {
     fn operate_member(&mut self, op: Op, handle: Handle) -> Checked<Call> {
         let repeat = |flag: u32| if flag == 1 { Repeat::UntilCancelled } else { Repeat::Once };
         match op.verb {
-            Verb::Read | Verb::Peek | Verb::ReadVectored | Verb::ReadAt => {
+            Verb::Read | Verb::Peek | Verb::ReadVectored | Verb::ReceiveMessage | Verb::ReadAt => {
                 Ok(self.read(op, handle))
             }
             Verb::Write
@@ -116,6 +116,7 @@ impl Run<'_> {
             | Verb::WriteVectored
             | Verb::WriteLease
             | Verb::SendTo
+            | Verb::SendMessage
             | Verb::WriteAt => Ok(self.write(op, handle)),
             Verb::SendFile => Ok(self.send_file(op, handle)),
             Verb::Receive => {
@@ -337,6 +338,10 @@ impl Run<'_> {
             Verb::Peek => {
                 let result = self.channel.peek(handle, first);
                 (What::Peek, refusal(result))
+            }
+            Verb::ReceiveMessage => {
+                let result = self.channel.receive_message(handle, Message::new(first));
+                (What::ReceiveMessage, refusal(result))
             }
             Verb::ReadAt => {
                 let result = self.channel.read_at(handle, first, op.b.into());

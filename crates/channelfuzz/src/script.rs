@@ -78,6 +78,8 @@ words! {
         Peek = "peek",
         /// Reads into `b` buffers of `a` bytes.
         ReadVectored = "read-vectored",
+        /// Receives a message of up to `a` bytes.
+        ReceiveMessage = "receive-message",
         /// Writes `a` bytes, owned or, if `b` is 1, shared.
         Write = "write",
         /// Writes as `write` does, and tells that more follows.
@@ -90,6 +92,8 @@ words! {
         SendTo = "send-to",
         /// Sends `a` bytes of the first file of the script, from offset `b` on.
         SendFile = "send-file",
+        /// Sends a message of `a` bytes; if `b` is 1, with a descriptor over a UNIX socket.
+        SendMessage = "send-message",
         /// Reads up to `a` bytes at offset `b`.
         ReadAt = "read-at",
         /// Writes `a` bytes at offset `b`.

@@ -34,12 +34,14 @@ pub(crate) enum What {
     Read,
     Peek,
     ReadVectored,
+    ReceiveMessage,
     Receive,
     ReceiveFrom,
     Write,
     WriteVectored,
     SendTo,
     SendFile,
+    SendMessage,
     ReadAt,
     WriteAt,
     Sync,
@@ -55,7 +57,8 @@ pub(crate) enum What {
 impl What {
     /// Whether it takes data, which may be lost with it.
     pub(crate) fn takes_data(self) -> bool {
-        matches!(self, What::Read | What::ReadVectored | What::Receive | What::ReceiveFrom)
+        let reads = matches!(self, What::Read | What::ReadVectored | What::ReceiveMessage);
+        reads || matches!(self, What::Receive | What::ReceiveFrom)
     }
 
     /// Whether it brings data, which a peek leaves there.
@@ -64,7 +67,8 @@ impl What {
     }
 
     pub(crate) fn writes(self) -> bool {
-        matches!(self, What::Write | What::WriteVectored | What::SendTo | What::SendFile)
+        let sends = matches!(self, What::SendTo | What::SendFile | What::SendMessage);
+        sends || matches!(self, What::Write | What::WriteVectored)
     }
 
     /// Which requests `cancel_direction` reaches.

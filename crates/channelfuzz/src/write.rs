@@ -7,7 +7,8 @@ use crate::pattern;
 use crate::run::{Call, Run};
 use crate::script::{LinkKind, Op, Verb};
 use crate::semantics::What;
-use megapipe::{Buffer, Handle};
+use megapipe::{Buffer, Handle, Message};
+use std::fs::File;
 use std::sync::Arc;
 
 impl Run<'_> {
@@ -18,6 +19,7 @@ impl Run<'_> {
             Verb::WriteLease => kind.is_tcp() || kind == LinkKind::Unix,
             Verb::SendTo => kind.is_datagrams(),
             Verb::WriteAt => kind == LinkKind::File,
+            Verb::SendMessage => kind.is_messages() || kind.is_tcp() || kind == LinkKind::Unix,
             _ => true,
         };
         if is_read_only || !suits || (op.verb == Verb::WriteLease && self.leases.is_empty()) {
@@ -79,6 +81,14 @@ impl Run<'_> {
             (Verb::WriteMore, _) => {
                 (What::Write, refusal(self.channel.write_more(handle, buffer)), mark)
             }
+            (Verb::SendMessage, _) => {
+                let carries = op.b == 1 && room > 0 && self.is_unix(op.member);
+                let mut message = Message::new(buffer);
+                if carries && let Ok(descriptor) = File::open("/dev/null") {
+                    message = message.with_descriptor(descriptor);
+                }
+                (What::SendMessage, refusal(self.channel.send_message(handle, message)), mark)
+            }
             _ => (What::Write, refusal(self.channel.write(handle, buffer)), mark),
         };
         if error.is_none() {
@@ -108,6 +118,11 @@ impl Run<'_> {
             });
         }
         called(result.err())
+    }
+
+    fn is_unix(&self, member: usize) -> bool {
+        let unix = [LinkKind::Unix, LinkKind::Seqpacket, LinkKind::UnixDatagram];
+        unix.contains(&self.links[member / 2].kind)
     }
 
     /// Writes what the file has there already, so that every read finds the same.

@@ -68,6 +68,16 @@ impl RawAddress {
         raw
     }
 
+    /// An address that is in the kernel's form already; bytes that no address has are left out.
+    pub(crate) fn copy(bytes: &[u8]) -> RawAddress {
+        let mut raw = RawAddress::room();
+        let count = bytes.len().min(mem::size_of_val(&raw.storage));
+        // SAFETY: the storage has that many bytes, and any of them are valid in it.
+        unsafe { (&raw mut raw.storage).cast::<u8>().copy_from(bytes.as_ptr(), count) };
+        raw.bytes = count as libc::socklen_t;
+        raw
+    }
+
     /// Fails with `EINVAL` if a UNIX name does not fit into 107 bytes or has a zero byte.
     pub(crate) fn new(address: &Address) -> io::Result<RawAddress> {
         let unix = |name: &[u8], leading: usize| {

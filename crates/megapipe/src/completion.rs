@@ -3,6 +3,7 @@
 use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
 use crate::driver::{DATAGRAM_PAYLOAD, NAME_BYTES};
+use crate::message::Message;
 use crate::pool::Lease;
 use crate::raw::Transferred;
 use crate::source::Socket;
@@ -82,6 +83,17 @@ pub enum Event {
     WriteVectored(io::Result<usize>, Vec<Buffer>),
     /// A datagram was sent.
     SendTo(io::Result<usize>, Buffer),
+    /// All bytes of a message were sent, and what came with it: its descriptors are given back and
+    /// may be closed. Of a stream fewer bytes only if the request was cancelled half-way; the
+    /// descriptors have gone with the first byte.
+    SendMessage(io::Result<usize>, Message),
+    /// A message arrived: its bytes and descriptors were appended to those of the message; 0 is the
+    /// end of a stream. A datagram or packet that was longer than the room is `EMSGSIZE`, with its
+    /// beginning and all else in the message. The error is a [`DescriptorsLost`] if descriptors
+    /// were lost; bytes and other descriptors are in the message.
+    ///
+    /// [`DescriptorsLost`]: crate::DescriptorsLost
+    ReceiveMessage(io::Result<usize>, Message),
     /// All bytes of a part of a file were sent; fewer only if the request was cancelled half-way.
     /// `ENODATA`: the file has ended before, what it had was sent. `EBADF`: its handle has.
     SendFile(io::Result<usize>),

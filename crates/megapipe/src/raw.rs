@@ -48,6 +48,15 @@ pub enum Transfer<'a> {
     ReadVectored(&'a [libc::iovec]),
     /// Writes all of several pieces.
     WriteVectored(&'a [libc::iovec]),
+    /// Sends a message as [`Channel::send_message`](crate::Channel::send_message) does, with any
+    /// control data of sendmsg(2). Everything but the bytes is copied; descriptors in the control
+    /// data must stay open until the completion.
+    SendMessage(*const libc::msghdr),
+    /// Receives a message as [`Channel::receive_message`](crate::Channel::receive_message) does.
+    /// The completion fills in the length of the name, the control data and the flags, as
+    /// recvmsg(2) does: `MSG_CTRUNC` tells of lost control data. Descriptors in it are closed by
+    /// execve(2), and are the application's; those of a request that is withdrawn are closed.
+    ReceiveMessage(*mut libc::msghdr),
 }
 
 /// What a completed [`Transfer`] was.
@@ -65,11 +74,16 @@ pub enum RawCommand {
     ReadVectored,
     /// A vectored write.
     WriteVectored,
+    /// A message that was sent.
+    SendMessage,
+    /// A message that was received.
+    ReceiveMessage,
 }
 
 impl RawCommand {
     pub(crate) fn writes(self) -> bool {
-        matches!(self, RawCommand::Write | RawCommand::WriteMore | RawCommand::WriteVectored)
+        use RawCommand::{SendMessage, Write, WriteMore, WriteVectored};
+        matches!(self, Write | WriteMore | WriteVectored | SendMessage)
     }
 }
 
@@ -80,7 +94,7 @@ pub struct Transferred {
     pub command: RawCommand,
     /// The bytes moved; 0 for a read at the end.
     pub bytes: io::Result<usize>,
-    /// The memory of a read, peek or write; null for the vectored ones.
+    /// The memory of a read, peek or write, the `msghdr` of a message; null for the vectored ones.
     pub address: *mut u8,
     /// The offset in the file, if there was one.
     pub offset: Option<u64>,

@@ -38,6 +38,7 @@ AT(mp_counters, rebalanced, 112);
 static_assert(MP_ACCEPT == 1 && MP_RECV == 7 && MP_POLL == 11, "commands");
 static_assert(MP_CLOSE == 12 && MP_PEER_ADDRESS == 13 && MP_TIMER == 14, "commands");
 static_assert(MP_PEEK == 15 && MP_SEND_FILE == 16, "commands");
+static_assert(MP_SENDMSG == 17 && MP_RECVMSG == 18, "commands");
 static_assert(MP_DRIVER_AUTO == 0 && MP_DRIVER_EPOLL == 2, "drivers");
 static_assert(MP_LWSOCKET_FIRST == 1073741824 && MP_NONE == -1 && MP_MORE == 1, "numbers");
 static_assert(MP_LWSOCKET == 1 && MP_WITH_PEER == 2, "flags");

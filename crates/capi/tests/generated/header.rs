@@ -34,6 +34,7 @@ pub(crate) const HEADERS: [Source; 3] = [
             "members",
             "requests",
             "socket_requests",
+            "messages",
             "timers",
             "dispatch",
             "sockets",

@@ -61,7 +61,8 @@ fn the_headers_are_c89_and_cpp98() {
 
 #[test]
 fn every_call_does_what_the_header_says() {
-    for name in ["calls", "transfers", "sockets", "endings", "limits", "leaving"] {
+    let programs = ["calls", "transfers", "sockets", "messages", "endings", "limits", "leaving"];
+    for name in programs {
         let program = test_program(name, Compiler::Gcc, &["-fsanitize=address"]);
         for driver in DRIVERS {
             let said = run(program.command().env("MEGAPIPE_DRIVER", driver), name);

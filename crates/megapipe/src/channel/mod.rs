@@ -1,5 +1,6 @@
 //! The channel as the application sees it.
 
+mod messages;
 mod requests;
 mod socket_requests;
 

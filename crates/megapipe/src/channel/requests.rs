@@ -9,7 +9,7 @@ use super::Channel;
 use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
 use crate::completion::Handle;
-use crate::engine::{AcceptWish, Command, Lane, Message, Payload, Request, Vector};
+use crate::engine::{AcceptWish, AddressedBuffer, Command, Lane, Payload, Request, Vector};
 use crate::error::{Error, Result};
 use crate::raw::{RawCommand, Transfer};
 use crate::slab::Key;
@@ -387,13 +387,13 @@ impl<C> Channel<C> {
         let checked = key.and_then(|key| Ok((key, address?)));
         let ((key, address), mut buffer) = with_buffer(checked, buffer.into())?;
         self.engine.spare_lease(key, &mut buffer);
-        let payload = Payload::Message(Message::new(buffer, address));
+        let payload = Payload::Datagram(AddressedBuffer::new(buffer, address));
         let request = Request::new(Command::SendTo, Lane::Outbound, payload);
         self.engine.file(key, request).map_err(|(error, payload)| {
-            let Payload::Message(message) = payload else {
+            let Payload::Datagram(datagram) = payload else {
                 return Rejected { error, buffer: Buffer::Static(&[]) };
             };
-            Rejected { error, buffer: message.buffer }
+            Rejected { error, buffer: datagram.buffer }
         })
     }
 
@@ -457,10 +457,10 @@ impl<C> Channel<C> {
     ///
     /// # Safety
     ///
-    /// The memory that `transfer` describes (but not the array of a vectored one) must stay
-    /// valid until the request's completion or, if the handle is unregistered or closed before
-    /// that, until the channel has been dropped and has not warned of leaking; meanwhile nothing
-    /// else may write to it, nor read what is being read into.
+    /// The memory that `transfer` describes (but not the array of a vectored one, and of a message
+    /// that is sent, only its bytes) must stay valid until the request's completion or, if the
+    /// handle is unregistered or closed before that, until the channel has been dropped and has not
+    /// warned of leaking; meanwhile nothing else may write to it, nor read what is being read into.
     pub unsafe fn transfer(&mut self, handle: Handle, transfer: Transfer<'_>) -> Result<()> {
         let (command, lane, payload, offset) = match transfer {
             Transfer::Read { address, bytes, offset } => {
@@ -485,6 +485,17 @@ impl<C> Channel<C> {
             Transfer::WriteVectored(vector) => {
                 let payload = Payload::Vector(Vector::raw(vector.to_vec()));
                 (RawCommand::WriteVectored, Lane::Outbound, payload, None)
+            }
+            Transfer::SendMessage(message) => {
+                let (command, message) = (RawCommand::SendMessage, message.cast_mut());
+                // SAFETY: the caller vouches for it.
+                return unsafe { self.transfer_message(handle, command, message) };
+            }
+            Transfer::ReceiveMessage(message) => {
+                // SAFETY: the caller vouches for it.
+                return unsafe {
+                    self.transfer_message(handle, RawCommand::ReceiveMessage, message)
+                };
             }
         };
         let key = match offset {
@@ -514,13 +525,14 @@ impl<C> Channel<C> {
 }
 
 /// Refuses a transfer that could not be told from the end of the stream, or that is too long.
-fn check_room(command: RawCommand, payload: &Payload) -> Result<()> {
+pub(super) fn check_room(command: RawCommand, payload: &Payload) -> Result<()> {
     let bytes = match payload {
         Payload::Vector(vector) if vector.rest().len() > MOST_VECTORS => {
             return Err(TOO_MANY_VECTORS);
         }
         Payload::Vector(vector) => vector.bytes_left(),
         Payload::Raw { bytes, .. } => *bytes,
+        Payload::Envelope(envelope) => envelope.bytes_left(),
         _ => 0,
     };
     if bytes == 0 && !command.writes() {
@@ -530,5 +542,6 @@ fn check_room(command: RawCommand, payload: &Payload) -> Result<()> {
 }
 
 /// `IOV_MAX`.
-const MOST_VECTORS: usize = 1024;
-const TOO_MANY_VECTORS: Error = Error::Invalid("a vectored request takes at most 1024 buffers");
+pub(super) const MOST_VECTORS: usize = 1024;
+pub(super) const TOO_MANY_VECTORS: Error =
+    Error::Invalid("a vectored request takes at most 1024 buffers");

@@ -116,8 +116,8 @@ pub enum Operation {
         /// How many.
         bytes: u32,
     },
-    /// Reads one message of a socket of datagrams or packets into several pieces. The result is the
-    /// length of the message, which may be more than there was room for.
+    /// Reads from a socket as recvmsg(2) does, and fills in the header's name, control data and
+    /// flags; descriptors are closed by execve(2). The result is that of `Read`.
     ReadMessage {
         /// It and all that it points to must stay in place.
         message: *mut libc::msghdr,
@@ -131,7 +131,7 @@ pub enum Operation {
         /// In a file, or [`NO_OFFSET`].
         offset: u64,
     },
-    /// Sends a datagram.
+    /// Writes as sendmsg(2) does: a datagram or packet, or some or all of the bytes for a stream.
     SendTo {
         /// It and all that it points to must stay in place.
         message: *const libc::msghdr,

@@ -3,6 +3,7 @@
 mod cancel;
 mod deadlines;
 mod discard;
+mod envelope;
 mod leaving;
 mod listener;
 mod outgoing;
@@ -17,8 +18,9 @@ mod share;
 mod starved;
 
 pub(crate) use self::discard::Sink;
+pub(crate) use self::envelope::Envelope;
 pub(crate) use self::listener::AcceptWish;
-pub(crate) use self::request::{Command, Lane, Message, Payload, Request, Vector};
+pub(crate) use self::request::{AddressedBuffer, Command, Lane, Payload, Request, Vector};
 pub(crate) use self::send_file::FilePart;
 
 use self::deadlines::{Deadlines, Limits};
@@ -84,6 +86,8 @@ pub(crate) struct Member {
     has_duplicate: bool,
     /// Whether the connection was reset, which the kernel tells only the first operation.
     reset: bool,
+    /// The domain of the socket, once somebody has asked.
+    domain: Option<i32>,
     output: Output,
     limits: Option<Box<Limits>>,
     leaving: Option<Box<Leaving>>,
@@ -110,6 +114,7 @@ impl Member {
             lightweight: false,
             has_duplicate: false,
             reset: false,
+            domain: None,
             output: Output::default(),
             limits: None,
             leaving: None,
@@ -490,6 +495,25 @@ impl Engine {
         let object = member.object;
         let timer = self.driver.raw_descriptor(object).ok_or(Error::UnknownHandle)?;
         set_timer(timer, after, every).map_err(Error::system("timerfd_settime"))
+    }
+
+    /// The domain of a socket (`AF_INET`, …); `AF_UNSPEC` of a connection of an installed driver
+    /// that does not tell it. Asked for once.
+    pub(crate) fn domain(&mut self, key: Key) -> Result<i32, Error> {
+        let Member { object, domain, .. } = *self.member(key)?;
+        if let Some(domain) = domain {
+            return Ok(domain);
+        }
+        let mut value = [0; 4];
+        match self.get_option(key, libc::SOL_SOCKET, libc::SO_DOMAIN, &mut value) {
+            Err(_) if object.0 >= Object::INSTALLED => return Ok(libc::AF_UNSPEC),
+            told => told?,
+        };
+        let domain = i32::from_ne_bytes(value);
+        if let Some(member) = self.members.get_mut(key) {
+            member.domain = Some(domain);
+        }
+        Ok(domain)
     }
 
     pub(crate) fn set_option(

@@ -1,6 +1,7 @@
 //! One request of the application, with the memory that the kernel may use meanwhile.
 
 use super::discard::Sink;
+use super::envelope::Envelope;
 use super::send_file::FilePart;
 use crate::address::RawAddress;
 use crate::buffer::Buffer;
@@ -26,6 +27,8 @@ pub(crate) enum Command {
     WriteMore,
     WriteVectored,
     SendTo,
+    SendMessage,
+    ReceiveMessage,
     SendFile,
     Disconnect {
         how: libc::c_int,
@@ -64,7 +67,8 @@ pub(crate) enum Payload {
     Bytes(Vec<u8>),
     Buffer(Buffer),
     Vector(Box<Vector>),
-    Message(Box<Message>),
+    Datagram(Box<AddressedBuffer>),
+    Envelope(Box<Envelope>),
     Address(Box<RawAddress>),
     File(Box<FilePart>),
     /// A signal's description or a counter.
@@ -88,7 +92,7 @@ pub(crate) struct Vector {
 }
 
 /// A datagram to be sent and its address.
-pub(crate) struct Message {
+pub(crate) struct AddressedBuffer {
     address: RawAddress,
     pub(crate) buffer: Buffer,
     vector: libc::iovec,
@@ -152,7 +156,7 @@ impl Vector {
     }
 
     /// Skips what has been written.
-    fn advance(&mut self, mut bytes: usize) {
+    pub(super) fn advance(&mut self, mut bytes: usize) {
         for vector in &mut self.vectors[self.done..] {
             let step = bytes.min(vector.iov_len);
             vector.iov_base = vector.iov_base.wrapping_byte_add(step);
@@ -177,16 +181,17 @@ impl Vector {
     }
 }
 
-impl Message {
-    pub(crate) fn new(buffer: Buffer, address: RawAddress) -> Box<Message> {
+impl AddressedBuffer {
+    pub(crate) fn new(buffer: Buffer, address: RawAddress) -> Box<AddressedBuffer> {
         let vector =
             libc::iovec { iov_base: buffer.as_ptr().cast_mut().cast(), iov_len: buffer.len() };
-        let mut message = Box::new(Message { address, buffer, vector, header: empty_header() });
-        message.header.msg_name = (&raw mut message.address.storage).cast();
-        message.header.msg_namelen = message.address.bytes;
-        message.header.msg_iov = &raw mut message.vector;
-        message.header.msg_iovlen = 1;
-        message
+        let header = empty_header();
+        let mut datagram = Box::new(AddressedBuffer { address, buffer, vector, header });
+        datagram.header.msg_name = (&raw mut datagram.address.storage).cast();
+        datagram.header.msg_namelen = datagram.address.bytes;
+        datagram.header.msg_iov = &raw mut datagram.vector;
+        datagram.header.msg_iovlen = 1;
+        datagram
     }
 }
 
@@ -266,7 +271,7 @@ impl Request {
     pub(crate) fn writes(&self) -> bool {
         match self.command {
             Command::Write | Command::WriteAt | Command::WriteMore | Command::WriteVectored => true,
-            Command::SendFile => true,
+            Command::SendFile | Command::SendMessage => true,
             Command::Raw(command) => command.writes(),
             _ => false,
         }
@@ -276,6 +281,7 @@ impl Request {
     pub(crate) fn reads(&self) -> bool {
         match self.command {
             Command::Read | Command::Peek | Command::ReadVectored => true,
+            Command::ReceiveMessage => true,
             Command::Raw(command) => !command.writes(),
             _ => false,
         }
@@ -304,7 +310,8 @@ impl Request {
             Payload::Buffer(buffer) => buffer.len().saturating_sub(self.progress),
             Payload::Raw { bytes, .. } => bytes.saturating_sub(self.progress),
             Payload::Vector(vector) => vector.bytes_left(),
-            Payload::Message(message) => message.buffer.len(),
+            Payload::Datagram(datagram) => datagram.buffer.len(),
+            Payload::Envelope(envelope) => envelope.bytes_left(),
             Payload::File(part) => part.unsent(),
             _ => 0,
         }
@@ -316,6 +323,7 @@ impl Request {
             Payload::Bytes(bytes) => bytes.capacity() - bytes.len(),
             Payload::Raw { bytes, .. } => *bytes,
             Payload::Vector(vector) => vector.bytes_left(),
+            Payload::Envelope(envelope) => envelope.bytes_left(),
             _ => usize::MAX,
         }
     }
@@ -376,9 +384,10 @@ impl Request {
             }
             (Payload::Vector(vector), _) => vector.operation(kind, writes, offset),
             (Payload::File(part), _) => part.operation(),
-            (Payload::Message(message), _) => {
-                Operation::SendTo { message: &raw const message.header }
+            (Payload::Datagram(datagram), _) => {
+                Operation::SendTo { message: &raw const datagram.header }
             }
+            (Payload::Envelope(envelope), _) => envelope.operation(),
             (Payload::Address(address), _) => {
                 let (storage, bytes) = (&raw const address.storage, address.bytes);
                 Operation::Connect { address: storage.cast(), bytes }
@@ -423,6 +432,7 @@ impl Request {
                 vector.advance(bytes);
                 vector.bytes_left() > 0
             }
+            Payload::Envelope(envelope) => envelope.advance(bytes),
             _ => false,
         }
     }
@@ -436,6 +446,7 @@ impl Request {
                 unsafe { vector.set_len(vector.len() + bytes) };
             }
             Payload::Vector(vector) => vector.commit_reads(bytes),
+            Payload::Envelope(envelope) => envelope.commit(bytes),
             _ => {}
         }
     }

@@ -6,6 +6,7 @@ use crate::address::RawAddress;
 use crate::buffer::Buffer;
 use crate::completion::{Completion, Datagram, Event, SignalInfo};
 use crate::driver::{NO_OFFSET, Object, Operation, Outcome, Output};
+use crate::message::DescriptorsLost;
 use crate::pool::Lease;
 use crate::raw::Transferred;
 use crate::slab::Key;
@@ -430,6 +431,7 @@ fn event_of(request: Request, result: i32, writes: bool) -> Event {
         (Command::Raw(command), payload) => {
             let address = match payload {
                 Payload::Raw { address, .. } => address,
+                Payload::Envelope(envelope) => envelope.raw_header().cast(),
                 _ => std::ptr::null_mut(),
             };
             let offset = (request.offset != NO_OFFSET).then_some(request.offset);
@@ -450,7 +452,15 @@ fn event_of(request: Request, result: i32, writes: bool) -> Event {
         (Command::WriteVectored, Payload::Vector(vector)) => {
             Event::WriteVectored(count, vector.writes)
         }
-        (Command::SendTo, Payload::Message(message)) => Event::SendTo(count, message.buffer),
+        (Command::SendTo, Payload::Datagram(datagram)) => Event::SendTo(count, datagram.buffer),
+        (Command::SendMessage, Payload::Envelope(envelope)) => {
+            Event::SendMessage(count, envelope.into_message())
+        }
+        (Command::ReceiveMessage, Payload::Envelope(envelope)) => {
+            let lost = envelope.lost_room().filter(|_| count.is_ok());
+            let lost = lost.map(|room| io::Error::other(DescriptorsLost { room }));
+            Event::ReceiveMessage(lost.map_or(count, Err), envelope.into_message())
+        }
         (Command::SendFile, _) => Event::SendFile(count),
         (Command::Connect, _) => Event::Connect(count.map(drop)),
         (Command::Sync { .. }, _) => Event::Sync(count.map(drop)),

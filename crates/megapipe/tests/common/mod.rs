@@ -3,6 +3,7 @@
 // Every test program uses its own part of this module.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod descriptors;
 pub mod model;
 pub mod process;
 pub mod retried;
@@ -10,7 +11,7 @@ pub mod seccomp;
 
 use megapipe::{
     Accept, Address, Buffer, Channel, Completion, Config, CpuSet, Datagram, Direction,
-    DriverChoice, Error, Event, Handle, Lease, Repeat, Source,
+    DriverChoice, Error, Event, Handle, Lease, Message, Repeat, Source,
 };
 use std::io::{self, Read};
 use std::net::{
@@ -202,6 +203,8 @@ pub fn outcome(event: &Event) -> Result<u64, i32> {
         | Event::Write(result, _)
         | Event::WriteVectored(result, _)
         | Event::SendFile(result)
+        | Event::SendMessage(result, _)
+        | Event::ReceiveMessage(result, _)
         | Event::SendTo(result, _) => size(result),
         Event::Receive(result) => result.as_ref().map(|lease| lease.len() as u64).map_err(errno),
         Event::ReceiveFrom(result) => result.as_ref().map(|data| data.len() as u64).map_err(errno),
@@ -538,6 +541,9 @@ pub fn call_everything(rig: &mut Rig, handle: Handle, check: impl Fn(Error)) {
     check(rig.poll(handle, libc::POLLIN as u32, Repeat::Once).unwrap_err());
     check(rig.request_peer_address(handle).unwrap_err());
     check(rig.queued_bytes(handle).unwrap_err());
+    check(rig.send_message(handle, Message::new(b"x")).unwrap_err().error);
+    check(rig.receive_message(handle, Message::with_capacity(1)).unwrap_err().error);
+    check(rig.enable_packet_info(handle).unwrap_err());
     check(rig.disconnect(handle, Shutdown::Both).unwrap_err());
     check(rig.sync(handle).unwrap_err());
     check(rig.sync_data(handle).unwrap_err());

@@ -47,6 +47,7 @@ sweeps! {
     backpressure = streams::backpressure;
     looks = streams::looks;
     datagrams = sockets::datagrams;
+    messages = sockets::messages;
     connect = sockets::connect;
     connect_to = sockets::connect_to;
     polls = sockets::polls;
@@ -70,6 +71,7 @@ conformance!(
     backpressure,
     looks,
     datagrams,
+    messages,
     connect,
     connect_to,
     polls,

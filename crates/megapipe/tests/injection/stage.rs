@@ -412,6 +412,8 @@ pub(crate) fn errno_of(event: &Event) -> Option<i32> {
         | Event::WriteVectored(Err(error), _)
         | Event::SendTo(Err(error), _)
         | Event::SendFile(Err(error))
+        | Event::SendMessage(Err(error), _)
+        | Event::ReceiveMessage(Err(error), _)
         | Event::Disconnect(Err(error))
         | Event::Sync(Err(error))
         | Event::Signal(Err(error))

@@ -29,6 +29,8 @@
 //! - **Descriptors.** A connection of the stack's has none: `descriptor` fails with `EOPNOTSUPP`,
 //!   `unregister` gives `None` and closes it with the next `flush` or `dispatch`, and an accept of
 //!   descriptors brings connections without one all the same.
+//! - **Messages.** `send_message` writes to a connection of the stack's as `write` does and refuses
+//!   descriptors; `receive_message` and other control data end with `EOPNOTSUPP`.
 //! - **Lightweight sockets.** All accepted connections are
 //!   [lightweight](megapipe::Socket::is_lightweight). Registering one with another channel fails
 //!   with `EXDEV` and closes it.

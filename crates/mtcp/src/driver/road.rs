@@ -283,6 +283,11 @@ impl<P: Port> Road<P> {
                 entry.inbound = Some(Task::new(tag, operation));
                 self.try_inbound(number);
             }
+            // SAFETY: the header stays in place until the operation's last outcome.
+            Operation::SendTo { message } if unsafe { (*message).msg_controllen } > 0 => {
+                // Left behind in silence otherwise.
+                self.end(tag, -libc::EOPNOTSUPP);
+            }
             // A vectored write to a socket comes as a message, for its flags.
             Operation::Write { .. }
             | Operation::WriteVectored { .. }

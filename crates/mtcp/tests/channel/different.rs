@@ -2,13 +2,14 @@
 //! are the tests of the suite that cannot be run, and what holds in their place.
 
 use crate::common::{
-    PATIENCE, Rig, accepted, client, expect_end, listener, outcome, received, written,
+    PATIENCE, Rig, accepted, client, expect_end, listener, memory_file, outcome, received, written,
 };
 use crate::namespace::Namespace;
 use crate::road::{KERNEL, STACK, channel, provide, start, within};
-use crate::{accept, handles, lifecycle, looks, outgoing, stuck};
+use crate::{accept, ancillary, handles, lifecycle, looks, outgoing, stuck};
 use megapipe::{
-    Accept, Channel, CpuSet, DriverChoice, DriverKind, Error, Event, Handle, Kind, Repeat,
+    Accept, Channel, CpuSet, DriverChoice, DriverKind, Error, Event, Handle, Kind, Message, Repeat,
+    Transfer,
 };
 use mtcp::config::Mode;
 use mtcp::driver::{Engines, NAME};
@@ -25,7 +26,7 @@ type Difference = (fn(DriverChoice), &'static str, fn());
 
 /// The whole list: a test of the suite that is neither here nor in the suite's run is a warning of
 /// the compiler's, because nothing uses it.
-const DIFFERENCES: [Difference; 8] = [
+const DIFFERENCES: [Difference; 9] = [
     (
         accept::a_lightweight_socket_becomes_a_descriptor,
         "a connection of the stack's has no descriptor",
@@ -45,6 +46,11 @@ const DIFFERENCES: [Difference; 8] = [
         lifecycle::an_unregistered_stream_goes_on_without_the_channel,
         "the stack's end of a connection is in the channel and nowhere else",
         an_unregistered_connection_ends,
+    ),
+    (
+        ancillary::tcp_takes_messages_without_descriptors,
+        "a connection of the stack's is read otherwise, and carries no control data",
+        messages_go_out_without_control_data,
     ),
     (
         handles::the_report_names_the_driver,
@@ -186,6 +192,39 @@ fn what_is_followed_is_sent_at_once() {
             ours.read_exact(&mut found).unwrap();
             assert_eq!(&found, part);
         }
+    });
+}
+
+fn messages_go_out_without_control_data() {
+    within(|driver| {
+        let mut rig = Rig::new(driver);
+        let (mut ours, handle) = rig.tcp_pair();
+        rig.send_message(handle, Message::new("plain")).unwrap();
+        assert_eq!(outcome(&rig.last(handle)), Ok(5));
+        let mut found = [0; 5];
+        ours.read_exact(&mut found).unwrap();
+        assert_eq!(&found, b"plain");
+        // Descriptors are refused, and come back.
+        let message = Message::new("x").with_descriptor(memory_file());
+        let rejected = rig.send_message(handle, message).unwrap_err();
+        assert!(rejected.to_string().contains("UNIX"), "{rejected}");
+        assert_eq!(rejected.buffer.descriptors().len(), 1);
+        // Nor is other control data left behind in silence.
+        let mut piece = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: 5 };
+        let mut control = [16u64, 0];
+        // SAFETY: all-zero bytes are a valid `msghdr`.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
+        (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), 16);
+        // SAFETY: the memory outlives the request, which is awaited.
+        unsafe { rig.transfer(handle, Transfer::SendMessage(&raw const header)) }.unwrap();
+        let Event::Transfer(sent) = rig.last(handle) else { panic!() };
+        assert_eq!(sent.bytes.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
+        rig.receive_message(handle, Message::with_capacity(9)).unwrap();
+        assert_eq!(outcome(&rig.last(handle)), Err(libc::EOPNOTSUPP));
+        rig.close(handle).unwrap();
+        assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+        expect_end(&mut ours);
     });
 }
 

@@ -12,6 +12,8 @@ mod road;
 
 #[path = "../../../megapipe/tests/bodies/accept.rs"]
 mod accept;
+#[path = "../../../megapipe/tests/bodies/ancillary.rs"]
+mod ancillary;
 #[path = "../../../megapipe/tests/bodies/buffers.rs"]
 mod buffers;
 #[path = "../../../megapipe/tests/bodies/cancel.rs"]
@@ -46,6 +48,8 @@ mod model;
 mod outgoing;
 #[path = "../../../megapipe/tests/bodies/output.rs"]
 mod output;
+#[path = "../../../megapipe/tests/bodies/packet_info.rs"]
+mod packet_info;
 #[path = "../../../megapipe/tests/bodies/peers.rs"]
 mod peers;
 #[path = "../../../megapipe/tests/bodies/send_file.rs"]
@@ -128,6 +132,23 @@ suite! {
         a_returned_buffer_restarts_one_receive,
         a_burst_restarts_as_many_receives_as_there_are_buffers,
         a_receive_without_data_keeps_no_buffer_from_others;
+    ancillary:
+        descriptors_arrive_over_every_socket,
+        received_messages_are_passed_on,
+        empty_messages_carry_descriptors,
+        a_long_message_brings_its_descriptors_once,
+        messages_keep_the_order_of_their_lane,
+        lightweight_sockets_carry_descriptors,
+        the_most_descriptors,
+        what_cannot_carry_descriptors_refuses_them,
+        descriptors_without_room_are_told,
+        a_packet_without_room_brings_its_descriptors,
+        other_control_data_is_skipped,
+        messages_are_cancelled,
+        messages_have_their_time,
+        messages_count_as_output,
+        withdrawn_messages_leave_no_descriptors,
+        transfers_carry_descriptors;
     cancel:
         each_request_has_its_last_completion,
         nothing_to_cancel,
@@ -328,6 +349,15 @@ suite! {
     signals:
         the_mask_is_restored_with_the_handle,
         a_signal_goes_to_one_of_two_channels;
+    packet_info:
+        answers_leave_from_the_address_that_was_asked,
+        a_broadcast_is_answered_from_an_own_address,
+        without_the_option_there_is_no_packet_info,
+        the_source_of_a_datagram_is_chosen,
+        a_source_that_cannot_be_is_refused,
+        cut_datagrams_are_told,
+        unix_datagrams_are_answered,
+        packet_info_is_found_among_others;
     stream:
         read_appends_what_is_there,
         read_to_the_end,

@@ -3,7 +3,7 @@
 use super::calls::{Calls, message};
 use super::connect::connect;
 use super::objects::{Entry, Task};
-use super::vector::view;
+use super::vector::{total, view};
 use super::write::{send_to, write, write_vectored};
 use crate::driver::datagram::fetch;
 use crate::driver::{Operation, Outcome, Output, Pools};
@@ -57,10 +57,7 @@ pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mu
         Operation::ReadVectored { vector, count, .. } => {
             read_vectored(calls, entry, view(vector, count))
         }
-        Operation::ReadMessage { message } => {
-            let read = calls.receive_message(entry.fd(), message, libc::MSG_TRUNC);
-            finish_read(calls, entry, read, usize::MAX)
-        }
+        Operation::ReadMessage { message } => read_message(calls, entry, message),
         Operation::Receive { large, .. } => receive(calls, pools, entry, large),
         Operation::ReceiveFrom { .. } => receive_from(calls, pools, entry, task.tag),
         Operation::Write { address, bytes, .. } | Operation::WriteMore { address, bytes } => {
@@ -114,12 +111,16 @@ fn read_into(
     flags: libc::c_int,
 ) -> Result<usize, i32> {
     if entry.is_socket() {
-        let keeps_bounds = matches!(entry.kind, Kind::Datagram | Kind::Packet);
-        let length = if keeps_bounds { libc::MSG_TRUNC } else { 0 };
-        calls.receive(entry.fd(), address, bytes, flags | length)
+        calls.receive(entry.fd(), address, bytes, flags | length_flag(entry))
     } else {
         calls.read(entry.fd(), address, bytes)
     }
+}
+
+/// Has receives tell the length of a message that is longer than the room for it. A TCP socket
+/// would discard bytes.
+fn length_flag(entry: &Entry) -> libc::c_int {
+    if matches!(entry.kind, Kind::Datagram | Kind::Packet) { libc::MSG_TRUNC } else { 0 }
 }
 
 fn read_vectored(calls: &Calls, entry: &mut Entry, vector: &[libc::iovec]) -> Step {
@@ -131,7 +132,16 @@ fn read_vectored(calls: &Calls, entry: &mut Entry, vector: &[libc::iovec]) -> St
     } else {
         calls.readv(entry.fd(), vector)
     };
-    finish_read(calls, entry, read, super::vector::total(vector))
+    finish_read(calls, entry, read, total(vector))
+}
+
+fn read_message(calls: &Calls, entry: &mut Entry, message: *mut libc::msghdr) -> Step {
+    // SAFETY: the header stays in place until the operation's outcome.
+    let (vector, count) = unsafe { ((*message).msg_iov, (*message).msg_iovlen) };
+    let asked = total(view(vector, count as u32));
+    let flags = length_flag(entry) | libc::MSG_CMSG_CLOEXEC;
+    let read = calls.receive_message(entry.fd(), message, flags);
+    finish_read(calls, entry, read, asked)
 }
 
 fn finish_read(calls: &Calls, entry: &mut Entry, read: Result<usize, i32>, asked: usize) -> Step {

@@ -101,7 +101,9 @@ pub(super) fn build(
             opcode::Readv::new(fd, vector, count).offset(offset).build()
         }
         Operation::ReadMessage { message } => {
-            opcode::RecvMsg::new(fd, message).flags(read_flags(nature) as u32).build()
+            // Descriptors that come with it are closed by execve(2).
+            let flags = read_flags(nature) | libc::MSG_CMSG_CLOEXEC;
+            opcode::RecvMsg::new(fd, message).flags(flags as u32).build()
         }
         Operation::Receive { large, repeat } => {
             receive(fd, is_socket, if large { groups.1 } else { groups.0 }, repeat)

@@ -1,9 +1,10 @@
 //! Datagrams, connects, polls, options and addresses.
 
+use crate::common::retried::retried;
 use crate::common::{client, peer_listener, udp, unix_pair};
 use crate::layer::shared;
 use crate::stage::{PATIENCE, Stage, errno_of};
-use megapipe::{Accept, Address, Channel, Event, Handle, Repeat};
+use megapipe::{Accept, Address, Channel, Error, Event, Handle, Message, Repeat};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -79,6 +80,54 @@ fn answer(
         }
     };
     assert_eq!(&found[..count], &[number; 30]);
+}
+
+/// Sends descriptors over a UNIX socket, and answers a datagram from where it was asked.
+pub(crate) fn messages(stage: &mut Stage) {
+    let (ours, theirs) = unix_pair();
+    let from = stage.join(|| ours.try_clone().expect("a duplicate"));
+    let to = stage.join(|| theirs.try_clone().expect("a duplicate"));
+    for count in 1..3 {
+        let send = |channel: &mut Channel<u64>| {
+            let mut message = Message::new(vec![count; 10]);
+            for _ in 0..count {
+                let duplicate = ours.try_clone();
+                let failed = |source| Error::System { call: "a duplicate", source };
+                message = message.with_descriptor(duplicate.map_err(failed)?);
+            }
+            Ok(channel.send_message(from, message)?)
+        };
+        let Event::SendMessage(Ok(10), sent) = stage.ask("send_message", from, send) else {
+            panic!("expected a message that is sent")
+        };
+        assert_eq!(sent.descriptors().len(), usize::from(count));
+        let receive = |channel: &mut Channel<u64>| {
+            let message = Message::with_capacity(99).room_for_descriptors(2);
+            Ok(channel.receive_message(to, message)?)
+        };
+        let Event::ReceiveMessage(Ok(10), found) = stage.ask("receive_message", to, receive) else {
+            panic!("expected a message that was received")
+        };
+        assert_eq!((found.bytes(), found.descriptors().len()), (&[count; 10][..], count.into()));
+    }
+    let (client, _) = udp("127.0.0.1");
+    let (theirs, address) = udp("0.0.0.0");
+    let server = stage.join(|| theirs.try_clone().expect("a duplicate"));
+    stage.call("enable_packet_info", |channel| channel.enable_packet_info(server));
+    client.send_to(b"question", ("127.0.0.2", address.port())).expect("send");
+    let receive = |channel: &mut Channel<u64>| {
+        Ok(channel.receive_message(server, Message::with_capacity(99))?)
+    };
+    let Event::ReceiveMessage(Ok(8), question) = stage.ask("receive_message", server, receive)
+    else {
+        panic!("expected a datagram")
+    };
+    let send =
+        |channel: &mut Channel<u64>| Ok(channel.send_message(server, question.reply("answer"))?);
+    let event = stage.ask("send_message", server, send);
+    assert!(matches!(event, Event::SendMessage(Ok(6), _)), "{event:?}");
+    let (_, from_where) = retried(|| client.recv_from(&mut [0; 9])).expect("the answer");
+    assert_eq!(from_where.ip().to_string(), "127.0.0.2");
 }
 
 /// Connects over TCP and UNIX, and exchanges a message.

@@ -1,0 +1,215 @@
+//! Filing messages with descriptors and packet info.
+
+use super::Channel;
+use super::requests::{MOST_VECTORS, Rejected, SOCKETS, TOO_MANY_VECTORS, check_room};
+use crate::address::RawAddress;
+use crate::buffer::Buffer;
+use crate::completion::Handle;
+use crate::control::{self, DESCRIPTORS_MAX};
+use crate::engine::{Command, Envelope, Lane, Payload, Request};
+use crate::error::{Error, Result};
+use crate::message::Message;
+use crate::raw::RawCommand;
+use crate::slab::Key;
+use crate::source::Kind;
+use std::os::fd::AsRawFd;
+
+impl<C> Channel<C> {
+    /// Sends a message with its descriptors, or to its address with its packet info, in its turn
+    /// among the writes of the handle: [`Event::SendMessage`](crate::Event::SendMessage) gives it
+    /// back. See [`Message`] for an example.
+    ///
+    /// Over a stream all bytes are sent, as by [`Channel::write`]; the descriptors go with the
+    /// first of them, once. From a socket of datagrams or packets: one message. The descriptors
+    /// stay open and the message's until the event, whatever comes of the request; those of a
+    /// request that is withdrawn (by unregistering or closing its handle) are closed.
+    ///
+    /// Fails, and gives the message back, with more than 253 descriptors (`SCM_MAX_FD`); with
+    /// descriptors on other than UNIX sockets, as connections of the `mtcp` driver, or without a
+    /// byte over a stream, which would lose them; with an address or packet info on other than
+    /// sockets of datagrams; with packet info that the socket's family does not have. Before
+    /// Linux 6.7 lightweight sockets of io_uring carry no descriptors (`EOPNOTSUPP`). The kernel
+    /// refuses to send from an address that is not this host's (`EINVAL`, `ENETUNREACH`), and
+    /// descriptors while more than `RLIMIT_NOFILE` are under way and not received
+    /// (`ETOOMANYREFS`).
+    pub fn send_message(
+        &mut self,
+        handle: Handle,
+        message: Message,
+    ) -> Result<(), Rejected<Message>> {
+        let mut message = message;
+        match self.describe(handle, &message) {
+            Ok((key, address, control)) => {
+                self.engine.spare_lease(key, &mut message.parts.buffer);
+                let envelope = Envelope::sending(message, address, control);
+                self.file_message(key, Command::SendMessage, Lane::Outbound, envelope)
+            }
+            Err(error) => Err(Rejected { error, buffer: message }),
+        }
+    }
+
+    /// Receives into the spare capacity of a message, behind the bytes that it has, in its turn
+    /// among the reads of the handle:
+    /// [`Event::ReceiveMessage`](crate::Event::ReceiveMessage) gives it back.
+    ///
+    /// Completes with what is there, as [`Channel::read`] does; on a stream of UNIX sockets no
+    /// further than the bytes that came with the same descriptors. Descriptors are closed by
+    /// execve(2); more than there is room for ([`Message::room_for_descriptors`]) are lost, which
+    /// is an error. Those of a request that is withdrawn are closed. A plain read loses
+    /// descriptors without a word. Datagrams have the address of their sender and, after
+    /// [`Channel::enable_packet_info`], their packet info. Credentials and other control data are
+    /// skipped.
+    ///
+    /// Fails, and gives the message back, without spare capacity and on other than sockets;
+    /// `EOPNOTSUPP` comes for connections of the `mtcp` driver.
+    pub fn receive_message(
+        &mut self,
+        handle: Handle,
+        message: Message,
+    ) -> Result<(), Rejected<Message>> {
+        let error = match self.check(handle, "a receive of messages", SOCKETS) {
+            Ok(key) if has_room(&message) => {
+                let named = self.engine.member(key).is_ok_and(|to| to.kind == Kind::Datagram);
+                let envelope = Envelope::receiving(message, named);
+                return self.file_message(key, Command::ReceiveMessage, Lane::Inbound, envelope);
+            }
+            Ok(_) => Error::Invalid(
+                "the message has no spare capacity to receive into: make it by \
+                 Message::with_capacity",
+            ),
+            Err(error) => error,
+        };
+        Err(Rejected { error, buffer: message })
+    }
+
+    /// Has the kernel tell, with each datagram that arrives from now on, at which address and
+    /// interface of this host it came in: [`Message::packet_info`]. A server that is bound to all
+    /// addresses needs it to answer from the one that it was asked at. Sending needs no option.
+    ///
+    /// It is `IP_PKTINFO` of ip(7), for IPv6 sockets `IPV6_RECVPKTINFO` of ipv6(7), which tells of
+    /// IPv4 datagrams, too. Fails on other than internet sockets of datagrams.
+    pub fn enable_packet_info(&mut self, handle: Handle) -> Result<()> {
+        let key = self.check(handle, "packet info", &[Kind::Datagram])?;
+        let (level, name) = match self.engine.domain(key)? {
+            libc::AF_INET => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+            libc::AF_INET6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+            _ => return Err(NO_PACKET_INFO),
+        };
+        self.engine.set_option(key, level, name, &1i32.to_ne_bytes())
+    }
+
+    /// Checks a message that is to be sent, and describes what is beside its bytes.
+    fn describe(
+        &mut self,
+        handle: Handle,
+        message: &Message,
+    ) -> Result<(Key, Option<RawAddress>, Vec<u8>)> {
+        let key = self.check(handle, "a send of messages", SOCKETS)?;
+        let datagrams = self.engine.member(key)?.kind == Kind::Datagram;
+        let address = match message.address() {
+            Some(_) if !datagrams => {
+                return Err(Error::Invalid(
+                    "only datagrams are sent to an address: a connection has its peer",
+                ));
+            }
+            address => address.map(RawAddress::new).transpose(),
+        };
+        let address = address.map_err(Error::system("sendmsg"))?;
+        self.check_descriptors(key, message.descriptors().len(), message.bytes().len())?;
+        let mut control = Vec::new();
+        control::push_descriptors(
+            &mut control,
+            message.descriptors().iter().map(AsRawFd::as_raw_fd),
+        );
+        if let Some(info) = message.packet_info() {
+            let domain = self.engine.domain(key)?;
+            if !datagrams || ![libc::AF_INET, libc::AF_INET6].contains(&domain) {
+                return Err(NO_PACKET_INFO);
+            }
+            if !control::push_packet_info(&mut control, info, domain) {
+                return Err(Error::Invalid(
+                    "the packet info has an IPv6 address, and the socket is of IPv4",
+                ));
+            }
+        }
+        Ok((key, address, control))
+    }
+
+    /// Refuses descriptors that the kernel would refuse or silently leave behind.
+    fn check_descriptors(&mut self, key: Key, count: usize, bytes: usize) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        if count > DESCRIPTORS_MAX {
+            return Err(Error::Invalid(
+                "a message takes at most 253 descriptors (SCM_MAX_FD): send the others with \
+                 further messages",
+            ));
+        }
+        if self.engine.domain(key)? != libc::AF_UNIX {
+            return Err(Error::Invalid(
+                "only UNIX sockets carry descriptors: send them over one (AF_UNIX)",
+            ));
+        }
+        if bytes == 0 && self.engine.member(key)?.kind == Kind::Stream {
+            return Err(Error::Invalid(
+                "a stream carries descriptors with its bytes: send at least one byte with them",
+            ));
+        }
+        Ok(())
+    }
+
+    fn file_message(
+        &mut self,
+        key: Key,
+        command: Command,
+        lane: Lane,
+        envelope: Box<Envelope>,
+    ) -> Result<(), Rejected<Message>> {
+        let request = Request::new(command, lane, Payload::Envelope(envelope));
+        self.engine.file(key, request).map_err(|(error, payload)| {
+            let Payload::Envelope(envelope) = payload else {
+                return Rejected { error, buffer: Message::new("") };
+            };
+            Rejected { error, buffer: envelope.into_message() }
+        })
+    }
+
+    /// Files a message in memory of the application's own.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Channel::transfer`].
+    pub(super) unsafe fn transfer_message(
+        &mut self,
+        handle: Handle,
+        command: RawCommand,
+        message: *mut libc::msghdr,
+    ) -> Result<()> {
+        let key = self.check(handle, "a transfer of a message", SOCKETS)?;
+        // SAFETY: the caller vouches for the header.
+        if unsafe { (*message).msg_iovlen } > MOST_VECTORS {
+            return Err(TOO_MANY_VECTORS);
+        }
+        let (lane, envelope) = if command.writes() {
+            // SAFETY: the caller vouches for what the header describes.
+            let envelope = unsafe { Envelope::raw_sending(message) };
+            let count = control::descriptors_in(envelope.control());
+            self.check_descriptors(key, count, envelope.bytes_left())?;
+            (Lane::Outbound, envelope)
+        } else {
+            // SAFETY: as above.
+            (Lane::Inbound, unsafe { Envelope::raw_receiving(message) })
+        };
+        let payload = Payload::Envelope(envelope);
+        check_room(command, &payload)?;
+        self.file(key, Request::new(Command::Raw(command), lane, payload))
+    }
+}
+
+const NO_PACKET_INFO: Error =
+    Error::Invalid("only internet sockets of datagrams (UDP) have packet info");
+
+fn has_room(message: &Message) -> bool {
+    matches!(&message.parts.buffer, Buffer::Owned(bytes) if bytes.capacity() > bytes.len())
+}

@@ -1,0 +1,199 @@
+//! Messages with what travels beside their bytes: descriptors and packet info.
+
+use crate::address::Address;
+use crate::buffer::Buffer;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+/// Bytes with what travels beside them, for [`Channel::send_message`] and
+/// [`Channel::receive_message`]: open descriptors over UNIX sockets, and the address and the
+/// interface of this host that a datagram comes in at or leaves from.
+///
+/// A received message has the address of its sender and the packet info of its arrival, so that one
+/// that is sent as it is goes back; [`Message::reply`] makes one with other bytes that does.
+///
+/// ```
+/// use megapipe::{Channel, Event, Message};
+/// use std::fs::File;
+/// use std::io::Read;
+/// use std::os::unix::net::UnixStream;
+///
+/// let mut channel = Channel::new()?;
+/// let (left, right) = UnixStream::pair()?;
+/// let left = channel.register(left, ())?;
+/// let right = channel.register(right, ())?;
+/// let file = File::open("/etc/passwd")?;
+/// channel.send_message(left, Message::new("a file").with_descriptor(file))?;
+/// channel.receive_message(right, Message::with_capacity(64).room_for_descriptors(1))?;
+/// for _ in 0..2 {
+///     match channel.dispatch(None)?.expect("a completion").event {
+///         Event::SendMessage(sent, _) => assert_eq!(sent?, 6),
+///         Event::ReceiveMessage(received, mut message) => {
+///             assert_eq!(received?, 6);
+///             assert_eq!(message.bytes(), b"a file");
+///             let mut file = File::from(message.take_descriptors().remove(0));
+///             let mut beginning = [0; 5];
+///             file.read_exact(&mut beginning)?;
+///             assert_eq!(&beginning, b"root:");
+///         }
+///         other => panic!("unexpected: {other:?}"),
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// [`Channel::send_message`]: crate::Channel::send_message
+/// [`Channel::receive_message`]: crate::Channel::receive_message
+#[derive(Debug)]
+pub struct Message {
+    /// On the heap, so that no event grows by what few have.
+    pub(crate) parts: Box<Parts>,
+}
+
+/// What a message has.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) buffer: Buffer,
+    pub(crate) address: Option<Address>,
+    pub(crate) descriptors: Vec<OwnedFd>,
+    pub(crate) descriptor_room: usize,
+    pub(crate) packet_info: Option<PacketInfo>,
+}
+
+/// The address and the interface of this host that a datagram came in at, or is to leave from
+/// (`IP_PKTINFO` of ip(7), `IPV6_PKTINFO` of ipv6(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PacketInfo {
+    /// The address that the datagram was sent to. Of a broadcast or multicast datagram the address
+    /// that an answer has to come from: one of the interface's for IPv4, `::` for IPv6, for which
+    /// the kernel chooses. To send: the source, an address of this host; `0.0.0.0` or `::` leaves
+    /// it to the kernel. On IPv6 sockets IPv4 addresses are mapped ones (`::ffff:a.b.c.d`).
+    pub local: IpAddr,
+    /// The index of the interface, see if_nametoindex(3). To send: 0 leaves it to the routes.
+    pub interface: u32,
+}
+
+/// Why a receive failed although its bytes are there: descriptors that came with them are lost. The
+/// [`io::Error`](std::io::Error) of an [`Event::ReceiveMessage`](crate::Event::ReceiveMessage)
+/// contains it, in place of an `errno`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "descriptors that came with the message are lost: there was room for {room}, or the process \
+     may open no more; raise Message::room_for_descriptors or the limit on open files (ulimit -n)"
+)]
+pub struct DescriptorsLost {
+    /// How many there was room for: [`Message::room_for_descriptors`].
+    pub room: usize,
+}
+
+impl Message {
+    /// A message of these bytes.
+    pub fn new(bytes: impl Into<Buffer>) -> Message {
+        let parts = Parts {
+            buffer: bytes.into(),
+            address: None,
+            descriptors: Vec::new(),
+            descriptor_room: 0,
+            packet_info: None,
+        };
+        Message { parts: Box::new(parts) }
+    }
+
+    /// A message to receive into, with room for so many bytes. One that was made of a `Vec<u8>`
+    /// with spare capacity serves as well.
+    pub fn with_capacity(bytes: usize) -> Message {
+        Message::new(Vec::with_capacity(bytes))
+    }
+
+    /// Makes room for so many descriptors that are received; without it, there is none. A message
+    /// brings 253 at most (`SCM_MAX_FD`).
+    pub fn room_for_descriptors(mut self, count: usize) -> Message {
+        self.parts.descriptor_room = count;
+        self
+    }
+
+    /// Adds a descriptor that is to be sent. The message owns it; the receiver gets a duplicate.
+    pub fn with_descriptor(mut self, descriptor: impl Into<OwnedFd>) -> Message {
+        self.parts.descriptors.push(descriptor.into());
+        self
+    }
+
+    /// Sets where a datagram is to be sent.
+    pub fn to(mut self, address: impl Into<Address>) -> Message {
+        self.parts.address = Some(address.into());
+        self
+    }
+
+    /// Sets the address and the interface that a datagram is to leave from.
+    pub fn with_packet_info(mut self, info: PacketInfo) -> Message {
+        self.parts.packet_info = Some(info);
+        self
+    }
+
+    /// A message that answers this one: to its sender and, if its packet info is known
+    /// ([`Channel::enable_packet_info`]), from the address that it was sent to. The routes decide
+    /// on the interface.
+    ///
+    /// [`Channel::enable_packet_info`]: crate::Channel::enable_packet_info
+    ///
+    /// ```
+    /// use megapipe::{Channel, Event, Message};
+    /// use std::net::UdpSocket;
+    ///
+    /// let mut channel = Channel::new()?;
+    /// let socket = UdpSocket::bind("0.0.0.0:0")?;
+    /// let port = socket.local_addr()?.port();
+    /// let server = channel.register(socket, ())?;
+    /// channel.enable_packet_info(server)?;
+    /// let client = UdpSocket::bind("127.0.0.1:0")?;
+    /// client.send_to(b"ping", ("127.0.0.2", port))?;
+    /// channel.receive_message(server, Message::with_capacity(1500))?;
+    /// let done = channel.dispatch(None)?.expect("the datagram");
+    /// let Event::ReceiveMessage(Ok(4), message) = done.event else { panic!() };
+    /// channel.send_message(server, message.reply("pong"))?;
+    /// channel.flush()?;
+    /// let (_, from) = client.recv_from(&mut [0; 4])?;
+    /// assert_eq!(from.ip().to_string(), "127.0.0.2");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reply(&self, bytes: impl Into<Buffer>) -> Message {
+        let mut reply = Message::new(bytes);
+        reply.parts.address.clone_from(&self.parts.address);
+        reply.parts.packet_info =
+            self.packet_info().map(|info| PacketInfo { interface: 0, ..info });
+        reply
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.parts.buffer
+    }
+
+    /// The bytes, to keep or to use their memory again.
+    pub fn into_buffer(self) -> Buffer {
+        self.parts.buffer
+    }
+
+    /// Where the message is to be sent, or the sender of a received datagram; `None` if that has no
+    /// address, and of what came over a connection.
+    pub fn address(&self) -> Option<&Address> {
+        self.parts.address.as_ref()
+    }
+
+    /// The address and the interface of this host, of a datagram on a socket with
+    /// [`Channel::enable_packet_info`](crate::Channel::enable_packet_info).
+    pub fn packet_info(&self) -> Option<PacketInfo> {
+        self.parts.packet_info
+    }
+
+    /// The descriptors, in the order in which they were sent. Those that are not taken are closed
+    /// with the message.
+    pub fn descriptors(&self) -> &[OwnedFd] {
+        &self.parts.descriptors
+    }
+
+    /// Takes the descriptors.
+    pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.parts.descriptors)
+    }
+}
