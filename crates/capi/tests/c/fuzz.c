@@ -176,7 +176,7 @@ static void dispatch(void)
     count(many);
     CHECK(many <= EVENTS);
     for (int at = 0; at < many; at++) {
-        CHECK(events[at].cmd >= MP_ACCEPT && events[at].cmd <= MP_SEND_FILE);
+        CHECK(events[at].cmd >= MP_ACCEPT && events[at].cmd <= MP_RECVMSG);
         CHECK(events[at].error >= 0 && events[at].size <= ARENA);
         if (events[at].buffer >= 0)
             buffers[any(BUFFERS)] = events[at].buffer;
@@ -226,6 +226,25 @@ static void sockets(void)
     }
 }
 
+/* A message without descriptors, which nothing would take out of it. */
+static void message(mp_handle on)
+{
+    static struct msghdr messages[16];
+    static char control[64];
+    struct iovec vector[2] = { { memory(), any(99) }, { arena, any(99) } };
+    struct msghdr *chosen = &messages[any(16)];
+
+    memset(chosen, 0, sizeof *chosen);
+    chosen->msg_iov = any(20) ? vector : NULL;
+    chosen->msg_iovlen = any(9) ? any(3) : 1025;
+    chosen->msg_control = any(9) ? control : NULL;
+    chosen->msg_controllen = any(2) ? 0 : sizeof control;
+    if (any(2))
+        count(mp_recvmsg(on, any(20) ? chosen : NULL));
+    else
+        count(mp_sendmsg(on, any(20) ? chosen : NULL));
+}
+
 static void request(void)
 {
     struct iovec vector[3] = { { memory(), any(99) }, { arena, any(99) }, { arena + 99, any(9) } };
@@ -233,7 +252,7 @@ static void request(void)
     int vectors = any(4) ? 3 : number();
 
     vectors = vectors > 3 && vectors < 1025 ? 3 : vectors;
-    switch (any(20)) {
+    switch (any(21)) {
     case 0: count(mp_accept(on, number(), any(9) ? (int)any(4) : number())); break;
     case 1: count(mp_read(on, memory(), size())); break;
     case 2: count(mp_write(on, memory(), size())); break;
@@ -254,6 +273,7 @@ static void request(void)
     case 17: count(mp_peek(on, memory(), size())); break;
     case 18: count(mp_write_more(on, memory(), size())); break;
     case 19: count(mp_send_file(on, handle(), any(9) ? any(99) : UINT64_MAX, size())); break;
+    case 20: message(on); break;
     }
 }
 

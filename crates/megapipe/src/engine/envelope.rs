@@ -8,6 +8,10 @@ use crate::driver::Operation;
 use crate::message::Message;
 use std::slice;
 
+/// What the flags of a header are until the kernel has received something by it. The header is the
+/// request's own; what an application has in its control data meanwhile does not matter.
+const UNTOUCHED: libc::c_int = -1;
+
 /// A message and its description for the kernel.
 ///
 /// Descriptors that the kernel has put into the control data belong to it until they are handed
@@ -21,7 +25,7 @@ pub(crate) struct Envelope {
     pieces: Box<Vector>,
     header: libc::msghdr,
     receives: bool,
-    /// Whether the control data may have descriptors that are not handed over.
+    /// Whether descriptors that the kernel has put into the control data are not handed over.
     armed: bool,
     /// Whether some of what came beside the bytes was lost.
     lost: bool,
@@ -81,8 +85,7 @@ impl Envelope {
             _ => libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 },
         };
         let mut envelope = Envelope::new(message, vec![piece], vec![0; room]);
-        envelope.receives = true;
-        envelope.armed = true;
+        envelope.expect();
         if named {
             envelope.show_name();
         }
@@ -126,18 +129,18 @@ impl Envelope {
         };
         let mut envelope = Envelope::new(Message::new(""), pieces, Vec::new());
         envelope.raw = message;
-        envelope.receives = true;
+        envelope.expect();
         envelope.header.msg_name = found.msg_name;
         envelope.header.msg_namelen = found.msg_namelen;
         envelope.header.msg_control = found.msg_control;
         envelope.header.msg_controllen = found.msg_controllen;
-        envelope.armed = !found.msg_control.is_null() && found.msg_controllen >= size_of::<usize>();
-        if envelope.armed {
-            // An empty list, as long as the kernel puts nothing there.
-            // SAFETY: there is room for it, and the memory is the request's by now.
-            unsafe { found.msg_control.cast::<usize>().write_unaligned(0) };
-        }
         envelope
+    }
+
+    fn expect(&mut self) {
+        self.receives = true;
+        self.armed = true;
+        self.header.msg_flags = UNTOUCHED;
     }
 
     fn show_name(&mut self) {
@@ -224,12 +227,12 @@ impl Envelope {
 
     /// Takes what the kernel has put into the control data, once.
     fn take_control(&mut self) -> control::Brought {
-        if !std::mem::take(&mut self.armed) {
+        if !std::mem::take(&mut self.armed) || self.header.msg_flags == UNTOUCHED {
             return control::Brought::default();
         }
         let (address, bytes) = (self.header.msg_control.cast::<u8>(), self.header.msg_controllen);
-        // SAFETY: the kernel has nothing of the request any more. What it has not written to is an
-        // empty list, and nobody else has looked at the rest.
+        // SAFETY: the kernel has filled the header in, and so the control data; it has nothing of
+        // the request any more, and nobody else has taken the descriptors.
         unsafe { control::take(view(address, bytes)) }
     }
 }

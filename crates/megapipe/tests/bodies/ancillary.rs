@@ -473,6 +473,37 @@ fn taken_from(header: &libc::msghdr) -> Vec<OwnedFd> {
     }
 }
 
+/// What the application's control data had before is not taken for what has arrived.
+pub(crate) fn stale_control_data_is_left_alone(driver: DriverChoice) {
+    for leave in LEAVES {
+        let (file, mut bytes, mut control) = (marked(7), [0u8; 1], [0u64; 3]);
+        let mut rig = Rig::new(driver);
+        let (_peer, ours) = pair_of(libc::SOCK_STREAM);
+        let handle = rig.join(ours);
+        let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 1 };
+        let mut header = header_of(&mut piece, &mut control);
+        put(&header, &file);
+        // SAFETY: the memory outlives the channel.
+        unsafe { rig.transfer(handle, Transfer::ReceiveMessage(&raw mut header)) }.unwrap();
+        rig.flush().unwrap();
+        leave(&mut rig, handle);
+        drop(rig);
+        assert_eq!(marks(&[file]), [7]);
+    }
+}
+
+/// Puts a descriptor into the control data of a header.
+fn put(header: &libc::msghdr, file: &OwnedFd) {
+    // SAFETY: there is room for one descriptor.
+    unsafe {
+        let entry = libc::CMSG_FIRSTHDR(header);
+        (*entry).cmsg_level = libc::SOL_SOCKET;
+        (*entry).cmsg_type = libc::SCM_RIGHTS;
+        (*entry).cmsg_len = libc::CMSG_LEN(4) as usize;
+        libc::CMSG_DATA(entry).cast::<libc::c_int>().write_unaligned(file.as_raw_fd());
+    }
+}
+
 /// Files bytes that stay where they are, in two pieces, with a descriptor. All else of the message
 /// is copied, and gone when this returns.
 fn file_transfer(rig: &mut Rig, from: Handle, bytes: &mut [u8], file: &OwnedFd) {
@@ -483,15 +514,9 @@ fn file_transfer(rig: &mut Rig, from: Handle, bytes: &mut [u8], file: &OwnedFd) 
     let mut header = header_of(&mut pieces[0], &mut control);
     header.msg_iov = pieces.as_mut_ptr();
     header.msg_iovlen = pieces.len() as _;
-    // SAFETY: there is room for one descriptor, and the caller awaits the request.
-    unsafe {
-        let entry = libc::CMSG_FIRSTHDR(&header);
-        (*entry).cmsg_level = libc::SOL_SOCKET;
-        (*entry).cmsg_type = libc::SCM_RIGHTS;
-        (*entry).cmsg_len = libc::CMSG_LEN(4) as usize;
-        libc::CMSG_DATA(entry).cast::<libc::c_int>().write_unaligned(file.as_raw_fd());
-        rig.transfer(from, Transfer::SendMessage(&raw const header)).unwrap();
-    }
+    put(&header, file);
+    // SAFETY: the caller awaits the request.
+    unsafe { rig.transfer(from, Transfer::SendMessage(&raw const header)) }.unwrap();
 }
 
 /// In memory of the application's own: partly written, its header as recvmsg(2) leaves it.

@@ -148,6 +148,7 @@ suite! {
         messages_have_their_time,
         messages_count_as_output,
         withdrawn_messages_leave_no_descriptors,
+        stale_control_data_is_left_alone,
         transfers_carry_descriptors;
     cancel:
         each_request_has_its_last_completion,
