@@ -1,5 +1,6 @@
 //! Compares what one script left over both drivers, request by request.
 
+use crate::link::SOCKET_BUFFER_BYTES;
 use crate::rules::{Rule, RuleCounts};
 use crate::run::{Call, Failure, Outcome, Request};
 use crate::script::{LinkKind, Script, Verb};
@@ -19,14 +20,19 @@ pub(crate) fn compare(
     let none = vec![false; script.links.len()];
     let (mut broken_write, diverged) = (none.clone(), none.clone());
     let (mut reads, mut shared) = (none.clone(), none);
+    let mut written = vec![0; script.links.len()];
     for request in outcomes.iter().flat_map(|outcome| &outcome.requests) {
         let link = request.member / 2;
         let is_whole = request.last == Some(Ok(request.room as u64));
         broken_write[link] |= request.what.writes() && !is_whole;
         reads[link] |= request.what.takes_data();
+        written[link] += if request.what.writes() { request.room } else { 0 };
         shared[link] |= request.member % 2 == 1;
     }
-    let mut comparison = Comparison { script, rules, diverged, broken_write, reads, shared };
+    // The requests of both drivers were added up.
+    let crowded = written.iter().map(|bytes| *bytes > 2 * SOCKET_BUFFER_BYTES).collect();
+    let mut comparison =
+        Comparison { script, rules, diverged, broken_write, crowded, reads, shared };
     let [left, right] = outcomes;
     let [theirs, others] = [left, right].map(by_step);
     for at in 0..script.ops.len() {
@@ -51,6 +57,8 @@ struct Comparison<'a> {
     diverged: Vec<bool>,
     /// The links on which a write was cut or failed.
     broken_write: Vec<bool>,
+    /// The links to which more is written than a socket has room for.
+    crowded: Vec<bool>,
     /// The links from which the channel reads.
     reads: Vec<bool>,
     /// The links whose open file two members have.
@@ -127,6 +135,14 @@ impl Comparison<'_> {
                 if what.writes() || what == What::Close =>
             {
                 self.diverge(member, Rule::ErrorToldOnce);
+                Ok(())
+            }
+            // With one driver there was room before the peer closed.
+            (Ok(_), Err(libc::EPIPE | libc::ECONNRESET))
+            | (Err(libc::EPIPE | libc::ECONNRESET), Ok(_))
+                if what.writes() && self.crowded[member / 2] =>
+            {
+                self.diverge(member, Rule::PartialWrite);
                 Ok(())
             }
             // While it waited for a buffer, the peer closed, which comes before the data.

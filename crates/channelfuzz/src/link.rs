@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Bytes that a file has at the beginning.
 pub(crate) const FILE_BYTES: usize = 64 << 10;
 /// Small enough that writes of a script fill them.
-const SOCKET_BUFFER_BYTES: usize = 32 << 10;
+pub(crate) const SOCKET_BUFFER_BYTES: usize = 32 << 10;
 
 /// A client of a listener.
 #[derive(Debug)]

@@ -110,6 +110,10 @@ const MENDED: &[&str] = &[
     "seed 106648971651737; settings 4 2 512 2 2048 256 16 1; links seqpacket tty; \
      receive 0 0 0; receive 0 0 0; hold 2 1 0; peer-write 0 236 0; write-more 0 16 0; \
      peer-write 0 37 0; peer-close 0 0 0",
+    // A write that waits for room is done with one driver before the peer closes.
+    "seed 263212348821071; settings 2 2 300 8 2048 12 16 1; links pipe-in unix; \
+     write-vectored 2 56715 2; peer-end 2 0 0; write 2 17910 1; write 2 2238 0; peer-drain 2 0 0; \
+     peer-close 2 0 0",
     // A poll looks after another request was told of the error.
     "seed 261868835020670; settings 1 8 256 4 2048 64 64 1; links file udp; receive-from 2 0 0; \
      poll 2 8192 0; peer-close 2 0 0; poll 2 8192 0; send-to 2 33 0",

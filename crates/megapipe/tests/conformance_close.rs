@@ -15,6 +15,7 @@ conformance!(
     an_abort_overtakes_a_stuck_write,
     an_abort_resets_an_idle_connection,
     a_flush_is_enough_for_the_end,
+    a_flush_is_enough_for_listeners_and_pipes,
     the_close_is_the_last_event,
     a_second_descriptor_keeps_its_input,
 );

@@ -1,7 +1,9 @@
 //! Closing and aborting: what is queued is written first, or discarded, and the end is told last.
 
-use crate::common::{PATIENCE, Pattern, Rig, received, tcp_pair, unix_pair, written};
-use megapipe::{Buffer, Config, DriverChoice, Error, Event, Handle, Repeat};
+use crate::common::{
+    PATIENCE, Pattern, Rig, lasting_listener, received, tcp_pair, unix_pair, written,
+};
+use megapipe::{Accept, Buffer, Config, DriverChoice, Error, Event, Handle, Repeat};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -315,6 +317,32 @@ pub(crate) fn a_flush_is_enough_for_the_end(driver: DriverChoice) {
                 rig.settle();
             }
         }
+    }
+}
+
+/// So do the clients of a listener that accepts, and the writer of a pipe.
+pub(crate) fn a_flush_is_enough_for_listeners_and_pipes(driver: DriverChoice) {
+    let mut rig = Rig::new(driver);
+    for how in 0..3 {
+        let (listener, address, _kept) = lasting_listener();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let (listening, inlet) = (rig.join(listener), rig.join(OwnedFd::from(reader)));
+        rig.accept(listening, Accept::lightweight()).unwrap();
+        rig.receive(inlet, Repeat::UntilCancelled).unwrap();
+        rig.flush().unwrap();
+        for handle in [listening, inlet] {
+            match how {
+                0 => assert_eq!(rig.close(handle).unwrap(), 0),
+                1 => assert_eq!(rig.abort(handle).unwrap(), Some(0)),
+                _ => drop(rig.unregister(handle).unwrap()),
+            }
+        }
+        rig.flush().unwrap();
+        let refused = TcpStream::connect(address).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED), "how {how}");
+        let broken = writer.write(b"x").unwrap_err();
+        assert_eq!(broken.raw_os_error(), Some(libc::EPIPE), "how {how}");
+        rig.settle();
     }
 }
 
