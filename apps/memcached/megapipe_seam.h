@@ -46,8 +46,8 @@ ssize_t megapipe_sendmsg(struct conn *c, struct msghdr *message, int flags);
 /* Closes the socket, after what is still being sent. */
 void megapipe_close(struct conn *c);
 
-/* As bind(2), but tries again for a second while the address is in use: the kernel ends the rings of
- * a process that was stopped, and with them its listening sockets, a moment after the process. */
+/* As bind(2), but tries again for a second while the address is in use: the kernel ends the rings
+ * of a stopped process, and with them its listening sockets, a moment after the process. */
 int megapipe_bind(int fd, const struct sockaddr *address, socklen_t length);
 
 /* Leaves a listening TCP socket to the workers, each of which accepts on its CPUs. */

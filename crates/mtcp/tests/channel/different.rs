@@ -6,7 +6,7 @@ use crate::common::{
 };
 use crate::namespace::Namespace;
 use crate::road::{KERNEL, STACK, channel, provide, start, within};
-use crate::{accept, ancillary, handles, lifecycle, looks, outgoing, stuck};
+use crate::{accept, ancillary, close, handles, lifecycle, looks, outgoing, stuck};
 use megapipe::{
     Accept, Channel, CpuSet, DriverChoice, DriverKind, Error, Event, Handle, Kind, Message, Repeat,
     Transfer,
@@ -26,7 +26,7 @@ type Difference = (fn(DriverChoice), &'static str, fn());
 
 /// The whole list: a test of the suite that is neither here nor in the suite's run is a warning of
 /// the compiler's, because nothing uses it.
-const DIFFERENCES: [Difference; 9] = [
+const DIFFERENCES: [Difference; 10] = [
     (
         accept::a_lightweight_socket_becomes_a_descriptor,
         "a connection of the stack's has no descriptor",
@@ -56,6 +56,11 @@ const DIFFERENCES: [Difference; 9] = [
         handles::the_report_names_the_driver,
         "it compares with the names of the built-in drivers",
         the_report_names_both_drivers,
+    ),
+    (
+        close::a_second_descriptor_keeps_its_input,
+        "a connection of the stack's has no descriptor",
+        connections_have_no_descriptor,
     ),
     (
         outgoing::a_descriptor_of_it_does_not_block,

@@ -166,7 +166,6 @@ suite! {
         a_wait_after_a_cancel_lasts,
         a_write_to_a_peer_that_is_done_ends;
     close:
-        a_second_descriptor_keeps_its_input,
         a_close_writes_all_that_is_queued,
         an_unregistered_lightweight_socket_writes_what_is_queued,
         a_close_tells_the_error_of_a_queued_write,
