@@ -146,6 +146,11 @@ impl Run<'_> {
                 && arrival.mark.is_none_or(|mark| [mark, NO_MARK].contains(&request.mark))
                 && (arrival.result != Err(libc::ECANCELED) || request.is_cancelled)
         };
+        // A lease that is copied has no mark: any other request of the mark goes first.
+        let exact = |id: &&usize| fits(id) && Some(self.requests[**id].mark) == arrival.mark;
+        if let Some(id) = pending.iter().find(exact) {
+            return Ok(*id);
+        }
         let same = |id: &&usize| self.requests[**id].what == arrival.what;
         // Those that wait end before the one that is under way.
         let is_cancelled = arrival.result == Err(libc::ECANCELED);

@@ -114,6 +114,11 @@ const MENDED: &[&str] = &[
     "seed 263212348821071; settings 2 2 300 8 2048 12 16 1; links pipe-in unix; \
      write-vectored 2 56715 2; peer-end 2 0 0; write 2 17910 1; write 2 2238 0; peer-drain 2 0 0; \
      peer-close 2 0 0",
+    "seed 221743567630527; settings 2 2 1024 2 2048 256 64 1; links tcp; write 0 13711 0; \
+     write-vectored 0 46613 4; close 0 0 0; peer-end 0 0 0; peer-close 0 0 0",
+    // The end of a cancelled write was taken for that of a lease.
+    "seed 276042115119589; settings 32 16 300 4 2048 12 16 1; links tcp; peer-write 0 114928 0; \
+     hold 0 1 0; write 0 282072 0; write 0 2768 0; receive 0 0 0; write-lease 0 0 0; cancel 0 0 0",
     // A poll looks after another request was told of the error.
     "seed 261868835020670; settings 1 8 256 4 2048 64 64 1; links file udp; receive-from 2 0 0; \
      poll 2 8192 0; peer-close 2 0 0; poll 2 8192 0; send-to 2 33 0",
