@@ -29,8 +29,7 @@ use std::net::Shutdown;
 /// An error that passes comes with MP_MORE: EMFILE, ENFILE, ENOMEM, and EUSERS if all lightweight
 /// sockets of the channel are in use (mp_options.max_lwsockets). The channel accepts again by
 /// itself, when a descriptor has come free or some time has passed; do not file another accept.
-/// Connections stay queued in the kernel meanwhile, but one beyond max_lwsockets is reset. Any
-/// other error ends the request.
+/// Connections stay queued in the kernel meanwhile. Any other error ends the request.
 ///
 /// Errors:
 ///   EBUSY   accepts with other flags are outstanding: cancel them first

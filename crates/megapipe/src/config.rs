@@ -115,9 +115,11 @@ pub struct Config {
     /// Requests that may be outstanding at once; more are refused. Default: 2,097,152.
     pub max_requests: u32,
     /// Lightweight sockets that may exist at once in the io_uring driver. The kernel counts them
-    /// against `RLIMIT_NOFILE`, to which the number is cut. A connection beyond it is reset by the
-    /// kernel and reported as [`TooManyLightweight`](crate::TooManyLightweight); the channel
-    /// accepts again when one of them is closed. Default: 131,072.
+    /// against `RLIMIT_NOFILE`, to which the number is cut. A connection beyond it waits in the
+    /// listener's queue, which is told once as
+    /// [`TooManyLightweight`](crate::TooManyLightweight), until one of them is closed. With room
+    /// for fewer than 512, or a quarter of a number from 2,048 to 16,384 (4,096 at most),
+    /// connections are accepted one by one, which costs an operation for each. Default: 131,072.
     pub max_lightweight: u32,
     /// The longest that a busy channel may linger for further completions before it takes those
     /// that are there; zero for never. See [`Channel::dispatch`](crate::Channel::dispatch).

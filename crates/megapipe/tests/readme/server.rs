@@ -4,6 +4,7 @@ use crate::common::process::Companion;
 use crate::common::{PATIENCE, deaf_address};
 use megapipe::DriverChoice;
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -95,7 +96,8 @@ impl Server {
     }
 }
 
-/// Starts the program and waits until it listens.
+/// Starts the program and waits until it answers. The listening socket of one that was killed may
+/// take connections for a moment still, which are reset.
 fn run(driver: DriverChoice, address: SocketAddr, descriptors: u64) -> Companion {
     let mut command = Command::new(program());
     let driver = if driver == DriverChoice::Uring { "uring" } else { "epoll" };
@@ -110,10 +112,17 @@ fn run(driver: DriverChoice, address: SocketAddr, descriptors: u64) -> Companion
     }
     let mut process = Companion::start(command);
     let until = Instant::now() + PATIENCE;
-    while let Err(error) = TcpStream::connect(address) {
+    while let Err(error) = answers(address) {
         assert!(process.0.try_wait().unwrap().is_none(), "the server has ended");
-        assert!(Instant::now() < until, "the server does not listen: {error}");
+        assert!(Instant::now() < until, "the server does not answer: {error}");
         std::thread::yield_now();
     }
     process
+}
+
+fn answers(address: SocketAddr) -> std::io::Result<()> {
+    let mut client = TcpStream::connect(address)?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.write_all(b"?")?;
+    client.read_exact(&mut [0; 1])
 }
