@@ -196,7 +196,12 @@ impl Comparison<'_> {
             self.diverge(left.member, Rule::BuffersHeld);
             return Ok(());
         }
-        if self.reads[left.member / 2] && told(left) && told(right) {
+        // One that waited for another to end may begin when the read has taken the data.
+        let late = |one: &Request, other: &Request| {
+            one.is_behind && other.is_behind && told(one) && cancelled(other)
+        };
+        let undetermined = told(left) && told(right) || late(left, right) || late(right, left);
+        if self.reads[left.member / 2] && undetermined {
             self.rules.used(Rule::PollBesideRead);
             return Ok(());
         }

@@ -68,6 +68,8 @@ pub(crate) struct Request {
     pub(crate) what: What,
     pub(crate) repeats: bool,
     pub(crate) is_cancelled: bool,
+    /// Whether others of its kind were pending when it was filed, which it waits for.
+    pub(crate) is_behind: bool,
     /// Whether its handle went before it was complete.
     pub(crate) is_withdrawn: bool,
     pub(crate) completions: u32,
@@ -281,12 +283,15 @@ impl<'a> Run<'a> {
 
     /// A new request of the member's.
     pub(crate) fn filed(&mut self, op: Op, what: What, change: impl FnOnce(&mut Request)) {
+        let pending = &self.members[op.member].pending;
+        let is_behind = pending.iter().any(|id| self.requests[*id].what == what);
         let mut request = Request {
             op: self.at,
             member: op.member,
             what,
             repeats: false,
             is_cancelled: false,
+            is_behind,
             is_withdrawn: false,
             completions: 0,
             brought: 0,

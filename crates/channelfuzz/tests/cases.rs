@@ -52,6 +52,9 @@ const MENDED: &[&str] = &[
      join 3 0 0; peer-write 2 20 0; quiesce 0 0 0",
     // A write to a full terminal blocked the thread.
     "seed 1; settings 32 4 256 4 4096 64 64 1; links tty; write 0 20000 0; cancel 0 0 0",
+    // Of two polls beside a receive, the second began before or after the data was taken.
+    "seed 2059972941321; settings 8 2 1024 8 2048 256 12 1; links tty tty unix-datagram file; \
+     receive 0 1 0; poll 0 1 0; poll 0 1 0; peer-write 0 12 0",
     // A repeating poll of a hung-up terminal completed without end.
     "seed 71390158712016; settings 32 16 1024 4 4096 24 12 1; links tty; peer-close 0 0 0; \
      poll 0 5 1",
