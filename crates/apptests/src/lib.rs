@@ -2,11 +2,13 @@
 //! person would use, running it, and ending it whatever happens.
 
 pub mod http;
+pub mod memcached;
 pub mod nginx;
+pub mod operations;
 mod port;
 mod process;
 
-pub use process::{Running, eventually};
+pub use process::{Running, eventually, send_signal};
 
 use std::env;
 use std::io;

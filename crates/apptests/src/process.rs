@@ -32,11 +32,8 @@ impl Running {
 
     /// Sends a signal; an error if the process has ended.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        // SAFETY: kill takes numbers alone; the child is not waited for, so the id is its own.
-        match unsafe { libc::kill(self.child.id().cast_signed(), signal) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        // The child is not waited for, so the id is its own.
+        send_signal(self.child.id(), signal)
     }
 
     /// Waits until it ends; `TimedOut` if it does not in time.
@@ -62,6 +59,15 @@ impl Drop for Running {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+    }
+}
+
+/// Sends a signal to a process of this test; an error if there is none with this id.
+pub fn send_signal(id: u32, signal: i32) -> io::Result<()> {
+    // SAFETY: kill takes numbers alone.
+    match unsafe { libc::kill(id.cast_signed(), signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

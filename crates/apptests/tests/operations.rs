@@ -1,0 +1,21 @@
+//! The short form of `cargo xtask operations`: in no scenario is an adapted server worse than the
+//! stock one.
+
+use megapipe_apptests::operations::{Extent, Program, run};
+
+fn check(program: Program) {
+    let table = run(program, Extent::Quick, "", |line| println!("{line}"));
+    println!("{}", table.text());
+    assert_eq!(table.without_comparison(), [""; 0]);
+    assert_eq!(table.worse(), [""; 0]);
+}
+
+#[test]
+fn nginx_on_the_channel_is_never_worse_than_stock() {
+    check(Program::Nginx);
+}
+
+#[test]
+fn memcached_on_the_channel_is_never_worse_than_stock() {
+    check(Program::Memcached);
+}
