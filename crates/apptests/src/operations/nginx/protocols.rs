@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 const SERVERS: &str = "
+    keepalive_requests 100000;
     ssl_certificate {keys}/certificate.pem; ssl_certificate_key {keys}/key.pem;
     server { listen 127.0.0.1:{port2} ssl http2; root html; }
     server { listen 127.0.0.1:{port3} http2; root html; }";

@@ -105,6 +105,18 @@ pub(crate) const TABLE: &[Changed] = &[
                 change: Change::Replace("megapipe_is_full(sfd)"),
             },
             Edit {
+                why: "the ring of a killed server holds its address a moment longer",
+                anchor: "bind(sfd, next",
+                times: 1,
+                change: Change::Replace("megapipe_bind(sfd, next"),
+            },
+            Edit {
+                why: "a server that ends gives its address free before",
+                anchor: "case EXIT_NORMALLY:",
+                times: 1,
+                change: Change::After("            megapipe_stop_accepting();"),
+            },
+            Edit {
                 why: "every worker accepts",
                 anchor: "listen_conn = listen_conn_add;",
                 times: 1,
