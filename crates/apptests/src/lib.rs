@@ -8,7 +8,9 @@ pub mod operations;
 mod port;
 mod process;
 
-pub use process::{Running, eventually, send_signal};
+pub use process::{
+    Running, allowed_cpus, eventually, raise_descriptor_limit, send_signal, stay_on,
+};
 
 use std::env;
 use std::io;

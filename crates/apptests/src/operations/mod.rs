@@ -14,7 +14,7 @@ mod table;
 
 use outcome::{Cell, Figures};
 use table::Row;
-pub use table::Table;
+pub use table::{Table, Worse};
 
 /// How much load a scenario makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The table of all cells, as text and as JSON, and its verdict.
 
 use super::outcome::{Cell, Figure};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 /// A scenario with its cells, the stock server's first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,6 +10,26 @@ pub(crate) struct Row {
     pub(crate) scenario: String,
     /// The names of the columns, and what is in them.
     pub(crate) cells: Vec<(&'static str, Cell)>,
+}
+
+/// A cell that is worse than the stock server's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worse {
+    /// "nginx" or "memcached".
+    pub program: &'static str,
+    /// The row.
+    pub scenario: String,
+    /// The column.
+    pub variant: &'static str,
+    /// The figures that are worse, with the stock server's, or what went wrong.
+    pub reason: String,
+}
+
+impl fmt::Display for Worse {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Worse { program, scenario, variant, reason } = self;
+        write!(out, "{program}, {scenario}, {variant}: {reason}")
+    }
 }
 
 /// What all scenarios gave.
@@ -43,12 +63,18 @@ impl Row {
 }
 
 impl Table {
-    /// The cells that are worse than the stock server's, each with the reason.
-    pub fn worse(&self) -> Vec<String> {
+    /// The cells that are worse than the stock server's.
+    pub fn worse(&self) -> Vec<Worse> {
         let of = |row: &Row| {
+            let (program, scenario) = (row.program, row.scenario.clone());
             let worse = row.worse().into_iter();
-            let text = |(name, why)| format!("{}, {}, {name}: {why}", row.program, row.scenario);
-            worse.map(text).collect::<Vec<String>>()
+            let named = move |(variant, reason)| Worse {
+                program,
+                scenario: scenario.clone(),
+                variant,
+                reason,
+            };
+            worse.map(named).collect::<Vec<Worse>>()
         };
         self.rows.iter().flat_map(of).collect()
     }
@@ -79,6 +105,7 @@ impl Table {
         let worse = self.worse();
         if !worse.is_empty() {
             let count = format!("{} of {} cells are worse than stock", worse.len(), self.cells());
+            let worse: Vec<String> = worse.iter().map(Worse::to_string).collect();
             parts.push(format!("{count}: {}", worse.join(" | ")));
         }
         let failed = self.without_comparison();

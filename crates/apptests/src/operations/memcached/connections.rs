@@ -1,10 +1,10 @@
 //! More connections than allowed, and the end of a server that has many.
 
 use super::super::Extent;
-use super::super::load::{Counts, End, TIMEOUT, fault, raise_descriptor_limit, until};
+use super::super::load::{Counts, End, TIMEOUT, fault, until};
 use super::super::outcome::{Figure, Figures, Rule};
-use crate::PATIENCE;
 use crate::memcached::{Build, Client, Memcached};
+use crate::{PATIENCE, raise_descriptor_limit};
 use std::io;
 use std::time::Instant;
 

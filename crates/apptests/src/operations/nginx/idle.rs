@@ -1,11 +1,12 @@
 //! Thousands of connections that do nothing: their memory, others beside them, and the end.
 
 use super::super::Extent;
-use super::super::load::{TIMEOUT, fault, raise_descriptor_limit, shorts};
+use super::super::load::{TIMEOUT, fault, shorts};
 use super::super::outcome::{Figure, Figures, Rule};
 use super::no_complaints;
 use crate::http::Client;
 use crate::nginx::{Nginx, Setup};
+use crate::raise_descriptor_limit;
 use std::fs;
 use std::io;
 use std::time::Instant;
@@ -49,8 +50,8 @@ pub(super) fn idle(mut setup: Setup, extent: Extent) -> Figures {
     nginx.signal(libc::SIGTERM)?;
     nginx.wait()?;
     let end_ms = begin.elapsed().as_millis() as u64;
-    // Buffers of the workers, whatever the number of connections.
-    let rule = Rule::AtMost { factor: 2, slack: (1 << 20) / clients.len() as u64 };
+    // A record of the channel's for each, and 1 MiB of buffers whatever their number.
+    let rule = Rule::AtMost { factor: 1, slack: 1024 + (1 << 20) / clients.len() as u64 };
     figures.push(Figure { rule, ..Figure::shown("B each", each) });
     let rule = Rule::AtMost { factor: 3, slack: 1000 };
     figures.push(Figure { rule, ..Figure::shown("ms to end", end_ms) });

@@ -7,7 +7,9 @@ use super::super::outcome::{Figure, Figures};
 use super::no_complaints;
 use crate::http::Client;
 use crate::nginx::{Nginx, Setup};
+use crate::{allowed_cpus, stay_on};
 use std::io;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// More than 2 workers with 64 connections or descriptors each can have.
@@ -20,39 +22,63 @@ const HELD: usize = 20_000_000;
 
 const ASKING: &str = "GET /held HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 
-/// How clients are answered that all keep what they have got until the last one is.
-fn holding(port: u16, clients: usize) -> io::Result<Vec<(End, Option<Client>)>> {
-    let ask = |_| {
+/// Clients that ask from one CPU, on which the handshakes of their connections run.
+fn ask_from(cpu: usize, port: u16, clients: usize) -> io::Result<Vec<io::Result<Client>>> {
+    let ask = move |_| {
         let mut client = Client::connect_within(port, TIMEOUT)?;
         client.send(ASKING)?;
         Ok(client)
     };
-    let asked: Vec<io::Result<Client>> = (0..clients).map(ask).collect();
-    let head = |client: io::Result<Client>| match client {
+    let asked = move || {
+        stay_on(cpu)?;
+        Ok((0..clients).map(ask).collect())
+    };
+    thread::spawn(asked).join().map_err(|_| fault("the clients panicked"))?
+}
+
+/// How clients from these CPUs are answered that all keep what they have got until the last one is.
+fn hold(port: u16, cpus: &[usize]) -> io::Result<Counts> {
+    let asked = cpus.iter().map(|&cpu| ask_from(cpu, port, CROWD / cpus.len()));
+    let asked = asked.collect::<io::Result<Vec<_>>>()?;
+    let mut kept = Vec::new();
+    let answer = |client: io::Result<Client>| match client {
         Ok(mut client) => {
             let end = End::of(client.head().map(|(status, _)| status == 200));
-            (end, Some(client))
+            kept.push(client);
+            end
         }
-        Err(error) => (End::of_error(&error), None),
+        Err(error) => End::of_error(&error),
     };
-    Ok(asked.into_iter().map(head).collect())
+    Ok(asked.into_iter().flatten().map(answer).collect())
 }
 
 /// Each client holds its connection, so that the limit is met; those above it are turned away.
-pub(super) fn connections(mut setup: Setup, extent: Extent) -> Figures {
+fn fill(mut setup: Setup, extent: Extent, cpus: &[usize]) -> Figures {
     setup.events.push_str("worker_connections 64;");
+    let several = setup.workers > 1;
     let nginx = Nginx::start(&setup)?;
     nginx.place("held", &content(HELD))?;
     let mut counts = Counts::default();
-    for _ in 0..extent.pick(1, 5) {
-        let clients = holding(nginx.port(), CROWD)?;
-        counts = counts.with(clients.iter().map(|(end, _)| *end).collect());
-        drop(clients);
+    let rounds = extent.pick(1, 5);
+    for _ in 0..rounds {
+        counts = counts.with(hold(nginx.port(), cpus)?);
         // nginx has a connection until it has seen its end.
         until("a place is not free again", || short(nginx.port(), "/who") == End::Served)?;
     }
     serves(nginx.port(), "/who", 40)?;
-    Ok(counts.figures())
+    // Several workers are filled by chance; and a worker may need a connection for itself.
+    let slack = rounds * if several { 24 } else { 4 };
+    Ok(counts.figures().into_iter().map(|figure| figure.with_slack(slack)).collect())
+}
+
+/// Clients of all CPUs.
+pub(super) fn connections(setup: Setup, extent: Extent) -> Figures {
+    fill(setup, extent, &allowed_cpus()?)
+}
+
+/// Clients of one CPU, which share a worker if the listening socket is partitioned.
+pub(super) fn connections_of_one_cpu(setup: Setup, extent: Extent) -> Figures {
+    fill(setup, extent, &allowed_cpus()?[..1])
 }
 
 /// Clients wait in the kernel's queue until descriptors are free again.

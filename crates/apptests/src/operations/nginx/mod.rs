@@ -66,6 +66,10 @@ const SCENARIOS: &[Scenario] = &[
     two("SIGKILL of workers under load", signals::kill),
     one("worker_connections exhausted", limits::connections),
     two("worker_connections exhausted, 2 workers", limits::connections),
+    two(
+        "worker_connections exhausted, 2 workers, clients of one CPU",
+        limits::connections_of_one_cpu,
+    ),
     one("descriptors exhausted", limits::descriptors),
     two("descriptors exhausted, 2 workers", limits::descriptors),
     one("descriptors exhausted, files", limits::descriptors_for_files),
