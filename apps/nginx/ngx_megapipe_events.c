@@ -95,8 +95,8 @@ ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer)
 
 /*
  * A ring has a table for lightweight sockets that is cut to the soft limit of descriptors when it
- * is made, so that is raised meanwhile. An accept for which the table has no room costs a client its
- * connection; with descriptors it does not, so they are taken if the table would be too short.
+ * is made, so that is raised meanwhile. An accept for which the table has no room costs a client
+ * its connection; with descriptors it does not, so they are taken if the table would be too short.
  */
 static ngx_int_t
 ngx_mp_make_room(ngx_cycle_t *cycle, rlim_t wanted, struct rlimit *before)

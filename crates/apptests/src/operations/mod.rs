@@ -1,9 +1,9 @@
 //! What operators do to a server and what clients do to it, on the stock server and on the adapted
 //! one, with counts as the result: `cargo xtask operations`.
 //!
-//! A scenario sets a server up, puts a bounded load on it and gives figures. It runs on each variant
-//! of the server, and each figure is compared with the stock server's by a rule of its own. No
-//! result depends on how fast the machine is; time-outs are there for what hangs.
+//! A scenario sets a server up, puts a bounded load on it and gives figures. It runs on each
+//! variant of the server, and each figure is compared with the stock server's by a rule of its own.
+//! No result depends on how fast the machine is; time-outs are there for what hangs.
 
 mod content;
 mod load;
