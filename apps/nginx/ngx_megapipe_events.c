@@ -131,7 +131,7 @@ ngx_mp_done(ngx_cycle_t *cycle)
 
 /*
  * Gives up what nginx does not close when it is terminated, in batches: the end of a channel takes
- * time with the square of the number of its requests.
+ * time with the square of the number of its requests. It still waits for those that send.
  */
 static void
 ngx_mp_leave_connections(ngx_cycle_t *cycle)
@@ -142,7 +142,7 @@ ngx_mp_leave_connections(ngx_cycle_t *cycle)
     for (i = 0; i < cycle->connection_n; i++) {
         mc = cycle->connections[i].fd != (ngx_socket_t) -1 ? ngx_mp_of(&cycle->connections[i])
                                                            : NULL;
-        if (mc == NULL || mc->kind != NGX_MP_CHANNEL || mc->handle == -1) {
+        if (mc == NULL || mc->kind != NGX_MP_CHANNEL || mc->handle == -1 || mc->sending != NULL) {
             continue;
         }
         if (mp_unregister(mc->handle) == -1) {
