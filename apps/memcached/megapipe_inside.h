@@ -34,6 +34,12 @@
 /* How long a connection that memcached has closed may still take its last answers. */
 #define MEGAPIPE_LAST_WORDS_MS 10000
 
+/* How long the end of the process waits for the workers to stop accepting. */
+#define MEGAPIPE_STOP_MAX_MS 500
+
+/* How long an address is waited for: the kernel gives that of a killed server free within 0.2 s. */
+#define MEGAPIPE_BIND_MAX_MS 1000
+
 struct megapipe_piece;
 
 /* Connections of a worker that wait for the ends of others, and for how many of its turns at most:

@@ -21,6 +21,9 @@ static struct {
 static atomic_int listeners_count;
 static atomic_uint generation;
 
+/* Accepts of all workers that are with the kernel. */
+static atomic_int accepts_filed;
+
 /* Numbers of descriptors end here; 0 until the first address is listened on. */
 static atomic_int descriptors_limit;
 
@@ -90,16 +93,6 @@ static void watch_exhaustion(struct event_base *base) {
     }
 }
 
-int megapipe_bind(int fd, const struct sockaddr *address, socklen_t length) {
-    const struct timespec pause = {.tv_sec = 0, .tv_nsec = 10 * 1000 * 1000};
-    for (int tries = 1; bind(fd, address, length) == -1; tries++) {
-        if (errno != EADDRINUSE || tries == 100)
-            return -1;
-        nanosleep(&pause, NULL);
-    }
-    return 0;
-}
-
 /* The main thread goes on watching the socket itself: what had connected before the workers took
  * their shares waits there. */
 void megapipe_listen(conn *c) {
@@ -130,6 +123,32 @@ void megapipe_listener_event(const struct event *event, bool accepting) {
             atomic_store(&listeners[i].accepting, accepting);
             announce();
         }
+    }
+}
+
+static void pause_ms(long duration_ms) {
+    const struct timespec duration = {.tv_nsec = duration_ms * 1000000};
+    nanosleep(&duration, NULL);
+}
+
+/* A request holds its socket until the kernel has taken the ring apart, which it does after the
+ * process has ended. A worker that hangs is not waited for. */
+void megapipe_stop_accepting(void) {
+    const int count = atomic_load(&listeners_count);
+    for (int i = 0; i < count; i++)
+        atomic_store(&listeners[i].accepting, false);
+    announce();
+    for (int waited_ms = 0; waited_ms < MEGAPIPE_STOP_MAX_MS && atomic_load(&accepts_filed) > 0;
+         waited_ms++)
+        pause_ms(1);
+}
+
+int megapipe_bind(int fd, const struct sockaddr *address, socklen_t length) {
+    for (int waited_ms = 0;; waited_ms += 10) {
+        const int result = bind(fd, address, length);
+        if (result == 0 || errno != EADDRINUSE || waited_ms >= MEGAPIPE_BIND_MAX_MS)
+            return result;
+        pause_ms(10);
     }
 }
 
@@ -177,6 +196,8 @@ void megapipe_listeners_sync(struct megapipe_worker *worker) {
             megapipe_complain(wanted ? "cannot accept" : "cannot stop accepting");
         else
             share->accepting = wanted;
+        if (wanted && result == 0)
+            atomic_fetch_add(&accepts_filed, 1);
     }
 }
 
@@ -260,5 +281,6 @@ void megapipe_accepted(struct megapipe_share *share, const struct mp_event *even
         return;
     /* The accepting has ended: on request, or by an error after which it can go on. */
     share->accepting = false;
+    atomic_fetch_sub(&accepts_filed, 1);
     megapipe_listeners_sync(share->worker);
 }

@@ -53,6 +53,9 @@ int megapipe_bind(int fd, const struct sockaddr *address, socklen_t length);
 /* Leaves a listening TCP socket to the workers, each of which accepts on its CPUs. */
 void megapipe_listen(struct conn *c);
 
+/* Ends all accepting, before the process ends: the kernel would give the address free later. */
+void megapipe_stop_accepting(void);
+
 /* The hard limit of descriptors for memcached's limit of connections, with room for those of the
  * channels as far as it is possible. */
 rlim_t megapipe_hard_limit(rlim_t possible);

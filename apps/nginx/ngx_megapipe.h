@@ -121,6 +121,9 @@ typedef struct {
 extern ngx_module_t ngx_megapipe_module;
 extern mp_channel *ngx_mp_channel;
 extern ngx_mp_counts_t ngx_mp_counts;
+/* Whether a ring's table is too short for lightweight sockets, or descriptors for connections. */
+extern ngx_uint_t ngx_mp_table_is_short;
+extern ngx_uint_t ngx_mp_descriptors_are_few;
 extern ngx_event_actions_t ngx_mp_actions;
 
 /* events.c */

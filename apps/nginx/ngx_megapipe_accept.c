@@ -97,7 +97,8 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
     }
     mc->listening = c->listening;
     mc->completion = ngx_mp_takes_completions(c->listening, &needs_descriptors);
-    mc->lightweight = mc->completion && conf->lightweight && !needs_descriptors;
+    mc->lightweight = mc->completion && conf->lightweight && !ngx_mp_table_is_short
+                      && !needs_descriptors;
     if (mc->completion) {
         /* Connections inherit it; for a lightweight one it would be a call each. */
         if (setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == -1) {
@@ -105,8 +106,20 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
                           "setsockopt(TCP_NODELAY) of %V failed", &c->listening->addr_text);
         }
     }
-    if (fd != (ngx_socket_t) -1 && ngx_mp_register(mc, c->log) != NGX_OK) {
-        return NULL;
+    if (fd != (ngx_socket_t) -1) {
+        /*
+         * nginx closes its descriptor before the channel has given the socket up, and the number
+         * may be that of a new connection by then. Those of siblings are the worker's own.
+         */
+        mc->fd = fd == c->listening->fd ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : (ngx_socket_t) -1;
+        if (fd == c->listening->fd && mc->fd == (ngx_socket_t) -1) {
+            ngx_log_error(NGX_LOG_ALERT, c->log, ngx_errno, "no descriptor to listen on %V with",
+                          &c->listening->addr_text);
+            return NULL;
+        }
+        if (ngx_mp_register(mc, c->log) != NGX_OK) {
+            return NULL;
+        }
     }
     if (mc->completion && mc->handle != -1) {
         if (ngx_mp_listeners.next == NULL) {
@@ -208,10 +221,13 @@ ngx_mp_add_siblings(ngx_mp_connection_t *first)
 static ngx_int_t
 ngx_mp_accept(ngx_mp_connection_t *mc)
 {
+    /* One at a time if others need the descriptors, for the files of those before. */
+    int count = !mc->lightweight && ngx_mp_descriptors_are_few;
+
     if (mc->handle == -1 || mc->accepting) {
         return NGX_OK;
     }
-    if (mc->completion ? mp_accept(mc->handle, 0, mc->lightweight) == -1
+    if (mc->completion ? mp_accept(mc->handle, count, mc->lightweight) == -1
                        : mp_poll(mc->handle, POLLIN, 0) == -1)
     {
         ngx_mp_failed(mc->connection->log, NGX_LOG_ALERT, "listening");
@@ -252,17 +268,12 @@ ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
         /* Else it is for good: nginx closes the socket, or has another connection for it. */
         if (!(flags & NGX_DISABLE_EVENT)) {
             listener->next = NULL;
-            if (listener->completion && !listener->sibling) {
-                /* For a last look into the queue. */
-                listener->fd = fcntl(c->fd, F_DUPFD_CLOEXEC, 0);
-            }
             listener->connection = listener->sibling ? listener->connection : NULL;
             ngx_mp_stop(listener);
         }
     }
     if (!(flags & NGX_DISABLE_EVENT) && mc != NULL) {
         ev->index = NGX_INVALID_INDEX;
-        /* The descriptor is closed next; the cancellation must name it before. */
         (void) mp_flush(ngx_mp_channel);
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::PATIENCE;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
 
 /// A connection to a server on this host.
 #[derive(Debug)]
@@ -46,6 +47,22 @@ impl Client {
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
         Ok(Client { stream, ahead: Vec::new() })
+    }
+
+    /// Connects to a port of 127.0.0.1, with a time-out for this and for each read and write.
+    pub fn connect_within(port: u16, timeout: Duration) -> io::Result<Client> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let stream = TcpStream::connect_timeout(&address, timeout)?;
+        stream.set_nodelay(true)?;
+        let client = Client { stream, ahead: Vec::new() };
+        client.set_timeout(timeout)?;
+        Ok(client)
+    }
+
+    /// Sets the time-out of each read and write.
+    pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(timeout))?;
+        self.stream.set_write_timeout(Some(timeout))
     }
 
     /// The socket itself.

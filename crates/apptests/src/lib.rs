@@ -2,11 +2,15 @@
 //! person would use, running it, and ending it whatever happens.
 
 pub mod http;
+pub mod memcached;
 pub mod nginx;
+pub mod operations;
 mod port;
 mod process;
 
-pub use process::{Running, eventually};
+pub use process::{
+    Running, allowed_cpus, eventually, raise_descriptor_limit, send_signal, stay_on,
+};
 
 use std::env;
 use std::io;

@@ -140,13 +140,7 @@ impl Nginx {
 
     /// The process ids of the workers; a cache has further processes.
     pub fn workers(&self) -> Vec<u32> {
-        let id = self.running.id();
-        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
-        let children = children.unwrap_or_default();
-        let title = |id: &u32| fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        let is_worker = |id: &u32| title(id).starts_with(b"nginx: worker process");
-        let ids = children.split_whitespace().filter_map(|word| word.parse().ok());
-        ids.filter(is_worker).collect()
+        workers_of(self.running.id())
     }
 
     /// How many descriptors all workers have open.
@@ -178,6 +172,16 @@ impl Nginx {
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.running.wait(PATIENCE)
     }
+}
+
+/// The process ids of the workers of a master.
+pub fn workers_of(master: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children"));
+    let children = children.unwrap_or_default();
+    let title = |id: &u32| fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    let is_worker = |id: &u32| title(id).starts_with(b"nginx: worker process");
+    let ids = children.split_whitespace().filter_map(|word| word.parse().ok());
+    ids.filter(is_worker).collect()
 }
 
 /// A page that says who serves, for tests of processes and of fall-backs.

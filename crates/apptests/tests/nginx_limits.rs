@@ -2,7 +2,7 @@
 
 use megapipe_apptests::http::Client;
 use megapipe_apptests::nginx::{Nginx, Setup};
-use megapipe_apptests::{PATIENCE, eventually};
+use megapipe_apptests::{PATIENCE, eventually, raise_descriptor_limit};
 
 /// A server with one small file `f`.
 fn server(setup: &Setup) -> Nginx {
@@ -151,4 +151,27 @@ fn a_worker_that_is_terminated_in_the_middle_of_its_work_ends_at_once() {
     assert!(nginx.wait().unwrap().success());
     assert_eq!(lines_with(&nginx, "exited on signal"), 0, "{}", nginx.log());
     assert_eq!(nginx.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_worker_with_thousands_of_connections_ends_before_it_is_killed() {
+    // Each has requests with the channel. After a second the master kills what has not ended.
+    raise_descriptor_limit().unwrap();
+    for events in ["", "megapipe_driver epoll;"] {
+        let main = "worker_rlimit_nofile 10000;".to_string();
+        let events = format!("worker_connections 10000; {events}");
+        let mut nginx = server(&Setup { main, events, ..Setup::module() });
+        let clients: Vec<Client> = (0..8_000)
+            .map(|_| {
+                let mut client = Client::connect(nginx.port()).unwrap();
+                assert_eq!(client.get("/f").unwrap().status, 200);
+                client
+            })
+            .collect();
+        nginx.signal(libc::SIGTERM).unwrap();
+        assert!(nginx.wait().unwrap().success());
+        assert_eq!(lines_with(&nginx, "exited on signal"), 0, "{}", nginx.log());
+        assert_eq!(nginx.complaints(), [""; 0]);
+        drop(clients);
+    }
 }

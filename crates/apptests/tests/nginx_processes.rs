@@ -129,6 +129,80 @@ fn a_graceful_end_finishes_what_runs() {
     assert!(nginx.log().contains("megapipe: connections: "), "{}", nginx.log());
 }
 
+/// Sets the soft limit of descriptors of a process.
+fn limit_descriptors(process: u32, descriptors: u64) {
+    let process = process.cast_signed();
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let (what, none) = (libc::RLIMIT_NOFILE, std::ptr::null());
+    // SAFETY: the kernel writes the two numbers, for which there is room.
+    assert_eq!(unsafe { libc::prlimit(process, what, none, &raw mut limit) }, 0);
+    limit.rlim_cur = descriptors;
+    // SAFETY: the kernel reads the two numbers.
+    let result = unsafe { libc::prlimit(process, what, &raw const limit, std::ptr::null_mut()) };
+    assert_eq!(result, 0);
+}
+
+/// Accepting pauses without descriptors, so that clients wait in the queue when the worker is told
+/// to end; by then there are descriptors again. Over epoll, because an accept of io_uring keeps the
+/// limit that it was filed under.
+#[test]
+fn a_graceful_end_serves_those_that_wait_in_the_queue() {
+    let events = "megapipe_driver epoll;".to_string();
+    let main = "# no worker_rlimit_nofile\n".to_string();
+    let mut nginx = Nginx::start(&Setup { events, main, ..Setup::module() }).unwrap();
+    let worker = nginx.workers()[0];
+    limit_descriptors(worker, nginx.descriptors() as u64 + 10);
+    let silent: Vec<Client> = (0..20).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+    let failures = || nginx.log().matches("accept() through the channel failed").count();
+    assert!(eventually(PATIENCE, || failures() >= 6), "{}", nginx.log());
+    let ask = |_| {
+        let mut client = Client::connect(nginx.port()).unwrap();
+        client.send("GET /who HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+        client
+    };
+    let clients: Vec<Client> = (0..10).map(ask).collect();
+    limit_descriptors(worker, 1000);
+    nginx.signal(libc::SIGQUIT).unwrap();
+    for mut client in clients {
+        assert_eq!(client.response().unwrap().status, 200, "{}", nginx.log());
+    }
+    drop(silent);
+    assert!(nginx.wait().unwrap().success());
+}
+
+/// The ring's table has room for `worker_connections` whatever the soft limit of descriptors is; an
+/// accept for which it has none would cost a client its connection.
+#[test]
+fn lightweight_sockets_are_used_if_the_table_has_room_for_all_connections() {
+    let socket = |nginx: &Nginx| {
+        let answer = Client::connect(nginx.port()).unwrap().get("/socket").unwrap();
+        String::from_utf8(answer.body).unwrap()
+    };
+    let events = "megapipe_driver uring;";
+    let main = "worker_rlimit_nofile 64;".to_string();
+    let nginx = Nginx::start(&Setup { main, events: events.into(), ..Setup::module() }).unwrap();
+    assert_eq!(socket(&nginx), "uring descriptor");
+    assert!(nginx.log().contains("limit of descriptors, 64, is less than worker_connections"));
+
+    let (events, main) = (format!("{events} worker_connections 300;"), "# no worker_rlimit_nofile");
+    let setup = Setup { events, main: main.to_string(), ..Setup::module() };
+    let nginx = Nginx::start(&setup).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", nginx.workers()[0])).unwrap();
+    let master = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+    limit_descriptors(master.trim().parse().unwrap(), 200);
+    nginx.reload().unwrap();
+    assert_eq!(socket(&nginx), "uring lightweight");
+    let mut clients: Vec<Client> =
+        (0..250).map(|_| Client::connect(nginx.port()).unwrap()).collect();
+    for client in &mut clients {
+        assert_eq!(client.get("/who").unwrap().status, 200, "{}", nginx.log());
+    }
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", nginx.workers()[0])).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(line.split_whitespace().nth(3), Some("200"), "the limit is as it was");
+    assert_eq!(nginx.complaints(), [""; 0]);
+}
+
 #[test]
 fn a_worker_that_is_killed_is_replaced_and_its_queue_served() {
     let nginx = Nginx::start(&two_workers()).unwrap();

@@ -51,6 +51,11 @@ commands:
             options: --build (only build), --port PORT, --config FILE
   memcached builds the distribution's memcached twice, as it is and on the channel;
             options: --diff (what changes), --test [FILE.t ...] (its test suite on both)
+  operations runs what operators and clients do to nginx and memcached (reloads, upgrades, limits,
+            slow readers, large files, ...) on the stock server beside the adapted one: one table,
+            whose last line names each cell that is worse than stock; fails if there is one;
+            options: nginx or memcached (only this), --quick (1 minute instead of 10),
+            --only PART-OF-A-NAME (of a scenario), --json FILE
   source    fetches the source package of PACKAGE [UPSTREAM-VERSION] without installing it
   help      this text
 
@@ -107,6 +112,10 @@ fn main() -> ExitCode {
         ["soak", words @ ..] => counted(words, &SOAK, |n| soak::run(&root, n)),
         ["nginx", words @ ..] => verdict(apps::nginx::run(&root, words)),
         ["memcached", words @ ..] => verdict(apps::memcached::run(&root, words)),
+        ["operations", words @ ..] => match apps::operations::run(&root, words) {
+            Ok(code) => code,
+            Err(error) => verdict(Err(error)),
+        },
         ["source", words @ ..] => verdict(apps::source::run(&root, words)),
         ["test"] => with_steps(&root, steps::full, runner::Skips::Forbidden),
         ["sanitize"] => with_steps(&root, steps::sanitize_only, runner::Skips::Allowed),

@@ -230,6 +230,9 @@ const PACKAGES: &[Package] = &[
 /// What building nginx's module takes.
 pub(crate) const NGINX: &[&str] =
     &["gcc", "libc6-dev", "dpkg-dev", "make", "nginx", "libpcre2-dev", "zlib1g-dev", "libssl-dev"];
+/// What scenarios and tests of nginx talk to it with, and a module that they load.
+pub(crate) const NGINX_CLIENTS: &[&str] =
+    &["curl", "openssl", "nghttp2-client", "libnginx-mod-stream"];
 /// What building memcached takes.
 pub(crate) const MEMCACHED: &[&str] =
     &["gcc", "libc6-dev", "dpkg-dev", "make", "libevent-dev", "libsasl2-dev"];
@@ -483,7 +486,7 @@ mod tests {
 
     #[test]
     fn the_lists_of_commands_are_of_packages_that_the_set_up_knows() {
-        for package in [NGINX, MEMCACHED, MEMCACHED_SUITE].concat() {
+        for package in [NGINX, NGINX_CLIENTS, MEMCACHED, MEMCACHED_SUITE].concat() {
             assert!(knows(package), "{package}");
         }
     }

@@ -48,11 +48,6 @@ impl Server {
         Server::start_of("stock", "none", options)
     }
 
-    /// On a certain TCP port.
-    pub(crate) fn start_on(port: u16, driver: &str) -> Server {
-        Server::start_of("megapipe", driver, &["-p", &port.to_string()])
-    }
-
     fn start_of(tree: &str, driver: &str, options: &[&str]) -> Server {
         let mut words = vec!["-l", "127.0.0.1", "-p", "-1"];
         words.extend(options);

@@ -4,6 +4,7 @@ pub(crate) mod edits;
 mod lock;
 pub(crate) mod memcached;
 pub(crate) mod nginx;
+pub(crate) mod operations;
 pub(crate) mod source;
 
 use std::env;

@@ -105,10 +105,16 @@ pub(crate) const TABLE: &[Changed] = &[
                 change: Change::Replace("megapipe_is_full(sfd)"),
             },
             Edit {
-                why: "the rings of a server that was stopped may have its address for a moment",
-                anchor: "bind(sfd, next->ai_addr, next->ai_addrlen)",
+                why: "the ring of a killed server holds its address a moment longer",
+                anchor: "bind(sfd, next",
                 times: 1,
-                change: Change::Replace("megapipe_bind(sfd, next->ai_addr, next->ai_addrlen)"),
+                change: Change::Replace("megapipe_bind(sfd, next"),
+            },
+            Edit {
+                why: "a server that ends gives its address free before",
+                anchor: "case EXIT_NORMALLY:",
+                times: 1,
+                change: Change::After("            megapipe_stop_accepting();"),
             },
             Edit {
                 why: "every worker accepts",

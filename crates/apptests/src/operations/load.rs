@@ -1,0 +1,303 @@
+//! Clients that count how their requests end, instead of failing with the first that does.
+
+use super::outcome::Figure;
+use crate::http::{Client, Response};
+use crate::{PATIENCE, eventually};
+use std::io::{self, ErrorKind};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For one request; only what hangs takes so long.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Clients at a time while a server is disturbed.
+const CLIENTS: usize = 4;
+
+/// A client that fails so often has said enough.
+const FAILURES_MAX: u64 = 1000;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Served,
+    /// The connection was not accepted by the kernel.
+    Refused,
+    Reset,
+    /// The connection ended before the whole answer had come.
+    Closed,
+    TimedOut,
+    /// An answer with another status or other bytes, or an error that is none of these.
+    Wrong,
+}
+
+const KINDS: [(End, &str); 6] = [
+    (End::Served, "served"),
+    (End::Refused, "refused"),
+    (End::Reset, "reset"),
+    (End::Closed, "closed"),
+    (End::TimedOut, "timed out"),
+    (End::Wrong, "wrong"),
+];
+
+impl End {
+    pub(crate) fn of_error(error: &io::Error) -> End {
+        match error.kind() {
+            ErrorKind::ConnectionRefused => End::Refused,
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => {
+                End::Reset
+            }
+            ErrorKind::UnexpectedEof => End::Closed,
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => End::TimedOut,
+            _ => End::Wrong,
+        }
+    }
+
+    /// Served if the answer is right.
+    pub(crate) fn of(answer: io::Result<bool>) -> End {
+        match answer {
+            Ok(true) => End::Served,
+            Ok(false) => End::Wrong,
+            Err(error) => End::of_error(&error),
+        }
+    }
+}
+
+/// How many requests ended in each way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    of: [u64; KINDS.len()],
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, end: End) {
+        self.of[end as usize] += 1;
+    }
+
+    fn merge(&mut self, other: Counts) {
+        for (sum, more) in self.of.iter_mut().zip(other.of) {
+            *sum += more;
+        }
+    }
+
+    /// The sum of both.
+    pub(crate) fn with(mut self, other: Counts) -> Counts {
+        self.merge(other);
+        self
+    }
+
+    pub(crate) fn served(&self) -> u64 {
+        self.of[End::Served as usize]
+    }
+
+    pub(crate) fn failed(&self) -> u64 {
+        self.of.iter().sum::<u64>() - self.served()
+    }
+
+    fn failures(&self, name: &'static str) -> Figure {
+        let kinds = KINDS.iter().zip(self.of).skip(1).filter(|(_, count)| *count > 0);
+        let detail: Vec<String> = kinds.map(|((_, kind), n)| format!("{n} {kind}")).collect();
+        Figure { detail: detail.join(", "), ..Figure::at_most(name, self.failed()) }
+    }
+
+    /// Of a fixed number of requests: those served, and how the others ended.
+    pub(crate) fn figures(&self) -> Vec<Figure> {
+        vec![Figure::at_least("served", self.served()), self.failures("failed")]
+    }
+
+    /// Of a load that went on as long as something took: how many were served is not compared.
+    pub(crate) fn disturbed(&self) -> Vec<Figure> {
+        vec![Figure::shown("served", self.served()), self.failures("failed")]
+    }
+}
+
+impl FromIterator<End> for Counts {
+    fn from_iter<T: IntoIterator<Item = End>>(ends: T) -> Counts {
+        let mut counts = Counts::default();
+        ends.into_iter().for_each(|end| counts.add(end));
+        counts
+    }
+}
+
+/// A short connection: one request, one answer, and the end.
+pub(crate) fn short(port: u16, path: &str) -> End {
+    let answer = || {
+        let mut client = Client::connect_within(port, TIMEOUT)?;
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"))?;
+        let response = client.response()?;
+        Ok(response.status == 200 && client.rest()?.is_empty())
+    };
+    End::of(answer())
+}
+
+/// So many short connections, one after the other.
+pub(crate) fn shorts(port: u16, path: &str, count: u64) -> Counts {
+    (0..count).map(|_| short(port, path)).collect()
+}
+
+/// Fails unless all of so many short connections are served.
+pub(crate) fn serves(port: u16, path: &str, count: u64) -> io::Result<()> {
+    let counts = shorts(port, path, count);
+    match counts.served() == count {
+        true => Ok(()),
+        false => Err(fault(format!("afterwards {}", counts.failures("of the requests failed")))),
+    }
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Short connections while `disturb` runs, which is given the number of those served so far.
+pub(crate) fn under_load(
+    port: u16,
+    disturb: impl FnOnce(&AtomicU64) -> io::Result<()>,
+) -> io::Result<Counts> {
+    let done = AtomicBool::new(false);
+    let served = AtomicU64::new(0);
+    let client = || {
+        let mut counts = Counts::default();
+        while !done.load(Ordering::Relaxed) && counts.failed() < FAILURES_MAX {
+            let end = short(port, "/who");
+            served.fetch_add(u64::from(end == End::Served), Ordering::Relaxed);
+            counts.add(end);
+        }
+        counts
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        let disturbed = {
+            // Also when this panics; the others would go on for ever.
+            let _stop = Stop(&done);
+            disturb(&served)
+        };
+        let mut total = Counts::default();
+        for client in clients {
+            total.merge(client.join().map_err(|_| fault("a client panicked"))?);
+        }
+        disturbed.map(|()| total)
+    })
+}
+
+/// Waits until the clients of [`under_load`] have been served some more requests.
+pub(crate) fn await_more(served: &AtomicU64, more: u64) -> io::Result<()> {
+    let target = served.load(Ordering::Relaxed) + more;
+    until("no client is served any more", || served.load(Ordering::Relaxed) >= target)
+}
+
+/// Waits for what comes unless something hangs.
+pub(crate) fn until(failure: &str, ready: impl FnMut() -> bool) -> io::Result<()> {
+    if eventually(PATIENCE, ready) { Ok(()) } else { Err(fault(failure)) }
+}
+
+/// Keep-alive clients at a time, each with its share of the requests for one file.
+pub(crate) fn kept_alive(
+    port: u16,
+    path: &str,
+    expected: &[u8],
+    clients: usize,
+    requests: u64,
+) -> io::Result<Counts> {
+    let each = requests / clients as u64;
+    let client = || {
+        let mut connection = None;
+        let mut request = || {
+            let mut client = match connection.take() {
+                Some(client) => client,
+                None => Client::connect_within(port, TIMEOUT)?,
+            };
+            let response = client.get(path)?;
+            // Only a connection without an error is used again.
+            connection = Some(client);
+            Ok(response.status == 200 && response.body == expected)
+        };
+        (0..each).map(|_| End::of(request())).collect::<Counts>()
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
+        let mut total = Counts::default();
+        for client in clients {
+            total.merge(client.join().map_err(|_| fault("a client panicked"))?);
+        }
+        Ok(total)
+    })
+}
+
+/// Clients that are all there before the first of them is read; all end within one time-out.
+pub(crate) fn crowd(port: u16, request: &str, expected: &[u8], count: usize) -> Counts {
+    crowd_with(port, request, count, |response| response.body == expected)
+}
+
+/// The same for answers of which only this is known.
+pub(crate) fn crowd_with(
+    port: u16,
+    request: &str,
+    count: usize,
+    is_right: impl Fn(&Response) -> bool,
+) -> Counts {
+    let ask = |_| {
+        let mut client = Client::connect_within(port, TIMEOUT)?;
+        client.send(request)?;
+        Ok(client)
+    };
+    let clients: Vec<io::Result<Client>> = (0..count).map(ask).collect();
+    let deadline = Instant::now() + TIMEOUT;
+    let read = |client: io::Result<Client>| {
+        let mut client = client?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        client.set_timeout(left.max(Duration::from_millis(1)))?;
+        let response = client.response()?;
+        Ok(response.status == 200 && is_right(&response))
+    };
+    clients.into_iter().map(|client| End::of(read(client))).collect()
+}
+
+/// Has closing reset the connection.
+pub(crate) fn reset(stream: TcpStream) -> io::Result<()> {
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))
+}
+
+/// An error of this text.
+pub(crate) fn fault(what: impl Into<String>) -> io::Error {
+    io::Error::other(what.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    #[test]
+    fn each_end_is_counted_as_what_it_is() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let answers = [
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+            "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no",
+        ];
+        let server = thread::spawn(move || {
+            for answer in answers {
+                let mut stream = listener.accept().unwrap().0;
+                let mut room = [0; 1000];
+                assert!(stream.read(&mut room).unwrap() > 0);
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+            reset(listener.accept().unwrap().0).unwrap();
+        });
+        let ends = [(); 4].map(|()| short(port, "/"));
+        assert_eq!(ends, [End::Served, End::Wrong, End::Closed, End::Reset]);
+        server.join().unwrap();
+        assert_eq!(short(port, "/"), End::Refused);
+        let figures = Counts::from_iter(ends).figures();
+        assert_eq!(figures[0].to_string(), "1 served");
+        assert_eq!(figures[1].to_string(), "3 failed (1 reset, 1 closed, 1 wrong)");
+        assert!(serves(port, "/", 1).unwrap_err().to_string().contains("1 refused"));
+    }
+}

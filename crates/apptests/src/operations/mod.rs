@@ -1,0 +1,81 @@
+//! What operators do to a server and what clients do to it, on the stock server and on the adapted
+//! one, with counts as the result: `cargo xtask operations`.
+//!
+//! A scenario sets a server up, puts a bounded load on it and gives figures. It runs on each
+//! variant of the server, and each figure is compared with the stock server's by a rule of its own.
+//! No result depends on how fast the machine is; time-outs are there for what hangs.
+
+mod content;
+mod load;
+mod memcached;
+mod nginx;
+mod outcome;
+mod table;
+
+use outcome::{Cell, Figures};
+use table::Row;
+pub use table::{Table, Worse};
+
+/// How much load a scenario makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// About a quarter of a second for each cell, for tests.
+    Quick,
+    /// Several minutes in all.
+    Full,
+}
+
+impl Extent {
+    /// The number for this extent.
+    pub(crate) fn pick<T>(self, quick: T, full: T) -> T {
+        match self {
+            Extent::Quick => quick,
+            Extent::Full => full,
+        }
+    }
+}
+
+/// A server with scenarios.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// nginx: stock, and with the event module over both drivers, with and without partition.
+    Nginx,
+    /// memcached: stock and adapted over both drivers.
+    Memcached,
+}
+
+/// One run of a scenario; none where its column says no more than another one.
+type Run = Option<Box<dyn Fn() -> Figures>>;
+
+/// A scenario that is ready to run: its name, and the name and the run of each column.
+struct Plan {
+    scenario: String,
+    columns: Vec<(&'static str, Run)>,
+}
+
+/// Runs all scenarios of a program whose names contain `only`; `progress` is told each row as it is
+/// complete.
+pub fn run(program: Program, extent: Extent, only: &str, progress: impl Fn(&str)) -> Table {
+    let (name, plans) = match program {
+        Program::Nginx => ("nginx", nginx::plans(extent)),
+        Program::Memcached => ("memcached", memcached::plans(extent)),
+    };
+    let mut table = Table::default();
+    for plan in plans.into_iter().filter(|plan| plan.scenario.contains(only)) {
+        let cell = |(name, run): (&'static str, Run)| {
+            (name, run.map_or(Cell::Absent, |run| Cell::of(run())))
+        };
+        let cells = plan.columns.into_iter().map(cell).collect();
+        let row = Row { program: name, scenario: plan.scenario, cells };
+        progress(&row.line());
+        table.rows.push(row);
+    }
+    table
+}
+
+impl Table {
+    /// Puts the rows of another program below.
+    pub fn append(&mut self, mut other: Table) {
+        self.rows.append(&mut other.rows);
+    }
+}

@@ -1,0 +1,45 @@
+//! Reloading the configuration, and workers that are killed.
+
+use super::super::Extent;
+use super::super::load::{await_more, serves, under_load, until};
+use super::super::outcome::Figures;
+use super::no_complaints;
+use crate::nginx::{Nginx, Setup};
+use crate::send_signal;
+
+/// `HUP` again and again while short connections come.
+pub(super) fn reload(setup: Setup, extent: Extent) -> Figures {
+    let nginx = Nginx::start(&setup)?;
+    let counts = under_load(nginx.port(), |served| {
+        for _ in 0..extent.pick(3, 40) {
+            nginx.reload()?;
+            await_more(served, 20)?;
+        }
+        Ok(())
+    })?;
+    serves(nginx.port(), "/who", 40)?;
+    no_complaints(&nginx)?;
+    Ok(counts.disturbed())
+}
+
+/// `KILL` for one worker after the other. What it had accepted is lost, which is up to chance: one
+/// request for each worker more than with the stock server is allowed.
+pub(super) fn kill(setup: Setup, extent: Extent) -> Figures {
+    let nginx = Nginx::start(&setup)?;
+    let kills = extent.pick(3, 40);
+    let counts = under_load(nginx.port(), |served| {
+        for round in 0..kills {
+            await_more(served, 50)?;
+            let before = nginx.workers();
+            let victim = before[round % before.len()];
+            send_signal(victim, libc::SIGKILL)?;
+            until("a killed worker is not replaced", || {
+                let now = nginx.workers();
+                now.len() == before.len() && !now.contains(&victim)
+            })?;
+        }
+        Ok(())
+    })?;
+    serves(nginx.port(), "/who", 40)?;
+    Ok(counts.disturbed().into_iter().map(|figure| figure.with_slack(kills as u64)).collect())
+}

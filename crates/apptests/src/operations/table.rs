@@ -1,0 +1,305 @@
+//! The table of all cells, as text and as JSON, and its verdict.
+
+use super::outcome::{Cell, Figure};
+use std::fmt::{self, Write as _};
+
+/// A scenario with its cells, the stock server's first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) program: &'static str,
+    pub(crate) scenario: String,
+    /// The names of the columns, and what is in them.
+    pub(crate) cells: Vec<(&'static str, Cell)>,
+}
+
+/// A cell that is worse than the stock server's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worse {
+    /// "nginx" or "memcached".
+    pub program: &'static str,
+    /// The row.
+    pub scenario: String,
+    /// The column.
+    pub variant: &'static str,
+    /// The figures that are worse, with the stock server's, or what went wrong.
+    pub reason: String,
+}
+
+impl fmt::Display for Worse {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Worse { program, scenario, variant, reason } = self;
+        write!(out, "{program}, {scenario}, {variant}: {reason}")
+    }
+}
+
+/// What all scenarios gave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    pub(crate) rows: Vec<Row>,
+}
+
+/// Columns are not wider than this; longer cells continue on further lines.
+const WIDTH: usize = 30;
+
+impl Row {
+    fn stock(&self) -> &Cell {
+        self.cells.first().map_or(&Cell::Absent, |(_, cell)| cell)
+    }
+
+    /// Variant and reason of each cell that is worse than the stock server's.
+    fn worse(&self) -> Vec<(&'static str, String)> {
+        let others = self.cells.iter().skip(1);
+        let worse =
+            |(name, cell): &(&'static str, Cell)| Some((*name, cell.worse_than(self.stock())?));
+        others.filter_map(worse).collect()
+    }
+
+    /// The row as one line, for those who wait for the table.
+    pub(crate) fn line(&self) -> String {
+        let ran = self.cells.iter().filter(|(_, cell)| *cell != Cell::Absent);
+        let cells: Vec<String> = ran.map(|(name, cell)| format!("{name}: {cell}")).collect();
+        format!("{}, {}: {}", self.program, self.scenario, cells.join("; "))
+    }
+}
+
+impl Table {
+    /// The cells that are worse than the stock server's.
+    pub fn worse(&self) -> Vec<Worse> {
+        let of = |row: &Row| {
+            let (program, scenario) = (row.program, row.scenario.clone());
+            let worse = row.worse().into_iter();
+            let named = move |(variant, reason)| Worse {
+                program,
+                scenario: scenario.clone(),
+                variant,
+                reason,
+            };
+            worse.map(named).collect::<Vec<Worse>>()
+        };
+        self.rows.iter().flat_map(of).collect()
+    }
+
+    /// The scenarios that fail on the stock server: there is nothing to compare with.
+    pub fn without_comparison(&self) -> Vec<String> {
+        let fault = |row: &Row| match row.stock() {
+            Cell::Fault(what) => Some(format!("{}, {}: {what}", row.program, row.scenario)),
+            _ => None,
+        };
+        self.rows.iter().filter_map(fault).collect()
+    }
+
+    /// Whether no cell is worse than stock, and each could be compared.
+    pub fn is_good(&self) -> bool {
+        self.worse().is_empty() && self.without_comparison().is_empty()
+    }
+
+    /// How many cells were run.
+    fn cells(&self) -> usize {
+        let ran = |row: &Row| row.cells.iter().filter(|(_, cell)| *cell != Cell::Absent).count();
+        self.rows.iter().map(ran).sum()
+    }
+
+    /// The last line of the output.
+    pub fn verdict(&self) -> String {
+        let mut parts = Vec::new();
+        let worse = self.worse();
+        if !worse.is_empty() {
+            let count = format!("{} of {} cells are worse than stock", worse.len(), self.cells());
+            let worse: Vec<String> = worse.iter().map(Worse::to_string).collect();
+            parts.push(format!("{count}: {}", worse.join(" | ")));
+        }
+        let failed = self.without_comparison();
+        if !failed.is_empty() {
+            let first = |text: &String| text.lines().next().unwrap_or_default().to_string();
+            let failed: Vec<String> = failed.iter().map(first).collect();
+            parts.push(format!("the stock server itself failed: {}", failed.join(" | ")));
+        }
+        match parts.is_empty() {
+            true => format!("operations: none of {} cells is worse than stock", self.cells()),
+            false => format!("operations: {}", parts.join("; ")),
+        }
+    }
+
+    /// The table and the verdict.
+    pub fn text(&self) -> String {
+        let mut names: Vec<&'static str> = Vec::new();
+        for (name, _) in self.rows.iter().flat_map(|row| &row.cells) {
+            if !names.contains(name) {
+                names.push(name);
+            }
+        }
+        let head = ["", "scenario"].into_iter().chain(names.iter().copied()).map(String::from);
+        let mut lines: Vec<Vec<String>> = vec![head.collect()];
+        for row in &self.rows {
+            let worse = row.worse();
+            let cell = |name: &&'static str| {
+                let cell = row.cells.iter().find(|(of, _)| of == name);
+                let text = cell.map_or_else(|| "-".to_string(), |(_, cell)| cell.to_string());
+                let marked = worse.iter().any(|(of, _)| of == name);
+                if marked { format!("WORSE: {text}") } else { text }
+            };
+            let first = [row.program.to_string(), row.scenario.clone()];
+            lines.push(first.into_iter().chain(names.iter().map(cell)).collect());
+        }
+        format!("{}\n{}\n", aligned(&lines), self.verdict())
+    }
+
+    /// The same for programs.
+    pub fn json(&self) -> String {
+        let mut out = String::from("{\n  \"rows\": [");
+        for (at, row) in self.rows.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            let names = format!("{}, \"scenario\": {}", quoted(row.program), quoted(&row.scenario));
+            let _ = write!(out, "{comma}\n    {{\"program\": {names}, \"cells\": [");
+            let worse = row.worse();
+            for (at, (name, cell)) in row.cells.iter().enumerate() {
+                let comma = if at == 0 { "" } else { "," };
+                let why = worse.iter().find(|(of, _)| of == name).map(|(_, why)| why.as_str());
+                let _ = write!(out, "{comma}\n      {}", cell_json(name, cell, why));
+            }
+            out.push_str("\n    ]}");
+        }
+        let _ = write!(out, "\n  ],\n  \"verdict\": {}\n}}\n", quoted(&self.verdict()));
+        out
+    }
+}
+
+fn cell_json(name: &str, cell: &Cell, worse: Option<&str>) -> String {
+    let (state, figures, fault) = match cell {
+        Cell::Absent => ("absent", &[][..], None),
+        Cell::Ran(figures) => ("ran", figures.as_slice(), None),
+        Cell::Fault(what) => ("fault", &[][..], Some(what.as_str())),
+    };
+    let figure = |figure: &Figure| {
+        let Figure { name, value, detail, .. } = figure;
+        let (name, detail) = (quoted(name), quoted(detail));
+        format!("{{\"name\": {name}, \"value\": {value}, \"detail\": {detail}}}")
+    };
+    let figures: Vec<String> = figures.iter().map(figure).collect();
+    let option = |text: Option<&str>| text.map_or_else(|| "null".to_string(), quoted);
+    format!(
+        "{{\"variant\": {}, \"state\": {}, \"figures\": [{}], \"fault\": {}, \"worse\": {}}}",
+        quoted(name),
+        quoted(state),
+        figures.join(", "),
+        option(fault),
+        option(worse)
+    )
+}
+
+/// A string of JSON.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => out.extend(['\\', character]),
+            '\n' => out.push_str("\\n"),
+            other if (other as u32) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", other as u32);
+            }
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Columns under one another; a rule below the first line.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let wrapped: Vec<Vec<Vec<String>>> =
+        lines.iter().map(|line| line.iter().map(|cell| wrap(cell)).collect()).collect();
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let pieces = wrapped.iter().filter_map(|line| line.get(column)).flatten();
+        pieces.map(|piece| piece.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for (at, line) in wrapped.iter().enumerate() {
+        let height = line.iter().map(Vec::len).max().unwrap_or(0);
+        for level in 0..height {
+            let piece = |cell: &Vec<String>| cell.get(level).cloned().unwrap_or_default();
+            let pieces = line.iter().zip(&widths).map(|(cell, &width)| {
+                let piece = piece(cell);
+                format!("{piece:width$}")
+            });
+            let text = pieces.collect::<Vec<String>>().join(" | ");
+            out.push_str(text.trim_end());
+            out.push('\n');
+        }
+        if at == 0 {
+            let rules: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
+            out.push_str(&rules.join("-+-"));
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// Breaks a text between words.
+fn wrap(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last().map_or(0, |line| line.chars().count());
+        if last > 0 && last + 1 + word.chars().count() > WIDTH {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(adapted: Cell) -> Table {
+        let stock = Cell::Ran(vec![Figure::at_least("served", 10)]);
+        let cells = vec![("stock", stock), ("uring", adapted)];
+        Table { rows: vec![Row { program: "nginx", scenario: "reload".into(), cells }] }
+    }
+
+    #[test]
+    fn the_last_line_names_each_cell_that_is_worse() {
+        let good = table(Cell::Ran(vec![Figure::at_least("served", 10)]));
+        assert!(good.is_good());
+        assert!(good.text().ends_with("\noperations: none of 2 cells is worse than stock\n"));
+        let bad = table(Cell::Ran(vec![Figure::at_least("served", 9)]));
+        let verdict = "operations: 1 of 2 cells are worse than stock: \
+             nginx, reload, uring: 9 served, stock 10\n";
+        assert!(!bad.is_good());
+        assert!(bad.text().ends_with(verdict), "{}", bad.text());
+        assert!(bad.text().contains("WORSE: 9 served"));
+    }
+
+    #[test]
+    fn a_stock_server_that_fails_is_no_comparison() {
+        let mut table = table(Cell::Absent);
+        table.rows[0].cells[0].1 = Cell::Fault("curl is missing".into());
+        assert!(!table.is_good());
+        assert!(table.verdict().contains("stock server itself failed: nginx, reload: curl is"));
+    }
+
+    #[test]
+    fn long_cells_continue_below_and_columns_stay_aligned() {
+        let fault = "the server did not answer within twenty seconds; its log is empty";
+        let text = table(Cell::Fault(fault.into())).text();
+        let bars = |line: &str| line.find('|');
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(bars(lines[0]), bars(lines[2]));
+        assert_eq!(bars(lines[2]), bars(lines[3]));
+    }
+
+    #[test]
+    fn json_escapes_what_a_log_may_contain() {
+        assert_eq!(quoted("a \"b\"\\\n\u{1}"), "\"a \\\"b\\\"\\\\\\n\\u0001\"");
+        let json = table(Cell::Fault("no".into())).json();
+        assert!(json.contains("\"variant\": \"uring\", \"state\": \"fault\""), "{json}");
+        assert!(json.contains("\"worse\": \"no\""), "{json}");
+    }
+}

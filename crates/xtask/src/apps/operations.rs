@@ -1,0 +1,66 @@
+//! What operators and clients do to nginx and memcached, on the stock servers and on the adapted
+//! ones: sets the machine up and runs the program of `crates/apptests`, which has the scenarios.
+
+use std::env;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use crate::setup;
+
+const USAGE: &str = "usage: cargo xtask operations [nginx|memcached] [--quick] \
+     [--only PART-OF-A-NAME] [--json FILE]";
+
+/// `cargo xtask operations`. Its end is the program's: 1 if a cell of the table is worse than the
+/// stock server's, and 2 if the command line makes no sense.
+pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
+    setup::run_for(&needed(words)?)?;
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["run", "--quiet", "--locked", "--package", "megapipe-apptests"]);
+    command.arg("--manifest-path").arg(root.join("Cargo.toml"));
+    command.args(["--bin", "operations", "--"]).args(words);
+    command.env("PATH", setup::search_path());
+    let status = command.status().map_err(|error| format!("cannot run cargo: {error}"))?;
+    match status.code() {
+        Some(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
+        None => Err(format!("the scenarios ended with {status}")),
+    }
+}
+
+/// The packages that the scenarios of these servers take.
+fn needed(words: &[&str]) -> Result<Vec<&'static str>, String> {
+    let (mut nginx, mut memcached) = (false, false);
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        match *word {
+            "nginx" => nginx = true,
+            "memcached" => memcached = true,
+            "--quick" => {}
+            "--only" | "--json" if rest.next().is_some() => {}
+            other => return Err(format!("cannot make sense of `{other}`; {USAGE}")),
+        }
+    }
+    let neither = !nginx && !memcached;
+    let mut packages = Vec::new();
+    if nginx || neither {
+        packages.extend([setup::NGINX, setup::NGINX_CLIENTS].concat());
+    }
+    if memcached || neither {
+        packages.extend(setup::MEMCACHED);
+    }
+    Ok(packages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_packages_of_the_chosen_server_are_needed() {
+        assert!(needed(&["memcached", "--quick"]).is_ok_and(|names| !names.contains(&"nginx")));
+        assert!(needed(&["nginx"]).is_ok_and(|names| !names.contains(&"libevent-dev")));
+        let all = needed(&["--only", "nginx", "--json", "memcached"]).unwrap();
+        assert!(all.contains(&"nginx") && all.contains(&"libevent-dev"), "{all:?}");
+        assert!(needed(&["--json"]).unwrap_err().contains("cannot make sense of `--json`; usage"));
+    }
+}
