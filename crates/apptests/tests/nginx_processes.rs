@@ -325,13 +325,12 @@ fn a_new_binary_takes_the_queues_of_the_workers_over() {
     }
 }
 
-/// Replaces the binary, twice, under load; `check` is called when only the new one runs.
-fn upgrade(events: &str, check: impl Fn(&Nginx)) {
+/// A server with two workers as a daemon: nginx does not replace its binary in the foreground.
+fn daemon(events: &str) -> (Nginx, Daemon) {
     let events = events.to_string();
     let mut nginx = Nginx::start(&Setup { events, ..two_workers() }).unwrap();
     nginx.signal(libc::SIGQUIT).unwrap();
     assert!(nginx.wait().unwrap().success());
-    // The same again as a daemon: nginx does not replace its binary in the foreground.
     // By its whole path, because it starts itself as it was started, without searching.
     let paths = std::env::var_os("PATH").unwrap();
     let program = std::env::split_paths(&paths).map(|path| path.join("nginx"));
@@ -340,10 +339,38 @@ fn upgrade(events: &str, check: impl Fn(&Nginx)) {
     command.arg("-e").arg(nginx.directory().join("error.log"));
     assert!(command.status().unwrap().success(), "{}", nginx.log());
     assert!(eventually(PATIENCE, || master(&nginx, None).is_some()), "{}", nginx.log());
-    let mut old = Daemon(master(&nginx, None).unwrap());
+    let daemon = Daemon(master(&nginx, None).unwrap());
+    let started = || nginx.log().matches("megapipe: driver").count() >= 4;
+    assert!(eventually(PATIENCE, started), "{}", nginx.log());
+    (nginx, daemon)
+}
+
+#[test]
+fn a_new_binary_without_the_module_serves_when_the_old_one_has_ended() {
+    let (nginx, old) = daemon("");
+    let path = nginx.directory().join("nginx.conf");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let load = text.lines().find(|line| line.contains("ngx_megapipe_module.so;")).unwrap();
+    let text = text.replace(load, "").replace("use megapipe;", "use epoll;");
+    std::fs::write(&path, text.replace("$megapipe_driver $megapipe_socket", "none")).unwrap();
+    old.signal(libc::SIGUSR2);
+    let succeeded = || master(&nginx, Some(old.0)).is_some();
+    assert!(eventually(PATIENCE, succeeded), "{}", nginx.log());
+    let new = Daemon(master(&nginx, Some(old.0)).unwrap());
+    old.signal(libc::SIGQUIT);
+    assert!(eventually(PATIENCE, || !old.runs()), "{}", nginx.log());
+    for _ in 0..40 {
+        answering(nginx.port());
+    }
+    drop(new);
+    assert_eq!(nginx.complaints(), [""; 0]);
+}
+
+/// Replaces the binary, twice, under load; `check` is called when only the new one runs.
+fn upgrade(events: &str, check: impl Fn(&Nginx)) {
+    let (nginx, mut old) = daemon(events);
     let log = || nginx.log();
     let started = |workers| log().matches("megapipe: driver").count() >= workers;
-    assert!(eventually(PATIENCE, || started(4)), "{}", log());
     for round in 1..=2 {
         let mut new = None;
         under_load(nginx.port(), || {
