@@ -90,6 +90,7 @@ typedef struct ngx_mp_connection_s {
     unsigned stopping : 1; /* a listener that ends with its last completion */
     unsigned completion : 1; /* a listener whose connections become channel connections */
     unsigned sibling : 1;
+    unsigned shared : 1; /* a listener from whose queue other workers accept, too */
 } ngx_mp_connection_t;
 
 /* The directives of the events block. */

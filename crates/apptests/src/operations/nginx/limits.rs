@@ -66,8 +66,9 @@ fn fill(mut setup: Setup, extent: Extent, cpus: &[usize]) -> Figures {
         until("a place is not free again", || short(nginx.port(), "/who") == End::Served)?;
     }
     serves(nginx.port(), "/who", 40)?;
-    // Several workers are filled by chance; and a worker may need a connection for itself.
-    let slack = rounds * if several { 24 } else { 4 };
+    // How several workers share what comes is up to chance, but each gets a part: one alone serves
+    // 62 fewer than two. And a worker may need a connection for itself.
+    let slack = rounds * if several { 45 } else { 4 };
     Ok(counts.figures().into_iter().map(|figure| figure.with_slack(slack)).collect())
 }
 
