@@ -51,6 +51,8 @@ type Run = Option<Box<dyn Fn() -> Figures>>;
 struct Plan {
     scenario: String,
     columns: Vec<(&'static str, Run)>,
+    /// The columns that are worse than the stock server's by a documented limit.
+    limited: &'static [&'static str],
 }
 
 /// Runs all scenarios of a program whose names contain `only`; `progress` is told each row as it is
@@ -66,7 +68,8 @@ pub fn run(program: Program, extent: Extent, only: &str, progress: impl Fn(&str)
             (name, run.map_or(Cell::Absent, |run| Cell::of(run())))
         };
         let cells = plan.columns.into_iter().map(cell).collect();
-        let row = Row { program: name, scenario: plan.scenario, cells };
+        let (scenario, limited) = (plan.scenario, plan.limited);
+        let row = Row { program: name, scenario, cells, limited };
         progress(&row.line());
         table.rows.push(row);
     }

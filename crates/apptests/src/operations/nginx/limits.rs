@@ -8,6 +8,7 @@ use super::no_complaints;
 use crate::http::Client;
 use crate::nginx::{Nginx, Setup};
 use crate::{allowed_cpus, stay_on};
+use std::collections::BTreeSet;
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -36,40 +37,49 @@ fn ask_from(cpu: usize, port: u16, clients: usize) -> io::Result<Vec<io::Result<
     thread::spawn(asked).join().map_err(|_| fault("the clients panicked"))?
 }
 
-/// How clients from these CPUs are answered that all keep what they have got until the last one is.
-fn hold(port: u16, cpus: &[usize]) -> io::Result<Counts> {
+/// How clients from these CPUs are answered that all keep what they have got until the last one is,
+/// and which workers answered.
+fn hold(port: u16, cpus: &[usize]) -> io::Result<(Counts, BTreeSet<String>)> {
     let asked = cpus.iter().map(|&cpu| ask_from(cpu, port, CROWD / cpus.len()));
     let asked = asked.collect::<io::Result<Vec<_>>>()?;
-    let mut kept = Vec::new();
-    let answer = |client: io::Result<Client>| match client {
-        Ok(mut client) => {
-            let end = End::of(client.head().map(|(status, _)| status == 200));
-            kept.push(client);
-            end
-        }
-        Err(error) => End::of_error(&error),
+    let (mut kept, mut workers) = (Vec::new(), BTreeSet::new());
+    let mut answer = |client: io::Result<Client>| {
+        let mut client = client?;
+        let answered = client.head();
+        kept.push(client);
+        let (status, head) = answered?;
+        let worker = head.lines().find_map(|line| line.strip_prefix("X-Worker: "));
+        workers.extend(worker.map(String::from));
+        Ok(status == 200)
     };
-    Ok(asked.into_iter().flatten().map(answer).collect())
+    let ends = asked.into_iter().flatten().map(|client| End::of(answer(client)));
+    let counts = ends.collect();
+    Ok((counts, workers))
 }
 
 /// Each client holds its connection, so that the limit is met; those above it are turned away.
 fn fill(mut setup: Setup, extent: Extent, cpus: &[usize]) -> Figures {
     setup.events.push_str("worker_connections 64;");
+    setup.server.push_str("location = /held { add_header X-Worker $pid; }");
     let several = setup.workers > 1;
     let nginx = Nginx::start(&setup)?;
     nginx.place("held", &content(HELD))?;
-    let mut counts = Counts::default();
+    let (mut counts, mut workers) = (Counts::default(), 0);
     let rounds = extent.pick(1, 5);
     for _ in 0..rounds {
-        counts = counts.with(hold(nginx.port(), cpus)?);
+        let (held, serving) = hold(nginx.port(), cpus)?;
+        counts = counts.with(held);
+        workers += serving.len() as u64;
         // nginx has a connection until it has seen its end.
         until("a place is not free again", || short(nginx.port(), "/who") == End::Served)?;
     }
     serves(nginx.port(), "/who", 40)?;
-    // How several workers share what comes is up to chance, but each gets a part: one alone serves
-    // 62 fewer than two. And a worker may need a connection for itself.
+    // How several workers share what comes is up to chance, but all serve. One may need a
+    // connection for itself.
     let slack = rounds * if several { 45 } else { 4 };
-    Ok(counts.figures().into_iter().map(|figure| figure.with_slack(slack)).collect())
+    let figures = counts.figures().into_iter().map(|figure| figure.with_slack(slack));
+    let serving = several.then(|| Figure::at_least("workers serving", workers));
+    Ok(figures.chain(serving).collect())
 }
 
 /// Clients of all CPUs.
