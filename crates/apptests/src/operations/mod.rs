@@ -5,7 +5,9 @@
 //! variant of the server, and each figure is compared with the stock server's by a rule of its own.
 //! No result depends on how fast the machine is; time-outs are there for what hangs.
 
+mod columns;
 mod content;
+mod counts;
 mod load;
 mod memcached;
 mod nginx;

@@ -1,7 +1,8 @@
 //! More connections than allowed, and the end of a server that has many.
 
 use super::super::Extent;
-use super::super::load::{Counts, End, TIMEOUT, fault, until};
+use super::super::counts::{Counts, End};
+use super::super::load::{TIMEOUT, fault, until};
 use super::super::outcome::{Figure, Figures, Rule};
 use crate::memcached::{Build, Client, Memcached};
 use crate::{PATIENCE, raise_descriptor_limit};

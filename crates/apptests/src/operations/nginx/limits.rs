@@ -2,7 +2,8 @@
 
 use super::super::Extent;
 use super::super::content::content;
-use super::super::load::{Counts, End, TIMEOUT, crowd, crowd_with, fault, serves, short, until};
+use super::super::counts::{Counts, End};
+use super::super::load::{TIMEOUT, crowd, crowd_with, fault, serves, short, until};
 use super::super::outcome::{Figure, Figures};
 use super::no_complaints;
 use crate::http::Client;
