@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Clients at a time while a server is disturbed.
-const CLIENTS: usize = 4;
+pub(crate) const CLIENTS: usize = 4;
 
 /// A client that fails so often has said enough.
 const FAILURES_MAX: u64 = 1000;
