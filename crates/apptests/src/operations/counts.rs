@@ -1,6 +1,6 @@
 //! How requests end, and how many in each way.
 
-use super::outcome::Figure;
+use super::outcome::{Figure, Rule};
 use std::io::{self, ErrorKind};
 
 /// How a request ended.
@@ -85,6 +85,16 @@ impl Counts {
     /// Of a fixed number of requests: those served, and how the others ended.
     pub(crate) fn figures(&self) -> Vec<Figure> {
         vec![Figure::at_least("served", self.served()), self.failures("failed")]
+    }
+
+    pub(crate) fn timed_out(&self) -> u64 {
+        self.of[End::TimedOut as usize]
+    }
+
+    /// The same, not compared.
+    pub(crate) fn shown(&self) -> Vec<Figure> {
+        let shown = |figure| Figure { rule: Rule::Shown, ..figure };
+        self.figures().into_iter().map(shown).collect()
     }
 
     /// Of a load that went on as long as something took: how many were served is not compared.

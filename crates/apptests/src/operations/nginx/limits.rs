@@ -3,7 +3,7 @@
 use super::super::Extent;
 use super::super::content::content;
 use super::super::counts::{Counts, End};
-use super::super::load::{TIMEOUT, crowd, crowd_with, fault, serves, short, until};
+use super::super::load::{TIMEOUT, crowd, crowd_with, fault, serves, until};
 use super::super::outcome::{Figure, Figures};
 use super::no_complaints;
 use crate::http::Client;
@@ -71,16 +71,22 @@ fn fill(mut setup: Setup, extent: Extent, cpus: &[usize]) -> Figures {
         let (held, serving) = hold(nginx.port(), cpus)?;
         counts = counts.with(held);
         workers += serving.len() as u64;
-        // nginx has a connection until it has seen its end.
-        until("a place is not free again", || short(nginx.port(), "/who") == End::Served)?;
+        // Each worker has its connections until it has seen their ends.
+        until("places are not free again", || serves(nginx.port(), "/who", 40).is_ok())?;
     }
-    serves(nginx.port(), "/who", 40)?;
-    // How several workers share what comes is up to chance, but all serve. One may need a
-    // connection for itself.
-    let slack = rounds * if several { 45 } else { 4 };
-    let figures = counts.figures().into_iter().map(|figure| figure.with_slack(slack));
-    let serving = several.then(|| Figure::at_least("workers serving", workers));
-    Ok(figures.chain(serving).collect())
+    if !several {
+        // A worker may need a connection for itself.
+        return Ok(counts
+            .figures()
+            .into_iter()
+            .map(|figure| figure.with_slack(4 * rounds))
+            .collect());
+    }
+    // How several share what comes is up to chance, but all serve, and turn away what is too much.
+    let mut figures = counts.shown();
+    figures.push(Figure::at_most("without an answer", counts.timed_out()));
+    figures.push(Figure::at_least("workers serving", workers));
+    Ok(figures)
 }
 
 /// Clients of all CPUs.

@@ -62,18 +62,25 @@ const fn two(name: &'static str, run: fn(Setup, Extent) -> Figures) -> Scenario 
     Scenario { name, workers: 2, run, limited: &[] }
 }
 
+/// A ring accepts ahead of its worker, and what it has accepted is lost with the worker.
+const KILLS: Scenario = Scenario {
+    limited: &["uring", "uring, partition off"],
+    ..two("SIGKILL of workers under load", signals::kill)
+};
+
 /// The queue of a CPU is served by one worker, whether that is full or not.
 const OF_ONE_CPU: Scenario = Scenario {
-    name: "worker_connections exhausted, 2 workers, clients of one CPU",
-    workers: 2,
-    run: limits::connections_of_one_cpu,
     limited: &["uring", "epoll"],
+    ..two(
+        "worker_connections exhausted, 2 workers, clients of one CPU",
+        limits::connections_of_one_cpu,
+    )
 };
 
 const SCENARIOS: &[Scenario] = &[
     two("reloads under load", signals::reload),
     two("upgrade of the binary under load", upgrade::upgrade),
-    two("SIGKILL of workers under load", signals::kill),
+    KILLS,
     one("worker_connections exhausted", limits::connections),
     two("worker_connections exhausted, 2 workers", limits::connections),
     OF_ONE_CPU,
