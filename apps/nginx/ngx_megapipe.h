@@ -90,6 +90,7 @@ typedef struct ngx_mp_connection_s {
     unsigned stopping : 1; /* a listener that ends with its last completion */
     unsigned completion : 1; /* a listener whose connections become channel connections */
     unsigned sibling : 1;
+    unsigned shared : 1; /* a listener from whose queue other workers accept, too */
 } ngx_mp_connection_t;
 
 /* The directives of the events block. */
@@ -121,8 +122,7 @@ typedef struct {
 extern ngx_module_t ngx_megapipe_module;
 extern mp_channel *ngx_mp_channel;
 extern ngx_mp_counts_t ngx_mp_counts;
-/* Whether a ring's table is too short for lightweight sockets, or descriptors for connections. */
-extern ngx_uint_t ngx_mp_table_is_short;
+/* Whether there are fewer descriptors than connections. */
 extern ngx_uint_t ngx_mp_descriptors_are_few;
 extern ngx_event_actions_t ngx_mp_actions;
 

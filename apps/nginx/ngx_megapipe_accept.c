@@ -44,6 +44,7 @@ ngx_int_t
 ngx_mp_listen(ngx_event_t *ev)
 {
     ngx_connection_t *c = ev->data;
+    ngx_core_conf_t *ccf;
     ngx_mp_connection_t *mc = ngx_mp_of(c), *listener;
     const int *siblings;
     ngx_uint_t count;
@@ -59,6 +60,9 @@ ngx_mp_listen(ngx_event_t *ev)
         if (mc == NULL || (count > 0 && ngx_mp_add_siblings(mc) != NGX_OK)) {
             return NGX_ERROR;
         }
+        ccf = (ngx_core_conf_t *) ngx_get_conf(ngx_cycle->conf_ctx, ngx_core_module);
+        mc->shared = count == 0 && ccf->worker_processes > 1 && !c->listening->reuseport
+                     && !ngx_use_accept_mutex;
     }
     ev->active = 1;
     for (listener = mc; listener != NULL; listener = listener->next) {
@@ -97,8 +101,7 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
     }
     mc->listening = c->listening;
     mc->completion = ngx_mp_takes_completions(c->listening, &needs_descriptors);
-    mc->lightweight = mc->completion && conf->lightweight && !ngx_mp_table_is_short
-                      && !needs_descriptors;
+    mc->lightweight = mc->completion && conf->lightweight && !needs_descriptors;
     if (mc->completion) {
         /* Connections inherit it; for a lightweight one it would be a call each. */
         if (setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == -1) {
@@ -221,8 +224,11 @@ ngx_mp_add_siblings(ngx_mp_connection_t *first)
 static ngx_int_t
 ngx_mp_accept(ngx_mp_connection_t *mc)
 {
-    /* One at a time if others need the descriptors, for the files of those before. */
-    int count = !mc->lightweight && ngx_mp_descriptors_are_few;
+    /*
+     * All, or one at a time: of a queue that workers share, of which one would get a whole burst;
+     * or if the descriptors are needed for the files of the connections before.
+     */
+    int count = mc->shared || (!mc->lightweight && ngx_mp_descriptors_are_few);
 
     if (mc->handle == -1 || mc->accepting) {
         return NGX_OK;

@@ -12,7 +12,6 @@
 static ngx_int_t ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer);
 static ngx_int_t ngx_mp_make_room(ngx_cycle_t *cycle, rlim_t wanted, struct rlimit *before);
 static void ngx_mp_done(ngx_cycle_t *cycle);
-static void ngx_mp_leave_connections(ngx_cycle_t *cycle);
 static ngx_int_t ngx_mp_add_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags);
 static ngx_int_t ngx_mp_del_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags);
 static ngx_int_t ngx_mp_add_connection(ngx_connection_t *c);
@@ -23,7 +22,6 @@ static void ngx_mp_stale(struct mp_event *done);
 
 mp_channel *ngx_mp_channel;
 ngx_mp_counts_t ngx_mp_counts;
-ngx_uint_t ngx_mp_table_is_short;
 ngx_uint_t ngx_mp_descriptors_are_few;
 
 static struct mp_event ngx_mp_batch[NGX_MP_EVENTS];
@@ -96,8 +94,7 @@ ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer)
 
 /*
  * A ring has a table for lightweight sockets that is cut to the soft limit of descriptors when it
- * is made, so that is raised meanwhile. An accept for which the table has no room costs a client
- * its connection; with descriptors it does not, so they are taken if the table would be too short.
+ * is made, so that is raised meanwhile. If the hard limit is less, new connections wait for a place.
  */
 static ngx_int_t
 ngx_mp_make_room(ngx_cycle_t *cycle, rlim_t wanted, struct rlimit *before)
@@ -114,13 +111,6 @@ ngx_mp_make_room(ngx_cycle_t *cycle, rlim_t wanted, struct rlimit *before)
         limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
         (void) setrlimit(RLIMIT_NOFILE, &limit);
     }
-    ngx_mp_table_is_short = limit.rlim_cur < cycle->connection_n;
-    if (ngx_mp_table_is_short) {
-        ngx_log_error(NGX_LOG_NOTICE, cycle->log, 0,
-                      "megapipe: descriptors for all connections: the hard limit of descriptors, "
-                      "%uL, is less than worker_connections; raise worker_rlimit_nofile",
-                      (uint64_t) limit.rlim_cur);
-    }
     return NGX_OK;
 }
 
@@ -128,32 +118,6 @@ static void
 ngx_mp_done(ngx_cycle_t *cycle)
 {
     ngx_mp_finish(cycle);
-}
-
-/*
- * Gives up what nginx does not close when it is terminated, in batches: the end of a channel takes
- * time with the square of the number of its requests. It still waits for those that send.
- */
-static void
-ngx_mp_leave_connections(ngx_cycle_t *cycle)
-{
-    ngx_uint_t i, left = 0;
-    ngx_mp_connection_t *mc;
-
-    for (i = 0; i < cycle->connection_n; i++) {
-        mc = cycle->connections[i].fd != (ngx_socket_t) -1 ? ngx_mp_of(&cycle->connections[i])
-                                                           : NULL;
-        if (mc == NULL || mc->kind != NGX_MP_CHANNEL || mc->handle == -1 || mc->sending != NULL) {
-            continue;
-        }
-        if (mp_unregister(mc->handle) == -1) {
-            ngx_mp_failed(cycle->log, NGX_LOG_ALERT, "mp_unregister()");
-        }
-        mc->handle = -1;
-        if (++left % NGX_MP_EVENTS == 0) {
-            (void) ngx_mp_process_events(cycle, 0, 0);
-        }
-    }
 }
 
 /* Sends what nginx believes sent, and gives the channel up. */
@@ -184,7 +148,6 @@ ngx_mp_finish(ngx_cycle_t *cycle)
                   ngx_mp_counts.upgrades[NGX_MP_LARGE], ngx_mp_counts.upgrades[NGX_MP_LINGER],
                   ngx_mp_counts.upgrades[NGX_MP_UNREAD], ngx_mp_counts.upgrades[NGX_MP_RESET],
                   counters.completions, counters.system_calls);
-    ngx_mp_leave_connections(cycle);
     (void) mp_destroy(ngx_mp_channel);
     ngx_mp_channel = NULL;
     ngx_mp_notify_done();

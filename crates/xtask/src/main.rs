@@ -53,7 +53,8 @@ commands:
             options: --diff (what changes), --test [FILE.t ...] (its test suite on both)
   operations runs what operators and clients do to nginx and memcached (reloads, upgrades, limits,
             slow readers, large files, ...) on the stock server beside the adapted one: one table,
-            whose last line names each cell that is worse than stock; fails if there is one;
+            whose last line names each cell that is worse than stock; fails if there is one that
+            is no documented limit;
             options: nginx or memcached (only this), --quick (1 minute instead of 10),
             --only PART-OF-A-NAME (of a scenario), --json FILE
   source    fetches the source package of PACKAGE [UPSTREAM-VERSION] without installing it

@@ -1,9 +1,9 @@
 //! Clients that count how their requests end, instead of failing with the first that does.
 
-use super::outcome::Figure;
+use super::counts::{Counts, End};
 use crate::http::{Client, Response};
 use crate::{PATIENCE, eventually};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -13,112 +13,10 @@ use std::time::{Duration, Instant};
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Clients at a time while a server is disturbed.
-const CLIENTS: usize = 4;
+pub(crate) const CLIENTS: usize = 4;
 
 /// A client that fails so often has said enough.
 const FAILURES_MAX: u64 = 1000;
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Served,
-    /// The connection was not accepted by the kernel.
-    Refused,
-    Reset,
-    /// The connection ended before the whole answer had come.
-    Closed,
-    TimedOut,
-    /// An answer with another status or other bytes, or an error that is none of these.
-    Wrong,
-}
-
-const KINDS: [(End, &str); 6] = [
-    (End::Served, "served"),
-    (End::Refused, "refused"),
-    (End::Reset, "reset"),
-    (End::Closed, "closed"),
-    (End::TimedOut, "timed out"),
-    (End::Wrong, "wrong"),
-];
-
-impl End {
-    pub(crate) fn of_error(error: &io::Error) -> End {
-        match error.kind() {
-            ErrorKind::ConnectionRefused => End::Refused,
-            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => {
-                End::Reset
-            }
-            ErrorKind::UnexpectedEof => End::Closed,
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => End::TimedOut,
-            _ => End::Wrong,
-        }
-    }
-
-    /// Served if the answer is right.
-    pub(crate) fn of(answer: io::Result<bool>) -> End {
-        match answer {
-            Ok(true) => End::Served,
-            Ok(false) => End::Wrong,
-            Err(error) => End::of_error(&error),
-        }
-    }
-}
-
-/// How many requests ended in each way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    of: [u64; KINDS.len()],
-}
-
-impl Counts {
-    pub(crate) fn add(&mut self, end: End) {
-        self.of[end as usize] += 1;
-    }
-
-    fn merge(&mut self, other: Counts) {
-        for (sum, more) in self.of.iter_mut().zip(other.of) {
-            *sum += more;
-        }
-    }
-
-    /// The sum of both.
-    pub(crate) fn with(mut self, other: Counts) -> Counts {
-        self.merge(other);
-        self
-    }
-
-    pub(crate) fn served(&self) -> u64 {
-        self.of[End::Served as usize]
-    }
-
-    pub(crate) fn failed(&self) -> u64 {
-        self.of.iter().sum::<u64>() - self.served()
-    }
-
-    fn failures(&self, name: &'static str) -> Figure {
-        let kinds = KINDS.iter().zip(self.of).skip(1).filter(|(_, count)| *count > 0);
-        let detail: Vec<String> = kinds.map(|((_, kind), n)| format!("{n} {kind}")).collect();
-        Figure { detail: detail.join(", "), ..Figure::at_most(name, self.failed()) }
-    }
-
-    /// Of a fixed number of requests: those served, and how the others ended.
-    pub(crate) fn figures(&self) -> Vec<Figure> {
-        vec![Figure::at_least("served", self.served()), self.failures("failed")]
-    }
-
-    /// Of a load that went on as long as something took: how many were served is not compared.
-    pub(crate) fn disturbed(&self) -> Vec<Figure> {
-        vec![Figure::shown("served", self.served()), self.failures("failed")]
-    }
-}
-
-impl FromIterator<End> for Counts {
-    fn from_iter<T: IntoIterator<Item = End>>(ends: T) -> Counts {
-        let mut counts = Counts::default();
-        ends.into_iter().for_each(|end| counts.add(end));
-        counts
-    }
-}
 
 /// A short connection: one request, one answer, and the end.
 pub(crate) fn short(port: u16, path: &str) -> End {
@@ -178,7 +76,7 @@ pub(crate) fn under_load(
         };
         let mut total = Counts::default();
         for client in clients {
-            total.merge(client.join().map_err(|_| fault("a client panicked"))?);
+            total = total.with(client.join().map_err(|_| fault("a client panicked"))?);
         }
         disturbed.map(|()| total)
     })
@@ -212,8 +110,9 @@ pub(crate) fn kept_alive(
                 None => Client::connect_within(port, TIMEOUT)?,
             };
             let response = client.get(path)?;
-            // Only a connection without an error is used again.
-            connection = Some(client);
+            // Only a connection without an error is used again, and one that the server keeps.
+            let kept = response.header("Connection") != Some("close");
+            connection = kept.then_some(client);
             Ok(response.status == 200 && response.body == expected)
         };
         (0..each).map(|_| End::of(request())).collect::<Counts>()
@@ -222,7 +121,7 @@ pub(crate) fn kept_alive(
         let clients: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
         let mut total = Counts::default();
         for client in clients {
-            total.merge(client.join().map_err(|_| fault("a client panicked"))?);
+            total = total.with(client.join().map_err(|_| fault("a client panicked"))?);
         }
         Ok(total)
     })

@@ -5,7 +5,9 @@
 //! variant of the server, and each figure is compared with the stock server's by a rule of its own.
 //! No result depends on how fast the machine is; time-outs are there for what hangs.
 
+mod columns;
 mod content;
+mod counts;
 mod load;
 mod memcached;
 mod nginx;
@@ -51,6 +53,8 @@ type Run = Option<Box<dyn Fn() -> Figures>>;
 struct Plan {
     scenario: String,
     columns: Vec<(&'static str, Run)>,
+    /// The columns that are worse than the stock server's by a documented limit.
+    limited: &'static [&'static str],
 }
 
 /// Runs all scenarios of a program whose names contain `only`; `progress` is told each row as it is
@@ -66,7 +70,8 @@ pub fn run(program: Program, extent: Extent, only: &str, progress: impl Fn(&str)
             (name, run.map_or(Cell::Absent, |run| Cell::of(run())))
         };
         let cells = plan.columns.into_iter().map(cell).collect();
-        let row = Row { program: name, scenario: plan.scenario, cells };
+        let (scenario, limited) = (plan.scenario, plan.limited);
+        let row = Row { program: name, scenario, cells, limited };
         progress(&row.line());
         table.rows.push(row);
     }

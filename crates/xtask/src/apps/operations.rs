@@ -11,7 +11,7 @@ const USAGE: &str = "usage: cargo xtask operations [nginx|memcached] [--quick] \
      [--only PART-OF-A-NAME] [--json FILE]";
 
 /// `cargo xtask operations`. Its end is the program's: 1 if a cell of the table is worse than the
-/// stock server's, and 2 if the command line makes no sense.
+/// stock server's and that is no documented limit.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
     setup::run_for(&needed(words)?)?;
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

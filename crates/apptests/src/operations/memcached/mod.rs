@@ -38,7 +38,7 @@ pub(super) fn plans(extent: Extent) -> Vec<Plan> {
             (name, Some(Box::new(run) as Box<dyn Fn() -> Figures>))
         };
         let columns = VARIANTS.iter().map(column).collect();
-        Plan { scenario: format!("{}, -t {threads}", scenario.name), columns }
+        Plan { scenario: format!("{}, -t {threads}", scenario.name), columns, limited: &[] }
     };
     let each = |scenario| THREADS.into_iter().map(move |threads| (scenario, threads));
     SCENARIOS.iter().flat_map(each).map(plan).collect()

@@ -2,7 +2,8 @@
 
 use super::super::Extent;
 use super::super::content::content;
-use super::super::load::{Counts, End, TIMEOUT, fault};
+use super::super::counts::{Counts, End};
+use super::super::load::{TIMEOUT, fault};
 use super::super::outcome::Figures;
 use crate::memcached::{Build, Client, Memcached};
 use std::io;

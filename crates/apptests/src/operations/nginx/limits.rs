@@ -2,12 +2,14 @@
 
 use super::super::Extent;
 use super::super::content::content;
-use super::super::load::{Counts, End, TIMEOUT, crowd, crowd_with, fault, serves, short, until};
+use super::super::counts::{Counts, End};
+use super::super::load::{TIMEOUT, crowd, crowd_with, fault, serves, until};
 use super::super::outcome::{Figure, Figures};
 use super::no_complaints;
 use crate::http::Client;
 use crate::nginx::{Nginx, Setup};
 use crate::{allowed_cpus, stay_on};
+use std::collections::BTreeSet;
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -36,39 +38,55 @@ fn ask_from(cpu: usize, port: u16, clients: usize) -> io::Result<Vec<io::Result<
     thread::spawn(asked).join().map_err(|_| fault("the clients panicked"))?
 }
 
-/// How clients from these CPUs are answered that all keep what they have got until the last one is.
-fn hold(port: u16, cpus: &[usize]) -> io::Result<Counts> {
+/// How clients from these CPUs are answered that all keep what they have got until the last one is,
+/// and which workers answered.
+fn hold(port: u16, cpus: &[usize]) -> io::Result<(Counts, BTreeSet<String>)> {
     let asked = cpus.iter().map(|&cpu| ask_from(cpu, port, CROWD / cpus.len()));
     let asked = asked.collect::<io::Result<Vec<_>>>()?;
-    let mut kept = Vec::new();
-    let answer = |client: io::Result<Client>| match client {
-        Ok(mut client) => {
-            let end = End::of(client.head().map(|(status, _)| status == 200));
-            kept.push(client);
-            end
-        }
-        Err(error) => End::of_error(&error),
+    let (mut kept, mut workers) = (Vec::new(), BTreeSet::new());
+    let mut answer = |client: io::Result<Client>| {
+        let mut client = client?;
+        let answered = client.head();
+        kept.push(client);
+        let (status, head) = answered?;
+        let worker = head.lines().find_map(|line| line.strip_prefix("X-Worker: "));
+        workers.extend(worker.map(String::from));
+        Ok(status == 200)
     };
-    Ok(asked.into_iter().flatten().map(answer).collect())
+    let ends = asked.into_iter().flatten().map(|client| End::of(answer(client)));
+    let counts = ends.collect();
+    Ok((counts, workers))
 }
 
 /// Each client holds its connection, so that the limit is met; those above it are turned away.
 fn fill(mut setup: Setup, extent: Extent, cpus: &[usize]) -> Figures {
     setup.events.push_str("worker_connections 64;");
+    setup.server.push_str("location = /held { add_header X-Worker $pid; }");
     let several = setup.workers > 1;
     let nginx = Nginx::start(&setup)?;
     nginx.place("held", &content(HELD))?;
-    let mut counts = Counts::default();
+    let (mut counts, mut workers) = (Counts::default(), 0);
     let rounds = extent.pick(1, 5);
     for _ in 0..rounds {
-        counts = counts.with(hold(nginx.port(), cpus)?);
-        // nginx has a connection until it has seen its end.
-        until("a place is not free again", || short(nginx.port(), "/who") == End::Served)?;
+        let (held, serving) = hold(nginx.port(), cpus)?;
+        counts = counts.with(held);
+        workers += serving.len() as u64;
+        // Each worker has its connections until it has seen their ends.
+        until("places are not free again", || serves(nginx.port(), "/who", 40).is_ok())?;
     }
-    serves(nginx.port(), "/who", 40)?;
-    // Several workers are filled by chance; and a worker may need a connection for itself.
-    let slack = rounds * if several { 24 } else { 4 };
-    Ok(counts.figures().into_iter().map(|figure| figure.with_slack(slack)).collect())
+    if !several {
+        // A worker may need a connection for itself.
+        return Ok(counts
+            .figures()
+            .into_iter()
+            .map(|figure| figure.with_slack(4 * rounds))
+            .collect());
+    }
+    // How several share what comes is up to chance, but all serve, and turn away what is too much.
+    let mut figures = counts.shown();
+    figures.push(Figure::at_most("without an answer", counts.timed_out()));
+    figures.push(Figure::at_least("workers serving", workers));
+    Ok(figures)
 }
 
 /// Clients of all CPUs.

@@ -2,7 +2,8 @@
 
 use super::super::Extent;
 use super::super::content::content;
-use super::super::load::{Counts, End, TIMEOUT};
+use super::super::counts::{Counts, End};
+use super::super::load::TIMEOUT;
 use super::super::outcome::Figures;
 use super::no_complaints;
 use crate::nginx::{Nginx, Setup};
