@@ -6,6 +6,7 @@
 
 pub(crate) mod contenders;
 pub(crate) mod environment;
+pub(crate) mod idle;
 pub(crate) mod outcome;
 pub(crate) mod path;
 pub(crate) mod plan;
@@ -20,6 +21,7 @@ pub(crate) mod stats;
 pub(crate) mod table;
 pub(crate) mod versus;
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use serde::Serialize;
@@ -27,6 +29,7 @@ use serde::Serialize;
 use crate::cli::CompareArgs;
 use crate::compare::contenders::Contenders;
 use crate::compare::environment::Environment;
+use crate::compare::idle::IdleLoad;
 use crate::compare::path::{Path, name_path};
 use crate::compare::plan::{Cell, CpuChoice, Plan, Request};
 use crate::compare::progress::Progress;
@@ -43,7 +46,7 @@ use crate::server::{process::Launch, running::Running};
 use crate::stack::Site;
 use crate::sys::affinity::{allowed_cpus, wake_promptly};
 use crate::sys::clock::now_ns;
-use crate::sys::limits::Limits;
+use crate::sys::limits::local_ports;
 use crate::sys::signals::Signals;
 
 /// The JSON file.
@@ -83,15 +86,18 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let signals = Signals::block();
     let seed = arguments.seed.unwrap_or(begun_ns % 1_000_000);
     let contenders = Contenders::choose(arguments)?;
-    let options = Options { relay_cpu: arguments.relay_cpu, seed, ..Options::default() };
+    let most_idle = arguments.idle.iter().copied().max().unwrap_or(0);
+    let addresses = idle::addresses_for(most_idle, local_ports())?;
+    let client_addresses = 1 + addresses;
+    let options = Options { client_addresses, relay_cpu: arguments.relay_cpu, seed };
     let mut path = Path::create(arguments.path, arguments.network.as_ref(), &options)?;
     // From here on everything is made on the clients' side, but for the servers.
     let _entered = path.enter_client()?;
     let labels: Vec<&str> = contenders.labels.iter().map(String::as_str).collect();
-    let limits = Limits::raise()?;
+    let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
+    let limits = idle::raise_limits(arguments.connections, plan.most_idle())?;
     limits.check_connections(arguments.connections)?;
     limits.check_backlog(arguments.connections)?;
-    let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
     let environment = Environment::gather(&limits, seed)?;
     output::note(&format!(
@@ -114,6 +120,14 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         processes: &mut processes,
         progress: Progress::new(u64::from(plan.rounds) * plan.round_slots() as u64, plan.slot_ns()),
         repeats: false,
+        idle: IdleLoad {
+            path: &path,
+            contenders,
+            connections,
+            addresses,
+            signals: &signals,
+            refused: HashMap::new(),
+        },
     };
     let measured = machine.measure_all(begun_ns)?;
     let rows = |baseline| rows(plan, contenders, connections, &measured.outcomes, baseline, seed);
@@ -202,6 +216,7 @@ fn request(arguments: &CompareArgs, servers: usize) -> Request {
     Request {
         servers,
         transactions: arguments.transactions.as_ref().map(|list| list.0.clone()),
+        idle: arguments.idle.clone(),
         exchanges: exchanges(arguments),
         cores: arguments.cores.clone(),
         cpus: CpuChoice {
@@ -229,6 +244,9 @@ fn exchanges(arguments: &CompareArgs) -> Vec<Exchange> {
     };
     arguments.request_bytes.iter().flat_map(responses).collect()
 }
+
+/// From so many on, opening idle connections takes long enough to be announced.
+const MANY_IDLE: usize = 5_000;
 
 /// What tells server processes apart: CPUs, service, and the index of the server.
 type ProcessKey = (usize, Option<Exchange>, usize);
@@ -276,6 +294,7 @@ struct Machine<'a> {
     progress: Progress,
     /// Whether a round was measured again before.
     repeats: bool,
+    idle: IdleLoad<'a>,
 }
 
 impl Machine<'_> {
@@ -314,6 +333,15 @@ impl RoundSource for Machine<'_> {
                 keys.contains(key).then_some((process, site.clone()))
             })
             .unzip();
+        let labels = &self.contenders.labels;
+        let announces = turn.round == 0 && !turn.again && cell.idle >= MANY_IDLE;
+        let held = self.idle.open(turn.cell, cell, &mut subjects, |server| {
+            if announces {
+                let what = format!("opening {} idle connections to {}", cell.idle, labels[server]);
+                self.progress.note(&what);
+            }
+        })?;
+        let unable = self.idle.reasons(turn.cell, subjects.len());
         let shape = RoundShape {
             connections: self.connections,
             passes: self.plan.passes,
@@ -321,6 +349,7 @@ impl RoundSource for Machine<'_> {
             baseline: self.contenders.baseline,
             network: self.network,
             stacks: &stacks,
+            unable: &unable,
         };
         let (phase, mut first) = if turn.again {
             self.progress.extend((subjects.len() * self.plan.passes) as u64);
@@ -331,14 +360,16 @@ impl RoundSource for Machine<'_> {
             (phase, turn.cell == 0)
         };
         let progress = &mut self.progress;
-        let labels = &self.contenders.labels;
-        let round = turn.round as usize;
-        measure_round(cell, &shape, round, &mut subjects, self.signals, |server| {
+        let number = turn.round as usize;
+        let announce = |server: usize| {
             let what = format!("{}, {}", labels[server], describe(cell));
             progress.announce(&phase, &what, first);
             first = false;
             progress.step();
-        })
+        };
+        let mut round = measure_round(cell, &shape, number, &mut subjects, self.signals, announce)?;
+        self.idle.close(cell, held, &mut subjects, &mut round)?;
+        Ok(round)
     }
 }
 
@@ -369,7 +400,8 @@ fn describe(cell: &Cell) -> String {
         exchange if exchange.is_echo() => exchange.request_bytes.to_string(),
         Exchange { request_bytes, response_bytes } => format!("{request_bytes}/{response_bytes}"),
     };
-    format!("{transactions}, {sizes} B, {} cores", cell.cores)
+    let idle = if cell.idle > 0 { format!(", {} idle", cell.idle) } else { String::new() };
+    format!("{transactions}, {sizes} B, {} cores{idle}", cell.cores)
 }
 
 #[cfg(test)]
@@ -399,7 +431,7 @@ mod tests {
         let key = |request_bytes, response_bytes| {
             let placement = Placement { server_cpus: vec![0], client_cpus: vec![1] };
             let exchange = Exchange { request_bytes, response_bytes };
-            process_key(&Cell { cores: 1, placement, exchange, transactions: 1 }, 0)
+            process_key(&Cell { cores: 1, placement, exchange, transactions: 1, idle: 0 }, 0)
         };
         assert_eq!(key(64, 64), key(1, 1));
         assert_ne!(key(64, 64), key(64, 65));

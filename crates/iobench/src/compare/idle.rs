@@ -1,0 +1,303 @@
+//! Idle connections: opened to every server of a cell before its slots and closed after them, so
+//! that the slots show what a transaction costs beside them.
+//!
+//! Each has done one transaction, so that the server has accepted it and waits for its next
+//! request. No thread works for them while slots run: the thread that opens, checks and closes them
+//! is the one that times the slots. They come from addresses that the measured clients do not use,
+//! which keeps the ports of these free. A server that cannot hold them, or that ends some, gets
+//! the reason into its outcomes, and is not tried again in that cell. Clients that bring a stack
+//! have no idle connections.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::client::message::Message;
+use crate::compare::contenders::Contenders;
+use crate::compare::path::Path;
+use crate::compare::plan::Cell;
+use crate::compare::repeats::Round;
+use crate::error::{Context, Error, Result};
+use crate::open::connect::{Connecting, Route};
+use crate::server::running::Running;
+use crate::sys::epoll::{Epoll, event_buffer};
+use crate::sys::limits::Limits;
+use crate::sys::signals::Signals;
+use crate::sys::socket::CongestionControl;
+
+/// Connections of each server that have to answer once more at the end of a cell, at most.
+const CHECKED: usize = 100;
+/// Addresses on the clients' side beside the measured clients' own.
+const MOST_ADDRESSES: usize = 248;
+const EVENTS_PER_WAIT: usize = 1_024;
+
+/// How many addresses so many idle connections to a server need, with these local ports.
+pub(crate) fn addresses_for(idle: usize, [low, high]: [u16; 2]) -> Result<usize> {
+    let ports = usize::from(high.saturating_sub(low)) + 1;
+    // connect() looks at every other port first and slows down after.
+    let addresses = idle.div_ceil((ports / 2).max(1));
+    if addresses > MOST_ADDRESSES {
+        return Err(Error::setup(
+            format!(
+                "{idle} idle connections take half of the {ports} local ports of {addresses} \
+                 addresses, more than {MOST_ADDRESSES}"
+            ),
+            "widen net.ipv4.ip_local_port_range or ask for fewer --idle connections",
+        ));
+    }
+    Ok(addresses)
+}
+
+/// Raises the limit of open files for measured and idle connections; refuses what does not fit.
+pub(crate) fn raise_limits(connections: usize, idle: usize) -> Result<Limits> {
+    if idle == 0 {
+        return Limits::raise();
+    }
+    let all = connections + idle + CHECKED;
+    let limits = Limits::raise_for(all)?;
+    limits.check_open_files(all).map_err(|_| {
+        Error::setup(
+            format!(
+                "{connections} connections and {idle} idle ones to all servers exceed the hard \
+                 limit of {} open files",
+                limits.open_files
+            ),
+            "raise it (`ulimit -Hn`, LimitNOFILE=, fs.nr_open), or ask for fewer --idle \
+             connections or --servers",
+        )
+    })?;
+    Ok(limits)
+}
+
+/// Opens and closes the idle connections of a run's cells.
+pub(crate) struct IdleLoad<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) contenders: &'a Contenders,
+    /// The measured connections.
+    pub(crate) connections: usize,
+    /// As `addresses_for` says for the most of any cell.
+    pub(crate) addresses: usize,
+    pub(crate) signals: &'a Signals,
+    /// By cell and server, why that server cannot be measured in that cell.
+    pub(crate) refused: HashMap<(usize, usize), String>,
+}
+
+/// The open idle connections of a cell, by server; nothing for those that cannot hold them.
+pub(crate) type Held = Vec<Option<Vec<OwnedFd>>>;
+
+impl IdleLoad<'_> {
+    /// Opens what the cell with this number asks for, to servers that wait for work. `before` is
+    /// called with the number of each server before its connections are opened.
+    pub(crate) fn open(
+        &mut self,
+        number: usize,
+        cell: &Cell,
+        servers: &mut [&mut Running],
+        mut before: impl FnMut(usize),
+    ) -> Result<Held> {
+        let mut held = Vec::new();
+        for (index, server) in servers.iter_mut().enumerate().filter(|_| cell.idle > 0) {
+            let key = (number, index);
+            let refusal = self.contenders.refusal(index, self.connections + cell.idle);
+            if let Some(refusal) = refusal.filter(|_| !self.refused.contains_key(&key)) {
+                let reason = format!("it cannot hold {} idle connections: {refusal}", cell.idle);
+                self.refused.insert(key, reason);
+            }
+            if self.refused.contains_key(&key) || server.ended().is_some() {
+                held.push(None);
+                continue;
+            }
+            before(index);
+            held.push(match self.open_to(cell, server) {
+                Ok(sockets) => Some(sockets),
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error) => {
+                    let reason = format!("its idle connections could not be opened: {error}");
+                    self.refused.insert(key, reason);
+                    // What was opened is closed by now; a server that keeps it shows that in its
+                    // next slot.
+                    server.drain(self.signals)?;
+                    None
+                }
+            });
+        }
+        Ok(held)
+    }
+
+    /// Why servers cannot be measured in a cell, by server; nothing for those that can.
+    pub(crate) fn reasons(&self, number: usize, servers: usize) -> Vec<Option<String>> {
+        (0..servers).map(|server| self.refused.get(&(number, server)).cloned()).collect()
+    }
+
+    /// Checks that all idle connections are open and some of them answer, and closes them. What is
+    /// wrong becomes a problem of the server's last slot in the round.
+    pub(crate) fn close(
+        &self,
+        cell: &Cell,
+        held: Held,
+        servers: &mut [&mut Running],
+        round: &mut Round,
+    ) -> Result<()> {
+        for ((server, sockets), slots) in servers.iter_mut().zip(held).zip(round) {
+            let Some(sockets) = sockets else { continue };
+            let mut problems = Vec::new();
+            if server.ended().is_none() {
+                problems.extend(self.check(cell, server, &sockets)?);
+            }
+            drop(sockets);
+            server.keep_idle(0);
+            if !server.drain(self.signals)? && server.ended().is_none() {
+                problems.push(format!("{} kept idle connections that were closed", server.name()));
+            }
+            if let Some(slot) = slots.last_mut() {
+                slot.problems.append(&mut problems);
+            }
+        }
+        Ok(())
+    }
+
+    fn open_to(&self, cell: &Cell, server: &mut Running) -> Result<Vec<OwnedFd>> {
+        if let Some(network) = self.path.network() {
+            network.lossless_from(0);
+        }
+        let sockets =
+            self.connecting(cell, server, |connecting| connecting.establish(cell.idle, |_| ()))?;
+        server.keep_idle(cell.idle);
+        if server.drain(self.signals)? {
+            return Ok(sockets);
+        }
+        drop(sockets);
+        server.keep_idle(0);
+        Err(Error::setup(
+            format!("{} did not come to rest after it had answered all", server.name()),
+            "see whether it serves each connection only once",
+        ))
+    }
+
+    /// What is wrong with connections that should be open and idle.
+    fn check(&self, cell: &Cell, server: &Running, sockets: &[OwnedFd]) -> Result<Option<String>> {
+        let idle = still_idle(sockets)?;
+        if idle.len() < sockets.len() {
+            return Ok(Some(format!(
+                "{} of {} idle connections had ended, or received what they had not asked for",
+                sockets.len() - idle.len(),
+                sockets.len()
+            )));
+        }
+        let checked: Vec<&OwnedFd> =
+            idle.iter().step_by(idle.len().div_ceil(CHECKED)).copied().collect();
+        match self.connecting(cell, server, |connecting| connecting.check(&checked)) {
+            Ok(()) => Ok(None),
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            Err(error) => Ok(Some(format!(
+                "of {} idle connections that were asked again not all answered: {error}",
+                checked.len()
+            ))),
+        }
+    }
+
+    fn connecting<T>(
+        &self,
+        cell: &Cell,
+        server: &Running,
+        action: impl FnOnce(&Connecting<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let target = server.address();
+        let sources = self.path.sources(target.ip()).unwrap_or_else(|| loopback(self.addresses));
+        let route = Route { target, sources: sources.into_iter().skip(1).collect() };
+        let message = Message::new(cell.exchange);
+        action(&Connecting {
+            route: &route,
+            exchange: cell.exchange,
+            request: message.request(),
+            congestion: &CongestionControl::pick(),
+            signals: self.signals,
+        })
+    }
+}
+
+/// The usual address of the loopback device and so many after it.
+fn loopback(addresses: usize) -> Vec<IpAddr> {
+    (0..=addresses as u32)
+        .map(|host| Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + host).into())
+        .collect()
+}
+
+/// The connections on which nothing has happened since they were last used.
+fn still_idle(sockets: &[OwnedFd]) -> Result<Vec<&OwnedFd>> {
+    let epoll = Epoll::new()?;
+    for (number, socket) in sockets.iter().enumerate() {
+        epoll
+            .add(
+                socket.as_raw_fd(),
+                number as u64,
+                libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET,
+            )
+            .context("watch a connection", "raise fs.epoll.max_user_watches")?;
+    }
+    let mut events = event_buffer(EVENTS_PER_WAIT);
+    let mut is_idle = vec![true; sockets.len()];
+    loop {
+        let count = epoll.wait(&mut events, 0);
+        if count == 0 {
+            let idle = sockets.iter().zip(is_idle).filter(|(_, is_idle)| *is_idle);
+            return Ok(idle.map(|(socket, _)| socket).collect());
+        }
+        for event in &events[..count] {
+            is_idle[event.u64 as usize] = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn idle_connections_take_half_of_the_ports_of_as_many_addresses_as_needed() {
+        let usual = [32_768, 60_999];
+        let addresses = |idle| addresses_for(idle, usual).unwrap();
+        assert_eq!([0, 1, 14_116, 14_117, 100_000].map(addresses), [0, 1, 1, 2, 8]);
+        assert_eq!(addresses_for(248, [1_000, 1_001]).unwrap(), 248);
+        let message = addresses_for(249, [1_000, 1_001]).unwrap_err().to_string();
+        assert!(message.contains("ip_local_port_range"), "{message}");
+        assert!(message.contains("--idle"), "{message}");
+    }
+
+    #[test]
+    fn more_files_than_may_be_open_are_refused_with_the_hard_limit() {
+        let message = raise_limits(256, 1 << 40).unwrap_err().to_string();
+        for part in ["hard limit", "ulimit -Hn", "--idle"] {
+            assert!(message.contains(part), "no `{part}` in: {message}");
+        }
+        assert!(raise_limits(1, 0).is_ok());
+    }
+
+    #[test]
+    fn measured_clients_keep_the_usual_address_for_themselves() {
+        let addresses: Vec<String> =
+            loopback(2).into_iter().skip(1).map(|address| address.to_string()).collect();
+        assert_eq!(addresses, ["127.0.0.2", "127.0.0.3"]);
+    }
+
+    #[test]
+    fn connections_that_ended_or_received_something_are_not_idle() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let pairs: Vec<(TcpStream, TcpStream)> = (0..4)
+            .map(|_| (TcpStream::connect(address).unwrap(), listener.accept().unwrap().0))
+            .collect();
+        let (ours, theirs): (Vec<OwnedFd>, Vec<TcpStream>) =
+            pairs.into_iter().map(|(ours, theirs)| (OwnedFd::from(ours), theirs)).unzip();
+        assert_eq!(still_idle(&ours).unwrap().len(), 4);
+        let mut theirs = theirs.into_iter();
+        drop(theirs.next());
+        theirs.next().unwrap().write_all(b"x").unwrap();
+        let idle: Vec<i32> =
+            still_idle(&ours).unwrap().into_iter().map(AsRawFd::as_raw_fd).collect();
+        assert_eq!(idle, [ours[2].as_raw_fd(), ours[3].as_raw_fd()]);
+    }
+}
