@@ -2,34 +2,27 @@
 //! that the slots show what a transaction costs beside them.
 //!
 //! Each has done one transaction, so that the server has accepted it and waits for its next
-//! request. No thread works for them while slots run: the thread that opens, checks and closes them
-//! is the one that times the slots. They come from addresses that the measured clients do not use,
-//! which keeps the ports of these free. A server that cannot hold them, or that ends some, gets
-//! the reason into its outcomes, and is not tried again in that cell. Clients that bring a stack
-//! have no idle connections.
+//! request. They come from addresses that the measured clients do not use, which keeps the ports of
+//! these free. Opening, checking and closing them is no part of any slot. A server that cannot hold
+//! them, or that ends some, gets the reason into its outcomes; one that could not hold them is not
+//! tried again in that cell. Clients that bring a stack have no idle connections.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsRawFd, OwnedFd};
 
-use crate::client::message::Message;
 use crate::compare::contenders::Contenders;
+use crate::compare::holder::{ASKED, Holder};
 use crate::compare::path::Path;
 use crate::compare::plan::Cell;
 use crate::compare::repeats::Round;
-use crate::error::{Context, Error, Result};
-use crate::open::connect::{Connecting, Route};
+use crate::error::{Error, Result};
+use crate::open::connect::Route;
 use crate::server::running::Running;
-use crate::sys::epoll::{Epoll, event_buffer};
 use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
-use crate::sys::socket::CongestionControl;
 
-/// Connections of each server that have to answer once more at the end of a cell, at most.
-const CHECKED: usize = 100;
 /// Addresses on the clients' side beside the measured clients' own.
 const MOST_ADDRESSES: usize = 248;
-const EVENTS_PER_WAIT: usize = 1_024;
 
 /// How many addresses so many idle connections to a server need, with these local ports.
 pub(crate) fn addresses_for(idle: usize, [low, high]: [u16; 2]) -> Result<usize> {
@@ -49,21 +42,22 @@ pub(crate) fn addresses_for(idle: usize, [low, high]: [u16; 2]) -> Result<usize>
 }
 
 /// Raises the limit of open files for measured and idle connections; refuses what does not fit.
+/// `idle` are those to one server: it has as many open files as the thread that holds them.
 pub(crate) fn raise_limits(connections: usize, idle: usize) -> Result<Limits> {
     if idle == 0 {
         return Limits::raise();
     }
-    let all = connections + idle + CHECKED;
+    let all = connections + idle + ASKED;
     let limits = Limits::raise_for(all)?;
     limits.check_open_files(all).map_err(|_| {
         Error::setup(
             format!(
-                "{connections} connections and {idle} idle ones to all servers exceed the hard \
-                 limit of {} open files",
+                "{connections} connections and {idle} idle ones exceed the hard limit of {} open \
+                 files",
                 limits.open_files
             ),
-            "raise it (`ulimit -Hn`, LimitNOFILE=, fs.nr_open), or ask for fewer --idle \
-             connections or --servers",
+            "raise it (`ulimit -Hn`, LimitNOFILE=, CAP_SYS_RESOURCE up to fs.nr_open) or ask for \
+             fewer --idle connections",
         )
     })?;
     Ok(limits)
@@ -83,7 +77,7 @@ pub(crate) struct IdleLoad<'a> {
 }
 
 /// The open idle connections of a cell, by server; nothing for those that cannot hold them.
-pub(crate) type Held = Vec<Option<Vec<OwnedFd>>>;
+pub(crate) type Held = Vec<Option<Holder>>;
 
 impl IdleLoad<'_> {
     /// Opens what the cell with this number asks for, to servers that wait for work. `before` is
@@ -109,14 +103,11 @@ impl IdleLoad<'_> {
             }
             before(index);
             held.push(match self.open_to(cell, server) {
-                Ok(sockets) => Some(sockets),
+                Ok(holder) => Some(holder),
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(error) => {
                     let reason = format!("its idle connections could not be opened: {error}");
                     self.refused.insert(key, reason);
-                    // What was opened is closed by now; a server that keeps it shows that in its
-                    // next slot.
-                    server.drain(self.signals)?;
                     None
                 }
             });
@@ -133,18 +124,17 @@ impl IdleLoad<'_> {
     /// wrong becomes a problem of the server's last slot in the round.
     pub(crate) fn close(
         &self,
-        cell: &Cell,
         held: Held,
         servers: &mut [&mut Running],
         round: &mut Round,
     ) -> Result<()> {
-        for ((server, sockets), slots) in servers.iter_mut().zip(held).zip(round) {
-            let Some(sockets) = sockets else { continue };
+        for ((server, holder), slots) in servers.iter_mut().zip(held).zip(round) {
+            let Some(holder) = holder else { continue };
             let mut problems = Vec::new();
             if server.ended().is_none() {
-                problems.extend(self.check(cell, server, &sockets)?);
+                problems.extend(holder.check()?);
             }
-            drop(sockets);
+            drop(holder);
             server.keep_idle(0);
             if !server.drain(self.signals)? && server.ended().is_none() {
                 problems.push(format!("{} kept idle connections that were closed", server.name()));
@@ -156,63 +146,28 @@ impl IdleLoad<'_> {
         Ok(())
     }
 
-    fn open_to(&self, cell: &Cell, server: &mut Running) -> Result<Vec<OwnedFd>> {
+    fn open_to(&self, cell: &Cell, server: &mut Running) -> Result<Holder> {
         if let Some(network) = self.path.network() {
             network.lossless_from(0);
         }
-        let sockets =
-            self.connecting(cell, server, |connecting| connecting.establish(cell.idle, |_| ()))?;
-        server.keep_idle(cell.idle);
-        if server.drain(self.signals)? {
-            return Ok(sockets);
-        }
-        drop(sockets);
-        server.keep_idle(0);
-        Err(Error::setup(
-            format!("{} did not come to rest after it had answered all", server.name()),
-            "see whether it serves each connection only once",
-        ))
-    }
-
-    /// What is wrong with connections that should be open and idle.
-    fn check(&self, cell: &Cell, server: &Running, sockets: &[OwnedFd]) -> Result<Option<String>> {
-        let idle = still_idle(sockets)?;
-        if idle.len() < sockets.len() {
-            return Ok(Some(format!(
-                "{} of {} idle connections had ended, or received what they had not asked for",
-                sockets.len() - idle.len(),
-                sockets.len()
-            )));
-        }
-        let checked: Vec<&OwnedFd> =
-            idle.iter().step_by(idle.len().div_ceil(CHECKED)).copied().collect();
-        match self.connecting(cell, server, |connecting| connecting.check(&checked)) {
-            Ok(()) => Ok(None),
-            Err(Error::Interrupted) => Err(Error::Interrupted),
-            Err(error) => Ok(Some(format!(
-                "of {} idle connections that were asked again not all answered: {error}",
-                checked.len()
-            ))),
-        }
-    }
-
-    fn connecting<T>(
-        &self,
-        cell: &Cell,
-        server: &Running,
-        action: impl FnOnce(&Connecting<'_>) -> Result<T>,
-    ) -> Result<T> {
         let target = server.address();
         let sources = self.path.sources(target.ip()).unwrap_or_else(|| loopback(self.addresses));
         let route = Route { target, sources: sources.into_iter().skip(1).collect() };
-        let message = Message::new(cell.exchange);
-        action(&Connecting {
-            route: &route,
-            exchange: cell.exchange,
-            request: message.request(),
-            congestion: &CongestionControl::pick(),
-            signals: self.signals,
-        })
+        let holder = Holder::open(route, cell.idle, cell.exchange);
+        if holder.is_ok() {
+            server.keep_idle(cell.idle);
+        }
+        // What could not be opened is closed by now; a server that keeps it shows that in its next
+        // slot.
+        let is_at_rest = server.drain(self.signals)?;
+        if is_at_rest || holder.is_err() {
+            return holder;
+        }
+        server.keep_idle(0);
+        Err(Error::setup(
+            format!("{} did not come to rest after it had answered all", server.name()),
+            "see whether it serves connections that nobody has opened",
+        ))
     }
 }
 
@@ -223,37 +178,8 @@ fn loopback(addresses: usize) -> Vec<IpAddr> {
         .collect()
 }
 
-/// The connections on which nothing has happened since they were last used.
-fn still_idle(sockets: &[OwnedFd]) -> Result<Vec<&OwnedFd>> {
-    let epoll = Epoll::new()?;
-    for (number, socket) in sockets.iter().enumerate() {
-        epoll
-            .add(
-                socket.as_raw_fd(),
-                number as u64,
-                libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET,
-            )
-            .context("watch a connection", "raise fs.epoll.max_user_watches")?;
-    }
-    let mut events = event_buffer(EVENTS_PER_WAIT);
-    let mut is_idle = vec![true; sockets.len()];
-    loop {
-        let count = epoll.wait(&mut events, 0);
-        if count == 0 {
-            let idle = sockets.iter().zip(is_idle).filter(|(_, is_idle)| *is_idle);
-            return Ok(idle.map(|(socket, _)| socket).collect());
-        }
-        for event in &events[..count] {
-            is_idle[event.u64 as usize] = false;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::net::{TcpListener, TcpStream};
-
     use super::*;
 
     #[test]
@@ -281,23 +207,5 @@ mod tests {
         let addresses: Vec<String> =
             loopback(2).into_iter().skip(1).map(|address| address.to_string()).collect();
         assert_eq!(addresses, ["127.0.0.2", "127.0.0.3"]);
-    }
-
-    #[test]
-    fn connections_that_ended_or_received_something_are_not_idle() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let pairs: Vec<(TcpStream, TcpStream)> = (0..4)
-            .map(|_| (TcpStream::connect(address).unwrap(), listener.accept().unwrap().0))
-            .collect();
-        let (ours, theirs): (Vec<OwnedFd>, Vec<TcpStream>) =
-            pairs.into_iter().map(|(ours, theirs)| (OwnedFd::from(ours), theirs)).unzip();
-        assert_eq!(still_idle(&ours).unwrap().len(), 4);
-        let mut theirs = theirs.into_iter();
-        drop(theirs.next());
-        theirs.next().unwrap().write_all(b"x").unwrap();
-        let idle: Vec<i32> =
-            still_idle(&ours).unwrap().into_iter().map(AsRawFd::as_raw_fd).collect();
-        assert_eq!(idle, [ours[2].as_raw_fd(), ours[3].as_raw_fd()]);
     }
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod contenders;
 pub(crate) mod environment;
+pub(crate) mod holder;
 pub(crate) mod idle;
 pub(crate) mod outcome;
 pub(crate) mod path;
@@ -94,10 +95,10 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     // From here on everything is made on the clients' side, but for the servers.
     let _entered = path.enter_client()?;
     let labels: Vec<&str> = contenders.labels.iter().map(String::as_str).collect();
-    let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
-    let limits = idle::raise_limits(arguments.connections, plan.most_idle())?;
+    let limits = idle::raise_limits(arguments.connections, most_idle)?;
     limits.check_connections(arguments.connections)?;
     limits.check_backlog(arguments.connections)?;
+    let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
     let environment = Environment::gather(&limits, seed)?;
     output::note(&format!(
@@ -368,7 +369,7 @@ impl RoundSource for Machine<'_> {
             progress.step();
         };
         let mut round = measure_round(cell, &shape, number, &mut subjects, self.signals, announce)?;
-        self.idle.close(cell, held, &mut subjects, &mut round)?;
+        self.idle.close(held, &mut subjects, &mut round)?;
         Ok(round)
     }
 }
