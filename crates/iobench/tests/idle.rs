@@ -4,7 +4,13 @@
 
 mod common;
 
-use common::{run, run_with_json, skip, stderr};
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use common::{
+    children, iobench, is_alive, run, run_with_json, scratch_file, signal, skip, stderr, stdout,
+    wait,
+};
 use serde_json::Value;
 
 const SHORT: [&str; 10] = [
@@ -55,6 +61,38 @@ fn servers_are_measured_beside_idle_connections() {
     assert!(printed.contains("trans  idle  server"), "{printed}");
     let sentence = "at 1 transaction per connection beside 200 idle connections on 1 core";
     assert!(printed.contains(&format!("megapipe against epoll {sentence}")), "{printed}");
+    assert_saved(&document);
+}
+
+/// Saved results are told apart by their idle connections.
+fn assert_saved(document: &Value) {
+    let file = scratch_file();
+    std::fs::write(&file, document.to_string()).unwrap();
+    let path = file.to_str().unwrap();
+    let page = stdout(&run(&["report", "-o", "-", path]));
+    let changes = stdout(&run(&["diff", path, path]));
+    std::fs::remove_file(&file).unwrap();
+    assert!(page.contains("Throughput and CPU by idle connections"), "{page}");
+    let beside = "1 transaction per connection, 200 idle connections, requests of 64 B";
+    assert_eq!(changes.matches(beside).count(), 3, "{changes}");
+    assert_eq!(changes.matches("1 transaction per connection, requests").count(), 3, "{changes}");
+}
+
+#[test]
+fn an_interrupted_run_leaves_no_server_beside_its_idle_connections() {
+    let arguments = ["compare", "--servers", "epoll", "--cores", "1", "--transactions", "1"];
+    let long = ["--idle", "5000", "--duration", "2s", "--rounds", "50"];
+    let mut command = iobench(&[&arguments[..], &long].concat());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // Open until the end, or it could not report any further.
+    let mut printed = BufReader::new(child.stderr.take().unwrap());
+    let mut lines = printed.by_ref().lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "iobench: opening 5000 idle connections to epoll"));
+    let servers = children(child.id());
+    assert_eq!(servers.len(), 1);
+    signal(child.id(), libc::SIGINT);
+    assert_eq!(wait(&mut child), Some(130));
+    assert!(!servers.iter().any(|server| is_alive(*server)), "{servers:?} live on");
 }
 
 #[test]

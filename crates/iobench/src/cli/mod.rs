@@ -66,6 +66,10 @@ Examples:
   iobench compare --self-test --quick --strict   what no difference looks like; status 2 if it is
                                                  too much
 
+Idle connections are opened to each server before its slots and closed after them, by threads that
+sleep meanwhile; both sides of each need an open file (ulimit -Hn). A server that cannot hold them,
+or ends some, or no longer answers on some of 100 that are asked again, is INVALID with the reason.
+
 Where the machine was too busy for enough undisturbed slices, disturbed rounds are measured again,
 for at most a quarter longer than the planned rounds took, and no longer than 60 s. A row is marked
 INVALID when that did not help, when connections failed, or when bytes were lost. What could not be

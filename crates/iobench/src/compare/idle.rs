@@ -18,7 +18,7 @@ use crate::compare::repeats::Round;
 use crate::error::{Error, Result};
 use crate::open::connect::Route;
 use crate::server::running::Running;
-use crate::sys::limits::Limits;
+use crate::sys::limits::{Limits, local_ports};
 use crate::sys::signals::Signals;
 
 /// Addresses on the clients' side beside the measured clients' own.
@@ -65,21 +65,29 @@ pub(crate) fn raise_limits(connections: usize, idle: usize) -> Result<Limits> {
 
 /// Opens and closes the idle connections of a run's cells.
 pub(crate) struct IdleLoad<'a> {
-    pub(crate) path: &'a Path,
-    pub(crate) contenders: &'a Contenders,
+    path: &'a Path,
+    contenders: &'a Contenders,
     /// The measured connections.
-    pub(crate) connections: usize,
-    /// As `addresses_for` says for the most of any cell.
-    pub(crate) addresses: usize,
-    pub(crate) signals: &'a Signals,
+    connections: usize,
+    signals: &'a Signals,
     /// By cell and server, why that server cannot be measured in that cell.
-    pub(crate) refused: HashMap<(usize, usize), String>,
+    refused: HashMap<(usize, usize), String>,
 }
 
 /// The open idle connections of a cell, by server; nothing for those that cannot hold them.
 pub(crate) type Held = Vec<Option<Holder>>;
 
-impl IdleLoad<'_> {
+impl<'a> IdleLoad<'a> {
+    /// For cells with so many measured connections, over a path with addresses for the idle ones.
+    pub(crate) fn new(
+        path: &'a Path,
+        contenders: &'a Contenders,
+        connections: usize,
+        signals: &'a Signals,
+    ) -> IdleLoad<'a> {
+        IdleLoad { path, contenders, connections, signals, refused: HashMap::new() }
+    }
+
     /// Opens what the cell with this number asks for, to servers that wait for work. `before` is
     /// called with the number of each server before its connections are opened.
     pub(crate) fn open(
@@ -151,7 +159,10 @@ impl IdleLoad<'_> {
             network.lossless_from(0);
         }
         let target = server.address();
-        let sources = self.path.sources(target.ip()).unwrap_or_else(|| loopback(self.addresses));
+        let sources = match self.path.sources(target.ip()) {
+            Some(sources) => sources,
+            None => loopback(addresses_for(cell.idle, local_ports())?),
+        };
         let route = Route { target, sources: sources.into_iter().skip(1).collect() };
         let holder = Holder::open(route, cell.idle, cell.exchange);
         if holder.is_ok() {

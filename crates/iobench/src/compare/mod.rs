@@ -22,7 +22,6 @@ pub(crate) mod stats;
 pub(crate) mod table;
 pub(crate) mod versus;
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use serde::Serialize;
@@ -87,15 +86,11 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let signals = Signals::block();
     let seed = arguments.seed.unwrap_or(begun_ns % 1_000_000);
     let contenders = Contenders::choose(arguments)?;
-    let most_idle = arguments.idle.iter().copied().max().unwrap_or(0);
-    let addresses = idle::addresses_for(most_idle, local_ports())?;
-    let client_addresses = 1 + addresses;
-    let options = Options { client_addresses, relay_cpu: arguments.relay_cpu, seed };
-    let mut path = Path::create(arguments.path, arguments.network.as_ref(), &options)?;
+    let mut path = create_path(arguments, seed)?;
     // From here on everything is made on the clients' side, but for the servers.
     let _entered = path.enter_client()?;
     let labels: Vec<&str> = contenders.labels.iter().map(String::as_str).collect();
-    let limits = idle::raise_limits(arguments.connections, most_idle)?;
+    let limits = idle::raise_limits(arguments.connections, most_idle(arguments))?;
     limits.check_connections(arguments.connections)?;
     limits.check_backlog(arguments.connections)?;
     let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
@@ -121,14 +116,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         processes: &mut processes,
         progress: Progress::new(u64::from(plan.rounds) * plan.round_slots() as u64, plan.slot_ns()),
         repeats: false,
-        idle: IdleLoad {
-            path: &path,
-            contenders,
-            connections,
-            addresses,
-            signals: &signals,
-            refused: HashMap::new(),
-        },
+        idle: IdleLoad::new(&path, contenders, connections, &signals),
     };
     let measured = machine.measure_all(begun_ns)?;
     let rows = |baseline| rows(plan, contenders, connections, &measured.outcomes, baseline, seed);
@@ -162,6 +150,18 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     }
     let trustworthy = self_test.is_none_or(|self_test| self_test.trustworthy);
     Ok(trustworthy && rows.iter().all(|row| row.valid))
+}
+
+/// The most idle connections to a server in any cell.
+fn most_idle(arguments: &CompareArgs) -> usize {
+    arguments.idle.iter().copied().max().unwrap_or(0)
+}
+
+/// The path, with addresses for idle connections beside the measured clients' own.
+fn create_path(arguments: &CompareArgs, seed: u64) -> Result<Path> {
+    let client_addresses = 1 + idle::addresses_for(most_idle(arguments), local_ports())?;
+    let options = Options { client_addresses, relay_cpu: arguments.relay_cpu, seed };
+    Path::create(arguments.path, arguments.network.as_ref(), &options)
 }
 
 /// What all rows have in common, and an empty line.
