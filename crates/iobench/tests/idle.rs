@@ -36,7 +36,7 @@ fn keys(document: &Value) -> Vec<(&str, u64)> {
     rows.iter().map(|row| (row["server"].as_str().unwrap(), u(&row["idle"]))).collect()
 }
 
-/// Nothing is wrong with the idle connections, and they are in nobody's books.
+/// Nothing is wrong with the idle connections, and the slots' books do not count them.
 fn assert_row(row: &Value) {
     let (notes, books) = (row["notes"].to_string(), &row["accounts"]);
     assert!(!notes.contains("idle connections") && !notes.contains("kept"), "{notes}");

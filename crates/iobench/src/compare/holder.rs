@@ -41,7 +41,7 @@ impl Holder {
                 Ok(connections) => (Some(connections), Ok(None)),
                 Err(error) => (None, Err(error)),
             };
-            // Nobody waits for an answer once the run is interrupted.
+            // No thread waits for an answer once the run is interrupted.
             let mut is_awaited = outgoing.send(answer).is_ok();
             while let (Some(connections), Ok(()), true) =
                 (&connections, incoming.recv(), is_awaited)

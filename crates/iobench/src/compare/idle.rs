@@ -177,7 +177,7 @@ impl<'a> IdleLoad<'a> {
         server.keep_idle(0);
         Err(Error::setup(
             format!("{} did not come to rest after it had answered all", server.name()),
-            "see whether it serves connections that nobody has opened",
+            "see whether it serves other clients at the same time",
         ))
     }
 }

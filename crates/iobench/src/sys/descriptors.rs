@@ -25,8 +25,8 @@ pub(crate) fn spawn_with_own_table(
 
 fn leave_table() -> Result<()> {
     let (first, last, flags) = (FIRST, u32::MAX, libc::CLOSE_RANGE_UNSHARE);
-    // SAFETY: plain numbers. Only descriptors of the calling thread's new table are closed, where
-    // nobody owns any yet.
+    // SAFETY: plain numbers. Only descriptors of the calling thread's new table are closed, none
+    // of which has an owner yet.
     match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()).context(
