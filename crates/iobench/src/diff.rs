@@ -183,12 +183,14 @@ fn comparison(old: &Row, new: Option<&Row>, threshold: f64) -> Comparison {
         Dimension::Connections,
         Dimension::Rate,
         Dimension::Transactions,
+        Dimension::Idle,
         Dimension::RequestBytes,
         Dimension::Cores,
     ]
     .into_iter()
     .filter(|d| *d != Dimension::Rate || old.request_rate.is_some())
     .filter(|d| *d != Dimension::Transactions || old.request_rate.is_none())
+    .filter(|d| *d != Dimension::Idle || old.idle > 0)
     .map(|dimension| dimension.phrase(old))
     .collect();
     let because = |what: &str, row: &Row| {

@@ -63,6 +63,9 @@ pub(crate) struct Row {
     pub(crate) response_bytes: usize,
     /// Transactions per connection (closed, churn); 0: connections persist.
     pub(crate) transactions: u32,
+    /// Further connections that are open and idle (closed).
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub(crate) idle: usize,
     /// Server threads, each on a CPU of its own.
     pub(crate) cores: usize,
     pub(crate) server_cpus: Vec<usize>,
@@ -110,6 +113,10 @@ pub(crate) struct Row {
     /// Of the first round; empty for closed loops.
     pub(crate) timeline: Vec<Moment>,
     pub(crate) histograms: Histograms,
+}
+
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 /// What became of the requests that were due in the measured period. The first is the sum of the

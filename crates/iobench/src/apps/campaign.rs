@@ -135,6 +135,7 @@ impl<'a> Campaign<'a> {
                     placement: placement.clone(),
                     exchange: self.app.exchange(),
                     transactions: requests.rounded(),
+                    idle: 0,
                 },
                 requests: requests.clone(),
                 wrk_path,
@@ -252,6 +253,7 @@ impl<'a> Campaign<'a> {
             baseline: self.baseline,
             network: None,
             stacks: &[],
+            unable: &[],
         };
         measure_round_with(&clients, cell, &shape, round, subjects, self.signals, before_slot)
     }

@@ -297,6 +297,7 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
         request_bytes: cell.message_bytes,
         response_bytes: cell.message_bytes,
         transactions: cell.transactions,
+        idle: 0,
         cores: 1,
         server_cpus,
         client_cpus,

@@ -27,8 +27,8 @@ use crate::cli::run::RunArgs;
 use crate::cli::saved::{CompletionsArgs, DiffArgs, ManArgs, ReportArgs};
 use crate::cli::strict::Strictness;
 use crate::cli::values::{
-    TransactionList, parse_bind, parse_connections, parse_measured, parse_message_bytes,
-    parse_transactions,
+    TransactionList, parse_bind, parse_connections, parse_idle, parse_measured,
+    parse_message_bytes, parse_transactions,
 };
 use crate::client::ClientKind;
 use crate::exchange::Work;
@@ -58,12 +58,17 @@ Examples:
   iobench compare --servers epoll,epoll-partitioned --transactions all --duration 2s --rounds 10
   iobench compare --network delay=10ms,jitter=2ms,loss=0.01,rate=100Mbit --duration 2s
   iobench compare --transactions 10 --request-bytes 64 --response-bytes 64,1024,16384,65536
+  iobench compare --cores 1 --transactions 1 --idle 0,1000,8000,50000
   iobench compare --peer 'tokio=iobench-peers tokio --bind 127.0.0.1:{port} --cpus {cpus}'
   iobench compare --path veth --servers epoll,megapipe,mtcp,mtcp/mtcp --baseline epoll,megapipe
   iobench compare --path veth --servers epoll,mtcp,mtcp-tap,mtcp/mtcp --transactions 0 \
     --connections 4 --request-bytes 64 --response-bytes 1048576
   iobench compare --self-test --quick --strict   what no difference looks like; status 2 if it is
                                                  too much
+
+Idle connections are opened to each server before its slots and closed after them, by threads that
+sleep meanwhile; both sides of each need an open file (ulimit -Hn). A server that cannot hold them,
+or ends some, or no longer answers on some of 100 that are asked again, is INVALID with the reason.
 
 Where the machine was too busy for enough undisturbed slices, disturbed rounds are measured again,
 for at most a quarter longer than the planned rounds took, and no longer than 60 s. A row is marked
@@ -222,6 +227,12 @@ pub(crate) struct CompareArgs {
     /// Concurrent connections, over all client threads
     #[arg(long, value_name = "N", default_value = "256", value_parser = parse_connections)]
     pub(crate) connections: usize,
+
+    /// Further connections to each server that are open and idle while it is measured, 0 to 100000,
+    /// a list; each has done one transaction before, and they come from addresses of their own
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0",
+          value_parser = parse_idle)]
+    pub(crate) idle: Vec<usize>,
 
     /// Measured time per server, cell and round, such as 500ms or 2s
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_measured)]

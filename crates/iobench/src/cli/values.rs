@@ -5,6 +5,8 @@ use std::time::Duration;
 
 /// Longest message.
 const MOST_MESSAGE_BYTES: usize = 1 << 20;
+/// Most idle connections to each server.
+const MOST_IDLE: usize = 100_000;
 
 /// Transaction counts; a type of its own because `all` stands for several.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +33,13 @@ pub(crate) fn parse_connections(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count) if (1..=1_000_000).contains(&count) => Ok(count),
         _ => Err("there are 1 to 1000000 connections".to_owned()),
+    }
+}
+
+pub(crate) fn parse_idle(text: &str) -> Result<usize, String> {
+    match text.trim().parse() {
+        Ok(count) if count <= MOST_IDLE => Ok(count),
+        _ => Err(format!("there are 0 to {MOST_IDLE} idle connections")),
     }
 }
 
@@ -135,6 +144,8 @@ mod tests {
         assert_eq!(parse_message_bytes("1048576"), Ok(1 << 20));
         assert!(parse_message_bytes("0").is_err() && parse_message_bytes("1048577").is_err());
         assert!(parse_connections("0").is_err() && parse_connections("256").is_ok());
+        assert_eq!([parse_idle("0"), parse_idle(" 100000")], [Ok(0), Ok(100_000)]);
+        assert!(["", "-1", "100001", "many"].iter().all(|text| parse_idle(text).is_err()));
     }
 
     proptest! {

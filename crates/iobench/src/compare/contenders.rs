@@ -37,6 +37,9 @@ impl Contenders {
         let baseline = baselines.remove(0);
         let all = Contenders { subjects, clients, labels, baseline, further_baselines: baselines };
         all.check_path(arguments.path)?;
+        if arguments.idle.iter().any(|&idle| idle > 0) {
+            all.check_idle()?;
+        }
         Ok(if arguments.self_test { all.baseline_twice() } else { all })
     }
 
@@ -78,6 +81,19 @@ impl Contenders {
         Ok(())
     }
 
+    /// Refuses idle connections where they could not reach the server.
+    fn check_idle(&self) -> Result<()> {
+        let own_stack = self.clients.iter().position(|&client| client != ClientKind::Kernel);
+        let Some(place) = own_stack else { return Ok(()) };
+        Err(Error::setup(
+            format!(
+                "`{}`: idle connections are the kernel's, and these clients bring their own TCP",
+                self.labels[place]
+            ),
+            format!("choose `{}/kernel`, or leave --idle out", self.subjects[place].name()),
+        ))
+    }
+
     pub(crate) fn baseline_label(&self) -> &str {
         &self.labels[self.baseline]
     }
@@ -85,10 +101,19 @@ impl Contenders {
     /// Refuses more connections than one of our servers could carry; what others can is theirs to
     /// show.
     pub(crate) fn check_connections(&self, connections: usize) -> Result<()> {
-        self.subjects.iter().try_for_each(|subject| match subject {
-            Subject::Own(name) => server::find(name)?.check_connections(connections),
-            Subject::External(_) => Ok(()),
-        })
+        self.subjects.iter().try_for_each(|subject| check(subject, connections))
+    }
+
+    /// Why a server cannot carry so many connections, if that is known before.
+    pub(crate) fn refusal(&self, server: usize, connections: usize) -> Option<String> {
+        check(&self.subjects[server], connections).err().map(|error| error.to_string())
+    }
+}
+
+fn check(subject: &Subject, connections: usize) -> Result<()> {
+    match subject {
+        Subject::Own(name) => server::find(name)?.check_connections(connections),
+        Subject::External(_) => Ok(()),
     }
 }
 
@@ -222,6 +247,24 @@ mod tests {
             let message = choose(words).unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
         }
+    }
+
+    #[test]
+    fn idle_connections_are_the_kernels() {
+        let veth = |more: &[&str]| choose(&[&["--path", "veth", "--idle"], more].concat());
+        let message = veth(&["0,8", "--servers", "epoll,mtcp/mtcp"]).unwrap_err().to_string();
+        assert!(message.contains("`mtcp/mtcp`") && message.contains("`mtcp/kernel`"), "{message}");
+        assert!(veth(&["8", "--servers", "epoll,mtcp"]).is_ok());
+        assert!(veth(&["0", "--servers", "epoll,mtcp/mtcp"]).is_ok());
+    }
+
+    #[test]
+    fn what_a_server_cannot_carry_is_known_before() {
+        let contenders = choose(&["--servers", "epoll", "--peer", "a=x {port}"]).unwrap();
+        let refusal = |server, connections| contenders.refusal(server, connections);
+        assert_eq!(refusal(0, 1), None);
+        assert!(refusal(0, usize::MAX >> 1).is_some_and(|reason| reason.contains("files")));
+        assert_eq!(refusal(1, usize::MAX >> 1), None);
     }
 
     #[test]

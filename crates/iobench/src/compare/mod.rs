@@ -6,6 +6,8 @@
 
 pub(crate) mod contenders;
 pub(crate) mod environment;
+pub(crate) mod holder;
+pub(crate) mod idle;
 pub(crate) mod outcome;
 pub(crate) mod path;
 pub(crate) mod plan;
@@ -27,6 +29,7 @@ use serde::Serialize;
 use crate::cli::CompareArgs;
 use crate::compare::contenders::Contenders;
 use crate::compare::environment::Environment;
+use crate::compare::idle::IdleLoad;
 use crate::compare::path::{Path, name_path};
 use crate::compare::plan::{Cell, CpuChoice, Plan, Request};
 use crate::compare::progress::Progress;
@@ -43,7 +46,7 @@ use crate::server::{process::Launch, running::Running};
 use crate::stack::Site;
 use crate::sys::affinity::{allowed_cpus, wake_promptly};
 use crate::sys::clock::now_ns;
-use crate::sys::limits::Limits;
+use crate::sys::limits::local_ports;
 use crate::sys::signals::Signals;
 
 /// The JSON file.
@@ -83,12 +86,11 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let signals = Signals::block();
     let seed = arguments.seed.unwrap_or(begun_ns % 1_000_000);
     let contenders = Contenders::choose(arguments)?;
-    let options = Options { relay_cpu: arguments.relay_cpu, seed, ..Options::default() };
-    let mut path = Path::create(arguments.path, arguments.network.as_ref(), &options)?;
+    let mut path = create_path(arguments, seed)?;
     // From here on everything is made on the clients' side, but for the servers.
     let _entered = path.enter_client()?;
     let labels: Vec<&str> = contenders.labels.iter().map(String::as_str).collect();
-    let limits = Limits::raise()?;
+    let limits = idle::raise_limits(arguments.connections, most_idle(arguments))?;
     limits.check_connections(arguments.connections)?;
     limits.check_backlog(arguments.connections)?;
     let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
@@ -114,6 +116,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         processes: &mut processes,
         progress: Progress::new(u64::from(plan.rounds) * plan.round_slots() as u64, plan.slot_ns()),
         repeats: false,
+        idle: IdleLoad::new(&path, contenders, connections, &signals),
     };
     let measured = machine.measure_all(begun_ns)?;
     let rows = |baseline| rows(plan, contenders, connections, &measured.outcomes, baseline, seed);
@@ -147,6 +150,18 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     }
     let trustworthy = self_test.is_none_or(|self_test| self_test.trustworthy);
     Ok(trustworthy && rows.iter().all(|row| row.valid))
+}
+
+/// The most idle connections to a server in any cell.
+fn most_idle(arguments: &CompareArgs) -> usize {
+    arguments.idle.iter().copied().max().unwrap_or(0)
+}
+
+/// The path, with addresses for idle connections beside the measured clients' own.
+fn create_path(arguments: &CompareArgs, seed: u64) -> Result<Path> {
+    let client_addresses = 1 + idle::addresses_for(most_idle(arguments), local_ports())?;
+    let options = Options { client_addresses, relay_cpu: arguments.relay_cpu, seed };
+    Path::create(arguments.path, arguments.network.as_ref(), &options)
 }
 
 /// What all rows have in common, and an empty line.
@@ -202,6 +217,7 @@ fn request(arguments: &CompareArgs, servers: usize) -> Request {
     Request {
         servers,
         transactions: arguments.transactions.as_ref().map(|list| list.0.clone()),
+        idle: arguments.idle.clone(),
         exchanges: exchanges(arguments),
         cores: arguments.cores.clone(),
         cpus: CpuChoice {
@@ -229,6 +245,9 @@ fn exchanges(arguments: &CompareArgs) -> Vec<Exchange> {
     };
     arguments.request_bytes.iter().flat_map(responses).collect()
 }
+
+/// From so many on, opening idle connections takes long enough to be announced.
+const MANY_IDLE: usize = 5_000;
 
 /// What tells server processes apart: CPUs, service, and the index of the server.
 type ProcessKey = (usize, Option<Exchange>, usize);
@@ -276,6 +295,7 @@ struct Machine<'a> {
     progress: Progress,
     /// Whether a round was measured again before.
     repeats: bool,
+    idle: IdleLoad<'a>,
 }
 
 impl Machine<'_> {
@@ -314,6 +334,15 @@ impl RoundSource for Machine<'_> {
                 keys.contains(key).then_some((process, site.clone()))
             })
             .unzip();
+        let labels = &self.contenders.labels;
+        let announces = turn.round == 0 && !turn.again && cell.idle >= MANY_IDLE;
+        let held = self.idle.open(turn.cell, cell, &mut subjects, |server| {
+            if announces {
+                let what = format!("opening {} idle connections to {}", cell.idle, labels[server]);
+                self.progress.note(&what);
+            }
+        })?;
+        let unable = self.idle.reasons(turn.cell, subjects.len());
         let shape = RoundShape {
             connections: self.connections,
             passes: self.plan.passes,
@@ -321,6 +350,7 @@ impl RoundSource for Machine<'_> {
             baseline: self.contenders.baseline,
             network: self.network,
             stacks: &stacks,
+            unable: &unable,
         };
         let (phase, mut first) = if turn.again {
             self.progress.extend((subjects.len() * self.plan.passes) as u64);
@@ -331,14 +361,16 @@ impl RoundSource for Machine<'_> {
             (phase, turn.cell == 0)
         };
         let progress = &mut self.progress;
-        let labels = &self.contenders.labels;
-        let round = turn.round as usize;
-        measure_round(cell, &shape, round, &mut subjects, self.signals, |server| {
+        let number = turn.round as usize;
+        let announce = |server: usize| {
             let what = format!("{}, {}", labels[server], describe(cell));
             progress.announce(&phase, &what, first);
             first = false;
             progress.step();
-        })
+        };
+        let mut round = measure_round(cell, &shape, number, &mut subjects, self.signals, announce)?;
+        self.idle.close(held, &mut subjects, &mut round)?;
+        Ok(round)
     }
 }
 
@@ -369,7 +401,8 @@ fn describe(cell: &Cell) -> String {
         exchange if exchange.is_echo() => exchange.request_bytes.to_string(),
         Exchange { request_bytes, response_bytes } => format!("{request_bytes}/{response_bytes}"),
     };
-    format!("{transactions}, {sizes} B, {} cores", cell.cores)
+    let idle = if cell.idle > 0 { format!(", {} idle", cell.idle) } else { String::new() };
+    format!("{transactions}, {sizes} B, {} cores{idle}", cell.cores)
 }
 
 #[cfg(test)]
@@ -399,7 +432,7 @@ mod tests {
         let key = |request_bytes, response_bytes| {
             let placement = Placement { server_cpus: vec![0], client_cpus: vec![1] };
             let exchange = Exchange { request_bytes, response_bytes };
-            process_key(&Cell { cores: 1, placement, exchange, transactions: 1 }, 0)
+            process_key(&Cell { cores: 1, placement, exchange, transactions: 1, idle: 0 }, 0)
         };
         assert_eq!(key(64, 64), key(1, 1));
         assert_ne!(key(64, 64), key(64, 65));

@@ -17,6 +17,8 @@ pub(crate) const SLICE_NS: u64 = 25_000_000;
 pub(crate) const WARM_UP_NS: u64 = 50_000_000;
 /// What a slot costs beside warm-up and measurement: opening, closing, draining.
 const SLOT_OVERHEAD_NS: u64 = 25_000_000;
+/// What an idle connection costs in each round: opening with a transaction, and closing.
+const IDLE_CONNECTION_NS: u64 = 60_000;
 /// Time for everything outside the rounds.
 const START_NS: u64 = 500_000_000;
 /// `--quick` promises the whole run in 60 s; the rest is for machines that are slower than planned.
@@ -98,6 +100,8 @@ pub(crate) struct Cell {
     pub(crate) exchange: Exchange,
     /// 0 stands for persistent connections.
     pub(crate) transactions: u32,
+    /// Connections to each server that are open and idle beside the measured ones.
+    pub(crate) idle: usize,
 }
 
 /// What was asked for; `None` leaves the choice to the plan.
@@ -105,6 +109,8 @@ pub(crate) struct Cell {
 pub(crate) struct Request {
     pub(crate) servers: usize,
     pub(crate) transactions: Option<Vec<u32>>,
+    /// Numbers of idle connections to each server.
+    pub(crate) idle: Vec<usize>,
     pub(crate) exchanges: Vec<Exchange>,
     pub(crate) cores: Option<Vec<usize>>,
     pub(crate) cpus: CpuChoice,
@@ -140,8 +146,13 @@ impl Plan {
             let placement = Placement::choose(cores, allowed, &request.cpus)?;
             for &exchange in &unique(&request.exchanges) {
                 for &transactions in &transactions {
-                    let placement = placement.clone();
-                    cells.push(Cell { cores, placement, exchange, transactions });
+                    cells.extend(unique(&request.idle).into_iter().map(|idle| Cell {
+                        cores,
+                        placement: placement.clone(),
+                        exchange,
+                        transactions,
+                        idle,
+                    }));
                 }
             }
         }
@@ -168,8 +179,8 @@ impl Plan {
                     self.cells.len(),
                     self.round_ns() / 1_000_000_000
                 ),
-                "ask for fewer --cores, --transactions or sizes, a shorter --duration, or leave \
-                 --quick out",
+                "ask for fewer --cores, --transactions, --idle or sizes, a shorter --duration, or \
+                 leave --quick out",
             ));
         }
         Ok(())
@@ -186,7 +197,8 @@ impl Plan {
     }
 
     pub(crate) fn round_ns(&self) -> u64 {
-        self.round_slots() as u64 * self.slot_ns()
+        let idle: usize = self.cells.iter().map(|cell| cell.idle * self.servers).sum();
+        self.round_slots() as u64 * self.slot_ns() + idle as u64 * IDLE_CONNECTION_NS
     }
 
     pub(crate) fn estimate_ns(&self) -> u64 {
@@ -239,6 +251,7 @@ mod tests {
         Request {
             servers: 2,
             transactions: None,
+            idle: vec![0],
             exchanges: vec![Exchange::echo(64)],
             cores: None,
             cpus: CpuChoice::default(),
@@ -283,6 +296,19 @@ mod tests {
         assert_eq!((cells.as_slice(), plan.passes), (&expected[..], 2));
         assert_eq!((plan.slicing.count, plan.slicing.length_ns), (10, SLICE_NS));
         assert_eq!(Plan::new(&request(), &[0]).unwrap().cells.len(), 4);
+    }
+
+    #[test]
+    fn every_number_of_transactions_is_measured_beside_every_number_of_idle_connections() {
+        let transactions = Some(vec![1, 0]);
+        let idle = vec![0, 2_000, 500, 2_000];
+        let asked = Request { transactions, idle, cores: Some(vec![1]), ..request() };
+        let plan = Plan::new(&asked, &[0, 1]).unwrap();
+        let cells: Vec<_> = plan.cells.iter().map(|cell| (cell.transactions, cell.idle)).collect();
+        assert_eq!(cells, [(1, 0), (1, 2_000), (1, 500), (0, 0), (0, 2_000), (0, 500)]);
+        // Each of the two servers has as many.
+        let slots_ns = plan.round_slots() as u64 * plan.slot_ns();
+        assert_eq!(plan.round_ns(), slots_ns + 2 * 2 * 2_500 * IDLE_CONNECTION_NS);
     }
 
     #[test]

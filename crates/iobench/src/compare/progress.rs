@@ -41,6 +41,14 @@ impl Progress {
         }
     }
 
+    /// Says what is done between slots that takes a while.
+    pub(crate) fn note(&self, what: &str) {
+        match &self.bar {
+            Some(bar) => bar.set_message(what.to_owned()),
+            None => eprintln!("iobench: {what}"),
+        }
+    }
+
     /// More slots than were planned.
     pub(crate) fn extend(&mut self, slots: u64) {
         self.total += slots;

@@ -89,6 +89,7 @@ fn plan(cells: u32, rounds: u32, quick: bool) -> Plan {
     let request = Request {
         servers: SERVERS,
         transactions: Some((1..=cells).collect()),
+        idle: vec![0],
         exchanges: vec![Exchange::echo(64)],
         cores: Some(vec![1]),
         cpus: CpuChoice::default(),

@@ -79,6 +79,8 @@ pub(crate) struct Row {
     pub(crate) client_cpus: Vec<usize>,
     /// 0 stands for persistent connections.
     pub(crate) transactions: u32,
+    /// Further connections to the server that were open and idle.
+    pub(crate) idle: usize,
     /// Of an echo, where both sizes are the same.
     pub(crate) message_bytes: Option<usize>,
     pub(crate) request_bytes: usize,
@@ -248,6 +250,7 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Result
         server_cpus: cell.placement.server_cpus.clone(),
         client_cpus: cell.placement.client_cpus.clone(),
         transactions: cell.transactions,
+        idle: cell.idle,
         message_bytes: cell.exchange.is_echo().then_some(cell.exchange.request_bytes),
         request_bytes,
         response_bytes,

@@ -5,7 +5,7 @@ use crate::exchange::Exchange;
 
 fn cell(client_cpus: Vec<usize>) -> Cell {
     let placement = Placement { server_cpus: vec![0], client_cpus };
-    Cell { cores: 1, placement, exchange: Exchange::echo(64), transactions: 8 }
+    Cell { cores: 1, placement, exchange: Exchange::echo(64), transactions: 8, idle: 0 }
 }
 
 fn slot(throughput: f64, server_cpu_us: f64) -> SlotOutcome {
@@ -131,6 +131,7 @@ fn rows_have_the_promised_shape() {
     assert_eq!(json["valid"], true);
     assert_eq!(json["slices"]["clean"], 48);
     assert_eq!(json["system_calls"], 2.5);
+    assert_eq!(json["idle"], 0);
     for size in ["message_bytes", "request_bytes", "response_bytes"] {
         assert_eq!(json[size], 64);
     }

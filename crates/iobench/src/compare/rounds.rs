@@ -28,6 +28,8 @@ pub(crate) struct RoundShape<'a> {
     pub(crate) network: Option<&'a Network>,
     /// By subject, where its clients bring a stack; the kernel's clients where there is nothing.
     pub(crate) stacks: &'a [Option<Site>],
+    /// By subject, why it cannot be measured in this round; those without a reason are.
+    pub(crate) unable: &'a [Option<String>],
 }
 
 /// How a server has to be started for an exchange: echoes are of any size, so one server does for
@@ -130,7 +132,10 @@ fn interleave(
     for pass in 0..shape.passes {
         for subject in slot_order(subjects.len(), shape.baseline, round, pass) {
             before_slot(subject);
-            outcomes[subject].push(runners[of_subject[subject]].run(subjects[subject])?);
+            outcomes[subject].push(match shape.unable.get(subject).and_then(Option::as_ref) {
+                Some(reason) => SlotOutcome::failed(reason.clone()),
+                None => runners[of_subject[subject]].run(subjects[subject])?,
+            });
         }
     }
     Ok(outcomes)

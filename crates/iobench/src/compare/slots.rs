@@ -160,6 +160,9 @@ impl<'a> SlotRunner<'a> {
                 }
             });
         }
+        if let Some(missing) = server.missing_idle().filter(|&missing| missing > 0) {
+            problems.push(format!("{} closed {missing} idle connections", server.name()));
+        }
         let mut outcome = self.evaluate(start_ns, &borders, &tallies, server)?;
         let stalled = tallies.iter().map(|tally| tally.stalled).sum();
         // Retransmissions take long; and in a disturbed slot it is more likely that somebody else

@@ -1,5 +1,6 @@
 //! The results for people: a block per core count and message size, then notes, then sentences.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -13,15 +14,16 @@ struct Column {
     value: fn(&Row) -> String,
     left_aligned: bool,
     gives_way: u8,
-    /// Left out where no row has anything in it.
+    /// Left out where no row has anything but nothing or zero in it.
     optional: bool,
 }
 
 /// The last to give way.
 const LAST_TO_GIVE_WAY: u8 = 6;
 
-const COLUMNS: [Column; 15] = [
+const COLUMNS: [Column; 16] = [
     column("trans", |row| transactions(row.transactions), 0),
+    optional("idle", |row| row.idle.to_string(), 0),
     Column { left_aligned: true, ..column("server", |row| row.server.clone(), 0) },
     column("k/s", |row| figure(row.throughput.map(|value| value / 1e3), 1), 0),
     optional("GB/s", |row| figure(row.gigabytes_per_s, 2), 0),
@@ -47,7 +49,7 @@ const fn optional(heading: &'static str, value: fn(&Row) -> String, gives_way: u
 }
 
 /// "1", "128", or a word for 0.
-fn transactions(count: u32) -> String {
+pub(crate) fn transactions(count: u32) -> String {
     if count == 0 { "persist".to_owned() } else { count.to_string() }
 }
 
@@ -143,7 +145,16 @@ pub(crate) fn conditions(row: &Row) -> String {
         1 => "1 transaction per connection".to_owned(),
         count => format!("{count} transactions per connection"),
     };
-    format!("{connections}, {}", cores_and_sizes(row))
+    format!("{connections}{}, {}", beside_idle(row, ","), cores_and_sizes(row))
+}
+
+/// The idle connections of a row, if it has any.
+fn beside_idle(row: &Row, separator: &str) -> String {
+    match row.idle {
+        0 => String::new(),
+        1 => format!("{separator} beside 1 idle connection"),
+        count => format!("{separator} beside {count} idle connections"),
+    }
 }
 
 /// Appends a block and returns the headings that did not fit.
@@ -164,8 +175,10 @@ fn render_block(
             cells.iter().map(String::len).chain([column.heading.len()]).max().unwrap_or(0)
         })
         .collect();
-    let wanted = (0..COLUMNS.len())
-        .filter(|&index| !COLUMNS[index].optional || cells[index].iter().any(|cell| cell != "-"));
+    let wanted = (0..COLUMNS.len()).filter(|&index| {
+        let is_empty = |cell: &String| cell == "-" || cell == "0";
+        !COLUMNS[index].optional || !cells[index].iter().all(is_empty)
+    });
     let (shown, dropped) = fit(wanted.collect(), &widths, width.saturating_sub(mark_width));
     let mut line = |cell: &dyn Fn(usize) -> String, mark: &str| {
         let mut line = String::new();
@@ -229,17 +242,16 @@ impl Notes {
 }
 
 /// At most three plain sentences: how each server did against the baseline where it matters most,
-/// with the shortest connections on the most cores.
+/// with the shortest connections on the most cores, beside the most idle ones.
 pub(crate) fn summarise(rows: &[Row], baseline: &str) -> Vec<String> {
     let shortest = |row: &&Row| if row.transactions == 0 { u32::MAX } else { row.transactions };
     let candidates = rows.iter().filter(|row| row.server != baseline);
     let Some(cores) = candidates.clone().map(|row| row.cores).max() else { return Vec::new() };
     let on_most_cores = candidates.filter(|row| row.cores == cores);
     let size = |row: &Row| row.request_bytes + row.response_bytes;
-    let Some(shown) = on_most_cores.clone().min_by_key(|row| (shortest(row), size(row))) else {
-        return Vec::new();
-    };
-    let key = |row: &Row| (row.transactions, row.request_bytes, row.response_bytes);
+    let rank = |row: &&Row| (shortest(row), size(row), Reverse(row.idle));
+    let Some(shown) = on_most_cores.clone().min_by_key(rank) else { return Vec::new() };
+    let key = |row: &Row| (row.transactions, row.request_bytes, row.response_bytes, row.idle);
     on_most_cores
         .filter(|row| key(row) == key(shown))
         .take(3)
@@ -254,8 +266,12 @@ fn sentence(row: &Row, baseline: &str) -> String {
         count => format!("at {count} transactions per connection"),
     };
     let plural = if row.cores == 1 { "" } else { "s" };
-    let what =
-        format!("{} against {baseline} {connections} on {} core{plural}", row.server, row.cores);
+    let what = format!(
+        "{} against {baseline} {connections}{} on {} core{plural}",
+        row.server,
+        beside_idle(row, ""),
+        row.cores
+    );
     let (Some(throughput), Some(cpu)) = (row.throughput_ratio, row.cpu_ratio) else {
         return format!("{what}: nothing can be said, see the notes.");
     };
@@ -300,6 +316,7 @@ pub(crate) mod tests {
             server_cpus: vec![0, 1],
             client_cpus: vec![0, 1],
             transactions,
+            idle: 0,
             message_bytes: Some(64),
             request_bytes: 64,
             response_bytes: 64,
@@ -341,13 +358,53 @@ pub(crate) mod tests {
         let text = render(&[row("epoll", 1, 1.0), row("other", 1, 1.5)], "epoll", 200);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("2 cores, 64-byte messages, 256 connections"), "{text}");
-        let bulk = ["GB/s", "s/GiB"];
+        let nothing_in = ["GB/s", "s/GiB", "idle"];
         for column in &COLUMNS {
             let shown = lines[1].contains(column.heading);
-            assert_eq!(shown, !bulk.contains(&column.heading), "{text}");
+            assert_eq!(shown, !nothing_in.contains(&column.heading), "{text}");
         }
         assert!(lines[3].contains("123.5") && lines[3].contains("1.50 [1.40, 1.60]"), "{text}");
         assert!(lines[2].ends_with("50/2"), "{text}");
+    }
+
+    /// A row beside idle connections.
+    pub(crate) fn row_beside(server: &str, idle: usize, ratio: f64) -> Row {
+        Row { idle, ..row(server, 1, ratio) }
+    }
+
+    #[test]
+    fn idle_connections_have_a_column_where_there_are_any() {
+        let rows = [row("epoll", 1, 1.0), row_beside("epoll", 50_000, 1.0)];
+        let text = render(&rows, "epoll", 80);
+        let words: Vec<Vec<&str>> =
+            text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words[0][..3], ["trans", "idle", "server"], "{text}");
+        assert_eq!(words[1][..3], ["1", "0", "epoll"], "{text}");
+        assert_eq!(words[2][..3], ["1", "50000", "epoll"], "{text}");
+        assert!(!render(&rows[..1], "epoll", 80).contains("idle"), "{text}");
+        for (idle, beside) in
+            [(0, ""), (1, " beside 1 idle connection,"), (8, " beside 8 idle connections,")]
+        {
+            let expected =
+                format!("1 transaction per connection,{beside} 2 cores, 64-byte messages");
+            assert_eq!(conditions(&row_beside("epoll", idle, 1.0)), expected);
+        }
+    }
+
+    #[test]
+    fn sentences_speak_of_the_most_idle_connections() {
+        let rows = [
+            row("epoll", 1, 1.0),
+            row("other", 1, 1.5),
+            row_beside("epoll", 8_000, 1.0),
+            row_beside("other", 8_000, 1.25),
+            row_beside("other", 200, 1.4),
+        ];
+        assert_eq!(
+            summarise(&rows, "epoll"),
+            ["other against epoll at 1 transaction per connection beside 8000 idle connections \
+              on 2 cores: throughput x1.25 [1.15, 1.35], CPU per transaction x1.25 [1.15, 1.35]."]
+        );
     }
 
     #[test]

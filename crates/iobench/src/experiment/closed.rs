@@ -108,7 +108,15 @@ impl<'a> ClosedCampaign<'a> {
         let connections = point.connections;
         let baseline = *baseline;
         let stacks = &[];
-        let shape = RoundShape { connections, passes, slicing, baseline, network: None, stacks };
+        let shape = RoundShape {
+            connections,
+            passes,
+            slicing,
+            baseline,
+            network: None,
+            stacks,
+            unable: &[],
+        };
         let phase = format!("round {} of {}", key.round + 1, experiment.rounds);
         let mut first = key.point == 0;
         let round = key.round as usize;
@@ -160,6 +168,7 @@ fn cell(point: &Point) -> Cell {
         placement: point.placement.clone(),
         exchange: point.exchange,
         transactions: point.transactions,
+        idle: 0,
     }
 }
 
@@ -193,6 +202,7 @@ pub(crate) fn convert(
         request_bytes: row.request_bytes,
         response_bytes: row.response_bytes,
         transactions: row.transactions,
+        idle: row.idle,
         cores: row.cores,
         server_cpus: row.server_cpus,
         client_cpus: row.client_cpus,

@@ -50,6 +50,7 @@ impl Evidence<'_> {
             request_bytes: point.exchange.request_bytes,
             response_bytes: point.exchange.response_bytes,
             transactions: point.transactions,
+            idle: 0,
             cores: point.cores,
             server_cpus: point.placement.server_cpus.clone(),
             client_cpus: point.placement.client_cpus.clone(),

@@ -1,5 +1,6 @@
 //! Makes the standing connections of a run (period a of Kawai and Yamaguchi's Figure 5), each
-//! proved by one exchange, so that the server has accepted it before the first request is due.
+//! proved by one exchange, so that the server has accepted it before the first request is due; and
+//! checks connections that stand with another exchange.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -94,6 +95,30 @@ impl Connecting<'_> {
     pub(crate) fn establish(
         &self,
         count: usize,
+        progress: impl FnMut(usize),
+    ) -> Result<Vec<OwnedFd>> {
+        let connect = |number| {
+            self.route.connect(number, self.congestion).context(
+                format!("make connection {number} to {}", self.route.target),
+                "start a server there, or ask for fewer --connections",
+            )
+        };
+        self.exchange_once(count, connect, progress)
+    }
+
+    /// Makes one exchange on each of these connections.
+    pub(crate) fn check(&self, sockets: &[&OwnedFd]) -> Result<()> {
+        let duplicate = |number: usize| {
+            sockets[number].try_clone().context("duplicate a descriptor", "raise `ulimit -n`")
+        };
+        self.exchange_once(sockets.len(), duplicate, |_| ()).map(drop)
+    }
+
+    /// Makes one exchange on each of `count` sockets, some at a time.
+    fn exchange_once(
+        &self,
+        count: usize,
+        mut socket: impl FnMut(usize) -> Result<OwnedFd>,
         mut progress: impl FnMut(usize),
     ) -> Result<Vec<OwnedFd>> {
         let epoll = Epoll::new()?;
@@ -103,7 +128,8 @@ impl Connecting<'_> {
         let mut moved_ns = now_ns();
         while ready < count {
             while candidates.len() < count && candidates.len() - ready < WINDOW {
-                candidates.push(Some(self.begin(candidates.len(), &epoll)?));
+                let number = candidates.len();
+                candidates.push(Some(begin(socket(number)?, number, &epoll)?));
             }
             let events_count = epoll.wait(&mut events, 10);
             for event in &events[..events_count] {
@@ -122,18 +148,6 @@ impl Connecting<'_> {
         Ok(candidates.into_iter().flatten().map(|candidate| candidate.socket).collect())
     }
 
-    fn begin(&self, number: usize, epoll: &Epoll) -> Result<Candidate> {
-        let socket = self.route.connect(number, self.congestion).context(
-            format!("make connection {number} to {}", self.route.target),
-            "start a server there, or ask for fewer --connections",
-        )?;
-        let interest = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET;
-        epoll
-            .add(socket.as_raw_fd(), number as u64, interest)
-            .context("watch a connection", "raise fs.epoll.max_user_watches")?;
-        Ok(Candidate { socket, sent: 0, received: 0 })
-    }
-
     /// Sends and receives what it can; true when the exchange is complete just now.
     fn advance(&self, candidate: &mut Option<Candidate>, number: usize) -> Result<bool> {
         let Some(candidate) = candidate else { return Ok(false) };
@@ -143,7 +157,7 @@ impl Connecting<'_> {
         let fd = candidate.socket.as_raw_fd();
         let failed = |errno| {
             Err(std::io::Error::from_raw_os_error(errno)).context(
-                format!("make the first exchange on connection {number}"),
+                format!("make an exchange on connection {number}"),
                 "see what the server says; it may have too few descriptors, threads or processes",
             )
         };
@@ -194,6 +208,14 @@ impl Connecting<'_> {
             "see whether the server answers requests of this size and can hold so many connections",
         )
     }
+}
+
+fn begin(socket: OwnedFd, number: usize, epoll: &Epoll) -> Result<Candidate> {
+    let interest = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET;
+    epoll
+        .add(socket.as_raw_fd(), number as u64, interest)
+        .context("watch a connection", "raise fs.epoll.max_user_watches")?;
+    Ok(Candidate { socket, sent: 0, received: 0 })
 }
 
 /// The descriptors' numbers, for threads that only borrow them.

@@ -234,6 +234,8 @@ struct CompareRow {
     server_cpus: Vec<usize>,
     client_cpus: Vec<usize>,
     transactions: u32,
+    #[serde(default)]
+    idle: usize,
     /// Of an echo; files of before other sizes could be asked for have nothing else.
     message_bytes: Option<usize>,
     #[serde(default)]
@@ -306,6 +308,7 @@ impl CompareRow {
             request_bytes: self.message_bytes.unwrap_or(self.request_bytes),
             response_bytes: self.message_bytes.unwrap_or(self.response_bytes),
             transactions: self.transactions,
+            idle: self.idle,
             cores: self.cores,
             server_cpus: self.server_cpus,
             client_cpus: self.client_cpus,

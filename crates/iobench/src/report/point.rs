@@ -12,6 +12,7 @@ pub(crate) enum Dimension {
     RequestBytes,
     ResponseBytes,
     Transactions,
+    Idle,
     Cores,
     Work,
     Network,
@@ -21,8 +22,18 @@ use Dimension::*;
 
 impl Dimension {
     /// In the order in which people name them.
-    pub(crate) const ALL: [Dimension; 9] =
-        [Connections, Rate, Transactions, RequestBytes, ResponseBytes, Cores, Work, Network, Kind];
+    pub(crate) const ALL: [Dimension; 10] = [
+        Connections,
+        Rate,
+        Transactions,
+        Idle,
+        RequestBytes,
+        ResponseBytes,
+        Cores,
+        Work,
+        Network,
+        Kind,
+    ];
 
     /// The head of a column or the label of an axis.
     pub(crate) fn name(self) -> &'static str {
@@ -33,6 +44,7 @@ impl Dimension {
             RequestBytes => "request size",
             ResponseBytes => "response size",
             Transactions => "transactions per connection",
+            Idle => "idle connections",
             Cores => "server cores",
             Work => "processing",
             Network => "network",
@@ -49,6 +61,7 @@ impl Dimension {
             ResponseBytes => number::bytes(row.response_bytes),
             Transactions if row.transactions == 0 => "persistent".to_owned(),
             Transactions => number::count(f64::from(row.transactions)),
+            Idle => number::count(row.idle as f64),
             Cores => number::count(row.cores as f64),
             Work => row.work.clone(),
             Network => row.network.clone().unwrap_or_else(|| "loopback".to_owned()),
@@ -70,6 +83,7 @@ impl Dimension {
             Transactions => {
                 plural(&value, row.transactions as usize, "transaction") + " per connection"
             }
+            Idle => plural(&value, row.idle, "idle connection"),
             Cores => plural(&value, row.cores, "server core"),
             Work => format!("processing {value}"),
             Network => format!("network {value}"),
@@ -86,6 +100,7 @@ impl Dimension {
             // Connections that persist are the limit of ever more transactions.
             Transactions if row.transactions == 0 => f64::from(u32::MAX) + 1.0,
             Transactions => f64::from(row.transactions),
+            Idle => row.idle as f64,
             Cores => row.cores as f64,
             Kind | Work | Network => 0.0,
         }

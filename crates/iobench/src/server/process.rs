@@ -22,7 +22,7 @@ const START_TIMEOUT_NS: u64 = 30_000_000_000;
 const END_TIMEOUT_NS: u64 = 1_000_000_000;
 /// As many looks, 2 ms apart, must find nothing new before a server counts as drained.
 const QUIET_LOOKS: u32 = 5;
-/// How long a server may take to notice that all its peers are gone.
+/// How long a server may take to notice that all its peers are gone, since it last noticed one.
 const DRAIN_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// What to start, and where.
@@ -84,6 +84,8 @@ pub(crate) struct ServerProcess {
     counts_system_calls: bool,
     /// What the server had counted when it was drained last.
     drained: Counters,
+    /// Connections that its clients keep open without using them.
+    idle: u64,
 }
 
 impl ServerProcess {
@@ -121,6 +123,7 @@ impl ServerProcess {
             works_in_its_threads: server.works_in_its_threads(),
             counts_system_calls: server.counts_system_calls(),
             drained: Counters::default(),
+            idle: 0,
         };
         process.wait_until_ready(name, signals)?;
         Ok(process)
@@ -191,11 +194,22 @@ impl ServerProcess {
         self.drained
     }
 
-    /// Waits until every accepted connection is closed and the threads have stopped calling the
-    /// kernel; false if that does not happen in time. All clients must have closed before.
+    /// From now on the clients keep so many connections open without using them.
+    pub(crate) fn keep_idle(&mut self, connections: u64) {
+        self.idle = connections;
+    }
+
+    /// How many of the idle connections were closed when it was drained last.
+    pub(crate) fn missing_idle(&self) -> u64 {
+        self.idle.saturating_sub(open(&self.drained))
+    }
+
+    /// Waits until every accepted connection but the idle ones is closed and the threads have
+    /// stopped calling the kernel; false if that does not happen in time. All clients must have
+    /// closed the others before.
     pub(crate) fn drain(&mut self, signals: &Signals) -> Result<bool> {
-        let deadline_ns = now_ns() + DRAIN_TIMEOUT_NS;
-        let mut before = None;
+        let mut deadline_ns = now_ns() + DRAIN_TIMEOUT_NS;
+        let mut before: Option<Counters> = None;
         let mut quiet_looks = 0;
         let mut turns = None;
         loop {
@@ -204,7 +218,7 @@ impl ServerProcess {
             // Connections still in the listen queue show as accepted only later; a server that
             // forks for each takes several milliseconds to get to the next one on a slow machine,
             // and a thread that has no CPU gets to none.
-            if counters.accepted == counters.closed && before == Some(counters) {
+            if open(&counters) <= self.idle && before == Some(counters) {
                 quiet_looks += 1;
                 let process = self.child.id();
                 let turns = turns.get_or_insert_with(|| Turns::of(process));
@@ -214,6 +228,10 @@ impl ServerProcess {
             } else {
                 quiet_looks = 0;
                 turns = None;
+            }
+            // Closing thousands takes longer, but it goes on.
+            if before.is_some_and(|before| before.closed != counters.closed) {
+                deadline_ns = now_ns() + DRAIN_TIMEOUT_NS;
             }
             if now_ns() > deadline_ns || self.ended().is_some() {
                 return Ok(false);
@@ -229,6 +247,11 @@ impl Drop for ServerProcess {
         self.lifeline = None;
         end_within(&mut self.child, END_TIMEOUT_NS);
     }
+}
+
+/// Accepted connections that are not closed.
+fn open(counters: &Counters) -> u64 {
+    counters.accepted.saturating_sub(counters.closed)
 }
 
 /// Waits for a child that has been told to end, and kills it if it takes longer than this.
@@ -298,7 +321,29 @@ mod tests {
             works_in_its_threads: true,
             counts_system_calls: true,
             drained: Counters::default(),
+            idle: 0,
         }
+    }
+
+    #[test]
+    fn idle_connections_stay_open_in_a_drained_server() {
+        let signals = Signals::block();
+        let page = Page::create(1).unwrap();
+        let theirs = Page::open(page.descriptor().try_clone().unwrap(), 1).unwrap();
+        let mut process = stopped(page);
+        // SAFETY: plain numbers; the process is our own child.
+        unsafe { libc::kill(process.child.id() as i32, libc::SIGCONT) };
+        process.keep_idle(3);
+        for (closed, missing) in [(7, 0), (8, 1), (10, 3)] {
+            theirs.block(0).publish(&Counters { accepted: 10, closed, ..Counters::default() });
+            // A thread that gets no CPU in time is no reason to fail.
+            while !process.drain(&signals).unwrap() {}
+            assert_eq!((process.drained().closed, process.missing_idle()), (closed, missing));
+        }
+        theirs.block(0).publish(&Counters { accepted: 10, closed: 6, ..Counters::default() });
+        assert!(!process.drain(&signals).unwrap(), "one more than the idle ones is open");
+        assert_eq!(process.missing_idle(), 0);
+        process.child.stdin = None;
     }
 
     #[test]

@@ -143,8 +143,24 @@ impl Running {
         }
     }
 
+    /// From now on the clients keep so many connections open without using them.
+    pub(crate) fn keep_idle(&mut self, connections: usize) {
+        if let Running::Own { process, .. } = self {
+            process.keep_idle(connections as u64);
+        }
+    }
+
+    /// How many of the idle connections the server had closed when it was drained last, if it
+    /// counts for us.
+    pub(crate) fn missing_idle(&self) -> Option<u64> {
+        match self {
+            Running::Own { process, .. } => Some(process.missing_idle()),
+            Running::External(_) => None,
+        }
+    }
+
     /// Waits until the server has done with the connections that its clients have closed; false if
-    /// it does not in time, or has ended. All clients must have closed before.
+    /// it does not in time, or has ended. All clients must have closed before, but for idle ones.
     pub(crate) fn drain(&mut self, signals: &Signals) -> Result<bool> {
         match self {
             Running::Own { process, .. } => process.drain(signals),

@@ -3,6 +3,7 @@
 pub(crate) mod affinity;
 pub(crate) mod clock;
 pub(crate) mod cpuclock;
+pub(crate) mod descriptors;
 pub(crate) mod epoll;
 pub(crate) mod limits;
 pub(crate) mod process_tree;

@@ -11,8 +11,13 @@ use crate::report::section::Section;
 use crate::results::{Kind, RoundFigures, Row};
 
 const HEIGHT: f64 = 380.0;
-const AXES: [Dimension; 4] =
-    [Dimension::Transactions, Dimension::RequestBytes, Dimension::Cores, Dimension::Connections];
+const AXES: [Dimension; 5] = [
+    Dimension::Transactions,
+    Dimension::Idle,
+    Dimension::RequestBytes,
+    Dimension::Cores,
+    Dimension::Connections,
+];
 
 /// A figure and, where it is known, its interval.
 type Value = (f64, Option<(f64, f64)>);
