@@ -94,7 +94,8 @@ ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer)
 
 /*
  * A ring has a table for lightweight sockets that is cut to the soft limit of descriptors when it
- * is made, so that is raised meanwhile. If the hard limit is less, new connections wait for a place.
+ * is made, so that is raised meanwhile. If the hard limit is less, new connections wait for a
+ * place.
  */
 static ngx_int_t
 ngx_mp_make_room(ngx_cycle_t *cycle, rlim_t wanted, struct rlimit *before)

@@ -19,20 +19,21 @@ pub(crate) fn compare(
     }
     let none = vec![false; script.links.len()];
     let (mut broken_write, diverged) = (none.clone(), none.clone());
-    let (mut reads, mut shared) = (none.clone(), none);
+    let (mut reads, mut shared, mut accepts) = (none.clone(), none.clone(), none);
     let mut written = vec![0; script.links.len()];
     for request in outcomes.iter().flat_map(|outcome| &outcome.requests) {
         let link = request.member / 2;
         let is_whole = request.last == Some(Ok(request.room as u64));
         broken_write[link] |= request.what.writes() && !is_whole;
         reads[link] |= request.what.takes_data();
+        accepts[link] |= request.what == What::Accept;
         written[link] += if request.what.writes() { request.room } else { 0 };
         shared[link] |= request.member % 2 == 1;
     }
     // The requests of both drivers were added up.
     let crowded = written.iter().map(|bytes| *bytes > 2 * SOCKET_BUFFER_BYTES).collect();
     let mut comparison =
-        Comparison { script, rules, diverged, broken_write, crowded, reads, shared };
+        Comparison { script, rules, diverged, broken_write, crowded, reads, shared, accepts };
     let [left, right] = outcomes;
     let [theirs, others] = [left, right].map(by_step);
     for at in 0..script.ops.len() {
@@ -61,6 +62,8 @@ struct Comparison<'a> {
     crowded: Vec<bool>,
     /// The links from which the channel reads.
     reads: Vec<bool>,
+    /// The links from which it accepts.
+    accepts: Vec<bool>,
     /// The links whose open file two members have.
     shared: Vec<bool>,
 }
@@ -194,6 +197,10 @@ impl Comparison<'_> {
         }
         if self.reads[left.member / 2] && self.holds() {
             self.diverge(left.member, Rule::BuffersHeld);
+            return Ok(());
+        }
+        if self.accepts[left.member / 2] && (cancelled(left) || cancelled(right)) {
+            self.rules.used(Rule::AcceptedAhead);
             return Ok(());
         }
         // One that waited for another to end may begin when the read has taken the data.

@@ -37,6 +37,8 @@ rules! {
         poll is compared, and of a single one whether it was told.",
     PollBesideRead: "A poll and a read of one handle go on side by side: whether the poll looks \
         before the read has taken the data is not determined.",
+    AcceptedAhead: "An accept of several connections may take more than were asked for, and keeps \
+        them for the next one; a poll of the listener does not see them.",
     SharedFile: "Two members with one open file share what comes: which of them gets a message is \
         not determined.",
     BuffersHeld: "While the application holds leases, a receive may have to wait for a buffer with \

@@ -128,6 +128,8 @@ const MENDED: &[&str] = &[
     // A connect after a shutdown of a connection under way is invalid.
     "seed 249727742287191; settings 1 4 300 2 4096 24 16 0; links outgoing; connect-to 0 1 0; \
      cancel 0 0 0; write 0 28269 1; disconnect 0 1 0; connect 0 0 0",
+    "seed 265420878058017; settings 4 16 512 2 2048 12 12 1; links file tcp-listener; \
+     peer-connect 2 0 0; peer-connect 2 0 0; peer-connect 2 0 0; accept 2 2 3; poll 2 1 0",
 ];
 
 #[test]

@@ -69,7 +69,8 @@ impl Accept {
         Accept { count: None, lightweight: false, peer: false }
     }
 
-    /// Only so many connections; without it, all until [`Channel::cancel`].
+    /// Only so many connections; without it, all until [`Channel::cancel`]. The channel may accept
+    /// more at once and keep them for the next accept; a poll of the listener does not see these.
     pub fn count(self, count: u32) -> Accept {
         Accept { count: Some(count), ..self }
     }
