@@ -11,7 +11,7 @@ use crate::sys::{self, Errno, Result};
 
 /// Where the rings begin.
 const HEADER_BYTES: usize = 4096;
-const MAGIC: u64 = u64::from_le_bytes(*b"FABLEpr1");
+const MAGIC: u64 = u64::from_le_bytes(*b"FABLEpr2");
 /// The smallest and the largest ring for one direction.
 pub(crate) const RING_BYTES: core::ops::RangeInclusive<u64> = 4096..=(16 << 20);
 
@@ -35,6 +35,8 @@ pub(crate) const STAYS: u32 = 0;
 pub(crate) const LEAVES: u32 = 1;
 /// It takes all that was written, but nothing more is to be written.
 pub(crate) const DRAINS: u32 = 2;
+/// It has closed the connection, and takes nothing more.
+pub(crate) const CLOSED: u32 = 3;
 
 /// The side that connected, and the side that accepted.
 pub(crate) const CLIENT: usize = 0;
@@ -56,6 +58,9 @@ pub(crate) struct Outgoing {
     pub(crate) returned_at: AtomicU64,
     /// Doorbells in the TCP stream, each counted before it is sent.
     pub(crate) doorbells: AtomicU64,
+    /// The sender takes back what the receiver has not taken, to send it through TCP. The receiver
+    /// says [`Incoming::taking`] before it looks at this.
+    pub(crate) recalled: AtomicU32,
 }
 
 /// What one side says about its incoming direction.
@@ -65,8 +70,10 @@ pub(crate) struct Incoming {
     pub(crate) read: AtomicU64,
     /// Ring the doorbell when there is something to read.
     pub(crate) sleeping: AtomicU32,
-    /// [`STAYS`], [`LEAVES`] or [`DRAINS`]: how this side goes back to TCP.
+    /// [`STAYS`], [`LEAVES`], [`DRAINS`] or [`CLOSED`]: how this side goes back to TCP.
     pub(crate) leaving: AtomicU32,
+    /// Bytes are being taken from the ring at this moment.
+    pub(crate) taking: AtomicU32,
     /// The processor this side was last seen on, plus one.
     pub(crate) processor: AtomicU32,
 }

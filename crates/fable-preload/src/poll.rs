@@ -53,8 +53,8 @@ pub(crate) unsafe fn poll(list: &mut [pollfd], deadline: Deadline, mask: *const 
     let mut poll = Poll::new(list, mask);
     let mut idle = 0_u32;
     loop {
-        let ready = poll.glance(list);
-        if ready > 0 && poll.watched.len() == list.len() {
+        let (ready, complete) = poll.glance(list);
+        if ready > 0 && complete {
             return ready;
         }
         let news = ready > 0 || (!deadline.has_passed() && poll.look());
@@ -89,21 +89,25 @@ impl Poll {
         Poll { watched, kernel: list.to_vec(), mask }
     }
 
-    /// What memory alone says.
-    fn glance(&self, list: &mut [pollfd]) -> c_int {
+    /// What memory alone says, and whether that is all that was asked for. If not, the kernel is
+    /// asked as well: it alone knows of the end of a peer that was killed.
+    fn glance(&self, list: &mut [pollfd]) -> (c_int, bool) {
         let mut ready = 0;
+        let mut complete = self.watched.len() == list.len();
         for entry in list.iter_mut() {
             entry.revents = 0;
         }
         for watched in &self.watched {
             if !watched.connection.is_inside() {
+                complete = false;
                 continue;
             }
             let events = expand(watched.connection.glance()) & watched.events;
             list[watched.place].revents = events;
             ready += c_int::from(events != 0);
+            complete &= events == watched.events & !ALWAYS;
         }
-        ready
+        (ready, complete)
     }
 
     fn beckons(&self) -> bool {

@@ -130,6 +130,27 @@ pub(crate) fn set_linger(fd: c_int, value: libc::linger) {
     set_option(fd, libc::SO_LINGER, &value);
 }
 
+/// Sees to it that the socket takes so many bytes more without waiting; whether it will.
+pub(crate) fn make_send_room(fd: c_int, bytes: u64) -> bool {
+    let is_enough = || {
+        let room = option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0) as u64;
+        // The kernel counts what it needs besides the bytes.
+        room >= 2 * (bytes + unsent_bytes(fd))
+    };
+    if !is_enough() {
+        widen_send_buffer(fd, bytes + unsent_bytes(fd));
+    }
+    is_enough()
+}
+
+/// The bytes in the socket's send queue.
+fn unsent_bytes(fd: c_int) -> u64 {
+    let mut bytes: c_int = 0;
+    // SAFETY: the request writes a number to `bytes`.
+    unsafe { real::ioctl(fd, libc::TIOCOUTQ as usize, (&raw mut bytes) as usize) };
+    bytes.max(0) as u64
+}
+
 /// Lets the socket take so many bytes more, as far as the system allows it.
 pub(crate) fn widen_send_buffer(fd: c_int, bytes: u64) {
     let bytes = bytes.min(1 << 29) as c_int;

@@ -4,12 +4,17 @@
 //! and answers bytes for a closed one with a reset. A doorbell is such a byte; so the last process
 //! that has the connection first asks for none any more, and takes out those that are on their way.
 //! A process that is not the last leaves all that alone: another may sleep for it.
+//!
+//! An end that closes or shuts the stream goes back to TCP before: what the peer has not taken from
+//! the ring is taken back and sent through TCP. So the kernel has all that is still to come, as with
+//! plain TCP, and tells the peer of the end, whatever becomes of this process, and wherever the peer
+//! hands the connection.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use super::Connection;
-use super::own::{BEFORE, INSIDE, get};
+use super::own::{AFTER, BEFORE, INSIDE, get};
 use crate::page;
 use crate::sys;
 
@@ -20,6 +25,8 @@ const SLICE_MS: c_int = 10;
 const LEAVING_TURNS: u32 = 100;
 /// How long to wait for a doorbell that is on its way, in milliseconds.
 const LAST_DOORBELL_TURNS: u32 = 100;
+/// How long to wait for a peer that takes bytes from the ring at this moment, in milliseconds.
+const RECALL_TURNS: u32 = 10;
 
 impl Connection {
     /// A child is about to have the connection, too. Called once for each descriptor, with the
@@ -33,7 +40,7 @@ impl Connection {
     /// Before a descriptor is closed, by whatever call.
     pub(crate) fn before_close(&self, fd: c_int) {
         if self.descriptors.load(Ordering::Relaxed) > 1 {
-            self.finish_sending(fd);
+            self.finish_resending(fd);
         } else {
             self.let_go(fd);
         }
@@ -42,15 +49,71 @@ impl Connection {
     /// Before this process loses its last descriptor, or ends.
     pub(crate) fn let_go(&self, fd: c_int) {
         // What a leaving peer waits for is to go out first.
-        self.finish_sending(fd);
+        self.finish_resending(fd);
         let own = self.own();
         if !self.holds.swap(false, Ordering::Relaxed) {
             return;
         }
         let was_last = own.holders.fetch_sub(1, Ordering::AcqRel) == 1;
-        if was_last && own.asleep.load(Ordering::Acquire) == 0 {
+        if !was_last {
+            return;
+        }
+        self.end_outgoing(fd, page::CLOSED);
+        if own.asleep.load(Ordering::Acquire) == 0 {
             self.silence(fd);
         }
+        if own.incoming.load(Ordering::Relaxed) == INSIDE && self.unread_bytes() > 0 {
+            // As TCP does for bytes that nobody will read (RFC 1122, 4.2.2.13).
+            sys::set_linger(fd, libc::linger { l_onoff: 1, l_linger: 0 });
+        }
+    }
+
+    /// Takes the outgoing direction back to TCP before its end: `how` says to the peer what is to
+    /// become of the other one, [`page::DRAINS`] or [`page::CLOSED`].
+    pub(crate) fn end_outgoing(&self, fd: c_int, how: u32) {
+        let own = self.own();
+        if let (Some(_reader), Some(_writer)) = (own.reader.take(), own.writer.take())
+            && !own.has_left()
+            && !own.has_failed()
+        {
+            let end = get(&own.written);
+            let inside = own.outgoing.load(Ordering::Relaxed) == INSIDE;
+            let position = if inside { self.recall(fd) } else { end };
+            self.give_up_outgoing(fd, how, position);
+            self.forbid_incoming();
+        }
+        crate::epoll::nudge(self);
+        self.finish_resending(fd);
+    }
+
+    /// A peer that has not gone over to its ring never will.
+    pub(super) fn forbid_incoming(&self) {
+        let mode = &self.theirs().outgoing.mode;
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        if mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1).is_ok() {
+            self.own().incoming.store(AFTER, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes back what the peer has not taken from the ring; where that begins. It stays there if
+    /// the socket would not take it at once, or the peer was stopped in the middle of taking. The
+    /// caller holds the writer's lock.
+    fn recall(&self, fd: c_int) -> u64 {
+        let end = get(&self.own().written);
+        let Ok(room) = self.room(fd) else { return end };
+        let unread = self.ring_bytes() - room;
+        if unread == 0 || !sys::make_send_room(fd, unread) {
+            return end;
+        }
+        let recalled = &self.mine().outgoing.recalled;
+        recalled.store(1, Ordering::SeqCst);
+        let incoming = &self.theirs().incoming;
+        if !sys::wait_until(RECALL_TURNS, || incoming.taking.load(Ordering::SeqCst) == 0) {
+            recalled.store(0, Ordering::SeqCst);
+            return end;
+        }
+        let position = incoming.read.load(Ordering::Acquire);
+        if end.wrapping_sub(position) > unread { end } else { position }
     }
 
     /// Sees to it that no doorbell is in the stream, and none will come.
@@ -78,7 +141,7 @@ impl Connection {
     /// Before this end closes or shuts the stream: nothing may come between the bytes that are to
     /// be sent again and its end. Waits at most [`LAST_TURNS`] slices for room, and then the
     /// connection is reset.
-    pub(crate) fn finish_sending(&self, fd: c_int) {
+    pub(crate) fn finish_resending(&self, fd: c_int) {
         if !matches!(self.progress(fd), Ok(true)) {
             return;
         }
@@ -100,13 +163,5 @@ impl Connection {
             sys::poll_one(fd, libc::POLLOUT, SLICE_MS);
         }
         self.break_off(fd);
-    }
-
-    /// After this end has shut its stream: a peer that left just before that could not be sent
-    /// again what it left behind.
-    pub(crate) fn end_sending(&self, fd: c_int) {
-        if self.owes() && self.unsent_bytes() > 0 {
-            self.break_off(fd);
-        }
     }
 }

@@ -41,7 +41,15 @@ impl Connection {
         self.mine().outgoing.doorbells.store(counted, Ordering::Release);
         statistics::count(Why::Doorbells);
         // A failure is either a full socket, whose receiver has enough to wake it, or a dead one.
-        let _ = self.pay(fd);
+        match self.pay(fd) {
+            Ok(()) | Err(Errno(libc::EAGAIN)) => (),
+            Err(Errno(libc::EPIPE)) => {
+                self.note_end();
+            }
+            Err(errno) => {
+                let _ = self.broken(errno);
+            }
+        }
     }
 
     /// Sends the doorbells that are counted but not sent. The caller holds the writer's lock.
@@ -91,22 +99,22 @@ impl Connection {
             if due > 0 && !sleepers {
                 let length = due.min(trash.len() as u64) as usize;
                 match sys::receive(fd, trash.as_mut_ptr(), length, 0) {
-                    Ok(0) => return Ok(self.ended()),
+                    Ok(0) => return Ok(self.note_end()),
                     Ok(taken) => add(&own.discarded, taken as u64),
                     Err(Errno(libc::EAGAIN)) => return Ok(Stream::Open),
-                    Err(errno) => return Err(self.broken(errno)),
+                    Err(errno) => return self.broken(errno),
                 };
                 continue;
             }
             match sys::receive(fd, trash.as_mut_ptr(), 1, libc::MSG_PEEK) {
-                Ok(0) => return Ok(self.ended()),
+                Ok(0) => return Ok(self.note_end()),
                 Ok(_) if sleepers || theirs.returned_at.load(Ordering::Acquire) != 0 => {
                     return Ok(Stream::Open);
                 }
                 Ok(_) if theirs.doorbells.load(Ordering::Acquire) != counted => (),
                 Ok(_) => return Err(self.fail(fd)),
                 Err(Errno(libc::EAGAIN)) => return Ok(Stream::Open),
-                Err(errno) => return Err(self.broken(errno)),
+                Err(errno) => return self.broken(errno),
             }
         }
     }
@@ -137,16 +145,36 @@ impl Connection {
             && self.theirs().incoming.leaving.load(Ordering::Acquire) == page::LEAVES
     }
 
-    /// The stream ended with an error, which the kernel tells only once.
-    pub(super) fn broken(&self, errno: Errno) -> Errno {
-        if !matches!(errno.0, libc::EAGAIN | libc::EINTR) {
-            self.ended();
+    /// The stream ended with an error, which the kernel tells only once: it is kept for the
+    /// application.
+    pub(super) fn broken(&self, errno: Errno) -> Result<Stream> {
+        // A doorbell that a killed peer had not taken makes the kernel reset the connection.
+        let by_doorbell = errno.0 == libc::ECONNRESET && self.end_of_killed().is_some();
+        let end = self.note_end();
+        if by_doorbell {
+            return Ok(end);
         }
-        errno
+        self.own().keep_error(errno.0);
+        Err(errno)
     }
 
-    fn ended(&self) -> Stream {
-        self.own().ended.store(1, Ordering::Relaxed);
+    /// The stream has ended, in whatever way.
+    pub(super) fn note_end(&self) -> Stream {
+        let unread = self.end_of_killed();
+        // As the kernel does for a peer that was killed with bytes unread.
+        if self.own().note_end() && unread.is_some_and(|unread| unread > 0) {
+            self.own().keep_error(libc::ECONNRESET);
+        }
         Stream::Ended
+    }
+
+    /// For an end that the peer has not announced in the page, because it was killed: how many
+    /// bytes it had not read. It decides, instead of doorbells, how the connection ends.
+    pub(super) fn end_of_killed(&self) -> Option<u64> {
+        let theirs = self.theirs();
+        let announced = theirs.outgoing.returned_at.load(Ordering::Acquire) != 0
+            || theirs.incoming.leaving.load(Ordering::Acquire) != page::STAYS;
+        let inside = self.own().outgoing.load(Ordering::Relaxed) == INSIDE;
+        (inside && !announced).then(|| self.unsent_bytes())
     }
 }

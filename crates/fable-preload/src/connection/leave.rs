@@ -45,13 +45,8 @@ impl Connection {
             && own.outgoing.load(Ordering::Relaxed) == INSIDE
         {
             statistics::count(why);
-            self.give_up_outgoing(fd, page::DRAINS);
-            let mode = &self.theirs().outgoing.mode;
-            let order = (Ordering::AcqRel, Ordering::Acquire);
-            let forbidden = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
-            if forbidden.is_ok() {
-                own.incoming.store(AFTER, Ordering::Relaxed);
-            }
+            self.give_up_outgoing(fd, page::DRAINS, get(&own.written));
+            self.forbid_incoming();
         }
         crate::epoll::nudge(self);
         let turns = if matches!(why, Why::Option) { 1 } else { PEER_TURNS };
@@ -93,7 +88,7 @@ impl Connection {
         let was_inside = self.own().outgoing.load(Ordering::Relaxed) == INSIDE;
         self.ask_no_more(&self.mine().incoming.sleeping);
         self.ask_no_more(&self.mine().outgoing.starved);
-        let warned = self.give_up_outgoing(fd, page::LEAVES);
+        let warned = self.give_up_outgoing(fd, page::LEAVES, get(&self.own().written));
         let mode = &self.theirs().outgoing.mode;
         let forbidden = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
         if forbidden.is_err() {
@@ -104,10 +99,10 @@ impl Connection {
         }
     }
 
-    /// From here on this end sends through TCP only. Whether a last doorbell is at the peer, which
-    /// keeps it until it has begun to send again what this end leaves behind: so its death before
-    /// that resets the connection.
-    fn give_up_outgoing(&self, fd: c_int, how: u32) -> bool {
+    /// From here on this end sends through TCP only, first what it has put into the ring behind a
+    /// position. Whether a last doorbell is at the peer, which keeps it until it has begun to send
+    /// again what this end leaves behind: so its death before that resets the connection.
+    pub(super) fn give_up_outgoing(&self, fd: c_int, how: u32, position: u64) -> bool {
         let own = self.own();
         let (mine, theirs) = (self.mine(), self.theirs());
         mine.incoming.leaving.store(how, Ordering::SeqCst);
@@ -130,12 +125,9 @@ impl Connection {
         if warns {
             self.ring_now(fd);
         }
-        let end = get(&own.written);
-        mine.outgoing.returned_at.store(end.wrapping_add(1).max(1), Ordering::Release);
         // Doorbells that find no room come behind what the peer has still to read, before anything
-        // that goes through TCP; then nothing is to be sent again.
-        own.resend_from.store(end, Ordering::Relaxed);
-        own.outgoing.store(RESENDING, Ordering::Relaxed);
+        // that goes through TCP.
+        self.send_again_from(fd, position);
         self.resend_locked(fd);
         fence(Ordering::SeqCst);
         warns

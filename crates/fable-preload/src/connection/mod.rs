@@ -48,8 +48,12 @@ pub(crate) struct Connection {
     shared_at: AtomicU32,
     /// Registrations in epoll sets of this process.
     pub(crate) watchers: AtomicUsize,
-    /// How often the application heard that the ring is full: each is an edge when it no longer is.
+    /// How often the application heard that there is no room: each is an edge when there is again.
     pub(crate) refusals: AtomicU32,
+    /// How often it heard that there is nothing more to read.
+    pub(crate) dry_reads: AtomicU32,
+    /// When a writer last asked the kernel whether the peer lives.
+    looked_ns: AtomicU64,
     /// How long waiting by looking has paid here.
     pub(crate) spin: Spin,
 }
@@ -135,6 +139,8 @@ impl Connection {
             shared_at: AtomicU32::new(0),
             watchers: AtomicUsize::new(0),
             refusals: AtomicU32::new(0),
+            dry_reads: AtomicU32::new(0),
+            looked_ns: AtomicU64::new(0),
             spin: Spin::new(),
         }
     }

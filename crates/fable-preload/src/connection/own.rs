@@ -1,9 +1,11 @@
 //! What one end knows for itself. Forked children share it, as they share the socket; the peer does
 //! not see it, so it can be trusted.
 
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::lock::Lock;
+use crate::sys::Errno;
 
 /// A direction that has not gone over to its ring.
 pub(crate) const BEFORE: u32 = 0;
@@ -34,6 +36,10 @@ pub(crate) struct Own {
     pub(crate) read: AtomicU64,
     pub(crate) discarded: AtomicU64,
     pub(crate) ended: AtomicU32,
+    /// Whether it was settled how the end of a peer is told that announced none.
+    judged: AtomicU32,
+    /// An error of the socket that a call of ours met, for the application's next call.
+    error: AtomicU32,
     pub(crate) shut_read: AtomicU32,
 
     pub(crate) outgoing: AtomicU32,
@@ -70,6 +76,31 @@ impl Own {
     /// This end is back in TCP for good.
     pub(crate) fn set_left(&self) {
         self.left.store(1, Ordering::Release);
+    }
+
+    /// Whether this is the first time that the end of the peer's stream is seen.
+    pub(crate) fn note_end(&self) -> bool {
+        self.ended.store(1, Ordering::Relaxed);
+        self.judged.swap(1, Ordering::Relaxed) == 0
+    }
+
+    /// The kernel has told an error of the socket, which it does once.
+    pub(crate) fn keep_error(&self, errno: c_int) {
+        self.error.store(errno as u32, Ordering::Relaxed);
+    }
+
+    /// Whether there is an error for the application's next call.
+    pub(crate) fn has_error(&self) -> bool {
+        self.error.load(Ordering::Relaxed) != 0
+    }
+
+    /// The error for the application, once.
+    pub(crate) fn take_error(&self) -> Option<Errno> {
+        if !self.has_error() {
+            return None;
+        }
+        let errno = self.error.swap(0, Ordering::Relaxed);
+        (errno != 0).then_some(Errno(errno as c_int))
     }
 
     /// Whether the peer said something that cannot be.

@@ -19,7 +19,7 @@ impl Connection {
         let own = self.own();
         let mut events = 0;
         if own.incoming.load(Ordering::Relaxed) == INSIDE
-            && self.theirs().outgoing.written.load(Ordering::Acquire) != get(&own.read)
+            && self.written_by_peer() != get(&own.read)
         {
             events |= libc::POLLIN;
         }
@@ -63,10 +63,11 @@ impl Connection {
             Err(_) => return Some(kernel | libc::POLLERR),
         }
         let own = self.own();
+        let kernel = self.end_by_memory(kernel);
         let mut events = kernel & (BROKEN | libc::POLLPRI | libc::POLLRDHUP);
         if kernel & (libc::POLLRDHUP | BROKEN) != 0 {
             // The kernel may say so only once, and bytes in the ring may still be in front of it.
-            own.ended.store(1, Ordering::Relaxed);
+            self.note_end();
         }
         if own.has_failed() {
             return Some(events | libc::POLLIN | libc::POLLOUT | libc::POLLERR);
@@ -83,7 +84,23 @@ impl Connection {
         if own.ended.load(Ordering::Relaxed) != 0 {
             events |= libc::POLLRDHUP;
         }
+        if own.has_error() {
+            events |= libc::POLLIN | libc::POLLERR;
+        }
         Some(events)
+    }
+
+    /// How the kernel would tell of the end of a killed peer if there were no doorbells.
+    fn end_by_memory(&self, kernel: i16) -> i16 {
+        let reset = libc::POLLHUP | libc::POLLERR;
+        if kernel & (reset | libc::POLLRDHUP) == 0 {
+            return kernel;
+        }
+        match self.end_of_killed() {
+            None => kernel,
+            Some(0) => kernel & !reset | libc::POLLRDHUP,
+            Some(_) => kernel | reset | libc::POLLRDHUP | libc::POLLOUT,
+        }
     }
 
     /// POLLIN or nothing. The caller holds the reader's lock.
@@ -175,8 +192,8 @@ impl Connection {
 
     /// The bytes that the ring holds for this end.
     pub(crate) fn unread_bytes(&self) -> u64 {
-        let written = self.theirs().outgoing.written.load(Ordering::Acquire);
-        written.wrapping_sub(get(&self.own().read)).min(self.ring_bytes())
+        let unread = self.written_by_peer().wrapping_sub(get(&self.own().read));
+        unread.min(self.ring_bytes())
     }
 
     /// The bytes that the peer has not taken from the ring, for SIOCOUTQ.

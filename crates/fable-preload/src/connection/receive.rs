@@ -46,6 +46,15 @@ enum Step {
     Plain,
 }
 
+/// Whether bytes may be taken from the ring.
+enum Taking {
+    Granted,
+    /// They come through TCP.
+    Recalled,
+    /// The peer is about to say so.
+    Undecided,
+}
+
 impl Connection {
     /// Reads as recv(2) does; `None` means that the descriptor is plain and the kernel is to be
     /// asked.
@@ -68,8 +77,16 @@ impl Connection {
                 Step::Plain if cursor.moved == 0 => return Ok(None),
                 Step::Plain => return Ok(Some(read_rest(fd, cursor, reading))),
                 Step::Moved if reading.wants_all() && !cursor.is_done() => (),
-                Step::Moved | Step::End => return Ok(Some(cursor.moved)),
-                Step::Empty if reading.nonblocking => return Err(Errno(libc::EAGAIN)),
+                Step::Moved | Step::End => {
+                    if !cursor.is_done() {
+                        self.dry_reads.fetch_add(1, Ordering::Relaxed);
+                    }
+                    return Ok(Some(cursor.moved));
+                }
+                Step::Empty if reading.nonblocking => {
+                    self.dry_reads.fetch_add(1, Ordering::Relaxed);
+                    return Err(Errno(libc::EAGAIN));
+                }
                 Step::Empty => match self.wait_readable(fd) {
                     Err(errno) if cursor.moved == 0 => return Err(errno),
                     Err(_) => return Ok(Some(cursor.moved)),
@@ -105,8 +122,7 @@ impl Connection {
 
     /// A writer is woken when that is worth it.
     fn is_half_empty(&self) -> bool {
-        let written = self.theirs().outgoing.written.load(Ordering::Acquire);
-        written.wrapping_sub(get(&self.own().read)) <= self.ring_bytes() / 2
+        self.written_by_peer().wrapping_sub(get(&self.own().read)) <= self.ring_bytes() / 2
     }
 
     fn read_locked(&self, fd: c_int, cursor: &mut Cursor, reading: Reading) -> Result<Step> {
@@ -121,7 +137,10 @@ impl Connection {
         {
             return Ok(step);
         }
-        read_stream(fd, cursor, reading, usize::MAX)
+        match read_stream(fd, cursor, reading, usize::MAX)? {
+            Step::End => own.take_error().map_or(Ok(Step::End), Err),
+            step => Ok(step),
+        }
     }
 
     /// How many bytes are still to come through TCP before the ring; `None` while undecided.
@@ -176,10 +195,20 @@ impl Connection {
         Ok(Some(step))
     }
 
+    /// How far the ring holds bytes for this end: what the peer has written and not taken back.
+    #[inline]
+    pub(crate) fn written_by_peer(&self) -> u64 {
+        let theirs = &self.theirs().outgoing;
+        let written = theirs.written.load(Ordering::Acquire);
+        if theirs.recalled.load(Ordering::Acquire) == 0 {
+            return written;
+        }
+        theirs.returned_at.load(Ordering::Acquire).checked_sub(1).unwrap_or(written)
+    }
+
     /// How many bytes the ring holds, checked.
     pub(super) fn filled(&self, fd: c_int) -> Result<u64> {
-        let written = self.theirs().outgoing.written.load(Ordering::Acquire);
-        let filled = written.wrapping_sub(get(&self.own().read));
+        let filled = self.written_by_peer().wrapping_sub(get(&self.own().read));
         if filled > self.ring_bytes() { Err(self.fail(fd)) } else { Ok(filled) }
     }
 
@@ -193,8 +222,14 @@ impl Connection {
         let own = self.own();
         let filled = self.filled(fd)?;
         if filled > 0 {
-            self.take(cursor, reading, filled);
-            return Ok(Some(Step::Moved));
+            return match self.begin_taking(fd) {
+                Taking::Granted => {
+                    self.take(cursor, reading, filled);
+                    Ok(Some(Step::Moved))
+                }
+                Taking::Recalled => self.read_inside(fd, cursor, reading),
+                Taking::Undecided => Ok(Some(Step::Empty)),
+            };
         }
         if self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0 {
             // What was written before it returned is visible now.
@@ -211,6 +246,9 @@ impl Connection {
         // Whatever the stream says, bytes in the ring were sent before.
         if self.filled(fd)? > 0 {
             return self.read_inside(fd, cursor, reading);
+        }
+        if let Some(errno) = own.take_error() {
+            return Err(errno);
         }
         match stream? {
             Stream::Ended => Ok(Some(Step::End)),
@@ -235,11 +273,41 @@ impl Connection {
                 Ok(1..) => add(&own.discarded, 1),
                 Err(Errno(libc::EAGAIN)) => return Ok(false),
                 // The stream ended or broke: the kernel tells the rest.
-                Ok(0) | Err(_) => {
+                Ok(0) => {
+                    own.incoming.store(AFTER, Ordering::Relaxed);
+                    return Ok(true);
+                }
+                Err(errno) => {
+                    let _ = self.broken(errno);
                     own.incoming.store(AFTER, Ordering::Relaxed);
                     return Ok(true);
                 }
             };
+        }
+    }
+
+    /// Says that bytes are being taken, unless the peer takes them back.
+    fn begin_taking(&self, fd: c_int) -> Taking {
+        let taking = &self.mine().incoming.taking;
+        taking.swap(1, Ordering::SeqCst);
+        let theirs = &self.theirs().outgoing;
+        if theirs.recalled.load(Ordering::SeqCst) == 0 {
+            return Taking::Granted;
+        }
+        taking.store(0, Ordering::Release);
+        let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        let mut is_gone = false;
+        sys::wait_until(1, || theirs.returned_at.load(Ordering::Acquire) != 0);
+        if theirs.returned_at.load(Ordering::Acquire) == 0 {
+            is_gone = sys::poll_one(fd, libc::POLLRDHUP, 0) & gone != 0;
+        }
+        if theirs.returned_at.load(Ordering::Acquire) != 0 {
+            Taking::Recalled
+        } else if is_gone {
+            // It was killed before it had said from where it sends again, and never will.
+            Taking::Granted
+        } else {
+            Taking::Undecided
         }
     }
 
@@ -264,6 +332,7 @@ impl Connection {
             set(&own.read, position);
             self.mine().incoming.read.store(position, Ordering::Release);
         }
+        self.mine().incoming.taking.store(0, Ordering::Release);
     }
 }
 

@@ -10,6 +10,9 @@ use crate::page;
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
 
+/// How often a writer whose bytes are not being read asks the kernel whether the peer lives.
+const LOOK_EVERY_NS: u64 = 100_000;
+
 /// What one attempt brought.
 enum Step {
     Moved,
@@ -34,11 +37,14 @@ impl Connection {
                 Ok(Step::Moved) => (),
                 Ok(Step::Plain) if cursor.moved == 0 => return Ok(None),
                 Ok(Step::Plain) => return Ok(Some(write_rest(fd, cursor, flags))),
-                Ok(Step::Full) if nonblocking && cursor.moved == 0 => {
-                    return Err(Errno(libc::EAGAIN));
+                Ok(Step::Full) if nonblocking => {
+                    // A short write tells it as well.
+                    self.refusals.fetch_add(1, Ordering::Relaxed);
+                    if cursor.moved == 0 {
+                        return Err(Errno(libc::EAGAIN));
+                    }
+                    break;
                 }
-                // A short write has been refused as well: `write_step` counted it.
-                Ok(Step::Full) if nonblocking => break,
                 Ok(Step::Full) => match self.wait_writable(fd, &mut deadline_ns) {
                     Err(errno) if cursor.moved == 0 => return Err(errno),
                     Err(_) => break,
@@ -62,6 +68,9 @@ impl Connection {
             }
             if own.has_failed() {
                 return Err(Errno(libc::ECONNRESET));
+            }
+            if let Some(errno) = own.take_error() {
+                return Err(errno);
             }
             match own.outgoing.load(Ordering::Relaxed) {
                 BEFORE | AFTER => return self.write_stream(fd, cursor, flags),
@@ -101,11 +110,13 @@ impl Connection {
             return Ok(Step::Plain);
         }
         let mut room = self.room(fd)?;
+        if room < self.ring_bytes() && self.is_look_due() && self.was_killed(fd) {
+            return Ok(Step::Plain);
+        }
         if room == 0 {
             self.ask(&self.mine().outgoing.starved);
             room = self.room(fd)?;
             if room == 0 {
-                self.refusals.fetch_add(1, Ordering::Relaxed);
                 return Ok(Step::Full);
             }
         }
@@ -149,6 +160,7 @@ impl Connection {
         let own = self.own();
         let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
         if self.is_resending() {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
             return Err(Errno(libc::EAGAIN));
         }
         if own.has_left()
@@ -174,6 +186,25 @@ impl Connection {
         let moved = usize::try_from(moved).map_err(|_| Errno(sys::errno()))?;
         self.publish(fd, position.wrapping_add(moved as u64));
         Ok(Some(moved))
+    }
+
+    /// Whether the kernel has not been asked for a while whether the peer lives.
+    fn is_look_due(&self) -> bool {
+        let now_ns = sys::now_ns();
+        let due = now_ns.saturating_sub(self.looked_ns.load(Ordering::Relaxed)) >= LOOK_EVERY_NS;
+        if due {
+            self.looked_ns.store(now_ns, Ordering::Relaxed);
+        }
+        due
+    }
+
+    /// Whether the peer has gone without a word in the page.
+    fn was_killed(&self, fd: c_int) -> bool {
+        if sys::poll_one(fd, libc::POLLRDHUP, 0) == 0 {
+            return false;
+        }
+        self.note_end();
+        self.is_peer_gone(fd)
     }
 
     /// After the peer's end of stream: whether it has closed the connection, not only its
@@ -208,7 +239,7 @@ impl Connection {
                     crate::epoll::nudge(self);
                 }
             }
-            AFTER if own.incoming.load(Ordering::Relaxed) == AFTER => {
+            AFTER if own.incoming.load(Ordering::Relaxed) == AFTER && !self.is_near_end() => {
                 own.set_left();
                 self.become_plain(fd);
                 return Ok(false);
@@ -216,6 +247,14 @@ impl Connection {
             _ => (),
         }
         Ok(true)
+    }
+
+    /// Whether the descriptor is not worth being plain any more: an error is still to be told, or
+    /// the peer has closed the connection, and handing it back to an epoll set would tell again
+    /// what was told.
+    fn is_near_end(&self) -> bool {
+        let closed = self.theirs().incoming.leaving.load(Ordering::Relaxed) == page::CLOSED;
+        self.own().has_error() || (closed && self.watchers.load(Ordering::Relaxed) > 0)
     }
 
     /// Goes over to the ring, unless the peer forbade it.
@@ -248,10 +287,17 @@ impl Connection {
                 return Ok(());
             }
             self.room(fd)?;
-            let drains = self.theirs().incoming.leaving.load(Ordering::Acquire) == page::DRAINS;
+            let written = get(&own.written);
+            let how = self.theirs().incoming.leaving.load(Ordering::Acquire);
             let read = self.theirs().incoming.read.load(Ordering::Acquire);
-            self.send_again_from(fd, if drains { get(&own.written) } else { read });
-            statistics::count(Why::Peer);
+            if how == page::CLOSED && read != written {
+                // The kernel answers bytes for a closed socket with a reset, also this one.
+                self.ring_now(fd);
+            }
+            self.send_again_from(fd, if how == page::LEAVES { read } else { written });
+            if how != page::CLOSED {
+                statistics::count(Why::Peer);
+            }
         }
         self.resend(fd)
     }

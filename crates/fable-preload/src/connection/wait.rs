@@ -40,7 +40,7 @@ impl Connection {
         let own = self.own();
         let theirs = &self.theirs().outgoing;
         own.has_left()
-            || theirs.written.load(Ordering::Acquire) != get(&own.read)
+            || self.written_by_peer() != get(&own.read)
             || (theirs.returned_at.load(Ordering::Relaxed) != 0
                 && own.incoming.load(Ordering::Relaxed) != AFTER)
             || self.has_orders()
@@ -97,9 +97,11 @@ impl Connection {
         // SAFETY: the byte is ours. Nothing is taken, and no lock is held.
         let peeked = unsafe { real::recv(fd, byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK) };
         if peeked < 0 {
-            let errno = self.broken(Errno(sys::errno()));
-            // Bytes in the ring were sent before the stream broke.
-            if self.unread_bytes() == 0 {
+            let errno = Errno(sys::errno());
+            if !matches!(errno.0, libc::EAGAIN | libc::EINTR) {
+                // Bytes in the ring were sent before the stream broke.
+                let _ = self.broken(errno);
+            } else if self.unread_bytes() == 0 {
                 return Err(errno);
             }
         }
@@ -135,6 +137,10 @@ impl Connection {
             return Ok(());
         }
         statistics::count(Why::Sleeps);
+        if sys::poll_one(fd, libc::POLLRDHUP, 0) != 0 {
+            // An end that the peer has not announced in the page: it was killed.
+            self.note_end();
+        }
         let inside = own.incoming.load(Ordering::Relaxed) == INSIDE;
         if inside && own.ended.load(Ordering::Relaxed) == 0 {
             {

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use libc::epoll_event;
 
-use super::{Registration, Set, bar, is_token};
+use super::{Marks, Registration, Set, bar, is_token};
 use crate::connection::Connection;
 use crate::counted::Held;
 use crate::statistics::Why;
@@ -105,6 +105,8 @@ fn add(
     event: epoll_event,
 ) -> Result<()> {
     let mut members = set.members.take().ok_or(Errno(libc::EAGAIN))?;
+    // What is ready in the kernel it reports after this by itself.
+    let in_memory = connection.is_inside();
     let slot = members.insert(Registration {
         fd,
         connection,
@@ -113,10 +115,10 @@ fn add(
         data: event.u64,
         fired: false,
         hot: false,
-        ask_kernel: true,
-        edge: true,
-        seen_written: 0,
-        seen_refusals: 0,
+        ask_kernel: in_memory,
+        edge: in_memory,
+        told: 0,
+        seen: Marks::default(),
     });
     let mut kernel = epoll_event { events: KERNEL_EVENTS as u32, u64: members.token(slot) };
     if in_kernel(epfd, libc::EPOLL_CTL_ADD, fd, &mut kernel) != 0 {

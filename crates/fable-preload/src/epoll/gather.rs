@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use libc::epoll_event;
 
-use super::{Members, Registration, Set, is_token};
+use super::{Marks, Members, Registration, Set, is_token};
 use crate::connection::{ASKED, Connection};
 use crate::counted::Held;
 use crate::sys;
@@ -13,6 +13,8 @@ use crate::sys;
 /// How many connections are asked about in the kernel between two looks at the set.
 const QUESTIONS: usize = 16;
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// What tells of the end of a connection.
+const END: u32 = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 
 /// One connection about which the kernel is asked, outside the set's lock.
 struct Question {
@@ -20,15 +22,10 @@ struct Question {
     generation: u32,
     fd: c_int,
     connection: Held<Connection>,
-    seen: (u64, u32),
+    seen: Marks,
 }
 
 impl Registration {
-    /// What the peer has written so far, which is an edge when it grows.
-    fn written(&self) -> u64 {
-        self.connection.theirs().outgoing.written.load(Ordering::Acquire)
-    }
-
     /// Whether a look at memory promises a report.
     #[inline]
     pub(super) fn beckons(&self) -> bool {
@@ -39,27 +36,38 @@ impl Registration {
             return self.ask_kernel;
         }
         let ready = self.connection.glance() as u32 & self.events;
-        ready != 0 && (self.is_level() || self.has_edge())
+        ready != 0 && (self.is_level() || self.has_edge(ready))
     }
 
     fn is_level(&self) -> bool {
         self.events & libc::EPOLLET as u32 == 0
     }
 
-    fn has_edge(&self) -> bool {
+    /// Whether what is ready was not before: bytes came, or the application has met the end of
+    /// those before, or of the room, and there are more again.
+    fn has_edge(&self, ready: u32) -> bool {
+        let now = self.marks();
+        let readable = ready & libc::EPOLLIN as u32 != 0;
+        let writable = ready & libc::EPOLLOUT as u32 != 0;
         self.edge
-            || self.written() != self.seen_written
-            || self.connection.refusals.load(Ordering::Relaxed) != self.seen_refusals
+            || now.written != self.seen.written
+            || (readable && now.dry_reads != self.seen.dry_reads)
+            || (writable && now.refusals != self.seen.refusals)
     }
 
     /// What makes an edge when it grows. To be taken before readiness is looked at: what comes in
     /// between then makes another edge, not none.
-    fn marks(&self) -> (u64, u32) {
-        (self.written(), self.connection.refusals.load(Ordering::Relaxed))
+    fn marks(&self) -> Marks {
+        let connection = &self.connection;
+        Marks {
+            written: connection.theirs().outgoing.written.load(Ordering::Acquire),
+            refusals: connection.refusals.load(Ordering::Relaxed),
+            dry_reads: connection.dry_reads.load(Ordering::Relaxed),
+        }
     }
 
     /// The events to report of those that are ready; a report ends the edge, and perhaps the shot.
-    fn report(&mut self, ready: i16, seen: (u64, u32)) -> u32 {
+    fn report(&mut self, ready: i16, seen: Marks) -> u32 {
         let mut ready = u32::from(ready as u16);
         if ready & libc::EPOLLIN as u32 != 0 {
             ready |= libc::EPOLLRDNORM as u32;
@@ -68,14 +76,18 @@ impl Registration {
             ready |= libc::EPOLLWRNORM as u32;
         }
         let wanted = ready & (self.events | ALWAYS);
-        if self.fired || wanted == 0 || !(self.is_level() || self.has_edge()) {
+        if self.fired || wanted == 0 || !(self.is_level() || self.has_edge(ready)) {
             return 0;
         }
         self.edge = false;
-        self.seen_written = seen.0;
+        self.told |= wanted & END;
+        self.seen.written = seen.written;
+        // Until there is room again a refused write waits for its edge, and so does a dry read.
         if ready & libc::EPOLLOUT as u32 != 0 {
-            // Until there is room again, a refused write waits for its edge.
-            self.seen_refusals = seen.1;
+            self.seen.refusals = seen.refusals;
+        }
+        if ready & libc::EPOLLIN as u32 != 0 {
+            self.seen.dry_reads = seen.dry_reads;
         }
         self.fired = self.events & libc::EPOLLONESHOT as u32 != 0;
         wanted
@@ -186,7 +198,8 @@ impl Members {
         if let Some(registration) = &mut self.slots[slot] {
             // A doorbell, when all else is in memory; then memory says what it was for.
             let doorbell = (libc::EPOLLIN | libc::EPOLLOUT) as u32 | libc::EPOLLRDNORM as u32;
-            if events & !doorbell != 0 || !registration.connection.is_inside() {
+            let known = doorbell | registration.told;
+            if events & !known != 0 || !registration.connection.is_inside() {
                 registration.ask_kernel = true;
                 registration.edge = true;
             }
@@ -250,8 +263,8 @@ impl Members {
             let level = registration.is_level();
             let armed = registration.connection.arm(registration.events as i16);
             let orders = registration.connection.has_orders();
-            registration.edge |= orders;
-            let stays = orders || (armed && (level || registration.has_edge()));
+            let ready = registration.connection.glance() as u32;
+            let stays = orders || (armed && (level || registration.has_edge(ready)));
             if stays && !registration.connection.is_inside() {
                 registration.ask_kernel = true;
             }
@@ -263,13 +276,11 @@ impl Members {
         news
     }
 
-    /// Has all looked at again; what is unread, or not wholly in memory, counts as news.
+    /// Has all looked at again; the kernel is asked about what is not wholly in memory.
     pub(super) fn sweep(&mut self) {
         for slot in 0..self.slots.len() {
             let Some(registration) = &mut self.slots[slot] else { continue };
             let inside = registration.connection.is_inside();
-            let unread = registration.connection.glance() & libc::POLLIN != 0;
-            registration.edge |= !inside || unread;
             registration.ask_kernel |= !inside || registration.connection.has_ended();
             self.warm(slot);
         }

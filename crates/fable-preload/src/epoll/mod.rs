@@ -45,8 +45,19 @@ struct Registration {
     ask_kernel: bool,
     /// Something happened since the last report, for edge-triggered registrations.
     edge: bool,
-    seen_written: u64,
-    seen_refusals: u32,
+    /// What was reported of the end: it stays, and is no edge a second time.
+    told: u32,
+    seen: Marks,
+}
+
+/// Counts that tell a new edge from a report that has been made.
+#[derive(Clone, Copy, Default)]
+struct Marks {
+    /// Bytes that the peer has written.
+    written: u64,
+    /// How often the application heard that there is no room, and nothing more to read.
+    refusals: u32,
+    dry_reads: u32,
 }
 
 /// The registrations of a set.
@@ -246,7 +257,6 @@ pub(crate) fn nudge(connection: &Connection) {
             if let Some(registration) = &mut members.slots[slot]
                 && core::ptr::eq(registration.connection.object(), connection)
             {
-                registration.edge = true;
                 registration.ask_kernel = true;
                 members.warm(slot);
             }

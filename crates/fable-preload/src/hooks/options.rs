@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use libc::socklen_t;
 
 use crate::statistics::Why;
+use crate::sys::Errno;
 use crate::table;
 
 /// Options that concern what comes or goes through TCP from now on.
@@ -90,17 +91,36 @@ unsafe extern "C" fn getsockopt(
         && let Some(connection) = table::connection(fd)
         && let Some(word) = connection.stand_in(name)
     {
-        // SAFETY: as above; no more than the announced room is written.
-        unsafe {
-            let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-            let room = (*size as usize).min(bytes.len());
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), room);
-            *size = room as socklen_t;
-        }
-        return 0;
+        // SAFETY: as above; the pointers were checked.
+        return unsafe { give(word.load(Ordering::Relaxed), value, size) };
+    }
+    if level == libc::SOL_SOCKET
+        && name == libc::SO_ERROR
+        && !value.is_null()
+        && !size.is_null()
+        && let Some(connection) = table::connection(fd)
+        && let Some(Errno(errno)) = connection.own().take_error()
+    {
+        // SAFETY: as above; the pointers were checked.
+        return unsafe { give(errno as u32, value, size) };
     }
     // SAFETY: as above.
     unsafe { real::getsockopt(fd, level, name, value, size) }
+}
+
+/// Answers getsockopt(2) with a number.
+///
+/// # Safety
+/// `size` says how much room there is at `value`.
+unsafe fn give(number: u32, value: *mut c_void, size: *mut socklen_t) -> c_int {
+    let bytes = number.to_ne_bytes();
+    // SAFETY: promised by the caller; no more than the room is written.
+    unsafe {
+        let room = (*size as usize).min(bytes.len());
+        core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), room);
+        *size = room as socklen_t;
+    }
+    0
 }
 
 /// Requests that ask about interfaces and routes, with any socket (netdevice(7)).

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use libc::{sockaddr, socklen_t};
 
 use crate::statistics::Why;
-use crate::{rendezvous, sys, table};
+use crate::{page, rendezvous, sys, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -88,7 +88,10 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let connection = table::connection(fd);
     if let Some(connection) = &connection {
         // The end of the stream is to come behind all that was written.
-        connection.finish_sending(fd);
+        connection.finish_resending(fd);
+        if how != libc::SHUT_RD {
+            connection.end_outgoing(fd, page::DRAINS);
+        }
         let own = connection.own();
         if how != libc::SHUT_RD {
             own.shut_write.store(1, Ordering::Relaxed);
@@ -98,12 +101,5 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         }
     }
     // SAFETY: as above.
-    let result = unsafe { real::shutdown(fd, how) };
-    if result == 0
-        && how != libc::SHUT_RD
-        && let Some(connection) = &connection
-    {
-        connection.end_sending(fd);
-    }
-    result
+    unsafe { real::shutdown(fd, how) }
 }

@@ -29,7 +29,7 @@ fn name(port: u16, place: u32) -> (libc::sockaddr_un, libc::socklen_t) {
     let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let digits = [port.to_be_bytes(), (place as u16).to_be_bytes()].concat();
-    let text = b"\0fable-preload-1/".iter().copied().chain(hexadecimal(&digits));
+    let text = b"\0fable-preload-2/".iter().copied().chain(hexadecimal(&digits));
     let mut length = 0;
     for (to, from) in address.sun_path.iter_mut().zip(text) {
         *to = from as libc::c_char;

@@ -32,7 +32,7 @@ static void write_address(struct address *to, const struct sockaddr_in *from) {
 
 static void send_offer(int port, const struct offer *offer, int memory) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
-    int length = sprintf(name.sun_path + 1, "fable-preload-1/%04x0000", port);
+    int length = sprintf(name.sun_path + 1, "fable-preload-2/%04x0000", port);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
     socklen_t size = offsetof(struct sockaddr_un, sun_path) + 1 + length;
     CHECK(connect(fd, (struct sockaddr *)&name, size) == 0);
@@ -74,7 +74,7 @@ int main(int count, char **arguments) {
     }
     uint64_t *page = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     CHECK(page != MAP_FAILED);
-    memcpy(page, "FABLEpr1", 8);
+    memcpy(page, "FABLEpr2", 8);
 
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -1,0 +1,453 @@
+/* What a program sees of its connections, on standard output: the same without `fable run` as under
+   it. Usage: like CASE */
+#include "pair.h"
+#include <sys/syscall.h>
+
+#define LARGE (64 << 20)
+
+/* Two pipes by which the processes take turns. */
+static int turns[2][2];
+
+static void say(int which) {
+    CHECK(write(turns[which][1], "!", 1) == 1);
+}
+
+static void await(int which) {
+    char byte;
+    CHECK(read(turns[which][0], &byte, 1) == 1);
+}
+
+/* Two connected processes; `whole`: both directions have gone over to memory, if they do. */
+static struct pair connect_pair(int whole) {
+    struct sockaddr_in address;
+    int listener = listen_anywhere(&address);
+    struct pair pair;
+    CHECK(pipe(turns[0]) == 0 && pipe(turns[1]) == 0);
+    pair.peer = fork();
+    CHECK(pair.peer >= 0);
+    if (pair.peer == 0) {
+        close(listener);
+        pair.fd = dial(&address);
+    } else {
+        pair.fd = accept(listener, NULL, NULL);
+        CHECK(pair.fd >= 0);
+        close(listener);
+    }
+    if (whole) greet(pair.fd);
+    return pair;
+}
+
+static void tell(const char *what, ssize_t result) {
+    int error = errno;
+    printf("%s: %s\n", what, result < 0 ? strerrorname_np(error) : result == 0 ? "0" : "some");
+}
+
+/* One of the two that a peer's end may show, which depends on the moment. */
+static void tell_broken(const char *what, ssize_t result) {
+    int broken = result < 0 && (errno == EPIPE || errno == ECONNRESET);
+    printf("%s: %s\n", what, broken ? "broken" : result < 0 ? strerrorname_np(errno) : "good");
+}
+
+static const char *leave_by;
+
+/* How the peer goes: the last thing that it does with a connection. */
+static void go(int fd) {
+    if (strcmp(leave_by, "close") == 0) {
+        close(fd);
+    } else if (strcmp(leave_by, "shutdown") == 0) {
+        shutdown(fd, SHUT_WR);
+    } else if (strcmp(leave_by, "syscall") == 0) {
+        CHECK(syscall(SYS_close, fd) == 0);
+    } else if (strcmp(leave_by, "exit") == 0) {
+        exit(0);
+    } else {
+        kill(getpid(), SIGKILL);
+    }
+    say(0);
+    await(1);
+    exit(0);
+}
+
+static void await_gone(struct pair pair) {
+    if (strcmp(leave_by, "exit") == 0 || strcmp(leave_by, "kill") == 0) {
+        CHECK(waitpid(pair.peer, NULL, 0) == pair.peer);
+        pair.peer = 0;
+    } else {
+        await(0);
+    }
+}
+
+static void release(struct pair pair) {
+    if (strcmp(leave_by, "exit") != 0 && strcmp(leave_by, "kill") != 0) {
+        say(1);
+        part(pair);
+    }
+}
+
+/* A write that waits for room, and the peer goes without reading. */
+static void blocked_write(int whole, int early) {
+    struct pair pair = connect_pair(whole);
+    char byte;
+    if (pair.peer == 0) {
+        CHECK(recv(pair.fd, &byte, 1, 0) == 1);
+        if (!early) usleep(200000);
+        go(pair.fd);
+    }
+    char *large = calloc(1, LARGE);
+    size_t sent = 0;
+    ssize_t moved = 0;
+    signal(SIGPIPE, SIG_IGN);
+    while (sent < LARGE && (moved = send(pair.fd, large, LARGE - sent, 0)) > 0) sent += moved;
+    tell_broken("send", moved);
+    release(pair);
+}
+
+static void write_to_leaver(void) {
+    blocked_write(0, 0);
+}
+static void write_to_leaver_inside(void) {
+    blocked_write(1, 0);
+}
+static void write_to_leaver_early(void) {
+    blocked_write(1, 1);
+}
+
+/* What poll, select, epoll, send and read say after the peer has gone with all read. */
+static void show_poll(int fd) {
+    struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT | POLLRDHUP};
+    int count = poll(&entry, 1, 0);
+    printf("poll: %d, %#x\n", count, entry.revents);
+    if (strcmp(leave_by, "kill") == 0) return;
+    struct pollfd output = {.fd = fd, .events = POLLOUT};
+    count = poll(&output, 1, 0);
+    printf("poll for output: %d, %#x\n", count, output.revents);
+}
+
+static void show_select(int fd) {
+    fd_set readable, writable;
+    FD_ZERO(&readable);
+    FD_ZERO(&writable);
+    FD_SET(fd, &readable);
+    FD_SET(fd, &writable);
+    struct timeval none = {0};
+    int count = select(fd + 1, &readable, &writable, NULL, &none);
+    printf("select: %d, %d %d\n", count, !!FD_ISSET(fd, &readable), !!FD_ISSET(fd, &writable));
+}
+
+static void show_epoll(int fd, uint32_t events) {
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = events, .data.fd = fd};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    int count = epoll_wait(set, &event, 1, 0);
+    printf("epoll: %d, %#x\n", count, count == 1 ? event.events : 0);
+    count = epoll_wait(set, &event, 1, 0);
+    printf("epoll again: %d, %#x\n", count, count == 1 ? event.events : 0);
+    close(set);
+}
+
+static void readiness_of_an_end(void) {
+    struct pair pair = connect_pair(1);
+    if (pair.peer == 0) {
+        await(1);
+        go(pair.fd);
+    }
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, pair.fd, &event) == 0);
+    int count = epoll_wait(set, &event, 1, 0);
+    printf("epoll before: %d, %#x\n", count, count == 1 ? event.events : 0);
+    say(1);
+    await_gone(pair);
+    count = epoll_wait(set, &event, 1, 0);
+    printf("epoll of a member: %d, %#x\n", count, count == 1 ? event.events : 0);
+    show_poll(pair.fd);
+    show_select(pair.fd);
+    show_epoll(pair.fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+    show_epoll(pair.fd, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    char byte;
+    tell("peek", recv(pair.fd, &byte, 1, MSG_PEEK));
+    tell("read", recv(pair.fd, &byte, 1, 0));
+    tell("read again", recv(pair.fd, &byte, 1, 0));
+    release(pair);
+}
+
+/* Sends one after the other, after the peer has gone. */
+static void sends_after_an_end(void) {
+    struct pair pair = connect_pair(1);
+    if (pair.peer == 0) {
+        await(1);
+        go(pair.fd);
+    }
+    say(1);
+    await_gone(pair);
+    signal(SIGPIPE, SIG_IGN);
+    if (strcmp(leave_by, "kill") == 0) {
+        /* Writers look whether the peer lives ten times in a millisecond. */
+        for (int turn = 0; turn < 3; turn++) {
+            tell_broken("send", send(pair.fd, "abc", 3, 0));
+            usleep(5000);
+        }
+        return;
+    }
+    for (int turn = 0; turn < 3; turn++) tell("send", send(pair.fd, "abc", 3, 0));
+    char byte;
+    tell("read", recv(pair.fd, &byte, 1, 0));
+    int error = 0;
+    socklen_t size = sizeof error;
+    CHECK(getsockopt(pair.fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0);
+    printf("SO_ERROR: %d\n", error);
+    show_poll(pair.fd);
+    release(pair);
+}
+
+/* A peer that has sent something that this end reads after the peer has gone. */
+static void bytes_before_an_end(void) {
+    struct pair pair = connect_pair(1);
+    if (pair.peer == 0) {
+        send_all(pair.fd, 5, 0, 50000);
+        go(pair.fd);
+    }
+    await_gone(pair);
+    show_poll(pair.fd);
+    show_select(pair.fd);
+    show_epoll(pair.fd, EPOLLIN | EPOLLRDHUP);
+    expect(pair.fd, 5, 0, 50000);
+    show_poll(pair.fd);
+    char byte;
+    tell("read", recv(pair.fd, &byte, 1, 0));
+    release(pair);
+}
+
+/* The peer goes and leaves unread what this end has sent. */
+static void end_with_unread_bytes(void) {
+    struct pair pair = connect_pair(1);
+    if (pair.peer == 0) {
+        send_all(pair.fd, 6, 0, 3000);
+        await(1);
+        go(pair.fd);
+    }
+    send_all(pair.fd, 7, 0, 3000);
+    say(1);
+    await_gone(pair);
+    show_poll(pair.fd);
+    expect(pair.fd, 6, 0, 3000);
+    char byte;
+    tell("read", recv(pair.fd, &byte, 1, 0));
+    tell("read again", recv(pair.fd, &byte, 1, 0));
+    release(pair);
+}
+
+/* A server that gives the connection to a program after the client has sent all and gone. */
+static void executed_after_an_end(void) {
+    struct pair pair = connect_pair(1);
+    if (pair.peer == 0) {
+        send_all(pair.fd, 8, 0, 30000);
+        CHECK(shutdown(pair.fd, SHUT_WR) == 0);
+        say(0);
+        if (strcmp(leave_by, "shutdown") != 0) go(pair.fd);
+        expect(pair.fd, 8, 0, 30000);
+        expect_end(pair.fd);
+        exit(0);
+    }
+    await(0);
+    if (strcmp(leave_by, "shutdown") != 0) await_gone(pair);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(dup2(pair.fd, 0) == 0);
+        if (strcmp(leave_by, "shutdown") == 0) {
+            CHECK(dup2(pair.fd, 1) == 1);
+            close(pair.fd);
+            execlp("cat", "cat", (char *)NULL);
+        }
+        execlp("md5sum", "md5sum", (char *)NULL);
+        _exit(9);
+    }
+    close(pair.fd);
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child);
+    printf("program: %d\n", status);
+    if (strcmp(leave_by, "shutdown") == 0) {
+        part(pair);
+    } else {
+        release(pair);
+    }
+}
+
+/* A connection that goes to another process by SCM_RIGHTS after the client has sent all and gone.
+ */
+static void passed_after_an_end(void) {
+    struct pair pair = connect_pair(1);
+    if (pair.peer == 0) {
+        send_all(pair.fd, 9, 0, 30000);
+        go(pair.fd);
+    }
+    await_gone(pair);
+    int both[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, both) == 0);
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    char byte = 'x';
+    struct iovec content = {&byte, 1};
+    struct msghdr message = {.msg_iov = &content,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
+    control.header = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(&control.header), &pair.fd, sizeof(int));
+    CHECK(sendmsg(both[0], &message, 0) == 1);
+    close(pair.fd);
+    CHECK(recvmsg(both[1], &message, 0) == 1);
+    int passed;
+    memcpy(&passed, CMSG_DATA(&control.header), sizeof(int));
+    expect(passed, 9, 0, 30000);
+    tell("read", recv(passed, &byte, 1, 0));
+    release(pair);
+}
+
+static volatile sig_atomic_t caught;
+
+static void note(int number) {
+    (void)number;
+    caught++;
+}
+
+/* A signal comes while a send waits for room. */
+static void interrupt(int flags, int fresh) {
+    struct pair pair = connect_pair(1);
+    if (pair.peer == 0) {
+        await(1);
+        usleep(300000);
+        CHECK(kill(getppid(), SIGUSR1) == 0);
+        if (!(flags & SA_RESTART) && fresh) await(1);
+        static char buffer[70000];
+        while (read(pair.fd, buffer, sizeof buffer) > 0) continue;
+        exit(0);
+    }
+    struct sigaction action = {.sa_handler = note, .sa_flags = flags};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    action.sa_flags ^= SA_RESTART;
+    CHECK(sigaction(SIGUSR2, &action, NULL) == 0);
+    char *large = calloc(1, LARGE);
+    if (fresh) {
+        while (send(pair.fd, large, 1000, MSG_DONTWAIT) > 0) continue;
+        say(1);
+        tell("send", send(pair.fd, large, 1000, 0));
+        if (!(flags & SA_RESTART)) say(1);
+    } else {
+        say(1);
+        ssize_t moved = send(pair.fd, large, LARGE, 0);
+        printf("send: %s\n", moved == LARGE ? "all" : moved > 0 ? "a part" : "nothing");
+    }
+    printf("signals: %d\n", (int)caught);
+    close(pair.fd);
+    part(pair);
+}
+
+static void interrupted_send(void) {
+    interrupt(0, 1);
+}
+static void restarted_send(void) {
+    interrupt(SA_RESTART, 1);
+}
+static void interrupted_part(void) {
+    interrupt(0, 0);
+}
+
+/* The descriptors that a listening process has, as far as calls tell. */
+static void open_descriptors(void) {
+    struct sockaddr_in address;
+    int listener = listen_anywhere(&address);
+    int client = dial(&address);
+    int server = accept(listener, NULL, NULL);
+    CHECK(server >= 0);
+    int set = epoll_create1(0);
+    int null = open("/dev/null", O_WRONLY);
+    for (int fd = 5; fd < 70000; fd++) {
+        if (fd == listener || fd == client || fd == server || fd == set || fd == null) continue;
+        struct epoll_event event = {.events = EPOLLIN};
+        struct pollfd entry = {.fd = fd, .events = POLLOUT};
+        int one = 1, copy = -1;
+        socklen_t size = sizeof one;
+        if (fcntl(fd, F_GETFD) >= 0) printf("%d: fcntl\n", fd);
+        if (epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0) printf("%d: epoll_ctl\n", fd);
+        if (poll(&entry, 1, 0) != 1 || entry.revents != POLLNVAL) printf("%d: poll\n", fd);
+        if ((copy = dup(fd)) >= 0) printf("%d: dup\n", fd);
+        if (dup2(fd, 4) >= 0) printf("%d: dup2\n", fd);
+        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &one, &size) == 0) printf("%d: option\n", fd);
+        if (send(fd, "", 0, MSG_DONTWAIT) >= 0 || errno != EBADF) printf("%d: send\n", fd);
+        if (recv(fd, &one, 1, MSG_DONTWAIT) >= 0 || errno != EBADF) printf("%d: recv\n", fd);
+        if (close(fd) == 0) printf("%d: close\n", fd);
+    }
+    /* A descriptor of the program's may have any number. */
+    int highest = dup2(null, 9999) == 9999 && dup2(null, 10000) == 10000 &&
+                  dup2(null, 10001) == 10001 && dup2(null, 10002) == 10002;
+    printf("high numbers: %d\n", highest);
+    int other = dial(&address);
+    CHECK(accept(listener, NULL, NULL) >= 0);
+    CHECK(write(other, "x", 1) == 1);
+    for (int fd = 9999; fd < 10003; fd++) CHECK(write(fd, "x", 1) == 1 && close(fd) == 0);
+}
+
+/* The edges of a connection that connects while it is watched. */
+static void edges_of_a_connect(void) {
+    struct sockaddr_in address;
+    int listener = listen_anywhere(&address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    int late = getenv("LATE") != NULL;
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
+    int result = connect(fd, (struct sockaddr *)&address, sizeof address);
+    printf("connect: %s\n", result == 0 ? "0" : strerrorname_np(errno));
+    if (!late) CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    int server = accept(listener, NULL, NULL);
+    CHECK(server >= 0);
+    if (late) CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    for (int turn = 0; turn < 4; turn++) {
+        int count = epoll_wait(set, &event, 1, turn == 0 ? 1000 : 50);
+        printf("edge: %d, %#x\n", count, count == 1 ? event.events : 0);
+        if (turn == 1) CHECK(write(fd, "x", 1) == 1);
+    }
+    char byte;
+    CHECK(read(server, &byte, 1) == 1 && write(server, "y", 1) == 1);
+    int count = epoll_wait(set, &event, 1, 1000);
+    printf("edge: %d, %#x\n", count, count == 1 ? event.events : 0);
+    count = epoll_wait(set, &event, 1, 50);
+    printf("edge: %d, %#x\n", count, count == 1 ? event.events : 0);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {
+    {"write-to-leaver", write_to_leaver},
+    {"write-to-leaver-inside", write_to_leaver_inside},
+    {"write-to-leaver-early", write_to_leaver_early},
+    {"readiness", readiness_of_an_end},
+    {"sends", sends_after_an_end},
+    {"bytes", bytes_before_an_end},
+    {"unread", end_with_unread_bytes},
+    {"executed", executed_after_an_end},
+    {"passed", passed_after_an_end},
+    {"interrupted", interrupted_send},
+    {"restarted", restarted_send},
+    {"interrupted-part", interrupted_part},
+    {"descriptors", open_descriptors},
+    {"edges", edges_of_a_connect},
+};
+
+int main(int count, char **arguments) {
+    CHECK(count >= 2);
+    leave_by = count > 2 ? arguments[2] : "close";
+    alarm(20);
+    for (size_t index = 0; index < sizeof cases / sizeof cases[0]; index++) {
+        if (strcmp(arguments[1], cases[index].name) == 0) {
+            cases[index].run();
+            return 0;
+        }
+    }
+    dprintf(2, "no such case\n");
+    return 1;
+}
