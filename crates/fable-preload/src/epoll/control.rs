@@ -105,6 +105,9 @@ fn add(
     event: epoll_event,
 ) -> Result<()> {
     let mut members = set.members.take().ok_or(Errno(libc::EAGAIN))?;
+    if members.slot_of(fd).is_some() {
+        return Err(Errno(libc::EEXIST));
+    }
     // What is ready in the kernel it reports after this by itself.
     let in_memory = connection.is_inside();
     let slot = members.insert(Registration {

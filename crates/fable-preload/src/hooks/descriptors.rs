@@ -16,7 +16,7 @@ pub(super) fn closing(fd: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     if table::is_reserved(fd) {
         // Programs close rows of numbers; this one they never opened.
         sys::set_errno(libc::EBADF);
@@ -39,7 +39,7 @@ fn bounded(fd: c_uint) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOEXEC: c_int = 4;
     if flags & CLOEXEC == 0 {
         close_row(first, last);
@@ -49,14 +49,14 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn closefrom(first: c_int) {
+pub(super) unsafe extern "C" fn closefrom(first: c_int) {
     close_row(first.max(0) as c_uint, c_uint::MAX);
     // SAFETY: as above.
     unsafe { real::closefrom(first) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
+pub(super) unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: as above.
     let to = unsafe { real::dup(fd) };
     table::duplicate(fd, to);
@@ -64,7 +64,7 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+pub(super) unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
     if fd != to && !table::is_foreign(to) {
         closing(to);
     }
@@ -75,7 +75,7 @@ unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if fd != to && !table::is_foreign(to) {
         closing(to);
     }
@@ -86,7 +86,7 @@ unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: as above. An argument that the application did not give is not looked at.
     let result = unsafe { real::fcntl(fd, command, argument) };
     match command {
@@ -108,13 +108,13 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub(super) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: as above.
     unsafe { fcntl(fd, command, argument) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+pub(super) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
     // The streams of the C library read and write without asking us.
     if let Some(connection) = table::connection(fd) {
         connection.leave(fd, Why::Call);

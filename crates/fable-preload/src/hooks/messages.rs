@@ -10,7 +10,7 @@ use crate::statistics::Why;
 use crate::table;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     if !table::is_foreign(fd) && !message.is_null() {
         // SAFETY: the message is the application's, as in all functions here.
         let (list, count) = unsafe { ((*message).msg_iov, (*message).msg_iovlen) };
@@ -32,7 +32,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the message is the application's.
     let Some(content) = (unsafe { message.as_ref() }) else {
         // SAFETY: the kernel refuses it.
@@ -84,7 +84,7 @@ unsafe fn leave_passed(message: &msghdr) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmmsg(
+pub(super) unsafe extern "C" fn recvmmsg(
     fd: c_int,
     list: *mut mmsghdr,
     count: c_uint,
@@ -109,7 +109,7 @@ unsafe extern "C" fn recvmmsg(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     if table::connection(fd).is_none() || list.is_null() {
         for index in 0..if list.is_null() { 0 } else { count.min(1024) as usize } {
             // SAFETY: the list has so many entries, of which the kernel takes 1024 at most.

@@ -36,7 +36,7 @@ fn is_followed(level: c_int, name: c_int) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setsockopt(
+pub(super) unsafe extern "C" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -71,7 +71,7 @@ unsafe extern "C" fn setsockopt(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockopt(
+pub(super) unsafe extern "C" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -127,7 +127,7 @@ unsafe fn give(number: u32, value: *mut c_void, size: *mut socklen_t) -> c_int {
 const INTERFACES: core::ops::RangeInclusive<usize> = 0x8910..=0x89ff;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     let Some(connection) = table::connection(fd) else {
         // SAFETY: as above.
         return unsafe { real::ioctl(fd, request, argument) };

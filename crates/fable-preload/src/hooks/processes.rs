@@ -32,41 +32,41 @@ fn handing_over(ends_here: bool) {
 
 /// A child of vfork(2) would change our table with its parent's memory; fork(2) may stand for it.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn vfork() -> pid_t {
+pub(super) unsafe extern "C" fn vfork() -> pid_t {
     // SAFETY: no arguments.
     unsafe { real::fork() }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+pub(super) unsafe extern "C" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
     executing();
     // SAFETY: the arguments are the application's, as in all functions here.
     unsafe { real::execve(path, arguments, environment) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execv(path: *const c_char, arguments: List) -> c_int {
+pub(super) unsafe extern "C" fn execv(path: *const c_char, arguments: List) -> c_int {
     executing();
     // SAFETY: as above.
     unsafe { real::execv(path, arguments) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execvp(path: *const c_char, arguments: List) -> c_int {
+pub(super) unsafe extern "C" fn execvp(path: *const c_char, arguments: List) -> c_int {
     executing();
     // SAFETY: as above.
     unsafe { real::execvp(path, arguments) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
+pub(super) unsafe extern "C" fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
     executing();
     // SAFETY: as above.
     unsafe { real::execvpe(path, arguments, environment) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
+pub(super) unsafe extern "C" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
     executing();
     // SAFETY: as above.
     unsafe { real::fexecve(fd, arguments, environment) }
@@ -121,7 +121,7 @@ mod lists {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn(
+pub(super) unsafe extern "C" fn posix_spawn(
     child: *mut pid_t,
     path: *const c_char,
     actions: *const c_void,
@@ -135,7 +135,7 @@ unsafe extern "C" fn posix_spawn(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawnp(
+pub(super) unsafe extern "C" fn posix_spawnp(
     child: *mut pid_t,
     path: *const c_char,
     actions: *const c_void,
@@ -151,7 +151,7 @@ unsafe extern "C" fn posix_spawnp(
 /// Called before posix_spawn(3) for a descriptor that the new program is to have: even one that
 /// would be closed on executing.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+pub(super) unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     actions: *mut c_void,
     fd: c_int,
     to: c_int,
@@ -164,14 +164,14 @@ unsafe extern "C" fn posix_spawn_file_actions_adddup2(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn system(command: *const c_char) -> c_int {
+pub(super) unsafe extern "C" fn system(command: *const c_char) -> c_int {
     spawning();
     // SAFETY: as above.
     unsafe { real::system(command) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
+pub(super) unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
     spawning();
     // SAFETY: as above.
     unsafe { real::popen(command, mode) }
@@ -180,14 +180,14 @@ unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut 
 /// Sockets of several network namespaces in one process: addresses no longer tell connections
 /// apart.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
+pub(super) unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     settings::stop();
     // SAFETY: as above.
     unsafe { real::setns(fd, kind) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_NEWNET != 0 {
         settings::stop();
     }
@@ -196,7 +196,7 @@ unsafe extern "C" fn unshare(flags: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn _exit(status: c_int) -> ! {
+pub(super) unsafe extern "C" fn _exit(status: c_int) -> ! {
     crate::finish();
     // SAFETY: as above; it does not return.
     unsafe {
@@ -206,7 +206,7 @@ unsafe extern "C" fn _exit(status: c_int) -> ! {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn _Exit(status: c_int) -> ! {
+pub(super) unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: as above.
     unsafe { _exit(status) }
 }

@@ -22,7 +22,7 @@ unsafe fn ours<'a>(list: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]>
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn poll(list: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+pub(super) unsafe extern "C" fn poll(list: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     // SAFETY: the arguments are the application's, as in all functions here.
     unsafe {
         match ours(list, count) {
@@ -33,7 +33,7 @@ unsafe extern "C" fn poll(list: *mut pollfd, count: nfds_t, timeout_ms: c_int) -
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __poll_chk(
+pub(super) unsafe extern "C" fn __poll_chk(
     list: *mut pollfd,
     count: nfds_t,
     timeout_ms: c_int,
@@ -48,7 +48,7 @@ unsafe extern "C" fn __poll_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ppoll(
+pub(super) unsafe extern "C" fn ppoll(
     list: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -66,7 +66,7 @@ unsafe extern "C" fn ppoll(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __ppoll_chk(
+pub(super) unsafe extern "C" fn __ppoll_chk(
     list: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -82,7 +82,7 @@ unsafe extern "C" fn __ppoll_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn select(
+pub(super) unsafe extern "C" fn select(
     count: c_int,
     readable: *mut fd_set,
     writable: *mut fd_set,
@@ -109,7 +109,7 @@ unsafe extern "C" fn select(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pselect(
+pub(super) unsafe extern "C" fn pselect(
     count: c_int,
     readable: *mut fd_set,
     writable: *mut fd_set,
@@ -128,7 +128,7 @@ unsafe extern "C" fn pselect(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+pub(super) unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     if size <= 0 {
         crate::sys::set_errno(libc::EINVAL);
         return -1;
@@ -138,7 +138,7 @@ unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: as above.
     let fd = unsafe { real::epoll_create1(flags) };
     epoll::created(fd);
@@ -146,7 +146,7 @@ unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_ctl(
+pub(super) unsafe extern "C" fn epoll_ctl(
     set: c_int,
     operation: c_int,
     fd: c_int,
@@ -157,7 +157,7 @@ unsafe extern "C" fn epoll_ctl(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_wait(
+pub(super) unsafe extern "C" fn epoll_wait(
     set: c_int,
     events: *mut epoll_event,
     room: c_int,
@@ -168,7 +168,7 @@ unsafe extern "C" fn epoll_wait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait(
+pub(super) unsafe extern "C" fn epoll_pwait(
     set: c_int,
     events: *mut epoll_event,
     room: c_int,
@@ -185,7 +185,7 @@ unsafe extern "C" fn epoll_pwait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait2(
+pub(super) unsafe extern "C" fn epoll_pwait2(
     set: c_int,
     events: *mut epoll_event,
     room: c_int,

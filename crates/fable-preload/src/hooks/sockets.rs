@@ -9,7 +9,7 @@ use crate::statistics::Why;
 use crate::{page, rendezvous, sys, table};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub(super) unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the arguments are the application's, as in all functions here.
     let fd = unsafe { real::socket(family, kind, protocol) };
     table::forget(fd);
@@ -17,7 +17,7 @@ unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_in
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub(super) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: as above.
     let result = unsafe { real::listen(fd, backlog) };
     if result == 0 {
@@ -27,7 +27,7 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
     let keep = sys::KeepErrno::new();
     // SAFETY: as above.
     let offered = unsafe { rendezvous::offer(fd, address, size) };
@@ -59,7 +59,7 @@ fn accepted(listener: c_int, fd: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept(
+pub(super) unsafe extern "C" fn accept(
     listener: c_int,
     address: *mut sockaddr,
     size: *mut socklen_t,
@@ -71,7 +71,7 @@ unsafe extern "C" fn accept(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept4(
+pub(super) unsafe extern "C" fn accept4(
     listener: c_int,
     address: *mut sockaddr,
     size: *mut socklen_t,
@@ -84,7 +84,7 @@ unsafe extern "C" fn accept4(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+pub(super) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let connection = table::connection(fd);
     if let Some(connection) = &connection {
         // The end of the stream is to come behind all that was written.

@@ -88,13 +88,13 @@ pub(super) unsafe fn send_many(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
+pub(super) unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
     // SAFETY: the arguments are the application's, as in all functions here.
     receive_one(fd, to, length, 0).unwrap_or_else(|| unsafe { real::read(fd, to, length) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __read_chk(
+pub(super) unsafe extern "C" fn __read_chk(
     fd: c_int,
     to: *mut c_void,
     length: size_t,
@@ -106,13 +106,13 @@ unsafe extern "C" fn __read_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
+pub(super) unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
     // SAFETY: as above.
     send_one(fd, from, length, 0).unwrap_or_else(|| unsafe { real::write(fd, from, length) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as above; a negative count is refused by the kernel.
     unsafe {
         receive_many(fd, list, count as usize, 0).unwrap_or_else(|| real::readv(fd, list, count))
@@ -120,7 +120,7 @@ unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as above.
     unsafe {
         send_many(fd, list, count as usize, 0).unwrap_or_else(|| real::writev(fd, list, count))
@@ -128,7 +128,7 @@ unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssiz
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn preadv2(
+pub(super) unsafe extern "C" fn preadv2(
     fd: c_int,
     list: *const iovec,
     count: c_int,
@@ -141,7 +141,7 @@ unsafe extern "C" fn preadv2(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pwritev2(
+pub(super) unsafe extern "C" fn pwritev2(
     fd: c_int,
     list: *const iovec,
     count: c_int,
@@ -154,14 +154,14 @@ unsafe extern "C" fn pwritev2(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
     receive_one(fd, to, length, flags)
         // SAFETY: as above.
         .unwrap_or_else(|| unsafe { real::recv(fd, to, length, flags) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recv_chk(
+pub(super) unsafe extern "C" fn __recv_chk(
     fd: c_int,
     to: *mut c_void,
     length: size_t,
@@ -174,14 +174,14 @@ unsafe extern "C" fn __recv_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
     send_one(fd, from, length, flags)
         // SAFETY: as above.
         .unwrap_or_else(|| unsafe { real::send(fd, from, length, flags) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvfrom(
+pub(super) unsafe extern "C" fn recvfrom(
     fd: c_int,
     to: *mut c_void,
     length: size_t,
@@ -203,7 +203,7 @@ unsafe extern "C" fn recvfrom(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recvfrom_chk(
+pub(super) unsafe extern "C" fn __recvfrom_chk(
     fd: c_int,
     to: *mut c_void,
     length: size_t,
@@ -218,7 +218,7 @@ unsafe extern "C" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendto(
+pub(super) unsafe extern "C" fn sendto(
     fd: c_int,
     from: *const c_void,
     length: size_t,
@@ -266,7 +266,7 @@ unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile(
+pub(super) unsafe extern "C" fn sendfile(
     to: c_int,
     from: c_int,
     offset: *mut off_t,
@@ -280,7 +280,7 @@ unsafe extern "C" fn sendfile(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile64(
+pub(super) unsafe extern "C" fn sendfile64(
     to: c_int,
     from: c_int,
     offset: *mut off_t,
@@ -291,7 +291,7 @@ unsafe extern "C" fn sendfile64(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn splice(
+pub(super) unsafe extern "C" fn splice(
     from: c_int,
     from_at: *mut off_t,
     to: c_int,
@@ -310,7 +310,7 @@ unsafe extern "C" fn splice(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn tee(from: c_int, to: c_int, length: size_t, flags: c_uint) -> ssize_t {
+pub(super) unsafe extern "C" fn tee(from: c_int, to: c_int, length: size_t, flags: c_uint) -> ssize_t {
     leave(from);
     leave(to);
     // SAFETY: as above.
