@@ -27,6 +27,7 @@ mod page;
 mod poll;
 mod rendezvous;
 mod settings;
+mod signals;
 mod spin;
 mod statistics;
 mod sys;

@@ -45,7 +45,7 @@ impl Connection {
                     }
                     break;
                 }
-                Ok(Step::Full) => match self.wait_writable(fd, &mut deadline_ns) {
+                Ok(Step::Full) => match self.wait_writable(fd, cursor.moved > 0, &mut deadline_ns) {
                     Err(errno) if cursor.moved == 0 => return Err(errno),
                     Err(_) => break,
                     Ok(()) => (),

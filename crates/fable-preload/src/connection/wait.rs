@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use super::Connection;
 use super::own::{AFTER, BEFORE, INSIDE, RESENDING, get};
+use crate::signals::{self, Handled};
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
 
@@ -108,18 +109,39 @@ impl Connection {
         Ok(())
     }
 
-    /// Sleeps until a write may succeed, or the time limit of the socket has passed.
-    pub(super) fn wait_writable(&self, fd: c_int, deadline_ns: &mut Option<u64>) -> Result<()> {
+    /// Sleeps until a write may succeed, or the time limit of the socket has passed, or a signal
+    /// ends a write as it does in the kernel: one that has moved something, or has a time limit, by
+    /// any handler, others by one without SA_RESTART (signal(7)).
+    pub(super) fn wait_writable(
+        &self,
+        fd: c_int,
+        has_moved: bool,
+        deadline_ns: &mut Option<u64>,
+    ) -> Result<()> {
         let deadline =
             *deadline_ns.get_or_insert_with(|| match sys::time_limit_ns(fd, libc::SO_SNDTIMEO) {
                 0 => u64::MAX,
                 limit => sys::now_ns().saturating_add(limit),
             });
         let own = self.own();
-        if own.outgoing.load(Ordering::Relaxed) != INSIDE {
-            sys::poll_one(fd, libc::POLLOUT, SLICE_MS);
+        let mut slept = Ok(());
+        let handled = if own.outgoing.load(Ordering::Relaxed) != INSIDE {
+            signals::sleep(|| {
+                sys::poll_one(fd, libc::POLLOUT, SLICE_MS);
+            })
         } else if !self.look_for(|| self.has_room() || self.has_orders() || own.has_left()) {
-            self.sleep_for_room(fd)?;
+            signals::sleep(|| slept = self.sleep_for_room(fd))
+        } else {
+            Handled::None
+        };
+        slept?;
+        let ends = match handled {
+            Handled::None => false,
+            Handled::Restarting => has_moved || deadline != u64::MAX,
+            Handled::Interrupting => true,
+        };
+        if ends {
+            return Err(Errno(libc::EINTR));
         }
         if sys::now_ns() >= deadline { Err(Errno(libc::EAGAIN)) } else { Ok(()) }
     }

@@ -318,6 +318,7 @@ static void note(int number) {
 static void interrupt(int flags, int fresh) {
     struct pair pair = connect_pair(1);
     if (pair.peer == 0) {
+        say(0);
         await(1);
         usleep(300000);
         CHECK(kill(getppid(), SIGUSR1) == 0);
@@ -328,6 +329,7 @@ static void interrupt(int flags, int fresh) {
     }
     struct sigaction action = {.sa_handler = note, .sa_flags = flags};
     CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    await(0);
     action.sa_flags ^= SA_RESTART;
     CHECK(sigaction(SIGUSR2, &action, NULL) == 0);
     char *large = calloc(1, LARGE);
@@ -418,6 +420,28 @@ static void edges_of_a_connect(void) {
     printf("edge: %d, %#x\n", count, count == 1 ? event.events : 0);
 }
 
+/* libuv registers again what it has not removed. */
+static void added_twice(void) {
+    struct pair pair = connect_pair(1);
+    if (pair.peer == 0) {
+        await(1);
+        go(pair.fd);
+    }
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 5};
+    tell("add", epoll_ctl(set, EPOLL_CTL_ADD, pair.fd, &event));
+    tell("add", epoll_ctl(set, EPOLL_CTL_ADD, pair.fd, &event));
+    event.data.u64 = 6;
+    tell("change", epoll_ctl(set, EPOLL_CTL_MOD, pair.fd, &event));
+    say(1);
+    await_gone(pair);
+    int count = epoll_wait(set, &event, 1, 1000);
+    printf("epoll: %d, %#x, %d\n", count, event.events, (int)event.data.u64);
+    tell("remove", epoll_ctl(set, EPOLL_CTL_DEL, pair.fd, NULL));
+    tell("remove", epoll_ctl(set, EPOLL_CTL_DEL, pair.fd, NULL));
+    release(pair);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -436,6 +460,7 @@ static const struct {
     {"interrupted-part", interrupted_part},
     {"descriptors", open_descriptors},
     {"edges", edges_of_a_connect},
+    {"added-twice", added_twice},
 };
 
 int main(int count, char **arguments) {
