@@ -36,7 +36,11 @@ struct Poll {
 /// members, because nobody asks us when it is ready.
 pub(crate) fn concerns(list: &[pollfd]) -> bool {
     let mut found = false;
-    for entry in list.iter().filter(|entry| !table::is_foreign(entry.fd)) {
+    for entry in list {
+        if table::is_foreign(entry.fd) {
+            found |= table::is_reserved(entry.fd);
+            continue;
+        }
         match table::set(entry.fd) {
             Some(set) => epoll::bar(&set),
             None => found |= table::connection(entry.fd).is_some(),
@@ -86,7 +90,12 @@ impl Poll {
                 }
             }
         }
-        Poll { watched, kernel: list.to_vec(), mask }
+        let mut kernel = list.to_vec();
+        for entry in kernel.iter_mut().filter(|entry| table::is_reserved(entry.fd)) {
+            // The application has opened none of that number: the kernel says so of this one.
+            entry.fd = c_int::MAX;
+        }
+        Poll { watched, kernel, mask }
     }
 
     /// What memory alone says, and whether that is all that was asked for. If not, the kernel is

@@ -198,6 +198,11 @@ pub(crate) fn connections(first: c_int, last: c_int) -> impl Iterator<Item = c_i
     })
 }
 
+/// Every listening socket that has a rendezvous.
+pub(crate) fn listeners() -> impl Iterator<Item = Held<Listener>> {
+    (0..=highest()).filter_map(|index| listener(index as c_int))
+}
+
 /// The descriptors of an epoll set.
 pub(crate) fn descriptors_of(set: &Held<Set>) -> impl Iterator<Item = c_int> {
     let word = set.object() as *const Set as usize | SET;

@@ -91,7 +91,7 @@ impl Connection {
     }
 
     /// How the kernel would tell of the end of a killed peer if there were no doorbells.
-    fn end_by_memory(&self, kernel: i16) -> i16 {
+    pub(crate) fn end_by_memory(&self, kernel: i16) -> i16 {
         let reset = libc::POLLHUP | libc::POLLERR;
         if kernel & (reset | libc::POLLRDHUP) == 0 {
             return kernel;

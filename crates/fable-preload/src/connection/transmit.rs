@@ -45,11 +45,13 @@ impl Connection {
                     }
                     break;
                 }
-                Ok(Step::Full) => match self.wait_writable(fd, cursor.moved > 0, &mut deadline_ns) {
-                    Err(errno) if cursor.moved == 0 => return Err(errno),
-                    Err(_) => break,
-                    Ok(()) => (),
-                },
+                Ok(Step::Full) => {
+                    match self.wait_writable(fd, cursor.moved > 0, &mut deadline_ns) {
+                        Err(errno) if cursor.moved == 0 => return Err(errno),
+                        Err(_) => break,
+                        Ok(()) => (),
+                    }
+                }
             }
         }
         Ok(Some(cursor.moved))
@@ -327,12 +329,16 @@ impl Connection {
     /// [`Connection::resend`] for who holds the writer's lock.
     pub(super) fn resend_locked(&self, fd: c_int) {
         let own = self.own();
-        if own.outgoing.load(Ordering::Relaxed) != RESENDING || self.pay(fd).is_err() {
+        if own.outgoing.load(Ordering::Relaxed) != RESENDING {
+            return;
+        }
+        let paid = self.pay(fd);
+        if paid == Err(Errno(libc::EAGAIN)) {
             return;
         }
         let ring = self.outgoing_ring();
         let end = get(&own.written);
-        while get(&own.resend_from) != end {
+        while paid.is_ok() && get(&own.resend_from) != end {
             let from = get(&own.resend_from);
             let (at, length) = ring.run(from, end.wrapping_sub(from).min(self.ring_bytes()));
             match sys::send_quietly(fd, at, length) {

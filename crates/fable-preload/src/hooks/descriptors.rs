@@ -2,8 +2,9 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
+use super::refused;
 use crate::statistics::Why;
-use crate::{epoll, sys, table};
+use crate::{epoll, rendezvous, sys, table};
 
 /// What is due before a descriptor is closed, by whatever call.
 pub(super) fn closing(fd: c_int) {
@@ -17,10 +18,9 @@ pub(super) fn closing(fd: c_int) {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if table::is_reserved(fd) {
-        // Programs close rows of numbers; this one they never opened.
-        sys::set_errno(libc::EBADF);
-        return -1;
+    // Programs close rows of numbers.
+    if let Some(failure) = refused(fd) {
+        return failure;
     }
     closing(fd);
     // SAFETY: the arguments are the application's, as in all functions here.
@@ -57,17 +57,30 @@ pub(super) unsafe extern "C" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    if let Some(failure) = refused(fd) {
+        return failure;
+    }
     // SAFETY: as above.
     let to = unsafe { real::dup(fd) };
     table::duplicate(fd, to);
     to
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
-    if fd != to && !table::is_foreign(to) {
+/// Before a number is taken for another descriptor.
+fn make_way(fd: c_int, to: c_int) {
+    if table::is_reserved(to) {
+        rendezvous::move_aside(to);
+    } else if fd != to && !table::is_foreign(to) {
         closing(to);
     }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    if let Some(failure) = refused(fd) {
+        return failure;
+    }
+    make_way(fd, to);
     // SAFETY: as above.
     let result = unsafe { real::dup2(fd, to) };
     table::duplicate(fd, result);
@@ -76,9 +89,10 @@ pub(super) unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fd != to && !table::is_foreign(to) {
-        closing(to);
+    if let Some(failure) = refused(fd) {
+        return failure;
     }
+    make_way(fd, to);
     // SAFETY: as above.
     let result = unsafe { real::dup3(fd, to, flags) };
     table::duplicate(fd, result);
@@ -87,6 +101,9 @@ pub(super) unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_in
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if let Some(failure) = refused(fd) {
+        return failure;
+    }
     // SAFETY: as above. An argument that the application did not give is not looked at.
     let result = unsafe { real::fcntl(fd, command, argument) };
     match command {

@@ -32,7 +32,11 @@ pub(super) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn sendmsg(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the message is the application's.
     let Some(content) = (unsafe { message.as_ref() }) else {
         // SAFETY: the kernel refuses it.
@@ -109,7 +113,12 @@ pub(super) unsafe extern "C" fn recvmmsg(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    list: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
     if table::connection(fd).is_none() || list.is_null() {
         for index in 0..if list.is_null() { 0 } else { count.min(1024) as usize } {
             // SAFETY: the list has so many entries, of which the kernel takes 1024 at most.

@@ -15,6 +15,7 @@ use core::ffi::c_int;
 use crate::connection::{Connection, Reading};
 use crate::cursor::Cursor;
 use crate::sys::{self, Errno, KeepErrno, Result};
+use crate::table;
 
 /// Turns a result into what a C function gives; `None` asks for the next definition.
 fn answer(result: Result<Option<usize>>) -> Option<isize> {
@@ -25,6 +26,15 @@ fn answer(result: Result<Option<usize>>) -> Option<isize> {
             Some(-1)
         }
     }
+}
+
+/// For a descriptor of this library, which the application has not opened: what a call about it
+/// gives.
+fn refused<T: From<i8>>(fd: c_int) -> Option<T> {
+    table::is_reserved(fd).then(|| {
+        sys::set_errno(libc::EBADF);
+        T::from(-1)
+    })
 }
 
 fn read_from(

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use libc::socklen_t;
 
+use super::refused;
 use crate::statistics::Why;
 use crate::sys::Errno;
 use crate::table;
@@ -43,6 +44,9 @@ pub(super) unsafe extern "C" fn setsockopt(
     value: *const c_void,
     size: socklen_t,
 ) -> c_int {
+    if let Some(failure) = refused(fd) {
+        return failure;
+    }
     if !is_followed(level, name) {
         if let Some(connection) = table::connection(fd) {
             connection.leave(fd, Why::Option);
@@ -79,6 +83,9 @@ pub(super) unsafe extern "C" fn getsockopt(
     size: *mut socklen_t,
 ) -> c_int {
     const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+    if let Some(failure) = refused(fd) {
+        return failure;
+    }
     if level == libc::IPPROTO_TCP
         && name == TCP_ZEROCOPY_RECEIVE
         && let Some(connection) = table::connection(fd)
@@ -130,7 +137,7 @@ const INTERFACES: core::ops::RangeInclusive<usize> = 0x8910..=0x89ff;
 pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     let Some(connection) = table::connection(fd) else {
         // SAFETY: as above.
-        return unsafe { real::ioctl(fd, request, argument) };
+        return refused(fd).unwrap_or_else(|| unsafe { real::ioctl(fd, request, argument) });
     };
     let request_number = request as libc::Ioctl;
     let counts = matches!(request_number, libc::FIONREAD | libc::TIOCOUTQ);

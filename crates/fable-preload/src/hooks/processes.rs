@@ -38,7 +38,11 @@ pub(super) unsafe extern "C" fn vfork() -> pid_t {
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+pub(super) unsafe extern "C" fn execve(
+    path: *const c_char,
+    arguments: List,
+    environment: List,
+) -> c_int {
     executing();
     // SAFETY: the arguments are the application's, as in all functions here.
     unsafe { real::execve(path, arguments, environment) }
@@ -59,7 +63,11 @@ pub(super) unsafe extern "C" fn execvp(path: *const c_char, arguments: List) -> 
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
+pub(super) unsafe extern "C" fn execvpe(
+    path: *const c_char,
+    arguments: List,
+    environment: List,
+) -> c_int {
     executing();
     // SAFETY: as above.
     unsafe { real::execvpe(path, arguments, environment) }

@@ -4,6 +4,7 @@ use core::ffi::c_int;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
+use super::refused;
 use crate::poll::{self, Selection};
 use crate::wait::Deadline;
 use crate::{epoll, table};
@@ -153,7 +154,7 @@ pub(super) unsafe extern "C" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     // SAFETY: as above.
-    unsafe { epoll::control(set, operation, fd, event) }
+    refused(fd).unwrap_or_else(|| unsafe { epoll::control(set, operation, fd, event) })
 }
 
 #[unsafe(no_mangle)]

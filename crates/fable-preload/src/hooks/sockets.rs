@@ -27,7 +27,11 @@ pub(super) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn connect(
+    fd: c_int,
+    address: *const sockaddr,
+    size: socklen_t,
+) -> c_int {
     let keep = sys::KeepErrno::new();
     // SAFETY: as above.
     let offered = unsafe { rendezvous::offer(fd, address, size) };

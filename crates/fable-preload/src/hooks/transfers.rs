@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
-use super::{answer, read_from, write_to};
+use super::{answer, read_from, refused, write_to};
 use crate::cursor::Cursor;
 use crate::statistics::Why;
 use crate::sys::KeepErrno;
@@ -22,7 +22,7 @@ pub(super) fn receive_one(
     length: size_t,
     flags: c_int,
 ) -> Option<ssize_t> {
-    let connection = table::connection(fd)?;
+    let Some(connection) = table::connection(fd) else { return refused(fd) };
     if flags & KERNEL_RECEIVES != 0 {
         return None;
     }
@@ -39,7 +39,7 @@ pub(super) fn send_one(
     length: size_t,
     flags: c_int,
 ) -> Option<ssize_t> {
-    let connection = table::connection(fd)?;
+    let Some(connection) = table::connection(fd) else { return refused(fd) };
     if flags & KERNEL_SENDS != 0 {
         return answer(connection.withdraw(fd, Why::Call).map(|()| None));
     }
@@ -59,7 +59,7 @@ pub(super) unsafe fn receive_many(
     count: usize,
     flags: c_int,
 ) -> Option<ssize_t> {
-    let connection = table::connection(fd)?;
+    let Some(connection) = table::connection(fd) else { return refused(fd) };
     if flags & KERNEL_RECEIVES != 0 || count > 1024 {
         return None;
     }
@@ -78,7 +78,7 @@ pub(super) unsafe fn send_many(
     count: usize,
     flags: c_int,
 ) -> Option<ssize_t> {
-    let connection = table::connection(fd)?;
+    let Some(connection) = table::connection(fd) else { return refused(fd) };
     if flags & KERNEL_SENDS != 0 || count > 1024 {
         return answer(connection.withdraw(fd, Why::Call).map(|()| None));
     }
@@ -154,7 +154,12 @@ pub(super) unsafe extern "C" fn pwritev2(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn recv(
+    fd: c_int,
+    to: *mut c_void,
+    length: size_t,
+    flags: c_int,
+) -> ssize_t {
     receive_one(fd, to, length, flags)
         // SAFETY: as above.
         .unwrap_or_else(|| unsafe { real::recv(fd, to, length, flags) })
@@ -174,7 +179,12 @@ pub(super) unsafe extern "C" fn __recv_chk(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn send(
+    fd: c_int,
+    from: *const c_void,
+    length: size_t,
+    flags: c_int,
+) -> ssize_t {
     send_one(fd, from, length, flags)
         // SAFETY: as above.
         .unwrap_or_else(|| unsafe { real::send(fd, from, length, flags) })
@@ -310,7 +320,12 @@ pub(super) unsafe extern "C" fn splice(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn tee(from: c_int, to: c_int, length: size_t, flags: c_uint) -> ssize_t {
+pub(super) unsafe extern "C" fn tee(
+    from: c_int,
+    to: c_int,
+    length: size_t,
+    flags: c_uint,
+) -> ssize_t {
     leave(from);
     leave(to);
     // SAFETY: as above.

@@ -16,7 +16,7 @@ use core::ffi::c_int;
 
 pub(crate) use address::Address;
 pub(crate) use client::{confirm, offer};
-pub(crate) use server::{Listener, listening};
+pub(crate) use server::{Listener, listening, move_aside};
 
 use crate::sys;
 

@@ -120,6 +120,22 @@ fn aside(fd: c_int) -> c_int {
     fd
 }
 
+/// The application takes the number of a descriptor of ours: ours gets another one.
+pub(crate) fn move_aside(fd: c_int) {
+    let _keep = sys::KeepErrno::new();
+    // SAFETY: no pointers.
+    let other = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) };
+    for listener in table::listeners() {
+        for descriptor in [&listener.rendezvous, &listener.store_out, &listener.store_in] {
+            let order = (Ordering::AcqRel, Ordering::Relaxed);
+            if descriptor.compare_exchange(fd, other, order.0, order.1).is_ok() && other >= 0 {
+                table::reserve(other);
+            }
+        }
+    }
+    table::forget(fd);
+}
+
 impl Listener {
     const fn empty() -> Self {
         Listener {

@@ -1,6 +1,7 @@
 /* What a program sees of its connections, on standard output: the same without `fable run` as under
    it. Usage: like CASE */
 #include "pair.h"
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #define LARGE (64 << 20)
@@ -26,6 +27,7 @@ static struct pair connect_pair(int whole) {
     pair.peer = fork();
     CHECK(pair.peer >= 0);
     if (pair.peer == 0) {
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
         close(listener);
         pair.fd = dial(&address);
     } else {

@@ -1,5 +1,6 @@
 //! `fable run`, seen from outside.
 
+mod like;
 mod obstacles;
 mod programs;
 mod servers;

@@ -1,0 +1,62 @@
+//! What a program sees of its connections under `fable run` is what it sees without.
+
+use std::process::{Command, Output, Stdio};
+
+use crate::support::{Program, Runner, compile, shared_sum};
+
+fn run(mut command: Command, words: &[&str]) -> Output {
+    command.args(words).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+/// Runs a case of `like.c` both ways, for each way in which the peer goes.
+fn compare(program: &Program, case: &str, ends: &[&str]) {
+    for end in ends {
+        let words = [case, end];
+        let plain = run(Command::new(program.path()), &words);
+        assert!(plain.status.success(), "{words:?} without: {plain:?}");
+        let runner = Runner::new();
+        let mut command = runner.command(&[]);
+        command.arg(program.path());
+        let under = run(command, &words);
+        let text = |output: &Output| {
+            let parts = [&output.stdout[..], &output.stderr[..]];
+            String::from_utf8_lossy(&parts.concat()).into_owned()
+        };
+        assert_eq!(text(&plain), text(&under), "{words:?}");
+        assert_eq!(plain.status, under.status, "{words:?}");
+        let upgraded = ["accepted", "connected"].map(|name| shared_sum(&runner.statistics(), name));
+        assert!(upgraded.iter().any(|count| *count > 0), "{words:?}: {}", runner.statistics());
+    }
+}
+
+const ENDS: &[&str] = &["close", "exit", "kill", "syscall", "shutdown"];
+const GONE: &[&str] = &["close", "exit", "kill", "syscall"];
+const CLOSED: &[&str] = &["close", "exit", "syscall"];
+
+macro_rules! cases {
+    ($($function:ident = $case:literal $ends:expr;)*) => {$(
+        #[test]
+        fn $function() {
+            compare(&compile("like"), $case, $ends);
+        }
+    )*};
+}
+
+cases! {
+    a_write_that_waits_ends_with_its_peer = "write-to-leaver" GONE;
+    a_write_into_memory_that_waits_ends_with_its_peer = "write-to-leaver-inside" GONE;
+    a_write_to_a_peer_that_has_gone_ends = "write-to-leaver-early" GONE;
+    every_way_of_waiting_tells_of_an_end = "readiness" ENDS;
+    writes_after_an_end_fail_as_the_kernel_s_do = "sends" ENDS;
+    bytes_before_an_end_are_read_first = "bytes" ENDS;
+    unread_bytes_make_a_reset_of_the_end = "unread" ENDS;
+    an_executed_program_reads_what_a_peer_left = "executed" &["close", "exit", "syscall", "shutdown"];
+    a_passed_descriptor_brings_what_a_peer_left = "passed" CLOSED;
+    a_handler_ends_a_write_that_waits = "interrupted" &["close"];
+    a_restarting_handler_does_not_end_it = "restarted" &["close"];
+    a_handler_cuts_a_write_that_has_moved_something = "interrupted-part" &["close"];
+    the_library_has_no_descriptors_that_calls_can_see = "descriptors" &["close"];
+    a_connect_makes_no_edge_of_its_own = "edges" &["close"];
+    a_descriptor_is_registered_once = "added-twice" GONE;
+}
