@@ -5,6 +5,7 @@
 //! standard error says why.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -34,7 +35,7 @@ pub struct Options {
 
     /// How many connections of a process may go through shared memory at the same time.
     #[arg(long, value_name = "COUNT", default_value_t = 1024,
-          value_parser = clap::value_parser!(u32).range(..=1_048_576))]
+          value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub connections: u32,
 
     /// When a process ends, write one line about its connections: how many went through shared
@@ -45,7 +46,7 @@ pub struct Options {
     pub statistics: Option<PathBuf>,
 
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
 
@@ -64,6 +65,14 @@ pub enum RunError {
     /// The library was not found.
     #[error(transparent)]
     Library(#[from] LibraryError),
+    /// The file for the statistics cannot be written.
+    #[error("{file}: {source}; --statistics needs a file that can be written, or none")]
+    Statistics {
+        /// The file as it was given.
+        file: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
     /// No program was named.
     #[error("no program was named; say which one to run")]
     NoProgram,
@@ -97,7 +106,7 @@ pub fn run(options: &Options) -> Result<std::convert::Infallible, RunError> {
 }
 
 /// Tells the loader and the library what to do.
-fn prepare(options: &Options, command: &mut Command) -> Result<(), LibraryError> {
+fn prepare(options: &Options, command: &mut Command) -> Result<(), RunError> {
     let library = LIBRARY.find()?;
     if options.verbose {
         eprintln!("fable: {} goes under the program", library.display());
@@ -109,7 +118,15 @@ fn prepare(options: &Options, command: &mut Command) -> Result<(), LibraryError>
     if let Some(file) = &options.statistics {
         // The program may change its directory before the line is written.
         let absolute = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-        let target = if file.as_os_str() == "-" { file } else { &absolute };
+        let to_error = file.as_os_str() == "-";
+        if !to_error {
+            let opened = File::options().create(true).append(true).open(&absolute);
+            opened.map_err(|source| RunError::Statistics {
+                file: file.display().to_string(),
+                source,
+            })?;
+        }
+        let target = if to_error { file } else { &absolute };
         command.env("FABLE_STATISTICS", target);
     }
     Ok(())

@@ -59,6 +59,23 @@ fn a_missing_program_is_an_error() {
 }
 
 #[test]
+fn mistakes_in_the_command_line_are_named() {
+    for (option, status, word) in [
+        ("--bogus", 2, "--bogus"),
+        ("--connections=0", 2, "1..=1048576"),
+        ("--statistics=/no/such/directory/file", 126, "/no/such/directory/file"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fable"));
+        let output = command.args(["run", option, "true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{option}");
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert!(complaint.contains(word), "{complaint}");
+    }
+    let output = Runner::new().command(&[]).args(["echo", "--bogus", "-n"]).output().unwrap();
+    assert_eq!(output.stdout, b"--bogus -n\n", "what follows the program is the program's");
+}
+
+#[test]
 fn scripts_exit_with_their_status_and_keep_other_preloaded_libraries() {
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("script");

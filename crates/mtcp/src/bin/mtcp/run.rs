@@ -29,7 +29,7 @@ pub(crate) struct Options {
     log: Option<PathBuf>,
 
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
