@@ -150,6 +150,7 @@ impl Connection {
             // A doorbell that comes to a closed socket is answered with a reset.
             sys::wait_until(LEAVING_TURNS, || {
                 theirs.outgoing.returned_at.load(Ordering::Acquire) != 0
+                    || theirs.outgoing.mode.load(Ordering::Acquire) == page::FORBIDDEN
             });
         }
         if !self.is_resending() {

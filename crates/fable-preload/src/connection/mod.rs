@@ -52,7 +52,7 @@ pub(crate) struct Connection {
     pub(crate) refusals: AtomicU32,
     /// How often it heard that there is nothing more to read.
     pub(crate) dry_reads: AtomicU32,
-    /// When a writer last asked the kernel whether the peer lives.
+    /// In which tick of the clock a writer last asked the kernel whether the peer lives.
     looked_ns: AtomicU64,
     /// How long waiting by looking has paid here.
     pub(crate) spin: Spin,

@@ -10,9 +10,6 @@ use crate::page;
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
 
-/// How often a writer whose bytes are not being read asks the kernel whether the peer lives.
-const LOOK_EVERY_NS: u64 = 100_000;
-
 /// What one attempt brought.
 enum Step {
     Moved,
@@ -190,12 +187,13 @@ impl Connection {
         Ok(Some(moved))
     }
 
-    /// Whether the kernel has not been asked for a while whether the peer lives.
+    /// Whether the kernel has not been asked in this tick of its clock whether the peer lives. For
+    /// writers whose bytes are not being read.
     fn is_look_due(&self) -> bool {
-        let now_ns = sys::now_ns();
-        let due = now_ns.saturating_sub(self.looked_ns.load(Ordering::Relaxed)) >= LOOK_EVERY_NS;
+        let tick_ns = sys::tick_ns();
+        let due = self.looked_ns.load(Ordering::Relaxed) != tick_ns;
         if due {
-            self.looked_ns.store(now_ns, Ordering::Relaxed);
+            self.looked_ns.store(tick_ns, Ordering::Relaxed);
         }
         due
     }
