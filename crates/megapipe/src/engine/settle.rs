@@ -267,11 +267,14 @@ impl Engine {
         let Command::Poll { events } = request.command else { return None };
         let mut result = request.result_to_tell(outcome.result);
         let (handle, repeat) = (request.handle, request.repeat && !request.cancelled);
-        if result == -libc::EINVAL && !request.cancelled && request.invalid < INVALID_MAX {
+        if result == -libc::EINVAL && request.invalid < INVALID_MAX {
             // io_uring refuses to poll a terminal at the moment at which data arrives.
-            request.invalid += 1;
-            self.restart(id);
-            return None;
+            if !request.cancelled {
+                request.invalid += 1;
+                self.restart(id);
+                return None;
+            }
+            result = -libc::ECANCELED;
         }
         request.invalid = 0;
         if request.recalled {
