@@ -202,7 +202,8 @@ impl Engine {
     pub(super) fn count_accepted(&mut self, from: usize) {
         for outcome in self.ready.iter().skip(from) {
             if let Output::Socket { .. } = outcome.output
-                && let Some(request) = self.requests.get(Key::from_tag(outcome.tag))
+                && let Some(id) = Key::from_tag(outcome.tag)
+                && let Some(request) = self.requests.get(id)
                 && let Some(member) = self.members.get_mut(request.handle)
                 && let Some(listener) = &mut member.listener
             {

@@ -166,14 +166,19 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn handle(&self, key: Key) -> Handle {
-        Handle { index: key.index, generation: key.generation, channel: self.id }
+        self.numbered(key.index, key.generation.get())
+    }
+
+    /// The handle with these numbers, be there one or not.
+    pub(crate) fn numbered(&self, index: u32, generation: u32) -> Handle {
+        Handle { index, generation, channel: self.id }
     }
 
     pub(crate) fn key(&self, handle: Handle) -> Result<Key, Error> {
         if handle.channel != self.id {
             return Err(Error::UnknownHandle);
         }
-        Ok(Key { index: handle.index, generation: handle.generation })
+        Key::new(handle.index, handle.generation).ok_or(Error::UnknownHandle)
     }
 
     /// Fails if the caller is a child of the process that created the channel.

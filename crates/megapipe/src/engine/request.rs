@@ -197,6 +197,7 @@ impl AddressedBuffer {
 
 /// A request between its filing and its last completion.
 pub(crate) struct Request {
+    /// `Key::NONE` until it is filed.
     pub(crate) handle: Key,
     pub(crate) command: Command,
     pub(crate) lane: Lane,
@@ -236,7 +237,7 @@ pub(crate) struct Request {
 impl Request {
     pub(crate) fn new(command: Command, lane: Lane, payload: Payload) -> Request {
         Request {
-            handle: Key { index: 0, generation: 0 },
+            handle: Key::NONE,
             command,
             lane,
             repeat: false,

@@ -30,7 +30,7 @@ impl Engine {
 
     /// Does what an outcome entails; gives the completion, if the application is to see one.
     pub(super) fn settle(&mut self, mut outcome: Outcome) -> Option<Completion> {
-        let id = Key::from_tag(outcome.tag);
+        let id = Key::from_tag(outcome.tag)?;
         let request = self.requests.get(id)?;
         let (key, command, polling) = (request.handle, request.command, request.polling);
         if command == Command::SendFile && !polling && request.reads_file() {

@@ -205,7 +205,7 @@ impl Engine {
         let requests = &self.requests;
         let mut connections = Vec::new();
         for outcome in &mut self.ready {
-            let request = requests.get(Key::from_tag(outcome.tag));
+            let request = Key::from_tag(outcome.tag).and_then(|id| requests.get(id));
             if !matches!(outcome.output, Output::Socket { .. })
                 || request.is_none_or(|request| request.handle != key)
             {
