@@ -60,6 +60,11 @@ pub(crate) enum Lane {
     None,
 }
 
+impl Lane {
+    /// How many lanes a handle has, `None` being none.
+    pub(crate) const COUNT: usize = Lane::None as usize;
+}
+
 /// Memory that belongs to the request until it is done. All of it is on the heap (or static), so
 /// that moving the request does not move what the kernel has been told.
 pub(crate) enum Payload {

@@ -125,7 +125,7 @@ impl Engine {
             self.finish(id)?;
         } else if !more {
             self.restart(id);
-        } else if self.members.get(handle)?.limits.is_some() {
+        } else if self.members.get(handle)?.has_limits() {
             self.extend_deadline(handle, Lane::Inbound);
         }
         Some(self.completed(handle, goes_on, event))
@@ -166,7 +166,7 @@ impl Engine {
         let Some(member) = self.members.get_mut(handle) else { return result };
         if member.kind == Kind::Stream {
             // A write may have been told of the reset, and its outcome may follow.
-            let write = member.queues[Lane::Outbound as usize].active.filter(|_| result == 0);
+            let write = member.active[Lane::Outbound as usize].filter(|_| result == 0);
             let is_reset = |outcome: &Outcome| {
                 outcome.result == -libc::ECONNRESET
                     && write.is_some_and(|write| write.tag() == outcome.tag)

@@ -36,7 +36,7 @@ impl Engine {
         let mut state = Listener::alone(object, false);
         state.legs = vec![leg];
         state.share = Some(membership);
-        self.enroll(Member::new(object, Kind::Listener, Some(state)))
+        self.enroll(Member::new(object, Kind::Listener).listening(state))
     }
 
     fn attach_queue(&mut self, queue: &Queue) -> io::Result<Leg> {
