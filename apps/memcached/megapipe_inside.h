@@ -92,6 +92,9 @@ struct megapipe_connection {
     bool nonblocking : 1;
 };
 
+/* A server may have very many connections that do nothing. */
+_Static_assert(sizeof(struct megapipe_connection) <= 72, "a record has become larger");
+
 TAILQ_HEAD(megapipe_connections, megapipe_connection);
 
 /* A worker's share of a listening socket. */

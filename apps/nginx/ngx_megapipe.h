@@ -115,6 +115,9 @@ struct ngx_mp_connection_s {
     unsigned polling : 1;
 };
 
+/* A worker may have very many connections that do nothing. */
+_Static_assert(sizeof(ngx_mp_connection_t) <= 40, "a record has become larger");
+
 /* The directives of the events block. */
 typedef struct {
     ngx_uint_t driver;
