@@ -170,8 +170,8 @@ fn a_graceful_end_serves_those_that_wait_in_the_queue() {
     assert!(nginx.wait().unwrap().success());
 }
 
-/// The ring's table has room for `worker_connections` whatever the soft limit of descriptors is. The
-/// hard limit bounds it; then clients wait until others have gone.
+/// The ring's table has room for `worker_connections` whatever the soft limit of descriptors is.
+/// The hard limit bounds it; then clients wait until others have gone.
 #[test]
 fn the_table_of_lightweight_sockets_is_as_large_as_the_hard_limit_allows() {
     let socket = |nginx: &Nginx| {
