@@ -25,7 +25,6 @@ static struct megapipe_connection *attach(struct megapipe_worker *worker, conn *
     connection->kind = is_stream(c) ? MEGAPIPE_STREAM : MEGAPIPE_READINESS;
     connection->worker = worker;
     connection->c = c;
-    STAILQ_INIT(&connection->unsent);
     connection->fd = c->sfd;
     connection->handle = mp_register(worker->channel, c->sfd, connection, NULL);
     if (connection->handle == -1) {
@@ -60,7 +59,7 @@ static void schedule_what_is_left(struct megapipe_connection *connection) {
         return;
     const short flags = connection->c->ev_flags;
     if (((flags & EV_READ) != 0 && megapipe_pending(connection))
-        || ((flags & EV_WRITE) != 0 && connection->writes == 0))
+        || ((flags & EV_WRITE) != 0 && !megapipe_writes(connection)))
         megapipe_schedule(connection);
 }
 
@@ -85,7 +84,7 @@ void megapipe_run_ready(struct megapipe_worker *worker) {
 /* One poll at a time: its completion, or that of its cancellation, files the next. */
 static int poll_again(struct megapipe_connection *connection) {
     const short flags = connection->c->ev_flags;
-    const unsigned events = (flags & EV_READ ? POLLIN : 0) | (flags & EV_WRITE ? POLLOUT : 0);
+    const short events = (flags & EV_READ ? POLLIN : 0) | (flags & EV_WRITE ? POLLOUT : 0);
     if (connection->polling) {
         if (events == connection->poll_events)
             return 0;
@@ -151,7 +150,7 @@ int megapipe_event_del(struct event *event) {
      * never to block. */
     if (c->state != conn_watch)
         return 0;
-    if (connection->writes != 0)
+    if (megapipe_writes(connection))
         mp_flush(connection->worker->channel);
     if (!connection->nonblocking) {
         const int flags = fcntl(connection->fd, F_GETFL);
@@ -162,8 +161,7 @@ int megapipe_event_del(struct event *event) {
 }
 
 void megapipe_free(struct megapipe_connection *connection) {
-    megapipe_unsent_free(connection);
-    free(connection->backlog);
+    megapipe_flow_free(connection);
     free(connection);
 }
 
@@ -171,7 +169,7 @@ void megapipe_free(struct megapipe_connection *connection) {
  * the channel says that it is closed. */
 void megapipe_finish(struct megapipe_connection *connection) {
     struct megapipe_worker *worker = connection->worker;
-    const bool is_whole = connection->writes == 0;
+    const bool is_whole = !megapipe_writes(connection);
     if (worker->channel == NULL) {
         close(connection->fd);
         megapipe_free(connection);
@@ -190,12 +188,13 @@ void megapipe_close(conn *c) {
     connection->c = NULL;
     connection->added = false;
     unschedule(connection);
-    connection->leased_bytes = 0;
-    if (connection->writes == 0 || connection->worker->channel == NULL) {
+    if (connection->flow != NULL)
+        connection->flow->leased_bytes = 0;
+    if (!megapipe_writes(connection) || connection->worker->channel == NULL) {
         megapipe_finish(connection);
         return;
     }
-    connection->closed_at_ms = 0;
+    connection->flow->closed_at_ms = 0;
     TAILQ_INSERT_TAIL(&connection->worker->closing, connection, closing_link);
 }
 
@@ -207,9 +206,10 @@ void megapipe_reap(struct megapipe_worker *worker) {
         return;
     worker->closing_checked_at_ms = now_ms;
     TAILQ_FOREACH_SAFE(connection, &worker->closing, closing_link, next) {
-        if (connection->closed_at_ms == 0)
-            connection->closed_at_ms = now_ms;
-        if (now_ms - connection->closed_at_ms < MEGAPIPE_LAST_WORDS_MS)
+        struct megapipe_flow *flow = connection->flow;
+        if (flow->closed_at_ms == 0)
+            flow->closed_at_ms = now_ms;
+        if (now_ms - flow->closed_at_ms < MEGAPIPE_LAST_WORDS_MS)
             continue;
         TAILQ_REMOVE(&worker->closing, connection, closing_link);
         megapipe_finish(connection);

@@ -52,38 +52,48 @@ enum megapipe_kind { MEGAPIPE_NOTIFY, MEGAPIPE_LISTENER, MEGAPIPE_STREAM, MEGAPI
 
 struct megapipe_worker;
 
-struct megapipe_connection {
-    enum megapipe_kind kind;
-    struct megapipe_worker *worker;
-    conn *c; /* NULL: memcached has closed it */
-    int fd;
-    mp_handle handle;
-    bool added;     /* memcached wants its events */
-    bool scheduled; /* in the worker's ready list */
-    bool receiving; /* a receive is filed */
-    bool stopping;  /* and it has been cancelled */
-    bool ended;     /* no more data will come: end of stream, or receive_error */
-    bool nonblocking;
-    int receive_error;
+/* What only a connection has that has something to read or to send; so idle ones take little
+ * memory. */
+struct megapipe_flow {
+    SLIST_ENTRY(megapipe_flow) free_link;
     /* Bytes in a buffer of the channel, only while its completion is handled. */
     const char *leased;
     size_t leased_bytes;
     char *backlog; /* received and not yet read; NULL if there is none */
     size_t backlog_start, backlog_end, backlog_size;
     /* Writing. */
-    int send_error;
     unsigned writes;       /* requests in flight */
     STAILQ_HEAD(, megapipe_piece) unsent; /* of which these are copies, in their order */
     size_t unsent_bytes;
     size_t borrowed_bytes; /* of the one that sends from memcached's memory; 0: none */
     bool borrowed_sent;    /* and it has completed */
-    /* Readiness, for UDP and TLS. */
-    bool polling;
-    unsigned poll_events;
     int64_t closed_at_ms;
-    TAILQ_ENTRY(megapipe_connection) ready_link;
-    TAILQ_ENTRY(megapipe_connection) closing_link;
 };
+
+struct megapipe_connection {
+    enum megapipe_kind kind;
+    int fd;
+    struct megapipe_worker *worker;
+    conn *c; /* NULL: memcached has closed it */
+    mp_handle handle;
+    struct megapipe_flow *flow; /* NULL while nothing is to be read or sent */
+    int receive_error, send_error;
+    union {
+        TAILQ_ENTRY(megapipe_connection) ready_link;
+        TAILQ_ENTRY(megapipe_connection) closing_link;
+    };
+    short poll_events;     /* readiness, for UDP and TLS */
+    bool polling : 1;
+    bool added : 1;        /* memcached wants its events */
+    bool scheduled : 1;    /* in the worker's ready list */
+    bool receiving : 1;    /* a receive is filed */
+    bool stopping : 1;     /* and it has been cancelled */
+    bool ended : 1;        /* no more data will come: end of stream, or receive_error */
+    bool nonblocking : 1;
+};
+
+/* A server may have very many connections that do nothing. */
+_Static_assert(sizeof(struct megapipe_connection) <= 72, "a record has become larger");
 
 TAILQ_HEAD(megapipe_connections, megapipe_connection);
 
@@ -122,6 +132,8 @@ struct megapipe_worker {
     unsigned postponed_turns; /* since the first of them */
     SLIST_HEAD(, megapipe_piece) pieces; /* free ones, the warmest first */
     unsigned pieces_free;
+    SLIST_HEAD(, megapipe_flow) flows; /* free ones, too */
+    unsigned flows_free;
     /* Written by the worker alone, read by any thread's `stats megapipe`. */
     atomic_ulong accepted, sent_copied, sent_in_place;
 };
@@ -169,7 +181,8 @@ int megapipe_receive(struct megapipe_connection *connection);
 void megapipe_received(struct megapipe_connection *connection, const struct mp_event *event);
 void megapipe_wrote(struct megapipe_connection *connection, const struct mp_event *event);
 bool megapipe_pending(const struct megapipe_connection *connection);
-void megapipe_unsent_free(struct megapipe_connection *connection);
-void megapipe_pieces_free(struct megapipe_worker *worker);
+bool megapipe_writes(const struct megapipe_connection *connection);
+void megapipe_flow_free(struct megapipe_connection *connection);
+void megapipe_memory_free(struct megapipe_worker *worker);
 
 #endif

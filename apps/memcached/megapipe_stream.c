@@ -19,6 +19,7 @@ struct megapipe_piece {
 /* Free pieces hold this much; longer messages get memory of their own. */
 #define PIECE_BYTES (4 * 1024 - sizeof(struct megapipe_piece))
 #define PIECES_KEPT 256
+#define FLOWS_KEPT 256
 
 static struct megapipe_piece *piece_new(struct megapipe_worker *worker, size_t bytes) {
     struct megapipe_piece *piece = SLIST_FIRST(&worker->pieces);
@@ -43,16 +44,60 @@ static void piece_free(struct megapipe_worker *worker, struct megapipe_piece *pi
     worker->pieces_free++;
 }
 
-/* Of a connection that ends before they are sent. */
-void megapipe_unsent_free(struct megapipe_connection *connection) {
-    struct megapipe_piece *piece;
-    while ((piece = STAILQ_FIRST(&connection->unsent)) != NULL) {
-        STAILQ_REMOVE_HEAD(&connection->unsent, unsent_link);
-        piece_free(connection->worker, piece);
+/* The flow of a connection, which gets one if it has none; NULL if there is no memory. */
+static struct megapipe_flow *flow_of(struct megapipe_connection *connection) {
+    struct megapipe_worker *worker = connection->worker;
+    struct megapipe_flow *flow = connection->flow;
+    if (flow != NULL)
+        return flow;
+    flow = SLIST_FIRST(&worker->flows);
+    if (flow != NULL) {
+        SLIST_REMOVE_HEAD(&worker->flows, free_link);
+        worker->flows_free--;
+    } else if ((flow = calloc(1, sizeof(*flow))) != NULL) {
+        STAILQ_INIT(&flow->unsent);
     }
+    connection->flow = flow;
+    return flow;
 }
 
-void megapipe_pieces_free(struct megapipe_worker *worker) {
+/* Gives the flow of a connection back if nothing is in it; the next one begins with it as it is. */
+static void give_empty_flow(struct megapipe_connection *connection) {
+    struct megapipe_worker *worker = connection->worker;
+    struct megapipe_flow *flow = connection->flow;
+    if (flow == NULL || flow->leased_bytes != 0 || flow->backlog != NULL || flow->writes != 0
+        || flow->borrowed_bytes != 0)
+        return;
+    connection->flow = NULL;
+    if (worker->flows_free == FLOWS_KEPT) {
+        free(flow);
+        return;
+    }
+    SLIST_INSERT_HEAD(&worker->flows, flow, free_link);
+    worker->flows_free++;
+}
+
+/* Of a connection that ends, maybe before all is read and sent. */
+void megapipe_flow_free(struct megapipe_connection *connection) {
+    struct megapipe_flow *flow = connection->flow;
+    struct megapipe_piece *piece;
+    if (flow == NULL)
+        return;
+    while ((piece = STAILQ_FIRST(&flow->unsent)) != NULL) {
+        STAILQ_REMOVE_HEAD(&flow->unsent, unsent_link);
+        piece_free(connection->worker, piece);
+    }
+    free(flow->backlog);
+    free(flow);
+    connection->flow = NULL;
+}
+
+void megapipe_memory_free(struct megapipe_worker *worker) {
+    while (!SLIST_EMPTY(&worker->flows)) {
+        struct megapipe_flow *flow = SLIST_FIRST(&worker->flows);
+        SLIST_REMOVE_HEAD(&worker->flows, free_link);
+        free(flow);
+    }
     while (!SLIST_EMPTY(&worker->pieces)) {
         struct megapipe_piece *piece = SLIST_FIRST(&worker->pieces);
         SLIST_REMOVE_HEAD(&worker->pieces, free_link);
@@ -61,12 +106,22 @@ void megapipe_pieces_free(struct megapipe_worker *worker) {
 }
 
 static size_t backlog_bytes(const struct megapipe_connection *connection) {
-    return connection->backlog_end - connection->backlog_start;
+    const struct megapipe_flow *flow = connection->flow;
+    return flow != NULL ? flow->backlog_end - flow->backlog_start : 0;
+}
+
+static size_t leased_bytes(const struct megapipe_connection *connection) {
+    return connection->flow != NULL ? connection->flow->leased_bytes : 0;
+}
+
+/* Whether requests to send are in flight. */
+bool megapipe_writes(const struct megapipe_connection *connection) {
+    return connection->flow != NULL && connection->flow->writes != 0;
 }
 
 /* Whether a read would give something, be it the end. */
 bool megapipe_pending(const struct megapipe_connection *connection) {
-    return connection->leased_bytes != 0 || backlog_bytes(connection) != 0 || connection->ended;
+    return leased_bytes(connection) != 0 || backlog_bytes(connection) != 0 || connection->ended;
 }
 
 int megapipe_receive(struct megapipe_connection *connection) {
@@ -78,30 +133,30 @@ int megapipe_receive(struct megapipe_connection *connection) {
 }
 
 /* Keeps what memcached has not read from the channel's buffer, which others need. */
-static bool keep(struct megapipe_connection *connection) {
-    const size_t kept = backlog_bytes(connection);
-    const size_t needed = kept + connection->leased_bytes;
-    if (connection->backlog_start != 0 && kept != 0)
-        memmove(connection->backlog, connection->backlog + connection->backlog_start, kept);
-    connection->backlog_start = 0;
-    connection->backlog_end = kept;
-    if (needed > connection->backlog_size) {
+static bool keep(struct megapipe_flow *flow) {
+    const size_t kept = flow->backlog_end - flow->backlog_start;
+    const size_t needed = kept + flow->leased_bytes;
+    if (flow->backlog_start != 0 && kept != 0)
+        memmove(flow->backlog, flow->backlog + flow->backlog_start, kept);
+    flow->backlog_start = 0;
+    flow->backlog_end = kept;
+    if (needed > flow->backlog_size) {
         const size_t size = needed > 4096 ? needed * 2 : 4096;
-        char *longer = realloc(connection->backlog, size);
+        char *longer = realloc(flow->backlog, size);
         if (longer == NULL)
             return false;
-        connection->backlog = longer;
-        connection->backlog_size = size;
+        flow->backlog = longer;
+        flow->backlog_size = size;
     }
-    memcpy(connection->backlog + kept, connection->leased, connection->leased_bytes);
-    connection->backlog_end = needed;
+    memcpy(flow->backlog + kept, flow->leased, flow->leased_bytes);
+    flow->backlog_end = needed;
     return true;
 }
 
-static void drop_backlog(struct megapipe_connection *connection) {
-    free(connection->backlog);
-    connection->backlog = NULL;
-    connection->backlog_start = connection->backlog_end = connection->backlog_size = 0;
+static void drop_backlog(struct megapipe_flow *flow) {
+    free(flow->backlog);
+    flow->backlog = NULL;
+    flow->backlog_start = flow->backlog_end = flow->backlog_size = 0;
 }
 
 static void take_end(struct megapipe_connection *connection, const struct mp_event *event) {
@@ -114,25 +169,39 @@ static void take_end(struct megapipe_connection *connection, const struct mp_eve
     }
 }
 
+static void fail_to_receive(struct megapipe_connection *connection) {
+    connection->ended = true;
+    connection->receive_error = ENOMEM;
+}
+
+/* Lends memcached what has come, until the completion has been handled. */
+static void lend(struct megapipe_connection *connection, const struct mp_event *event) {
+    struct megapipe_flow *flow = flow_of(connection);
+    if (flow == NULL) {
+        fail_to_receive(connection);
+        return;
+    }
+    flow->leased = event->data;
+    flow->leased_bytes = event->size;
+}
+
 void megapipe_received(struct megapipe_connection *connection, const struct mp_event *event) {
     const bool data = event->error == 0 && event->size != 0;
-    if (data && connection->c != NULL) {
-        connection->leased = event->data;
-        connection->leased_bytes = event->size;
-    }
     if ((event->flags & MP_MORE) == 0 || !data)
         take_end(connection, event);
+    if (data && connection->c != NULL)
+        lend(connection, event);
     if (connection->c == NULL)
         return;
     const bool wanted = connection->added && (connection->c->ev_flags & EV_READ) != 0;
     /* What came before is read first. */
     if (wanted && data && backlog_bytes(connection) == 0)
         megapipe_drive(connection, EV_READ);
-    if (connection->c != NULL && connection->leased_bytes != 0 && !keep(connection)) {
-        connection->ended = true;
-        connection->receive_error = ENOMEM;
-    }
-    connection->leased_bytes = 0;
+    if (connection->c != NULL && leased_bytes(connection) != 0 && !keep(connection->flow))
+        fail_to_receive(connection);
+    if (connection->flow != NULL)
+        connection->flow->leased_bytes = 0;
+    give_empty_flow(connection);
     if (connection->c == NULL)
         return;
     if (megapipe_pending(connection)) {
@@ -151,19 +220,22 @@ ssize_t megapipe_read(conn *c, void *buffer, size_t size) {
     /* A side thread that has borrowed the connection looks whether the peer is still there. */
     if (connection == NULL || !connection->added)
         return recv(c->sfd, buffer, size, MSG_DONTWAIT);
+    struct megapipe_flow *flow = connection->flow;
     const size_t kept = backlog_bytes(connection);
-    size_t taken = kept != 0 ? kept : connection->leased_bytes;
+    size_t taken = kept != 0 ? kept : leased_bytes(connection);
     if (taken > size)
         taken = size;
     if (kept != 0) {
-        memcpy(buffer, connection->backlog + connection->backlog_start, taken);
-        connection->backlog_start += taken;
-        if (backlog_bytes(connection) == 0)
-            drop_backlog(connection);
+        memcpy(buffer, flow->backlog + flow->backlog_start, taken);
+        flow->backlog_start += taken;
+        if (backlog_bytes(connection) == 0) {
+            drop_backlog(flow);
+            give_empty_flow(connection);
+        }
     } else if (taken != 0) {
-        memcpy(buffer, connection->leased, taken);
-        connection->leased += taken;
-        connection->leased_bytes -= taken;
+        memcpy(buffer, flow->leased, taken);
+        flow->leased += taken;
+        flow->leased_bytes -= taken;
     }
     if (!megapipe_pending(connection) && !connection->receiving
         && megapipe_receive(connection) == -1) {
@@ -186,6 +258,7 @@ static size_t length(const struct msghdr *message) {
 /* Files a copy; memcached is done with the message. */
 static ssize_t send_copy(struct megapipe_connection *connection, const struct msghdr *message,
                          size_t bytes) {
+    struct megapipe_flow *flow = connection->flow;
     struct megapipe_piece *piece = piece_new(connection->worker, bytes);
     if (piece == NULL) {
         errno = ENOMEM;
@@ -201,9 +274,9 @@ static ssize_t send_copy(struct megapipe_connection *connection, const struct ms
         return -1;
     }
     megapipe_count(&connection->worker->sent_copied);
-    connection->writes++;
-    STAILQ_INSERT_TAIL(&connection->unsent, piece, unsent_link);
-    connection->unsent_bytes += bytes;
+    flow->writes++;
+    STAILQ_INSERT_TAIL(&flow->unsent, piece, unsent_link);
+    flow->unsent_bytes += bytes;
     return bytes;
 }
 
@@ -213,9 +286,9 @@ static ssize_t send_borrowed(struct megapipe_connection *connection, const struc
     if (mp_writev(connection->handle, message->msg_iov, message->msg_iovlen) == -1)
         return -1;
     megapipe_count(&connection->worker->sent_in_place);
-    connection->writes++;
-    connection->borrowed_bytes = bytes;
-    connection->borrowed_sent = false;
+    connection->flow->writes++;
+    connection->flow->borrowed_bytes = bytes;
+    connection->flow->borrowed_sent = false;
     errno = EAGAIN;
     return -1;
 }
@@ -226,19 +299,25 @@ ssize_t megapipe_sendmsg(conn *c, struct msghdr *message, int flags) {
         errno = connection == NULL ? ENOTCONN : connection->send_error;
         return -1;
     }
-    if (connection->borrowed_bytes != 0) {
-        const size_t bytes = connection->borrowed_bytes;
-        if (!connection->borrowed_sent) {
+    struct megapipe_flow *flow = flow_of(connection);
+    if (flow == NULL) {
+        errno = ENOMEM;
+        return -1;
+    }
+    if (flow->borrowed_bytes != 0) {
+        const size_t bytes = flow->borrowed_bytes;
+        if (!flow->borrowed_sent) {
             errno = EAGAIN;
             return -1;
         }
-        connection->borrowed_bytes = 0;
+        flow->borrowed_bytes = 0;
+        give_empty_flow(connection);
         return bytes;
     }
     const size_t bytes = length(message);
     if (bytes > MEGAPIPE_COPY_MAX_BYTES)
         return send_borrowed(connection, message, bytes);
-    if (connection->unsent_bytes + bytes > MEGAPIPE_UNSENT_MAX_BYTES) {
+    if (flow->unsent_bytes + bytes > MEGAPIPE_UNSENT_MAX_BYTES) {
         errno = EAGAIN;
         return -1;
     }
@@ -247,20 +326,22 @@ ssize_t megapipe_sendmsg(conn *c, struct msghdr *message, int flags) {
 
 void megapipe_wrote(struct megapipe_connection *connection, const struct mp_event *event) {
     struct megapipe_worker *worker = connection->worker;
-    connection->writes--;
+    struct megapipe_flow *flow = connection->flow;
+    flow->writes--;
     if (event->cmd == MP_WRITE) {
         /* They complete in the order in which they were filed. */
-        struct megapipe_piece *piece = STAILQ_FIRST(&connection->unsent);
-        STAILQ_REMOVE_HEAD(&connection->unsent, unsent_link);
-        connection->unsent_bytes -= piece->bytes;
+        struct megapipe_piece *piece = STAILQ_FIRST(&flow->unsent);
+        STAILQ_REMOVE_HEAD(&flow->unsent, unsent_link);
+        flow->unsent_bytes -= piece->bytes;
         piece_free(worker, piece);
     } else {
-        connection->borrowed_sent = true;
+        flow->borrowed_sent = true;
     }
     if (event->error != 0)
         connection->send_error = event->error;
+    give_empty_flow(connection);
     if (connection->c == NULL) {
-        if (connection->writes == 0) {
+        if (!megapipe_writes(connection)) {
             TAILQ_REMOVE(&worker->closing, connection, closing_link);
             megapipe_finish(connection);
         }

@@ -36,6 +36,7 @@ struct event_base *megapipe_worker_new(void *worker_thread, int notify_fd, megap
     TAILQ_INIT(&worker->ready);
     TAILQ_INIT(&worker->closing);
     SLIST_INIT(&worker->pieces);
+    SLIST_INIT(&worker->flows);
     for (int i = 0; i < MEGAPIPE_LISTENERS_MAX; i++) {
         worker->shares[i].kind = MEGAPIPE_LISTENER;
         worker->shares[i].worker = worker;
@@ -220,7 +221,7 @@ void megapipe_worker_free(struct event_base *base) {
         TAILQ_REMOVE(&worker->closing, connection, closing_link);
         megapipe_finish(connection);
     }
-    megapipe_pieces_free(worker);
+    megapipe_memory_free(worker);
 }
 
 static unsigned long count_of(atomic_ulong *count) {

@@ -58,40 +58,65 @@ typedef struct ngx_mp_received_s {
     int64_t buffer;
 } ngx_mp_received_t;
 
-/* What the module knows of a connection; it outlives nginx's until the last write has ended. */
-typedef struct ngx_mp_connection_s {
-    ngx_connection_t *connection; /* NULL when nginx has closed it */
-    ngx_listening_t *listening;   /* where it listens, or was accepted */
-    mp_handle handle;
-    ngx_socket_t fd; /* what is closed with the record: a descriptor from the beginning, else -1 */
-    ngx_mp_kind_e kind;
+typedef struct ngx_mp_connection_s ngx_mp_connection_t;
 
+typedef struct {
+    ngx_event_t event;
+    ngx_mp_connection_t *mc;
+} ngx_mp_timer_t;
+
+/* What only a connection has that sends, or has not read all; so idle ones take little memory. */
+typedef struct ngx_mp_flow_s {
     ngx_mp_received_t *received;
     ngx_mp_received_t **received_end;
     ngx_uint_t received_count;
-    int receive_error;
 
     ngx_mp_block_t *sending; /* in the order of filing, which is that of the completions */
     ngx_mp_block_t **sending_end;
     size_t in_flight_bytes;
-    int send_error;
 
-    uint32_t unseen; /* edges that came while nginx did not ask for them */
-    ngx_event_t timer; /* of a last write, of a pause, or of a cancellation */
-    struct ngx_mp_connection_s *next; /* free or retired ones; a listener's siblings */
-    ngx_queue_t queue;                /* of a listener by completions: among all of them */
+    ngx_mp_timer_t timer; /* of the last writes of a connection that nginx has closed */
+    struct ngx_mp_flow_s *next; /* of the free ones */
+} ngx_mp_flow_t;
 
+/* What only a listener has. */
+typedef struct {
+    ngx_listening_t *listening;
+    ngx_mp_connection_t *sibling; /* the next */
+    ngx_queue_t queue;            /* of a listener by completions: among all of them */
+    ngx_mp_timer_t timer;         /* of a pause, or of a cancellation */
+
+    unsigned accepting : 1;
+    unsigned wanted : 1;
+    unsigned stopping : 1;   /* ends with its last completion */
+    unsigned completion : 1; /* its connections become channel connections */
+    unsigned is_sibling : 1;
+    unsigned shared : 1; /* other workers accept from its queue, too */
+} ngx_mp_listener_t;
+
+/* What the module knows of a connection; it outlives nginx's until the last write has ended. */
+struct ngx_mp_connection_s {
+    ngx_connection_t *connection; /* NULL when nginx has closed it */
+    mp_handle handle;
+    union {
+        ngx_mp_flow_t *flow;         /* of NGX_MP_CHANNEL; NULL while it is idle */
+        ngx_mp_listener_t *listener; /* of NGX_MP_LISTENER */
+        ngx_mp_connection_t *next;   /* of a free or retired one */
+    };
+    ngx_socket_t fd; /* what is closed with the record: a descriptor from the beginning, else -1 */
+    uint16_t receive_error;
+    uint16_t send_error;
+
+    unsigned kind : 2;   /* ngx_mp_kind_e */
+    unsigned unseen : 3; /* edges that came while nginx did not ask for them: POLLIN, POLLOUT */
     unsigned lightweight : 1;
     unsigned receiving : 1;
     unsigned ended : 1; /* the stream's end has been received */
     unsigned polling : 1;
-    unsigned accepting : 1;
-    unsigned wanted : 1;
-    unsigned stopping : 1; /* a listener that ends with its last completion */
-    unsigned completion : 1; /* a listener whose connections become channel connections */
-    unsigned sibling : 1;
-    unsigned shared : 1; /* a listener from whose queue other workers accept, too */
-} ngx_mp_connection_t;
+};
+
+/* A worker may have very many connections that do nothing. */
+_Static_assert(sizeof(ngx_mp_connection_t) <= 40, "a record has become larger");
 
 /* The directives of the events block. */
 typedef struct {
@@ -142,6 +167,18 @@ ngx_mp_of(ngx_connection_t *c)
     return index == NGX_INVALID_INDEX ? NULL : (ngx_mp_connection_t *) index;
 }
 
+static ngx_inline ngx_uint_t
+ngx_mp_has_received(const ngx_mp_connection_t *mc)
+{
+    return mc->flow != NULL && mc->flow->received != NULL;
+}
+
+static ngx_inline size_t
+ngx_mp_in_flight_bytes(const ngx_mp_connection_t *mc)
+{
+    return mc->flow != NULL ? mc->flow->in_flight_bytes : 0;
+}
+
 /* accept.c */
 ngx_int_t ngx_mp_listen(ngx_event_t *ev);
 void ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags);
@@ -165,6 +202,8 @@ ngx_mp_block_t *ngx_mp_take_block(size_t bytes, ngx_log_t *log);
 void ngx_mp_give_block(ngx_mp_block_t *block);
 ngx_mp_received_t *ngx_mp_take_received(ngx_log_t *log);
 void ngx_mp_give_received(ngx_mp_received_t *received);
+ngx_mp_flow_t *ngx_mp_take_flow(ngx_mp_connection_t *mc, ngx_log_t *log);
+void ngx_mp_give_empty_flow(ngx_mp_connection_t *mc);
 
 /* close.c */
 void ngx_mp_close(ngx_connection_t *c);
@@ -172,8 +211,9 @@ void ngx_mp_flushed(ngx_mp_connection_t *mc);
 void ngx_mp_closed(ngx_mp_connection_t *mc);
 ngx_int_t ngx_mp_upgrade(ngx_connection_t *c, ngx_mp_reason_e reason);
 ngx_uint_t ngx_mp_flushing(void);
-void ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_event_handler_pt handler,
-    ngx_msec_t timeout_ms);
+void ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_mp_timer_t *timer,
+    ngx_event_handler_pt handler, ngx_msec_t timeout_ms);
+void ngx_mp_del_timer(ngx_mp_timer_t *timer);
 ngx_mp_connection_t *ngx_mp_of_timer(ngx_event_t *ev);
 
 /* readiness.c */

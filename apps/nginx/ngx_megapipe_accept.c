@@ -30,7 +30,7 @@ static void ngx_mp_accept_failed(ngx_mp_connection_t *mc, struct mp_event *done)
 static void ngx_mp_stop(ngx_mp_connection_t *mc);
 static void ngx_mp_stop_timed_out(ngx_event_t *ev);
 static void ngx_mp_stopped(ngx_mp_connection_t *mc);
-static void ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd);
+static void ngx_mp_new_connection(ngx_listening_t *ls, int fd);
 static void ngx_mp_introduce(ngx_mp_connection_t *mc, struct sockaddr *address, socklen_t length);
 static ngx_int_t ngx_mp_set_up(ngx_connection_t *c, ngx_listening_t *ls);
 static ngx_int_t ngx_mp_set_address(ngx_connection_t *c, ngx_listening_t *ls,
@@ -45,7 +45,7 @@ ngx_mp_listen(ngx_event_t *ev)
 {
     ngx_connection_t *c = ev->data;
     ngx_core_conf_t *ccf;
-    ngx_mp_connection_t *mc = ngx_mp_of(c), *listener;
+    ngx_mp_connection_t *mc = ngx_mp_of(c);
     const int *siblings;
     ngx_uint_t count;
 
@@ -61,13 +61,13 @@ ngx_mp_listen(ngx_event_t *ev)
             return NGX_ERROR;
         }
         ccf = (ngx_core_conf_t *) ngx_get_conf(ngx_cycle->conf_ctx, ngx_core_module);
-        mc->shared = count == 0 && ccf->worker_processes > 1 && !c->listening->reuseport
-                     && !ngx_use_accept_mutex;
+        mc->listener->shared = count == 0 && ccf->worker_processes > 1 && !c->listening->reuseport
+                               && !ngx_use_accept_mutex;
     }
     ev->active = 1;
-    for (listener = mc; listener != NULL; listener = listener->next) {
-        listener->wanted = 1;
-        if (ngx_mp_accept(listener) != NGX_OK) {
+    for (; mc != NULL; mc = mc->listener->sibling) {
+        mc->listener->wanted = 1;
+        if (ngx_mp_accept(mc) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -99,10 +99,15 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
     if (mc == NULL) {
         return NULL;
     }
-    mc->listening = c->listening;
-    mc->completion = ngx_mp_takes_completions(c->listening, &needs_descriptors);
-    mc->lightweight = mc->completion && conf->lightweight && !needs_descriptors;
-    if (mc->completion) {
+    mc->listener = ngx_calloc(sizeof(ngx_mp_listener_t), c->log);
+    if (mc->listener == NULL) {
+        return NULL;
+    }
+    mc->listener->listening = c->listening;
+    mc->listener->timer.mc = mc;
+    mc->listener->completion = ngx_mp_takes_completions(c->listening, &needs_descriptors);
+    mc->lightweight = mc->listener->completion && conf->lightweight && !needs_descriptors;
+    if (mc->listener->completion) {
         /* Connections inherit it; for a lightweight one it would be a call each. */
         if (setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == -1) {
             ngx_log_error(NGX_LOG_WARN, c->log, ngx_socket_errno,
@@ -124,11 +129,11 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
             return NULL;
         }
     }
-    if (mc->completion && mc->handle != -1) {
+    if (mc->listener->completion && mc->handle != -1) {
         if (ngx_mp_listeners.next == NULL) {
             ngx_queue_init(&ngx_mp_listeners);
         }
-        ngx_queue_insert_tail(&ngx_mp_listeners, &mc->queue);
+        ngx_queue_insert_tail(&ngx_mp_listeners, &mc->listener->queue);
         ngx_mp_look(&ngx_mp_look_timer);
     }
     return mc;
@@ -143,12 +148,14 @@ ngx_mp_look(ngx_event_t *ev)
 {
     ngx_queue_t *q;
     ngx_mp_connection_t *mc;
+    ngx_mp_listener_t *listener;
 
     for (q = ngx_queue_head(&ngx_mp_listeners);
          ev->timedout && q != ngx_queue_sentinel(&ngx_mp_listeners); q = ngx_queue_next(q))
     {
-        mc = ngx_queue_data(q, ngx_mp_connection_t, queue);
-        if (mc->wanted && mc->connection != NULL) {
+        listener = ngx_queue_data(q, ngx_mp_listener_t, queue);
+        mc = listener->timer.mc;
+        if (listener->wanted && mc->connection != NULL) {
             ngx_mp_take_waiting(mc);
             /* Nothing is lost for good if a queue of the channel was full. */
             (void) ngx_mp_accept(mc);
@@ -178,7 +185,7 @@ ngx_mp_take_waiting(ngx_mp_connection_t *mc)
         if (accepted == -1) {
             return;
         }
-        ngx_mp_new_connection(mc, accepted);
+        ngx_mp_new_connection(mc->listener->listening, accepted);
     }
 }
 
@@ -213,9 +220,9 @@ ngx_mp_add_siblings(ngx_mp_connection_t *first)
         if (mc == NULL) {
             return NGX_ERROR;
         }
-        mc->sibling = 1;
-        mc->next = first->next;
-        first->next = mc;
+        mc->listener->is_sibling = 1;
+        mc->listener->sibling = first->listener->sibling;
+        first->listener->sibling = mc;
     }
     return NGX_OK;
 }
@@ -228,18 +235,19 @@ ngx_mp_accept(ngx_mp_connection_t *mc)
      * All, or one at a time: of a queue that workers share, of which one would get a whole burst;
      * or if the descriptors are needed for the files of the connections before.
      */
-    int count = mc->shared || (!mc->lightweight && ngx_mp_descriptors_are_few);
+    ngx_mp_listener_t *listener = mc->listener;
+    int count = listener->shared || (!mc->lightweight && ngx_mp_descriptors_are_few);
 
-    if (mc->handle == -1 || mc->accepting) {
+    if (mc->handle == -1 || listener->accepting) {
         return NGX_OK;
     }
-    if (mc->completion ? mp_accept(mc->handle, count, mc->lightweight) == -1
-                       : mp_poll(mc->handle, POLLIN, 0) == -1)
+    if (listener->completion ? mp_accept(mc->handle, count, mc->lightweight) == -1
+                             : mp_poll(mc->handle, POLLIN, 0) == -1)
     {
         ngx_mp_failed(mc->connection->log, NGX_LOG_ALERT, "listening");
         return NGX_ERROR;
     }
-    mc->accepting = 1;
+    listener->accepting = 1;
     return NGX_OK;
 }
 
@@ -262,23 +270,23 @@ void
 ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
 {
     ngx_connection_t *c = ev->data;
-    ngx_mp_connection_t *mc = ngx_mp_of(c), *listener, *next;
+    ngx_mp_connection_t *first = ngx_mp_of(c), *mc, *next;
 
     ev->active = 0;
-    for (listener = mc; listener != NULL; listener = next) {
-        next = listener->next;
-        listener->wanted = 0;
-        if (listener->accepting) {
-            (void) mp_cancel(listener->handle, 0);
+    for (mc = first; mc != NULL; mc = next) {
+        next = mc->listener->sibling;
+        mc->listener->wanted = 0;
+        if (mc->listener->accepting) {
+            (void) mp_cancel(mc->handle, 0);
         }
         /* Else it is for good: nginx closes the socket, or has another connection for it. */
         if (!(flags & NGX_DISABLE_EVENT)) {
-            listener->next = NULL;
-            listener->connection = listener->sibling ? listener->connection : NULL;
-            ngx_mp_stop(listener);
+            mc->listener->sibling = NULL;
+            mc->connection = mc->listener->is_sibling ? mc->connection : NULL;
+            ngx_mp_stop(mc);
         }
     }
-    if (!(flags & NGX_DISABLE_EVENT) && mc != NULL) {
+    if (!(flags & NGX_DISABLE_EVENT) && first != NULL) {
         ev->index = NGX_INVALID_INDEX;
         (void) mp_flush(ngx_mp_channel);
     }
@@ -288,15 +296,13 @@ ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
 static void
 ngx_mp_stop(ngx_mp_connection_t *mc)
 {
-    if (mc->timer.timer_set) {
-        ngx_del_timer(&mc->timer);
-    }
-    if (!mc->accepting) {
+    ngx_mp_del_timer(&mc->listener->timer);
+    if (!mc->listener->accepting) {
         ngx_mp_stopped(mc);
         return;
     }
-    mc->stopping = 1;
-    ngx_mp_add_timer(mc, ngx_mp_stop_timed_out, NGX_MP_STOP_TIMEOUT_MS);
+    mc->listener->stopping = 1;
+    ngx_mp_add_timer(mc, &mc->listener->timer, ngx_mp_stop_timed_out, NGX_MP_STOP_TIMEOUT_MS);
 }
 
 static void
@@ -311,11 +317,9 @@ ngx_mp_stopped(ngx_mp_connection_t *mc)
 {
     ngx_connection_t *c = mc->connection;
 
-    if (mc->timer.timer_set) {
-        ngx_del_timer(&mc->timer);
-    }
-    if (mc->completion && mc->handle != -1) {
-        ngx_queue_remove(&mc->queue);
+    ngx_mp_del_timer(&mc->listener->timer);
+    if (mc->listener->completion && mc->handle != -1) {
+        ngx_queue_remove(&mc->listener->queue);
         if (mc->fd != (ngx_socket_t) -1 || c != NULL) {
             ngx_mp_take_waiting(mc);
         }
@@ -335,25 +339,25 @@ void
 ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
 {
     if (!(done->flags & MP_MORE)) {
-        mc->accepting = 0;
+        mc->listener->accepting = 0;
     }
     if (done->cmd == MP_POLL) {
-        if (done->error == 0 && mc->wanted) {
+        if (done->error == 0 && mc->listener->wanted) {
             mc->connection->read->ready = 1;
             ngx_mp_deliver(mc->connection->read, flags);
         }
     } else if (done->error == 0) {
-        ngx_mp_new_connection(mc, done->fd);
-    } else if (done->error != ECANCELED && mc->wanted) {
+        ngx_mp_new_connection(mc->listener->listening, done->fd);
+    } else if (done->error != ECANCELED && mc->listener->wanted) {
         ngx_mp_accept_failed(mc, done);
     }
 
-    if (mc->accepting || mc->handle == -1) {
+    if (mc->handle == -1 || mc->listener->accepting) {
         return;
     }
-    if (mc->wanted) {
+    if (mc->listener->wanted) {
         (void) ngx_mp_accept(mc);
-    } else if (mc->stopping) {
+    } else if (mc->listener->stopping) {
         ngx_mp_stopped(mc);
     }
 }
@@ -362,7 +366,7 @@ static void
 ngx_mp_accept_failed(ngx_mp_connection_t *mc, struct mp_event *done)
 {
     int error = done->error;
-    ngx_connection_t *c = mc->listening->connection;
+    ngx_connection_t *c = mc->listener->listening->connection;
     ngx_mp_connection_t *first = ngx_mp_of(c);
     ngx_event_conf_t *ecf = ngx_event_get_conf(ngx_cycle->conf_ctx, ngx_event_core_module);
     ngx_uint_t level = NGX_LOG_ALERT;
@@ -384,15 +388,15 @@ ngx_mp_accept_failed(ngx_mp_connection_t *mc, struct mp_event *done)
         return;
     }
     ngx_mp_unlisten(c->read, NGX_DISABLE_EVENT);
-    if (!first->timer.timer_set) {
-        ngx_mp_add_timer(first, ngx_mp_accept_again, ecf->accept_mutex_delay);
+    if (!first->listener->timer.event.timer_set) {
+        ngx_mp_add_timer(first, &first->listener->timer, ngx_mp_accept_again,
+                         ecf->accept_mutex_delay);
     }
 }
 
 static void
-ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd)
+ngx_mp_new_connection(ngx_listening_t *ls, int fd)
 {
-    ngx_listening_t *ls = listener->listening;
     ngx_connection_t *c;
     ngx_mp_connection_t *mc;
 
@@ -407,6 +411,7 @@ ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd)
         return;
     }
     c->type = SOCK_STREAM;
+    c->listening = ls;
 #if (NGX_STAT_STUB)
     (void) ngx_atomic_fetch_add(ngx_stat_active, 1);
 #endif
@@ -422,7 +427,6 @@ ngx_mp_new_connection(ngx_mp_connection_t *listener, int fd)
         ngx_mp_refuse(c);
         return;
     }
-    mc->listening = ls;
     mc->lightweight = fd >= MP_LWSOCKET_FIRST;
     if (!mc->lightweight) {
         struct sockaddr_storage address;
@@ -468,7 +472,7 @@ static void
 ngx_mp_introduce(ngx_mp_connection_t *mc, struct sockaddr *address, socklen_t length)
 {
     ngx_connection_t *c = mc->connection;
-    ngx_listening_t *ls = mc->listening;
+    ngx_listening_t *ls = c->listening;
 
     c->pool = ngx_create_pool(ls->pool_size, &ls->log);
     if (c->pool == NULL || ngx_mp_set_up(c, ls) != NGX_OK
@@ -498,7 +502,6 @@ ngx_mp_set_up(ngx_connection_t *c, ngx_listening_t *ls)
     c->send_chain = ngx_mp_send_chain;
     c->log = log;
     c->pool->log = log;
-    c->listening = ls;
     c->local_sockaddr = ls->sockaddr;
     c->local_socklen = ls->socklen;
     c->read->log = log;

@@ -5,6 +5,7 @@
 #include "ngx_megapipe.h"
 
 #define NGX_MP_RECEIVED_KEPT_MAX 1024
+#define NGX_MP_FLOWS_KEPT_MAX 1024
 
 typedef struct {
     size_t room_bytes;
@@ -22,6 +23,9 @@ static ngx_mp_free_t ngx_mp_sizes[] = {
 
 static ngx_mp_received_t *ngx_mp_free_received;
 static ngx_uint_t ngx_mp_free_received_count;
+
+static ngx_mp_flow_t *ngx_mp_free_flows;
+static ngx_uint_t ngx_mp_free_flows_count;
 
 /* The blocks of the least size with so much room. */
 static ngx_mp_free_t *
@@ -95,4 +99,48 @@ ngx_mp_give_received(ngx_mp_received_t *received)
     received->next = ngx_mp_free_received;
     ngx_mp_free_received = received;
     ngx_mp_free_received_count++;
+}
+
+/* The flow of a connection, which gets one if it was idle; NULL if there is no memory. */
+ngx_mp_flow_t *
+ngx_mp_take_flow(ngx_mp_connection_t *mc, ngx_log_t *log)
+{
+    ngx_mp_flow_t *flow = mc->flow;
+
+    if (flow != NULL) {
+        return flow;
+    }
+    flow = ngx_mp_free_flows;
+    if (flow != NULL) {
+        ngx_mp_free_flows = flow->next;
+        ngx_mp_free_flows_count--;
+    } else {
+        flow = ngx_calloc(sizeof(ngx_mp_flow_t), log);
+        if (flow == NULL) {
+            return NULL;
+        }
+        flow->received_end = &flow->received;
+        flow->sending_end = &flow->sending;
+    }
+    mc->flow = flow;
+    return flow;
+}
+
+/* Gives the flow of a connection back if nothing is in it; the next one begins with it as it is. */
+void
+ngx_mp_give_empty_flow(ngx_mp_connection_t *mc)
+{
+    ngx_mp_flow_t *flow = mc->flow;
+
+    if (flow == NULL || flow->received != NULL || flow->sending != NULL) {
+        return;
+    }
+    mc->flow = NULL;
+    if (ngx_mp_free_flows_count == NGX_MP_FLOWS_KEPT_MAX) {
+        ngx_free(flow);
+        return;
+    }
+    flow->next = ngx_mp_free_flows;
+    ngx_mp_free_flows = flow;
+    ngx_mp_free_flows_count++;
 }

@@ -26,19 +26,29 @@ ngx_mp_flushing(void)
 }
 
 void
-ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_event_handler_pt handler, ngx_msec_t timeout_ms)
+ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_mp_timer_t *timer, ngx_event_handler_pt handler,
+    ngx_msec_t timeout_ms)
 {
     ngx_mp_no_connection.fd = (ngx_socket_t) -1;
-    mc->timer.handler = handler;
-    mc->timer.data = &ngx_mp_no_connection;
-    mc->timer.log = ngx_cycle->log;
-    ngx_add_timer(&mc->timer, timeout_ms);
+    timer->mc = mc;
+    timer->event.handler = handler;
+    timer->event.data = &ngx_mp_no_connection;
+    timer->event.log = ngx_cycle->log;
+    ngx_add_timer(&timer->event, timeout_ms);
+}
+
+void
+ngx_mp_del_timer(ngx_mp_timer_t *timer)
+{
+    if (timer->event.timer_set) {
+        ngx_del_timer(&timer->event);
+    }
 }
 
 ngx_mp_connection_t *
 ngx_mp_of_timer(ngx_event_t *ev)
 {
-    return (ngx_mp_connection_t *) ((u_char *) ev - offsetof(ngx_mp_connection_t, timer));
+    return ((ngx_mp_timer_t *) ((u_char *) ev - offsetof(ngx_mp_timer_t, event)))->mc;
 }
 
 /* nginx closes the connection: what is in flight is sent first, unless that takes too long. */
@@ -64,7 +74,7 @@ ngx_mp_close(ngx_connection_t *c)
     if (mc->kind == NGX_MP_CHANNEL) {
         ngx_mp_drop_received(mc);
     }
-    if (mc->sending == NULL) {
+    if (mc->kind != NGX_MP_CHANNEL || mc->flow == NULL) {
         ngx_mp_retire(mc);
         return;
     }
@@ -77,7 +87,7 @@ ngx_mp_close(ngx_connection_t *c)
     if (mc->receiving) {
         (void) mp_cancel(mc->handle, MP_IN);
     }
-    ngx_mp_add_timer(mc, ngx_mp_flush_timed_out, NGX_MP_FLUSH_TIMEOUT_MS);
+    ngx_mp_add_timer(mc, &mc->flow->timer, ngx_mp_flush_timed_out, NGX_MP_FLUSH_TIMEOUT_MS);
 }
 
 /*
@@ -98,14 +108,16 @@ ngx_mp_discard(ngx_mp_connection_t *mc)
 void
 ngx_mp_closed(ngx_mp_connection_t *mc)
 {
+    ngx_mp_flow_t *flow = mc->flow;
     ngx_mp_block_t *block, *next;
 
-    for (block = mc->sending; block != NULL; block = next) {
+    for (block = flow->sending; block != NULL; block = next) {
         next = block->next;
         ngx_mp_give_block(block);
     }
-    mc->sending = NULL;
-    mc->sending_end = &mc->sending;
+    flow->sending = NULL;
+    flow->sending_end = &flow->sending;
+    flow->in_flight_bytes = 0;
     ngx_mp_flushing_count--;
     ngx_mp_retire(mc);
 }
@@ -114,12 +126,10 @@ ngx_mp_closed(ngx_mp_connection_t *mc)
 void
 ngx_mp_flushed(ngx_mp_connection_t *mc)
 {
-    if (mc->handle == -1 || mc->sending != NULL) {
+    if (mc->handle == -1 || mc->flow->sending != NULL) {
         return;
     }
-    if (mc->timer.timer_set) {
-        ngx_del_timer(&mc->timer);
-    }
+    ngx_mp_del_timer(&mc->flow->timer);
     ngx_mp_flushing_count--;
     ngx_mp_retire(mc);
 }
@@ -131,7 +141,7 @@ ngx_mp_flush_timed_out(ngx_event_t *ev)
 
     ngx_log_error(NGX_LOG_INFO, ev->log, NGX_ETIMEDOUT,
                   "megapipe: %uz bytes of a closed connection were not taken by the client",
-                  mc->in_flight_bytes);
+                  mc->flow->in_flight_bytes);
     ngx_mp_discard(mc);
 }
 

@@ -173,8 +173,6 @@ ngx_mp_new(ngx_connection_t *c, ngx_mp_kind_e kind)
     mc->handle = -1;
     mc->fd = (ngx_socket_t) -1;
     mc->kind = kind;
-    mc->received_end = &mc->received;
-    mc->sending_end = &mc->sending;
     c->read->index = (ngx_uint_t) mc;
     return mc;
 }
@@ -204,6 +202,11 @@ ngx_mp_retire(ngx_mp_connection_t *mc)
     }
     if (mc->fd != (ngx_socket_t) -1) {
         (void) ngx_close_socket(mc->fd);
+    }
+    if (mc->kind == NGX_MP_LISTENER) {
+        ngx_free(mc->listener);
+    } else if (mc->kind == NGX_MP_CHANNEL) {
+        ngx_mp_give_empty_flow(mc);
     }
     mc->handle = -1;
     mc->connection = NULL;

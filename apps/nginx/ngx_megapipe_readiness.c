@@ -115,7 +115,7 @@ ngx_mp_polled(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
         return;
     }
     /* The channel's own writes end by their completions. */
-    if (mc->kind == NGX_MP_CHANNEL && mc->in_flight_bytes > 0) {
+    if (mc->kind == NGX_MP_CHANNEL && ngx_mp_in_flight_bytes(mc) > 0) {
         return;
     }
     if (c->write->active) {

@@ -4,6 +4,8 @@
  */
 #include "ngx_megapipe.h"
 
+static ngx_uint_t ngx_mp_is_full(const ngx_mp_connection_t *mc);
+static void ngx_mp_drop_first(ngx_mp_flow_t *flow);
 static void ngx_mp_queue(ngx_mp_connection_t *mc, struct mp_event *done, ngx_log_t *log);
 static ssize_t ngx_mp_at_end(ngx_connection_t *c, ngx_mp_connection_t *mc);
 
@@ -44,18 +46,16 @@ ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
         mc->ended = 1;
     } else if (done->error == ECANCELED) {
         /* Stopped because too much waited; by now it may all have been read. */
-        if (mc->received_count < NGX_MP_WAITING_MAX && ngx_mp_start_receiving(mc) != NGX_OK) {
-            mc->receive_error = ENOMEM;
-        } else {
+        if (ngx_mp_is_full(mc) || ngx_mp_start_receiving(mc) == NGX_OK) {
             return;
         }
+        mc->receive_error = ENOMEM;
     } else {
         mc->receive_error = done->error;
     }
 
-    ngx_log_debug4(NGX_LOG_DEBUG_EVENT, c->log, 0,
-                   "megapipe: received %uz on fd:%d, error %d, waiting %ui", done->size, c->fd,
-                   done->error, mc->received_count);
+    ngx_log_debug3(NGX_LOG_DEBUG_EVENT, c->log, 0, "megapipe: received %uz on fd:%d, error %d",
+                   done->size, c->fd, done->error);
 
     if (mc->ended || mc->receive_error) {
         c->read->pending_eof = 1;
@@ -73,17 +73,25 @@ ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
     c->read->available = -1;
     ngx_mp_deliver(c->read, flags);
     /* The handler may have closed it; what it left unread makes nginx linger when it closes. */
-    if (mc->connection == c && mc->lightweight && mc->received != NULL && !c->idle
+    if (mc->connection == c && mc->lightweight && ngx_mp_has_received(mc) && !c->idle
         && c->requests > 0 && !(flags & NGX_POST_EVENTS))
     {
         (void) ngx_mp_upgrade(c, NGX_MP_UNREAD);
     }
 }
 
+/* Whether so much waits unread that nothing more is received. */
+static ngx_uint_t
+ngx_mp_is_full(const ngx_mp_connection_t *mc)
+{
+    return mc->flow != NULL && mc->flow->received_count >= NGX_MP_WAITING_MAX;
+}
+
 static void
 ngx_mp_queue(ngx_mp_connection_t *mc, struct mp_event *done, ngx_log_t *log)
 {
-    ngx_mp_received_t *received = ngx_mp_take_received(log);
+    ngx_mp_flow_t *flow = ngx_mp_take_flow(mc, log);
+    ngx_mp_received_t *received = flow != NULL ? ngx_mp_take_received(log) : NULL;
 
     if (received == NULL) {
         mp_release(ngx_mp_channel, done->buffer);
@@ -94,11 +102,11 @@ ngx_mp_queue(ngx_mp_connection_t *mc, struct mp_event *done, ngx_log_t *log)
     received->position = done->data;
     received->last = received->position + done->size;
     received->buffer = done->buffer;
-    *mc->received_end = received;
-    mc->received_end = &received->next;
-    mc->received_count++;
+    *flow->received_end = received;
+    flow->received_end = &received->next;
+    flow->received_count++;
 
-    if (mc->received_count == NGX_MP_WAITING_MAX && mc->receiving) {
+    if (flow->received_count == NGX_MP_WAITING_MAX && mc->receiving) {
         (void) mp_cancel(mc->handle, MP_IN);
     }
 }
@@ -107,16 +115,24 @@ ngx_mp_queue(ngx_mp_connection_t *mc, struct mp_event *done, ngx_log_t *log)
 void
 ngx_mp_drop_received(ngx_mp_connection_t *mc)
 {
-    ngx_mp_received_t *received, *next;
-
-    for (received = mc->received; received != NULL; received = next) {
-        next = received->next;
-        mp_release(ngx_mp_channel, received->buffer);
-        ngx_mp_give_received(received);
+    while (ngx_mp_has_received(mc)) {
+        ngx_mp_drop_first(mc->flow);
     }
-    mc->received = NULL;
-    mc->received_end = &mc->received;
-    mc->received_count = 0;
+    ngx_mp_give_empty_flow(mc);
+}
+
+static void
+ngx_mp_drop_first(ngx_mp_flow_t *flow)
+{
+    ngx_mp_received_t *received = flow->received;
+
+    flow->received = received->next;
+    if (flow->received == NULL) {
+        flow->received_end = &flow->received;
+    }
+    flow->received_count--;
+    mp_release(ngx_mp_channel, received->buffer);
+    ngx_mp_give_received(received);
 }
 
 ssize_t
@@ -126,8 +142,8 @@ ngx_mp_recv(ngx_connection_t *c, u_char *buffer, size_t size)
     ngx_mp_received_t *received;
     size_t copied = 0, part;
 
-    while (copied < size && mc->received != NULL) {
-        received = mc->received;
+    while (copied < size && ngx_mp_has_received(mc)) {
+        received = mc->flow->received;
         part = ngx_min(size - copied, (size_t) (received->last - received->position));
         ngx_memcpy(buffer + copied, received->position, part);
         received->position += part;
@@ -135,19 +151,14 @@ ngx_mp_recv(ngx_connection_t *c, u_char *buffer, size_t size)
         if (received->position < received->last) {
             break;
         }
-        mc->received = received->next;
-        if (mc->received == NULL) {
-            mc->received_end = &mc->received;
-        }
-        mc->received_count--;
-        mp_release(ngx_mp_channel, received->buffer);
-        ngx_mp_give_received(received);
+        ngx_mp_drop_first(mc->flow);
     }
+    ngx_mp_give_empty_flow(mc);
 
     ngx_log_debug3(NGX_LOG_DEBUG_EVENT, c->log, 0, "megapipe: recv fd:%d %uz of %uz", c->fd,
                    copied, size);
 
-    if (mc->received != NULL) {
+    if (ngx_mp_has_received(mc)) {
         return copied;
     }
     if (copied == 0) {

@@ -28,16 +28,18 @@ void
 ngx_mp_written(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
 {
     ngx_connection_t *c = mc->connection;
-    ngx_mp_block_t *block = mc->sending;
+    ngx_mp_flow_t *flow = mc->flow;
+    ngx_mp_block_t *block;
 
-    if (block == NULL) {
+    if (flow == NULL || flow->sending == NULL) {
         return;
     }
-    mc->sending = block->next;
-    if (mc->sending == NULL) {
-        mc->sending_end = &mc->sending;
+    block = flow->sending;
+    flow->sending = block->next;
+    if (flow->sending == NULL) {
+        flow->sending_end = &flow->sending;
     }
-    mc->in_flight_bytes -= block->used_bytes;
+    flow->in_flight_bytes -= block->used_bytes;
     ngx_mp_give_block(block);
     if (done->error) {
         mc->send_error = done->error;
@@ -47,12 +49,13 @@ ngx_mp_written(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
         ngx_mp_flushed(mc);
         return;
     }
+    ngx_mp_give_empty_flow(mc);
     ngx_log_debug3(NGX_LOG_DEBUG_EVENT, c->log, 0, "megapipe: written fd:%d, error %d, left %uz",
-                   c->fd, done->error, mc->in_flight_bytes);
+                   c->fd, done->error, ngx_mp_in_flight_bytes(mc));
 
     if (c->buffered & NGX_LOWLEVEL_BUFFERED) {
         /* nginx waits for the last write, or its error. */
-        if (mc->in_flight_bytes > 0 && !done->error) {
+        if (ngx_mp_in_flight_bytes(mc) > 0 && !done->error) {
             return;
         }
         c->buffered &= ~NGX_LOWLEVEL_BUFFERED;
@@ -86,7 +89,7 @@ ngx_mp_send(ngx_connection_t *c, u_char *buffer, size_t size)
     if (mc->send_error) {
         return ngx_mp_send_failed(c, mc);
     }
-    room = NGX_MP_IN_FLIGHT_BYTES_MAX - mc->in_flight_bytes;
+    room = NGX_MP_IN_FLIGHT_BYTES_MAX - ngx_mp_in_flight_bytes(mc);
     if (room == 0 || size == 0) {
         c->write->ready = room != 0;
         return room == 0 ? NGX_AGAIN : 0;
@@ -104,7 +107,7 @@ ngx_mp_send(ngx_connection_t *c, u_char *buffer, size_t size)
         return NGX_ERROR;
     }
     c->sent += size;
-    if (mc->in_flight_bytes == NGX_MP_IN_FLIGHT_BYTES_MAX) {
+    if (ngx_mp_in_flight_bytes(mc) == NGX_MP_IN_FLIGHT_BYTES_MAX) {
         c->write->ready = 0;
     }
     return size;
@@ -129,7 +132,8 @@ ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
         return ngx_mp_send_direct(c, mc, in, limit, reason);
     }
 
-    room = ngx_min(NGX_MP_IN_FLIGHT_BYTES_MAX - mc->in_flight_bytes, NGX_MP_BLOCK_BYTES_MAX);
+    room = NGX_MP_IN_FLIGHT_BYTES_MAX - ngx_mp_in_flight_bytes(mc);
+    room = ngx_min(room, NGX_MP_BLOCK_BYTES_MAX);
     if (limit > 0 && (off_t) room > limit) {
         room = (size_t) limit;
     }
@@ -149,11 +153,11 @@ ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
          * Its end may come without a byte to send: nginx would shut the descriptor down before
          * the channel has sent what is in flight.
          */
-        c->buffered |= mc->in_flight_bytes > 0 ? NGX_LOWLEVEL_BUFFERED : 0;
+        c->buffered |= ngx_mp_in_flight_bytes(mc) > 0 ? NGX_LOWLEVEL_BUFFERED : 0;
     }
     in = ngx_chain_update_sent(in, bytes);
     /* The completion makes it ready again. */
-    if (mc->in_flight_bytes == NGX_MP_IN_FLIGHT_BYTES_MAX) {
+    if (ngx_mp_in_flight_bytes(mc) == NGX_MP_IN_FLIGHT_BYTES_MAX) {
         c->write->ready = 0;
     }
     return in;
@@ -204,7 +208,7 @@ ngx_mp_send_direct(ngx_connection_t *c, ngx_mp_connection_t *mc, ngx_chain_t *in
     ngx_mp_reason_e reason)
 {
     /* The order of the bytes: first what the channel has. */
-    if (mc->in_flight_bytes > 0) {
+    if (ngx_mp_in_flight_bytes(mc) > 0) {
         c->write->ready = 0;
         return in;
     }
@@ -343,13 +347,20 @@ ngx_mp_fill(ngx_mp_block_t *block, ngx_chain_t *in, size_t bytes, ngx_log_t *log
 static ngx_int_t
 ngx_mp_file_write(ngx_mp_connection_t *mc, ngx_mp_block_t *block)
 {
-    if (mp_write(mc->handle, block->data, block->used_bytes) == -1) {
-        ngx_mp_failed(mc->connection->log, NGX_LOG_ALERT, "mp_write()");
+    ngx_mp_flow_t *flow = ngx_mp_take_flow(mc, mc->connection->log);
+
+    if (flow == NULL) {
         ngx_mp_give_block(block);
         return NGX_ERROR;
     }
-    *mc->sending_end = block;
-    mc->sending_end = &block->next;
-    mc->in_flight_bytes += block->used_bytes;
+    if (mp_write(mc->handle, block->data, block->used_bytes) == -1) {
+        ngx_mp_failed(mc->connection->log, NGX_LOG_ALERT, "mp_write()");
+        ngx_mp_give_block(block);
+        ngx_mp_give_empty_flow(mc);
+        return NGX_ERROR;
+    }
+    *flow->sending_end = block;
+    flow->sending_end = &block->next;
+    flow->in_flight_bytes += block->used_bytes;
     return NGX_OK;
 }

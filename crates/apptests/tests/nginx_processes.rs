@@ -170,10 +170,10 @@ fn a_graceful_end_serves_those_that_wait_in_the_queue() {
     assert!(nginx.wait().unwrap().success());
 }
 
-/// The ring's table has room for `worker_connections` whatever the soft limit of descriptors is; an
-/// accept for which it has none would cost a client its connection.
+/// The ring's table has room for `worker_connections` whatever the soft limit of descriptors is.
+/// The hard limit bounds it; then clients wait until others have gone.
 #[test]
-fn lightweight_sockets_are_used_if_the_table_has_room_for_all_connections() {
+fn the_table_of_lightweight_sockets_is_as_large_as_the_hard_limit_allows() {
     let socket = |nginx: &Nginx| {
         let answer = Client::connect(nginx.port()).unwrap().get("/socket").unwrap();
         String::from_utf8(answer.body).unwrap()
@@ -181,8 +181,17 @@ fn lightweight_sockets_are_used_if_the_table_has_room_for_all_connections() {
     let events = "megapipe_driver uring;";
     let main = "worker_rlimit_nofile 64;".to_string();
     let nginx = Nginx::start(&Setup { main, events: events.into(), ..Setup::module() }).unwrap();
-    assert_eq!(socket(&nginx), "uring descriptor");
-    assert!(nginx.log().contains("limit of descriptors, 64, is less than worker_connections"));
+    assert_eq!(socket(&nginx), "uring lightweight");
+    let ask = |_| {
+        let mut client = Client::connect(nginx.port()).unwrap();
+        client.send("GET /who HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+        client
+    };
+    let clients: Vec<Client> = (0..150).map(ask).collect();
+    for mut client in clients {
+        assert_eq!(client.response().unwrap().status, 200, "{}", nginx.log());
+    }
+    assert!(nginx.log().contains("all lightweight sockets are in use"), "{}", nginx.log());
 
     let (events, main) = (format!("{events} worker_connections 300;"), "# no worker_rlimit_nofile");
     let setup = Setup { events, main: main.to_string(), ..Setup::module() };

@@ -4,10 +4,10 @@ use crate::address::Addresses;
 use crate::failure::Failure;
 use crate::place::Numbering;
 use crate::slots::Slots;
-use crate::types::{MP_LWSOCKET_FIRST, mp_handle};
+use crate::types::mp_handle;
 use channel::{Channel, Handle, Lease, Source};
 use libc::{c_int, c_void};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
 use std::os::fd::IntoRawFd;
 
@@ -16,23 +16,15 @@ pub(crate) struct Cookie {
     pub(crate) pointer: *mut c_void,
 }
 
-/// The numbers of an installed driver's connections begin so far above the first one.
-const INSTALLED_SHIFT: u32 = 29;
-
-/// The table of a number that is at least `MP_LWSOCKET_FIRST`, and its place there.
-fn lwsocket_place(number: c_int) -> (usize, usize) {
-    let number = (number - MP_LWSOCKET_FIRST) as usize;
-    (number >> INSTALLED_SHIFT, number & ((1 << INSTALLED_SHIFT) - 1))
-}
-
 /// A channel of C's.
 pub(crate) struct State {
     pub(crate) channel: Channel<Cookie>,
     pub(crate) numbering: Numbering,
     /// Buffers in the caller's hands.
     pub(crate) leases: Slots<Lease>,
-    /// Lightweight sockets between their accept and their registration, by their index.
-    lwsockets: [Vec<Option<Source>>; 2],
+    /// Lightweight sockets between their accept and their registration, by their numbers: mostly
+    /// none, and seldom more than one call of `mp_dispatch_batch` brings.
+    lwsockets: HashMap<c_int, Source>,
     /// Descriptors that are the caller's again when the channel ends: the generation of the
     /// handle by its index; 0 where there is none.
     descriptors: Vec<u32>,
@@ -51,7 +43,7 @@ impl State {
             channel,
             numbering,
             leases: Slots::new(),
-            lwsockets: [Vec::new(), Vec::new()],
+            lwsockets: HashMap::new(),
             descriptors: Vec::new(),
             most_generation: 0,
             closing: VecDeque::new(),
@@ -93,17 +85,11 @@ impl State {
 
     /// Keeps a lightweight socket until it is registered.
     pub(crate) fn keep_lwsocket(&mut self, number: c_int, socket: impl Into<Source>) {
-        let (table, index) = lwsocket_place(number);
-        let table = &mut self.lwsockets[table];
-        if index >= table.len() {
-            table.resize_with(index + 1, || None);
-        }
-        table[index] = Some(socket.into());
+        self.lwsockets.insert(number, socket.into());
     }
 
     pub(crate) fn take_lwsocket(&mut self, number: c_int) -> Option<Source> {
-        let (table, index) = lwsocket_place(number);
-        self.lwsockets[table].get_mut(index)?.take()
+        self.lwsockets.remove(&number)
     }
 
     /// Takes a buffer back that `Slots::keep` gave a number.

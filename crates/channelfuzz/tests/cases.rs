@@ -130,6 +130,8 @@ const MENDED: &[&str] = &[
      cancel 0 0 0; write 0 28269 1; disconnect 0 1 0; connect 0 0 0",
     "seed 265420878058017; settings 4 16 512 2 2048 12 12 1; links file tcp-listener; \
      peer-connect 2 0 0; peer-connect 2 0 0; peer-connect 2 0 0; accept 2 2 3; poll 2 1 0",
+    "seed 170579992004171; settings 8 2 1024 4 4096 64 12 0; links file tty; poll 2 1 0; \
+     read 2 2842 0; peer-write 2 11 0; write-more 2 253 1; cancel 2 0 0",
 ];
 
 #[test]

@@ -1,25 +1,45 @@
 //! A table whose slots carry a generation, so that a stale key never reaches a new tenant.
 
+use std::num::NonZeroU32;
+
 /// Names one tenant of one slot: the key of an earlier tenant of the same slot is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) index: u32,
-    pub(crate) generation: u32,
+    /// Counts from 1, so that an `Option<Key>` takes no more room than a key.
+    pub(crate) generation: NonZeroU32,
 }
 
+const FIRST_GENERATION: NonZeroU32 = NonZeroU32::MIN;
+
 impl Key {
-    /// Packs the key into the 64 bits that a driver carries with each operation.
-    pub(crate) fn tag(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
+    /// Names nothing: tables never have that many slots, since such an index would make the tags of
+    /// drivers' own operations.
+    pub(crate) const NONE: Key = Key { index: u32::MAX, generation: FIRST_GENERATION };
+
+    /// The key with these numbers; `None` if no tenant ever has it.
+    pub(crate) fn new(index: u32, generation: u32) -> Option<Key> {
+        Some(Key { index, generation: NonZeroU32::new(generation)? })
     }
 
-    pub(crate) fn from_tag(tag: u64) -> Key {
-        Key { index: tag as u32, generation: (tag >> 32) as u32 }
+    /// Packs the key into the 64 bits that a driver carries with each operation.
+    pub(crate) fn tag(self) -> u64 {
+        u64::from(self.generation.get()) << 32 | u64::from(self.index)
+    }
+
+    /// The key of a tag; `None` for a tag that `tag` never makes.
+    pub(crate) fn from_tag(tag: u64) -> Option<Key> {
+        Key::new(tag as u32, (tag >> 32) as u32)
+    }
+
+    /// The index in a tag.
+    pub(crate) fn index_in(tag: u64) -> usize {
+        tag as u32 as usize
     }
 }
 
 struct Slot<T> {
-    generation: u32,
+    generation: NonZeroU32,
     value: Option<T>,
 }
 
@@ -53,8 +73,9 @@ impl<T> Slab<T> {
             return Key { index, generation: slot.generation };
         }
         let index = self.slots.len() as u32;
-        self.slots.push(Slot { generation: 1, value: Some(value) });
-        Key { index, generation: 1 }
+        let generation = FIRST_GENERATION;
+        self.slots.push(Slot { generation, value: Some(value) });
+        Key { index, generation }
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
@@ -63,8 +84,7 @@ impl<T> Slab<T> {
             return None;
         }
         let value = slot.value.take()?;
-        // Generation 0 is never issued, so a zeroed key names nothing.
-        slot.generation = slot.generation.checked_add(1).unwrap_or(1);
+        slot.generation = slot.generation.checked_add(1).unwrap_or(FIRST_GENERATION);
         self.free.push(key.index);
         Some(value)
     }
@@ -119,7 +139,18 @@ mod tests {
 
     #[test]
     fn tags_round_trip() {
-        let key = Key { index: 0xdead_beef, generation: 0x1234_5678 };
-        assert_eq!(Key::from_tag(key.tag()), key);
+        let key = Key::new(0xdead_beef, 0x1234_5678).unwrap();
+        assert_eq!(Key::from_tag(key.tag()), Some(key));
+        assert_eq!(Key::index_in(key.tag()), 0xdead_beef);
+        assert_eq!(Key::from_tag(0xdead_beef), None, "no tenant has generation 0");
+    }
+
+    #[test]
+    fn no_key_takes_no_room_and_names_nothing() {
+        assert_eq!(size_of::<Option<Key>>(), size_of::<Key>());
+        let mut slab = Slab::new(2);
+        slab.insert(1).unwrap();
+        assert_eq!(slab.get(Key::NONE), None);
+        assert_eq!(slab.remove(Key::NONE), None);
     }
 }

@@ -296,7 +296,7 @@ impl<C> Channel<C> {
     /// The handle with this index and generation, for bindings to languages that keep numbers. What
     /// names no member is refused by every call, as a stale handle is.
     pub fn handle(&self, index: u32, generation: u32) -> Handle {
-        self.engine.handle(crate::slab::Key { index, generation })
+        self.engine.numbered(index, generation)
     }
 
     /// What a handle is.

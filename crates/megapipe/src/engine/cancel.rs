@@ -1,6 +1,6 @@
 //! Ending requests and memberships before their time.
 
-use super::{Command, Engine, Lane, Queue};
+use super::{Command, Engine, Lane};
 use crate::completion::Completion;
 use crate::driver::Outcome;
 use crate::error::Error;
@@ -40,8 +40,8 @@ impl Engine {
             return Vec::new();
         };
         let in_flight = |id: &Key| self.requests.get(*id).is_some_and(|request| request.in_flight);
-        let active = member.queues.iter().filter_map(|queue| queue.active);
-        let legs = member.listener.iter().flat_map(|listener| &listener.legs);
+        let active = member.active.into_iter().flatten();
+        let legs = member.listener().into_iter().flat_map(|listener| &listener.legs);
         let named = active.chain(legs.filter_map(|leg| leg.request)).filter(in_flight);
         let mut tags: Vec<u64> = named.map(Key::tag).collect();
         if member.loose > 0 {
@@ -82,7 +82,7 @@ impl Engine {
     /// Has the driver cancel what it has of a lane.
     pub(super) fn cancel_active(&mut self, key: Key, lane: Lane) {
         let Some(member) = self.members.get(key) else { return };
-        let Some(id) = member.queues[lane as usize].active else { return };
+        let Some(id) = member.active[lane as usize] else { return };
         if self.requests.get(id).is_some_and(|request| request.in_flight) {
             self.driver.cancel(id.tag(), member.object);
         }
@@ -103,11 +103,9 @@ impl Engine {
     /// Ends what waits in a lane, and marks what the driver works on, which it gives, as cancelled.
     fn empty_lane(&mut self, key: Key, lane: Lane) -> Option<Key> {
         let member = self.members.get_mut(key)?;
-        let queue = &mut member.queues[lane as usize];
         let mut waiting = Vec::new();
         let mut active = None;
-        let mut next = queue.first.take();
-        queue.last = None;
+        let mut next = member.take_waiting(lane);
         while let Some(id) = next {
             let Some(request) = self.requests.get_mut(id) else { break };
             next = request.next.take();
@@ -117,7 +115,7 @@ impl Engine {
             request.cancelled = true;
             waiting.push(id);
         }
-        if let Queue { active: Some(id), .. } = *queue
+        if let Some(id) = member.active[lane as usize]
             && let Some(request) = self.requests.get_mut(id)
         {
             request.cancelled = true;
@@ -167,7 +165,7 @@ impl Engine {
     fn recall_write(&mut self, key: Key) {
         let Some(member) = self.members.get(key) else { return };
         let (object, kind) = (member.object, member.kind);
-        let Some(id) = member.queues[Lane::Outbound as usize].active else { return };
+        let Some(id) = member.active[Lane::Outbound as usize] else { return };
         // A disk that is at work cannot be interrupted.
         if kind == Kind::File || !self.requests.get(id).is_some_and(|request| request.in_flight) {
             return;
@@ -190,17 +188,15 @@ impl Engine {
     /// Frees the requests of a lane that the driver does not have.
     pub(super) fn drop_lane(&mut self, key: Key, lane: Lane) {
         let Some(member) = self.members.get_mut(key) else { return };
-        let queue = &mut member.queues[lane as usize];
-        let mut next = queue.first.take();
-        queue.last = None;
+        let mut next = member.take_waiting(lane);
         while let Some(id) = next {
             next = self.requests.remove(id).and_then(|request| request.next);
             self.counters.cancelled += 1;
         }
-        if let Some(id) = queue.active
+        if let Some(id) = member.active[lane as usize]
             && self.requests.get(id).is_none_or(|request| !request.in_flight)
         {
-            queue.active = None;
+            member.active[lane as usize] = None;
             self.requests.remove(id);
             self.starved.retain(|starved| *starved != id);
             self.stalled.retain(|stalled| *stalled != id);

@@ -116,12 +116,12 @@ impl Engine {
     ) -> Result<(), Error> {
         self.member(key)?;
         let Some(member) = self.members.get_mut(key) else { return Err(Error::UnknownHandle) };
-        let limits = member.limits.get_or_insert_default();
+        let limits = member.extras().limits.get_or_insert_default();
         if let Some((limit, _)) = limits.of(lane) {
             limit.time = time;
             limit.end = None;
         }
-        if member.queues[lane as usize].active.is_some() {
+        if member.active[lane as usize].is_some() {
             self.extend_deadline(key, lane);
         }
         Ok(())
@@ -129,7 +129,7 @@ impl Engine {
 
     /// Begins the time of a lane's request anew: it starts, or has got on.
     pub(super) fn extend_deadline(&mut self, key: Key, lane: Lane) {
-        let limits = self.members.get_mut(key).and_then(|member| member.limits.as_deref_mut());
+        let limits = self.members.get_mut(key).and_then(Member::limits_mut);
         let Some((limit, purpose)) = limits.and_then(|limits| limits.of(lane)) else { return };
         let Some(end) = limit.time.and_then(|time| Instant::now().checked_add(time)) else {
             return;
@@ -162,8 +162,8 @@ impl Engine {
     /// Ends the request under way of a lane if its time is over.
     fn end_overdue(&mut self, key: Key, lane: Lane, now: Instant) {
         let Some(member) = self.members.get_mut(key) else { return };
-        let (object, active) = (member.object, member.queues[lane as usize].active);
-        let limits = member.limits.as_deref_mut().and_then(|limits| limits.of(lane));
+        let (object, active) = (member.object, member.active[lane as usize]);
+        let limits = member.limits_mut().and_then(|limits| limits.of(lane));
         let Some((limit, purpose)) = limits else { return };
         limit.planned = false;
         let (Some(end), Some(id)) = (limit.end, active) else { return };

@@ -107,8 +107,7 @@ impl Engine {
         if !is_possible || member.connecting || leaving.input.has_begun() {
             return false;
         }
-        let queue = &mut member.queues[Lane::Inbound as usize];
-        if queue.active.is_some() {
+        if member.active[Lane::Inbound as usize].is_some() {
             return true;
         }
         let sink = self.sink.get_or_insert_with(|| Rc::from(vec![Cell::new(0); SINK_BYTES]));
@@ -117,9 +116,9 @@ impl Engine {
         request.handle = key;
         // As many as there are members at most.
         let id = self.requests.insert_beyond(request);
-        queue.active = Some(id);
+        member.active[Lane::Inbound as usize] = Some(id);
         leaving.input.phase = Phase::Discarded;
-        if let Some(limits) = &mut member.limits {
+        if let Some(limits) = member.limits_mut() {
             limits.remove(Lane::Inbound);
         }
         self.start_or_stall(id);
@@ -159,7 +158,7 @@ impl Engine {
         // As above.
         let id = self.requests.insert_beyond(request);
         if let Some(member) = self.members.get_mut(key) {
-            member.queues[Lane::Outbound as usize].active = Some(id);
+            member.active[Lane::Outbound as usize] = Some(id);
         }
         self.start_or_stall(id);
         true

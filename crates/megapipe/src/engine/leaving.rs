@@ -97,7 +97,7 @@ impl Engine {
         self.mark_leaving(key, tells);
         let timeout = self.config.close_timeout;
         let Some(member) = self.members.get_mut(key) else { return };
-        if member.queues[Lane::Outbound as usize].active.is_some()
+        if member.active[Lane::Outbound as usize].is_some()
             && let Some(leaving) = &mut member.leaving
         {
             let now = Instant::now();
@@ -106,10 +106,9 @@ impl Engine {
         }
         // A connect that nothing is queued behind is of no use any more.
         let Some(member) = self.members.get(key) else { return };
-        let outbound = &member.queues[Lane::Outbound as usize];
         if member.connecting
-            && outbound.first.is_none()
-            && let Some(id) = outbound.active
+            && !member.has_waiting(Lane::Outbound)
+            && let Some(id) = member.active[Lane::Outbound as usize]
         {
             self.driver.cancel(id.tag(), member.object);
         }
@@ -264,8 +263,8 @@ impl Engine {
     pub(super) fn proceed(&mut self, key: Key) {
         let Some(member) = self.members.get(key) else { return };
         let Some(leaving) = member.leaving.as_deref() else { return };
-        let outbound = &member.queues[Lane::Outbound as usize];
-        let waits = outbound.active.is_some() || outbound.first.is_some() || member.loose > 0;
+        let writes = member.active[Lane::Outbound as usize].is_some();
+        let waits = writes || member.has_waiting(Lane::Outbound) || member.loose > 0;
         if leaving.is_closing() || (waits && !leaving.aborted) {
             return;
         }

@@ -1,7 +1,7 @@
 //! Accepting: how many connections the application wants, and from which queues they come.
 
 use super::deadlines::Purpose;
-use super::{Command, Engine, Lane, Payload, Request};
+use super::{Command, Engine, Lane, Member, Payload, Request};
 use crate::completion::{Accepted, Completion, Event};
 use crate::driver::{Object, Operation, Outcome, Output, TABLE_FULL};
 use crate::error::{Error, TooManyLightweight};
@@ -97,7 +97,7 @@ impl Listener {
 
 impl Engine {
     pub(super) fn listener(&mut self, key: Key) -> Option<&mut Listener> {
-        self.members.get_mut(key)?.listener.as_deref_mut()
+        self.members.get_mut(key)?.listener_mut()
     }
 
     /// Asks for connections.
@@ -202,9 +202,10 @@ impl Engine {
     pub(super) fn count_accepted(&mut self, from: usize) {
         for outcome in self.ready.iter().skip(from) {
             if let Output::Socket { .. } = outcome.output
-                && let Some(request) = self.requests.get(Key::from_tag(outcome.tag))
+                && let Some(id) = Key::from_tag(outcome.tag)
+                && let Some(request) = self.requests.get(id)
                 && let Some(member) = self.members.get_mut(request.handle)
-                && let Some(listener) = &mut member.listener
+                && let Some(listener) = member.listener_mut()
             {
                 listener.undelivered += 1;
                 let share = listener.share.as_mut();
@@ -220,7 +221,7 @@ impl Engine {
             let request = self.requests.remove(id)?;
             let member = self.members.get_mut(key)?;
             member.in_flight -= u32::from(request.in_flight);
-            let listener = member.listener.as_deref_mut()?;
+            let listener = member.listener_mut()?;
             if let Some(leg) = listener.legs.iter_mut().find(|leg| leg.request == Some(id)) {
                 leg.request = None;
             }
@@ -381,9 +382,7 @@ impl Engine {
 
     /// Stops accepting.
     pub(super) fn disarm(&mut self, key: Key) {
-        let Some(listener) =
-            self.members.get_mut(key).and_then(|member| member.listener.as_deref_mut())
-        else {
+        let Some(listener) = self.members.get_mut(key).and_then(Member::listener_mut) else {
             return;
         };
         listener.tell_sharers(false);

@@ -6,6 +6,7 @@ mod discard;
 mod envelope;
 mod leaving;
 mod listener;
+mod member;
 mod outgoing;
 mod output;
 mod peer;
@@ -20,13 +21,12 @@ mod starved;
 pub(crate) use self::discard::Sink;
 pub(crate) use self::envelope::Envelope;
 pub(crate) use self::listener::AcceptWish;
+pub(crate) use self::member::Member;
 pub(crate) use self::request::{AddressedBuffer, Command, Lane, Payload, Request, Vector};
 pub(crate) use self::send_file::FilePart;
 
-use self::deadlines::{Deadlines, Limits};
-use self::leaving::Leaving;
+use self::deadlines::Deadlines;
 use self::listener::Listener;
-use self::output::Output;
 use self::starved::Starved;
 use crate::completion::{Completion, Handle};
 use crate::config::{Config, DriverReport};
@@ -35,7 +35,6 @@ use crate::driver::{Driver, Full, Object, Outcome, Pools, Unattached, Wake};
 use crate::error::Error;
 use crate::fork::Birth;
 use crate::partition::Office;
-use crate::signals::Blocked;
 use crate::slab::{Key, Slab};
 use crate::source::{Endpoint, Kind, Source, set_timer};
 use std::collections::VecDeque;
@@ -55,89 +54,8 @@ const SECOND_LOOK: Duration = Duration::from_millis(100);
 /// From here on, a time-out is none: sums with it would overflow in the kernel.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
-/// The requests of one lane: the one under way and those behind it.
-#[derive(Default)]
-struct Queue {
-    active: Option<Key>,
-    first: Option<Key>,
-    last: Option<Key>,
-}
-
-/// A member of the channel.
-pub(crate) struct Member {
-    object: Object,
-    pub(crate) kind: Kind,
-    queues: [Queue; 3],
-    /// Requests that the driver has, and those of them that belong to no lane: of files at an
-    /// offset, questions for addresses.
-    in_flight: u32,
-    loose: u32,
-    /// Whether a connect is under way, which everything else waits for.
-    connecting: bool,
-    /// Whether the stream is received into large buffers, and how many receives in a row spoke for
-    /// the other kind.
-    large: bool,
-    streak: u8,
-    /// Whether each read takes one frame, so that only large buffers will do.
-    frames: bool,
-    /// Whether it is closed when it leaves, having no descriptor to give back.
-    lightweight: bool,
-    /// Whether the application has asked for another descriptor of it.
-    has_duplicate: bool,
-    /// Whether the connection was reset, which the kernel tells only the first operation.
-    reset: bool,
-    /// The domain of the socket, once somebody has asked.
-    domain: Option<i32>,
-    output: Output,
-    limits: Option<Box<Limits>>,
-    leaving: Option<Box<Leaving>>,
-    listener: Option<Box<Listener>>,
-    /// Signals that are unblocked when the member goes.
-    _blocked: Option<Box<Blocked>>,
-}
-
 /// Why a request was refused, and the memory that came with it.
 pub(crate) type Refusal = (Error, Payload);
-
-impl Member {
-    fn new(object: Object, kind: Kind, listener: Option<Listener>) -> Member {
-        Member {
-            object,
-            kind,
-            queues: Default::default(),
-            in_flight: 0,
-            loose: 0,
-            connecting: false,
-            large: false,
-            streak: 0,
-            frames: false,
-            lightweight: false,
-            has_duplicate: false,
-            reset: false,
-            domain: None,
-            output: Output::default(),
-            limits: None,
-            leaving: None,
-            listener: listener.map(Box::new),
-            _blocked: None,
-        }
-    }
-
-    pub(crate) fn object(&self) -> Object {
-        self.object
-    }
-
-    /// Notes that the driver has a request of the member's.
-    fn note_begun(&mut self, request: &mut Request) {
-        request.in_flight = true;
-        self.in_flight += 1;
-        self.loose += u32::from(request.lane == Lane::None);
-    }
-
-    fn shares_a_listener(&self) -> bool {
-        self.listener.as_ref().is_some_and(|listener| listener.share.is_some())
-    }
-}
 
 pub(crate) struct Engine {
     /// Tells the handles of this channel from those of others in the process.
@@ -166,14 +84,19 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn handle(&self, key: Key) -> Handle {
-        Handle { index: key.index, generation: key.generation, channel: self.id }
+        self.numbered(key.index, key.generation.get())
+    }
+
+    /// The handle with these numbers, be there one or not.
+    pub(crate) fn numbered(&self, index: u32, generation: u32) -> Handle {
+        Handle { index, generation, channel: self.id }
     }
 
     pub(crate) fn key(&self, handle: Handle) -> Result<Key, Error> {
         if handle.channel != self.id {
             return Err(Error::UnknownHandle);
         }
-        Ok(Key { index: handle.index, generation: handle.generation })
+        Key::new(handle.index, handle.generation).ok_or(Error::UnknownHandle)
     }
 
     /// Fails if the caller is a child of the process that created the channel.
@@ -220,11 +143,15 @@ impl Engine {
                 return Err((Error::system("attach")(error), source));
             }
         };
-        let listener = (kind == Kind::Listener).then(|| Listener::alone(object, packets));
-        let member = Member::new(object, kind, listener);
+        let mut member = Member::new(object, kind);
+        (member.frames, member.large, member.lightweight) = (frames, frames, lightweight);
+        if kind == Kind::Listener {
+            member = member.listening(Listener::alone(object, packets));
+        }
+        if let Some(blocked) = blocked {
+            member = member.blocking(blocked);
+        }
         // There is room: `admit` has looked.
-        let _blocked = blocked.map(Box::new);
-        let member = Member { frames, large: frames, lightweight, _blocked, ..member };
         self.enroll(member).map_err(|error| (error, None))
     }
 
@@ -239,7 +166,7 @@ impl Engine {
     }
 
     fn enroll(&mut self, member: Member) -> Result<Key, Error> {
-        let listens = member.listener.is_some();
+        let listens = member.listener().is_some();
         let limit = self.config.max_handles;
         let key = self.members.insert(member).map_err(|member| {
             drop(self.driver.detach(member.object, &[]));
@@ -254,7 +181,7 @@ impl Engine {
     /// Files a request; gives its memory back if it is refused.
     pub(crate) fn file(&mut self, key: Key, mut request: Request) -> Result<(), Refusal> {
         let refusal = match self.member(key) {
-            Ok(member) => member.output.refusal(&request, self.config.output_limit),
+            Ok(member) => member.output().refusal(&request, self.config.output_limit),
             Err(error) => Some(error),
         };
         if let Some(error) = refusal {
@@ -297,18 +224,15 @@ impl Engine {
         if lane == Lane::None {
             return false;
         }
-        let queue = &mut member.queues[lane as usize];
-        if queue.active.is_none() && queue.first.is_none() && !member.connecting {
-            queue.active = Some(id);
+        let is_free = member.active[lane as usize].is_none() && !member.has_waiting(lane);
+        if is_free && !member.connecting {
+            member.active[lane as usize] = Some(id);
             return false;
         }
-        match queue.last.replace(id) {
-            Some(last) => {
-                if let Some(request) = self.requests.get_mut(last) {
-                    request.next = Some(id);
-                }
-            }
-            None => queue.first = Some(id),
+        if let Some(last) = member.append_waiting(lane, id)
+            && let Some(request) = self.requests.get_mut(last)
+        {
+            request.next = Some(id);
         }
         if lane == Lane::Outbound {
             self.note_waiting(key, id);
@@ -320,7 +244,7 @@ impl Engine {
         if lane != Lane::None
             && let Some(member) = self.members.get_mut(key)
         {
-            member.queues[lane as usize].active = None;
+            member.active[lane as usize] = None;
         }
     }
 
@@ -335,7 +259,7 @@ impl Engine {
             self.requests.remove(id);
             return Ok(());
         };
-        request.parked = member.output.paused && request.is_pausable();
+        request.parked = request.is_pausable() && member.output().paused;
         if request.parked {
             return Ok(());
         }
@@ -343,7 +267,7 @@ impl Engine {
         self.driver.submit(id.tag(), member.object, operation)?;
         member.note_begun(request);
         self.counters.operations += 1;
-        if member.limits.is_some() {
+        if member.has_limits() {
             let (key, lane) = (request.handle, request.lane);
             self.extend_deadline(key, lane);
         }
@@ -363,17 +287,13 @@ impl Engine {
             return;
         }
         let Some(member) = self.members.get_mut(key) else { return };
-        let queue = &mut member.queues[lane as usize];
-        if member.connecting || queue.active.is_some() {
+        let Some(id) = member.first_waiting(lane) else { return };
+        if member.connecting || member.active[lane as usize].is_some() {
             return;
         }
-        let Some(id) = queue.first else { return };
         let Some(request) = self.requests.get_mut(id) else { return };
-        queue.first = request.next.take();
-        if queue.first.is_none() {
-            queue.last = None;
-        }
-        queue.active = Some(id);
+        member.shift_waiting(lane, request.next.take());
+        member.active[lane as usize] = Some(id);
         member.connecting = request.command == Command::Connect;
         if lane == Lane::Outbound {
             self.note_started(key, id);
@@ -502,7 +422,7 @@ impl Engine {
     pub(crate) fn domain(&mut self, key: Key) -> Result<i32, Error> {
         let Member { object, domain, .. } = *self.member(key)?;
         if let Some(domain) = domain {
-            return Ok(domain);
+            return Ok(i32::from(domain));
         }
         let mut value = [0; 4];
         match self.get_option(key, libc::SOL_SOCKET, libc::SO_DOMAIN, &mut value) {
@@ -511,7 +431,7 @@ impl Engine {
         };
         let domain = i32::from_ne_bytes(value);
         if let Some(member) = self.members.get_mut(key) {
-            member.domain = Some(domain);
+            member.domain = u16::try_from(domain).ok();
         }
         Ok(domain)
     }

@@ -18,7 +18,7 @@ const LEASES_WAITING: u32 = 8;
 const REQUEST_BYTES: usize = 256;
 
 /// What waits in the outbound lane of a member, behind the request under way.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Output {
     pub(super) bytes: usize,
     requests: u32,
@@ -44,15 +44,15 @@ impl Engine {
     /// Bytes of a member's requests that the driver has not written yet.
     pub(crate) fn queued_bytes(&self, key: Key) -> Result<usize, Error> {
         let member = self.member(key)?;
-        let active = member.queues[Lane::Outbound as usize].active;
+        let active = member.active[Lane::Outbound as usize];
         let active = active.and_then(|id| self.requests.get(id));
-        Ok(member.output.bytes + active.map_or(0, Request::unwritten_bytes))
+        Ok(member.output().bytes + active.map_or(0, Request::unwritten_bytes))
     }
 
     /// Copies a lease that is to be written if the buffer might be missed while it waits.
     pub(crate) fn spare_lease(&mut self, key: Key, buffer: &mut Buffer) {
         let Buffer::Lease(lease) = buffer else { return };
-        let waiting = self.members.get(key).map_or(0, |member| member.output.requests);
+        let waiting = self.members.get(key).map_or(0, |member| member.output().requests);
         if waiting >= LEASES_WAITING || lease.is_crowded() {
             *buffer = Buffer::Owned(lease.to_vec());
             self.counters.copied += 1;
@@ -63,7 +63,7 @@ impl Engine {
     pub(super) fn note_waiting(&mut self, key: Key, id: Key) {
         let bytes = self.requests.get(id).map_or(0, Request::unwritten_bytes);
         let Some(member) = self.members.get_mut(key) else { return };
-        let output = &mut member.output;
+        let output = &mut member.extras().output;
         output.bytes += bytes;
         output.requests += 1;
         if output.paused || output.footprint() < self.config.output_pause {
@@ -72,7 +72,7 @@ impl Engine {
         output.paused = true;
         self.counters.paused += 1;
         // A repeating receive under way is taken back from the driver.
-        let Some(active) = member.queues[Lane::Inbound as usize].active else { return };
+        let Some(active) = member.active[Lane::Inbound as usize] else { return };
         if let Some(request) = self.requests.get_mut(active)
             && request.is_pausable()
             && request.in_flight
@@ -87,27 +87,33 @@ impl Engine {
     pub(super) fn note_started(&mut self, key: Key, id: Key) {
         let bytes = self.requests.get(id).map_or(0, Request::unwritten_bytes);
         let Some(member) = self.members.get_mut(key) else { return };
-        member.output.bytes = member.output.bytes.saturating_sub(bytes);
-        member.output.requests = member.output.requests.saturating_sub(1);
-        if member.output.footprint() <= self.config.output_pause / 2 {
+        let output = &mut member.extras().output;
+        output.bytes = output.bytes.saturating_sub(bytes);
+        output.requests = output.requests.saturating_sub(1);
+        if output.footprint() <= self.config.output_pause / 2 {
             self.resume_receives(key);
         }
     }
 
     /// Notes that nothing waits in the outbound lane any more.
     pub(super) fn note_emptied(&mut self, key: Key) {
-        let Some(member) = self.members.get_mut(key) else { return };
-        member.output.bytes = 0;
-        member.output.requests = 0;
+        let Some(extras) =
+            self.members.get_mut(key).and_then(|member| member.extras.as_deref_mut())
+        else {
+            return;
+        };
+        extras.output.bytes = 0;
+        extras.output.requests = 0;
         self.resume_receives(key);
     }
 
     fn resume_receives(&mut self, key: Key) {
         let Some(member) = self.members.get_mut(key) else { return };
-        if !std::mem::take(&mut member.output.paused) {
+        if !member.output().paused {
             return;
         }
-        let Some(id) = member.queues[Lane::Inbound as usize].active else { return };
+        member.extras().output.paused = false;
+        let Some(id) = member.active[Lane::Inbound as usize] else { return };
         if self.requests.get(id).is_some_and(|request| request.parked && !request.cancelled) {
             self.start_or_stall(id);
         }

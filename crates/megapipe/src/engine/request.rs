@@ -60,6 +60,11 @@ pub(crate) enum Lane {
     None,
 }
 
+impl Lane {
+    /// How many lanes a handle has, `None` being none.
+    pub(crate) const COUNT: usize = Lane::None as usize;
+}
+
 /// Memory that belongs to the request until it is done. All of it is on the heap (or static), so
 /// that moving the request does not move what the kernel has been told.
 pub(crate) enum Payload {
@@ -197,6 +202,7 @@ impl AddressedBuffer {
 
 /// A request between its filing and its last completion.
 pub(crate) struct Request {
+    /// `Key::NONE` until it is filed.
     pub(crate) handle: Key,
     pub(crate) command: Command,
     pub(crate) lane: Lane,
@@ -236,7 +242,7 @@ pub(crate) struct Request {
 impl Request {
     pub(crate) fn new(command: Command, lane: Lane, payload: Payload) -> Request {
         Request {
-            handle: Key { index: 0, generation: 0 },
+            handle: Key::NONE,
             command,
             lane,
             repeat: false,

@@ -30,7 +30,7 @@ impl Engine {
 
     /// Does what an outcome entails; gives the completion, if the application is to see one.
     pub(super) fn settle(&mut self, mut outcome: Outcome) -> Option<Completion> {
-        let id = Key::from_tag(outcome.tag);
+        let id = Key::from_tag(outcome.tag)?;
         let request = self.requests.get(id)?;
         let (key, command, polling) = (request.handle, request.command, request.polling);
         if command == Command::SendFile && !polling && request.reads_file() {
@@ -125,7 +125,7 @@ impl Engine {
             self.finish(id)?;
         } else if !more {
             self.restart(id);
-        } else if self.members.get(handle)?.limits.is_some() {
+        } else if self.members.get(handle)?.has_limits() {
             self.extend_deadline(handle, Lane::Inbound);
         }
         Some(self.completed(handle, goes_on, event))
@@ -166,7 +166,7 @@ impl Engine {
         let Some(member) = self.members.get_mut(handle) else { return result };
         if member.kind == Kind::Stream {
             // A write may have been told of the reset, and its outcome may follow.
-            let write = member.queues[Lane::Outbound as usize].active.filter(|_| result == 0);
+            let write = member.active[Lane::Outbound as usize].filter(|_| result == 0);
             let is_reset = |outcome: &Outcome| {
                 outcome.result == -libc::ECONNRESET
                     && write.is_some_and(|write| write.tag() == outcome.tag)
@@ -267,11 +267,14 @@ impl Engine {
         let Command::Poll { events } = request.command else { return None };
         let mut result = request.result_to_tell(outcome.result);
         let (handle, repeat) = (request.handle, request.repeat && !request.cancelled);
-        if result == -libc::EINVAL && !request.cancelled && request.invalid < INVALID_MAX {
+        if result == -libc::EINVAL && request.invalid < INVALID_MAX {
             // io_uring refuses to poll a terminal at the moment at which data arrives.
-            request.invalid += 1;
-            self.restart(id);
-            return None;
+            if !request.cancelled {
+                request.invalid += 1;
+                self.restart(id);
+                return None;
+            }
+            result = -libc::ECANCELED;
         }
         request.invalid = 0;
         if request.recalled {

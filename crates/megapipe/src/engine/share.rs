@@ -36,7 +36,7 @@ impl Engine {
         let mut state = Listener::alone(object, false);
         state.legs = vec![leg];
         state.share = Some(membership);
-        self.enroll(Member::new(object, Kind::Listener, Some(state)))
+        self.enroll(Member::new(object, Kind::Listener).listening(state))
     }
 
     fn attach_queue(&mut self, queue: &Queue) -> io::Result<Leg> {
@@ -205,7 +205,7 @@ impl Engine {
         let requests = &self.requests;
         let mut connections = Vec::new();
         for outcome in &mut self.ready {
-            let request = requests.get(Key::from_tag(outcome.tag));
+            let request = Key::from_tag(outcome.tag).and_then(|id| requests.get(id));
             if !matches!(outcome.output, Output::Socket { .. })
                 || request.is_none_or(|request| request.handle != key)
             {

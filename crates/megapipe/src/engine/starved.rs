@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     fn queue(waiting: u32, started: usize, leases: u64) -> Queue {
-        let keys = (0..waiting).map(|index| Key { index, generation: 1 });
+        let keys = (0..waiting).filter_map(|index| Key::new(index, 1));
         Queue { waiting: keys.collect(), started, leases }
     }
 

@@ -51,7 +51,7 @@ pub(super) fn idle(mut setup: Setup, extent: Extent) -> Figures {
     nginx.wait()?;
     let end_ms = begin.elapsed().as_millis() as u64;
     // A record of the channel's for each, and 1 MiB of buffers whatever their number.
-    let rule = Rule::AtMost { factor: 1, slack: 1024 + (1 << 20) / clients.len() as u64 };
+    let rule = Rule::AtMost { factor: 1, slack: 512 + (1 << 20) / clients.len() as u64 };
     figures.push(Figure { rule, ..Figure::shown("B each", each) });
     let rule = Rule::AtMost { factor: 3, slack: 1000 };
     figures.push(Figure { rule, ..Figure::shown("ms to end", end_ms) });

@@ -228,7 +228,7 @@ impl Driver for EpollDriver {
     fn moved(&mut self, object: Object) -> usize {
         let entry = self.objects.get_mut(object);
         let task = entry.and_then(|entry| entry.side(Direction::Outbound).task.as_ref());
-        task.map_or(0, |task| task.done)
+        task.map_or(0, |task| task.done as usize)
     }
 
     fn cancel(&mut self, tag: u64, object: Object) {

@@ -37,14 +37,17 @@ impl Direction {
     }
 }
 
+/// The buffers of a vectored write that are not written yet, the first of them perhaps in part.
+pub(super) struct Rest(pub(super) Vec<libc::iovec>);
+
 /// An operation under way.
 pub(super) struct Task {
     pub(super) tag: u64,
     pub(super) operation: Operation,
-    /// Bytes already moved by a write that was taken in part.
-    pub(super) done: usize,
+    /// Bytes already moved by a write that was taken in part: at most `TRANSFER_MAX`.
+    pub(super) done: u32,
     /// What such a write has left, if it is vectored.
-    pub(super) rest: Vec<libc::iovec>,
+    pub(super) rest: Option<Box<Rest>>,
     /// Whether the kernel already works on the connection.
     pub(super) begun: bool,
     /// How often it was tried in vain without an edge to wait for; such a task never has one.
@@ -53,7 +56,7 @@ pub(super) struct Task {
 
 impl Task {
     pub(super) fn new(tag: u64, operation: Operation) -> Task {
-        Task { tag, operation, done: 0, rest: Vec::new(), begun: false, retries: 0 }
+        Task { tag, operation, done: 0, rest: None, begun: false, retries: 0 }
     }
 
     /// Whether the operation goes on after an outcome.
@@ -255,6 +258,9 @@ impl Entry {
         }
     }
 }
+
+/// A server may have very many connections that do nothing.
+const _: () = assert!(size_of::<Option<Entry>>() <= 152);
 
 /// The table of endpoints. An [`Object`] is an index; the channel above never uses a stale one, and
 /// whatever the driver itself remembers by index does no harm to a later tenant.

@@ -2,7 +2,7 @@
 
 use super::attempt::Step;
 use super::calls::{Calls, TRANSFER_MAX, message};
-use super::objects::{Entry, Task};
+use super::objects::{Entry, Rest, Task};
 use super::vector::{consume, rest, total};
 use crate::driver::Operation;
 use crate::source::Kind;
@@ -40,8 +40,8 @@ pub(super) fn write(
     let flags = if more { libc::MSG_MORE } else { 0 };
     let mut turn = Turn::default();
     loop {
-        let start = address.wrapping_add(task.done);
-        let left = bytes - task.done;
+        let start = address.wrapping_add(task.done as usize);
+        let left = bytes - task.done as usize;
         let written = if entry.is_socket() {
             calls.send(entry.fd(), start, left, flags)
         } else {
@@ -50,7 +50,7 @@ pub(super) fn write(
         };
         match written {
             Ok(written) => {
-                task.done += written;
+                task.done += written as u32;
                 if is_over(entry, written, left) {
                     return Step::Ended(task.done as i32);
                 }
@@ -72,7 +72,7 @@ pub(super) fn write_vectored(
 ) -> Step {
     let mut turn = Turn::default();
     loop {
-        let parts = if task.done == 0 { vector } else { &task.rest };
+        let parts = task.rest.as_deref().map_or(vector, |rest| &rest.0);
         let left = total(parts);
         let written = if entry.is_socket() {
             let mut header = message();
@@ -84,17 +84,18 @@ pub(super) fn write_vectored(
         };
         match written {
             Ok(written) => {
-                let first = task.done == 0;
-                task.done += written;
+                task.done += written as u32;
                 if is_over(entry, written, left) {
                     return Step::Ended(task.done as i32);
                 }
                 // Only a write that is taken in part needs an array of its own to remember where
                 // it stands.
-                if first {
-                    task.rest = rest(vector, written, TRANSFER_MAX - written);
-                } else {
-                    consume(&mut task.rest, written);
+                match &mut task.rest {
+                    Some(rest) => consume(&mut rest.0, written),
+                    None => {
+                        let left = rest(vector, written, TRANSFER_MAX - written);
+                        task.rest = Some(Box::new(Rest(left)));
+                    }
                 }
                 if turn.is_over(written) {
                     return Step::Paused;

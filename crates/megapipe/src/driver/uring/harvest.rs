@@ -74,7 +74,7 @@ impl UringDriver {
 
 /// The class of an operation, by its tag; those of an installed driver are plain.
 fn class_of(classes: &[Class], tag: u64) -> Class {
-    if tag >= INSTALLED_TAG { Class::Plain } else { classes[Key::from_tag(tag).index as usize] }
+    if tag >= INSTALLED_TAG { Class::Plain } else { classes[Key::index_in(tag)] }
 }
 
 /// Takes hold of what came with a completion.

@@ -141,7 +141,7 @@ impl UringDriver {
         if tag >= INSTALLED_TAG {
             return;
         }
-        let index = Key::from_tag(tag).index as usize;
+        let index = Key::index_in(tag);
         if index >= self.classes.len() {
             self.classes.resize(index + 1, Class::Plain);
         }
