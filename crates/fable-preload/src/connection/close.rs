@@ -6,9 +6,9 @@
 //! A process that is not the last leaves all that alone: another may sleep for it.
 //!
 //! An end that closes or shuts the stream goes back to TCP before: what the peer has not taken from
-//! the ring is taken back and sent through TCP. So the kernel has all that is still to come, as with
-//! plain TCP, and tells the peer of the end, whatever becomes of this process, and wherever the peer
-//! hands the connection.
+//! the ring is taken back and sent through TCP. So the kernel has all that is still to come, as
+//! with plain TCP, and tells the peer of the end, whatever becomes of this process, and wherever
+//! the peer hands the connection.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;

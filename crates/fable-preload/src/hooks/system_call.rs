@@ -32,8 +32,8 @@ macro_rules! calls {
     };
 }
 
-/// What the function of the C library gives that stands for a system call; `None` if that is none of
-/// ours.
+/// What the function of the C library gives that stands for a system call; `None` if that is none
+/// of ours.
 fn by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
     use super::{descriptors as fd, messages, options, readiness, sockets, transfers};
     type Data = *mut c_void;

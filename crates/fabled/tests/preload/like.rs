@@ -32,6 +32,7 @@ fn compare(program: &Program, case: &str, ends: &[&str]) {
 
 const ENDS: &[&str] = &["close", "exit", "kill", "syscall", "shutdown"];
 const GONE: &[&str] = &["close", "exit", "kill", "syscall"];
+const EXECUTED: &[&str] = &["close", "exit", "syscall", "shutdown"];
 const CLOSED: &[&str] = &["close", "exit", "syscall"];
 
 macro_rules! cases {
@@ -51,7 +52,7 @@ cases! {
     writes_after_an_end_fail_as_the_kernel_s_do = "sends" ENDS;
     bytes_before_an_end_are_read_first = "bytes" ENDS;
     unread_bytes_make_a_reset_of_the_end = "unread" ENDS;
-    an_executed_program_reads_what_a_peer_left = "executed" &["close", "exit", "syscall", "shutdown"];
+    an_executed_program_reads_what_a_peer_left = "executed" EXECUTED;
     a_passed_descriptor_brings_what_a_peer_left = "passed" CLOSED;
     a_handler_ends_a_write_that_waits = "interrupted" &["close"];
     a_restarting_handler_does_not_end_it = "restarted" &["close"];
