@@ -74,6 +74,8 @@ pub(crate) struct Incoming {
     pub(crate) leaving: AtomicU32,
     /// Bytes are being taken from the ring at this moment.
     pub(crate) taking: AtomicU32,
+    /// SO_RCVBUF, if the application has set it.
+    pub(crate) receive_bytes: AtomicU32,
     /// The processor this side was last seen on, plus one.
     pub(crate) processor: AtomicU32,
 }

@@ -100,8 +100,10 @@ impl Connection {
     /// caller holds the writer's lock.
     fn recall(&self, fd: c_int) -> u64 {
         let end = get(&self.own().written);
-        let Ok(room) = self.room(fd) else { return end };
-        let unread = self.ring_bytes() - room;
+        if self.room(fd).is_err() {
+            return end;
+        }
+        let unread = self.unsent_bytes();
         if unread == 0 || !sys::make_send_room(fd, unread) {
             return end;
         }

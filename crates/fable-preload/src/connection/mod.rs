@@ -6,6 +6,7 @@
 //! TCP stream carries nothing but doorbells: single bytes that wake a sleeper, counted so that they
 //! can be taken out exactly.
 
+mod bounds;
 mod close;
 mod doorbell;
 mod leave;

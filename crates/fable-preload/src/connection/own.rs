@@ -49,6 +49,8 @@ pub(crate) struct Own {
     pub(crate) rung: AtomicU64,
     pub(crate) resend_from: AtomicU64,
     pub(crate) shut_write: AtomicU32,
+    /// SO_SNDBUF, if the application has set it.
+    pub(crate) send_bytes: AtomicU32,
     pub(crate) nodelay: AtomicU32,
     pub(crate) cork: AtomicU32,
     /// While bytes are being sent again: 1, and SO_LINGER of the application.

@@ -100,7 +100,10 @@ impl Connection {
     pub(super) fn room(&self, fd: c_int) -> Result<u64> {
         let read = self.theirs().incoming.read.load(Ordering::Acquire);
         let filled = get(&self.own().written).wrapping_sub(read);
-        self.ring_bytes().checked_sub(filled).ok_or_else(|| self.fail(fd))
+        if filled > self.ring_bytes() {
+            return Err(self.fail(fd));
+        }
+        Ok(self.room_max().saturating_sub(filled))
     }
 
     fn write_inside(&self, fd: c_int, cursor: &mut Cursor) -> Result<Step> {
@@ -109,7 +112,7 @@ impl Connection {
             return Ok(Step::Plain);
         }
         let mut room = self.room(fd)?;
-        if room < self.ring_bytes() && self.is_look_due() && self.was_killed(fd) {
+        if self.unsent_bytes() > 0 && self.is_look_due() && self.was_killed(fd) {
             return Ok(Step::Plain);
         }
         if room == 0 {
@@ -270,6 +273,7 @@ impl Connection {
         let went = mine.mode.compare_exchange(page::STREAM, page::RING, order.0, order.1);
         if went.is_ok() {
             self.make_prompt(fd);
+            self.note_buffers(fd);
         }
         own.outgoing.store(if went.is_ok() { INSIDE } else { AFTER }, Ordering::Relaxed);
         if self.side() == page::CLIENT {

@@ -149,7 +149,7 @@ impl Connection {
     /// Whether memory says that the outgoing ring has room.
     pub(super) fn has_room(&self) -> bool {
         let read = self.theirs().incoming.read.load(Ordering::Acquire);
-        get(&self.own().written).wrapping_sub(read) < self.ring_bytes()
+        get(&self.own().written).wrapping_sub(read) < self.room_max()
     }
 
     fn sleep_for_room(&self, fd: c_int) -> Result<()> {

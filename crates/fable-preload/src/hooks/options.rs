@@ -22,6 +22,10 @@ const LATE: [c_int; 8] = [
     libc::SO_OOBINLINE,
 ];
 
+/// Options that bound what may be under way.
+const BUFFERS: [c_int; 4] =
+    [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
+
 /// SO_PEEK_OFF and others change how the stream is read altogether.
 fn is_followed(level: c_int, name: c_int) -> bool {
     const TCP_REPAIR_OPTIONS: c_int = 22;
@@ -71,7 +75,14 @@ pub(super) unsafe extern "C" fn setsockopt(
         return 0;
     }
     // SAFETY: the arguments are the application's, as in all functions here.
-    unsafe { real::setsockopt(fd, level, name, value, size) }
+    let result = unsafe { real::setsockopt(fd, level, name, value, size) };
+    if level == libc::SOL_SOCKET
+        && BUFFERS.contains(&name)
+        && let Some(connection) = table::connection(fd)
+    {
+        connection.note_buffers(fd);
+    }
+    result
 }
 
 #[unsafe(no_mangle)]

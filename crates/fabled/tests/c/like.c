@@ -422,6 +422,29 @@ static void edges_of_a_connect(void) {
     printf("edge: %d, %#x\n", count, count == 1 ? event.events : 0);
 }
 
+/* Sizes of buffers hold a writer up whose peer does not read. */
+static void bounded_buffers(void) {
+    struct pair pair = connect_pair(1);
+    int bytes = 4096;
+    CHECK(setsockopt(pair.fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes) == 0);
+    CHECK(setsockopt(pair.fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes) == 0);
+    if (pair.peer == 0) {
+        say(0);
+        await(1);
+        go(pair.fd);
+    }
+    await(0);
+    char *large = calloc(1, LARGE);
+    size_t sent = 0;
+    ssize_t moved;
+    while ((moved = send(pair.fd, large, LARGE, MSG_DONTWAIT)) > 0) sent += moved;
+    tell("send", moved);
+    printf("much: %d\n", sent > 150000);
+    say(1);
+    await_gone(pair);
+    release(pair);
+}
+
 /* libuv registers again what it has not removed. */
 static void added_twice(void) {
     struct pair pair = connect_pair(1);
@@ -463,6 +486,7 @@ static const struct {
     {"descriptors", open_descriptors},
     {"edges", edges_of_a_connect},
     {"added-twice", added_twice},
+    {"bounded", bounded_buffers},
 };
 
 int main(int count, char **arguments) {

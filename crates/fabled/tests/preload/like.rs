@@ -59,5 +59,6 @@ cases! {
     a_handler_cuts_a_write_that_has_moved_something = "interrupted-part" &["close"];
     the_library_has_no_descriptors_that_calls_can_see = "descriptors" &["close"];
     a_connect_makes_no_edge_of_its_own = "edges" &["close"];
+    sizes_of_buffers_hold_a_writer_up = "bounded" &["close"];
     a_descriptor_is_registered_once = "added-twice" GONE;
 }
