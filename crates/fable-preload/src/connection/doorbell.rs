@@ -22,6 +22,13 @@ pub(super) enum Stream {
     Ended,
 }
 
+/// Whether an error is one of this call, descriptor or process, and not of the connection, which
+/// others may share.
+pub(super) fn is_local(errno: Errno) -> bool {
+    let of_descriptor = matches!(errno.0, libc::EBADF | libc::ENOTSOCK);
+    of_descriptor || matches!(errno.0, libc::EINTR | libc::EAGAIN | libc::EFAULT | libc::ENOMEM)
+}
+
 impl Connection {
     /// Rings if the peer asked for it with this word of its half. The caller holds the writer's
     /// lock.
@@ -145,9 +152,12 @@ impl Connection {
             && self.theirs().incoming.leaving.load(Ordering::Acquire) == page::LEAVES
     }
 
-    /// The stream ended with an error, which the kernel tells only once: it is kept for the
-    /// application.
+    /// A call of ours failed. If the stream has ended with an error, which the kernel tells only
+    /// once, it is kept for the application.
     pub(super) fn broken(&self, errno: Errno) -> Result<Stream> {
+        if is_local(errno) {
+            return Err(errno);
+        }
         // A doorbell that a killed peer had not taken makes the kernel reset the connection.
         let by_doorbell = errno.0 == libc::ECONNRESET && self.end_of_killed().is_some();
         let end = self.note_end();

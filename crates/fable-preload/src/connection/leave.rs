@@ -48,6 +48,9 @@ impl Connection {
             self.give_up_outgoing(fd, page::DRAINS, get(&own.written));
             self.forbid_incoming();
         }
+        if let Some(errno) = own.take_error() {
+            return Err(errno);
+        }
         crate::epoll::nudge(self);
         let turns = if matches!(why, Why::Option) { 1 } else { PEER_TURNS };
         for _ in 0..turns {

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
 
 use super::Connection;
-use super::doorbell::Stream;
+use super::doorbell::{Stream, is_local};
 use super::own::{AFTER, BEFORE, INSIDE, add, get, set};
 use crate::cursor::Cursor;
 use crate::page;
@@ -278,6 +278,9 @@ impl Connection {
                     return Ok(true);
                 }
                 Err(errno) => {
+                    if is_local(errno) {
+                        return Err(errno);
+                    }
                     let _ = self.broken(errno);
                     own.incoming.store(AFTER, Ordering::Relaxed);
                     return Ok(true);

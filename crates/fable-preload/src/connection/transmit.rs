@@ -4,6 +4,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
 
 use super::Connection;
+use super::doorbell::is_local;
 use super::own::{AFTER, BEFORE, INSIDE, RESENDING, add, get, set};
 use crate::cursor::Cursor;
 use crate::page;
@@ -112,8 +113,15 @@ impl Connection {
             return Ok(Step::Plain);
         }
         let mut room = self.room(fd)?;
-        if self.unsent_bytes() > 0 && self.is_look_due() && self.was_killed(fd) {
-            return Ok(Step::Plain);
+        if self.is_look_due() && self.was_killed(fd) {
+            if let Some(errno) = own.take_error() {
+                return Err(errno);
+            }
+            // The kernel takes the first bytes for a peer that has gone, and learns so of its end.
+            while let Some((_, length)) = cursor.segment() {
+                cursor.advance(length);
+            }
+            return Ok(Step::Moved);
         }
         if room == 0 {
             self.ask(&self.mine().outgoing.starved);
@@ -190,8 +198,7 @@ impl Connection {
         Ok(Some(moved))
     }
 
-    /// Whether the kernel has not been asked in this tick of its clock whether the peer lives. For
-    /// writers whose bytes are not being read.
+    /// Whether the kernel has not been asked in this tick of its clock whether the peer lives.
     fn is_look_due(&self) -> bool {
         let tick_ns = sys::tick_ns();
         let due = self.looked_ns.load(Ordering::Relaxed) != tick_ns;
@@ -335,7 +342,7 @@ impl Connection {
             return;
         }
         let paid = self.pay(fd);
-        if paid == Err(Errno(libc::EAGAIN)) {
+        if paid.is_err_and(is_local) {
             return;
         }
         let ring = self.outgoing_ring();
@@ -346,6 +353,7 @@ impl Connection {
             match sys::send_quietly(fd, at, length) {
                 Ok(moved) => set(&own.resend_from, from.wrapping_add(moved as u64)),
                 Err(Errno(libc::EAGAIN)) => return,
+                Err(errno) if is_local(errno) => return,
                 // Broken: the application's own calls will find out.
                 Err(_) => break,
             }

@@ -99,10 +99,9 @@ impl Connection {
         let peeked = unsafe { real::recv(fd, byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK) };
         if peeked < 0 {
             let errno = Errno(sys::errno());
-            if !matches!(errno.0, libc::EAGAIN | libc::EINTR) {
-                // Bytes in the ring were sent before the stream broke.
-                let _ = self.broken(errno);
-            } else if self.unread_bytes() == 0 {
+            // Bytes in the ring were sent before the stream broke.
+            let is_kept = self.broken(errno).is_ok() || self.own().has_error();
+            if !is_kept && self.unread_bytes() == 0 {
                 return Err(errno);
             }
         }
