@@ -98,7 +98,7 @@ impl Connection {
     /// Takes back what the peer has not taken from the ring; where that begins. It stays there if
     /// the socket would not take it at once, or the peer was stopped in the middle of taking. The
     /// caller holds the writer's lock.
-    fn recall(&self, fd: c_int) -> u64 {
+    pub(super) fn recall(&self, fd: c_int) -> u64 {
         let end = get(&self.own().written);
         if self.room(fd).is_err() {
             return end;

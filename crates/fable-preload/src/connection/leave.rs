@@ -91,7 +91,9 @@ impl Connection {
         let was_inside = self.own().outgoing.load(Ordering::Relaxed) == INSIDE;
         self.ask_no_more(&self.mine().incoming.sleeping);
         self.ask_no_more(&self.mine().outgoing.starved);
-        let warned = self.give_up_outgoing(fd, page::LEAVES, get(&self.own().written));
+        // The peer may leave, too, and then nobody could send again what it had not read.
+        let position = if was_inside { self.recall(fd) } else { get(&self.own().written) };
+        let warned = self.give_up_outgoing(fd, page::LEAVES, position);
         let mode = &self.theirs().outgoing.mode;
         let forbidden = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
         if forbidden.is_err() {

@@ -38,6 +38,8 @@ pub(crate) struct Own {
     pub(crate) ended: AtomicU32,
     /// Whether it was settled how the end of a peer is told that announced none.
     judged: AtomicU32,
+    /// Whether bytes were written for a peer that had been killed, which resets the connection.
+    pub(crate) late_bytes: AtomicU32,
     /// An error of the socket that a call of ours met, for the application's next call.
     error: AtomicU32,
     pub(crate) shut_read: AtomicU32,

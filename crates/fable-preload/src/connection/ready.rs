@@ -98,7 +98,9 @@ impl Connection {
         }
         match self.end_of_killed() {
             None => kernel,
-            Some(0) => kernel & !reset | libc::POLLRDHUP,
+            Some(0) if self.own().late_bytes.load(Ordering::Relaxed) == 0 => {
+                kernel & !reset | libc::POLLRDHUP
+            }
             Some(_) => kernel | reset | libc::POLLRDHUP | libc::POLLOUT,
         }
     }

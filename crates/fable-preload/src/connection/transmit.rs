@@ -118,6 +118,7 @@ impl Connection {
                 return Err(errno);
             }
             // The kernel takes the first bytes for a peer that has gone, and learns so of its end.
+            own.late_bytes.store(1, Ordering::Relaxed);
             while let Some((_, length)) = cursor.segment() {
                 cursor.advance(length);
             }
@@ -199,7 +200,7 @@ impl Connection {
     }
 
     /// Whether the kernel has not been asked in this tick of its clock whether the peer lives.
-    fn is_look_due(&self) -> bool {
+    pub(crate) fn is_look_due(&self) -> bool {
         let tick_ns = sys::tick_ns();
         let due = self.looked_ns.load(Ordering::Relaxed) != tick_ns;
         if due {
