@@ -65,7 +65,7 @@ impl Connection {
         reading: Reading,
     ) -> Result<Option<usize>> {
         if cursor.is_done() {
-            return Ok(Some(0));
+            return self.read_nothing(fd, reading);
         }
         loop {
             let step = match self.read_step(fd, cursor, reading) {
@@ -94,6 +94,16 @@ impl Connection {
                 },
             }
         }
+    }
+
+    /// Reads into no room, which waits for bytes all the same and meets errors.
+    fn read_nothing(&self, fd: c_int, reading: Reading) -> Result<Option<usize>> {
+        let mut byte = [0_u8; 1];
+        let entry = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+        // SAFETY: one entry is given, and the byte is ours.
+        let mut cursor = unsafe { Cursor::new(&entry, 1) };
+        let reading = Reading { flags: reading.flags | libc::MSG_PEEK, ..reading };
+        Ok(self.read(fd, &mut cursor, reading)?.map(|_| 0))
     }
 
     fn read_step(&self, fd: c_int, cursor: &mut Cursor, reading: Reading) -> Result<Step> {
@@ -174,7 +184,10 @@ impl Connection {
             left = self.before_ring(fd)?;
             if left.is_none() {
                 let certain = match peeked {
-                    Ok(0) => return Ok(Some(Step::End)),
+                    Ok(0) => {
+                        self.note_end();
+                        return own.take_error().map_or(Ok(Some(Step::End)), Err);
+                    }
                     Ok(certain) => certain,
                     Err(Errno(libc::EAGAIN)) => return Ok(Some(Step::Empty)),
                     Err(errno) => return Err(errno),

@@ -109,21 +109,15 @@ impl Connection {
 
     fn write_inside(&self, fd: c_int, cursor: &mut Cursor) -> Result<Step> {
         let own = self.own();
-        if own.ended.load(Ordering::Relaxed) != 0 && self.is_peer_gone(fd) {
-            return Ok(Step::Plain);
+        let gone = if own.ended.load(Ordering::Relaxed) != 0 {
+            self.is_peer_gone(fd)
+        } else {
+            self.is_look_due() && self.was_killed(fd)
+        };
+        if gone {
+            return self.write_late(cursor);
         }
         let mut room = self.room(fd)?;
-        if self.is_look_due() && self.was_killed(fd) {
-            if let Some(errno) = own.take_error() {
-                return Err(errno);
-            }
-            // The kernel takes the first bytes for a peer that has gone, and learns so of its end.
-            own.late_bytes.store(1, Ordering::Relaxed);
-            while let Some((_, length)) = cursor.segment() {
-                cursor.advance(length);
-            }
-            return Ok(Step::Moved);
-        }
         if room == 0 {
             self.ask(&self.mine().outgoing.starved);
             room = self.room(fd)?;
@@ -145,6 +139,23 @@ impl Connection {
             room -= length as u64;
         }
         self.publish(fd, position);
+        Ok(Step::Moved)
+    }
+
+    /// Writes for a peer that has gone. The kernel takes the first bytes for a peer that had read
+    /// all, and learns so of its end; it refuses the next.
+    fn write_late(&self, cursor: &mut Cursor) -> Result<Step> {
+        let own = self.own();
+        if let Some(errno) = own.take_error() {
+            return Err(errno);
+        }
+        let had_read_all = self.end_of_killed() == Some(0);
+        if !had_read_all || own.late_bytes.swap(1, Ordering::Relaxed) != 0 {
+            return Ok(Step::Plain);
+        }
+        while let Some((_, length)) = cursor.segment() {
+            cursor.advance(length);
+        }
         Ok(Step::Moved)
     }
 

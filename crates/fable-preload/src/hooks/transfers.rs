@@ -5,13 +5,17 @@ use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::{answer, read_from, refused, write_to};
+use crate::connection::Connection;
 use crate::cursor::Cursor;
 use crate::statistics::Why;
-use crate::sys::KeepErrno;
+use crate::sys::{self, KeepErrno};
 use crate::table;
 
 /// Flags for recv(2) that concern what only the kernel knows.
 const KERNEL_RECEIVES: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+/// As much as a pipe holds.
+const SPLICE_BYTES: usize = 65536;
+
 /// Flags for send(2) that a ring cannot honour.
 const KERNEL_SENDS: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
 
@@ -89,8 +93,10 @@ pub(super) unsafe fn send_many(
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
+    // Into no room read(2) reads nothing, while recv(2) waits.
+    let received = if length == 0 { None } else { receive_one(fd, to, length, 0) };
     // SAFETY: the arguments are the application's, as in all functions here.
-    receive_one(fd, to, length, 0).unwrap_or_else(|| unsafe { real::read(fd, to, length) })
+    received.unwrap_or_else(|| unsafe { real::read(fd, to, length) })
 }
 
 #[unsafe(no_mangle)]
@@ -309,14 +315,60 @@ pub(super) unsafe extern "C" fn splice(
     length: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    leave(from);
     if let Some(connection) = table::connection(to)
         && let Some(failure) = answer(connection.withdraw(to, Why::Call).map(|()| None))
     {
         return failure;
     }
+    if let Some(connection) = table::connection(from)
+        && from_at.is_null()
+        && to_at.is_null()
+        && let Some(moved) = splice_from(&connection, from, to, length, flags)
+    {
+        return moved;
+    }
     // SAFETY: as above.
     unsafe { real::splice(from, from_at, to, to_at, length, flags) }
+}
+
+/// Copies from a connection into a pipe: what is peeked at is taken as far as the pipe had room.
+/// `None` asks for the next definition.
+fn splice_from(
+    connection: &Connection,
+    from: c_int,
+    to: c_int,
+    length: size_t,
+    flags: c_uint,
+) -> Option<ssize_t> {
+    // SAFETY: the command has no argument.
+    if unsafe { real::fcntl(to, libc::F_GETPIPE_SZ, 0) } < 0 {
+        leave(from);
+        return None;
+    }
+    let mut buffer = [0_u8; SPLICE_BYTES];
+    let mut room = length.min(SPLICE_BYTES);
+    let mut wait = 0;
+    if flags & libc::SPLICE_F_NONBLOCK != 0 {
+        wait = libc::MSG_DONTWAIT;
+        if sys::poll_one(to, libc::POLLOUT, 0) & libc::POLLOUT == 0 {
+            sys::set_errno(libc::EAGAIN);
+            return Some(-1);
+        }
+        // A pipe that is writable has room for so many bytes.
+        room = room.min(libc::PIPE_BUF);
+    }
+    let at: *mut c_void = buffer.as_mut_ptr().cast();
+    let peeked = receive_one(from, at, room, libc::MSG_PEEK | wait)?;
+    let Ok(found @ 1..) = usize::try_from(peeked) else { return Some(peeked) };
+    // SAFETY: so many bytes of the buffer are filled.
+    let written = unsafe { real::write(to, at, found) };
+    if let Ok(taken @ 1..) = usize::try_from(written) {
+        let entry = iovec { iov_base: at, iov_len: taken };
+        // SAFETY: one entry is given; the buffer is ours.
+        let mut cursor = unsafe { Cursor::new(&entry, 1) };
+        read_from(connection, from, &mut cursor, libc::MSG_DONTWAIT);
+    }
+    Some(written)
 }
 
 #[unsafe(no_mangle)]
