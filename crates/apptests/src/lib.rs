@@ -1,6 +1,7 @@
 //! What the tests of the real programs (`tests/`) share: building a program by the command that a
 //! person would use, running it, and ending it whatever happens.
 
+mod daemon;
 pub mod http;
 pub mod memcached;
 pub mod nginx;
@@ -8,6 +9,7 @@ pub mod operations;
 mod port;
 mod process;
 
+pub use daemon::Daemon;
 pub use process::{
     Running, allowed_cpus, eventually, raise_descriptor_limit, send_signal, stay_on,
 };

@@ -2,9 +2,8 @@
 
 use megapipe_apptests::http::{Client, exchange};
 use megapipe_apptests::nginx::{Nginx, Setup};
-use megapipe_apptests::{PATIENCE, eventually, xtask};
+use megapipe_apptests::{Daemon, PATIENCE, eventually, xtask};
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -286,39 +285,6 @@ fn a_server_without_a_master_serves_and_ends() {
     }
 }
 
-/// The process id that the master wrote, once it is there and not this.
-fn master(nginx: &Nginx, other: Option<i32>) -> Option<i32> {
-    let text = std::fs::read_to_string(nginx.directory().join("nginx.pid")).ok()?;
-    Some(text.trim().parse().ok()?).filter(|id| Some(*id) != other)
-}
-
-/// A daemon, which is ended with the test.
-struct Daemon(i32);
-
-impl Daemon {
-    fn signal(&self, signal: i32) {
-        // SAFETY: kill takes numbers alone; the daemon is one that this test started.
-        unsafe { libc::kill(self.0, signal) };
-    }
-
-    /// Not counting one that nobody has waited for yet.
-    fn runs(&self) -> bool {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0));
-        status.is_ok_and(|status| !status.contains("State:\tZ"))
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        if self.runs() {
-            self.signal(libc::SIGTERM);
-        }
-        if !eventually(PATIENCE, || !self.runs()) {
-            self.signal(libc::SIGKILL);
-        }
-    }
-}
-
 #[test]
 fn a_new_binary_takes_over_without_a_failed_request() {
     upgrade("megapipe_partition off;", |_| {});
@@ -338,17 +304,7 @@ fn a_new_binary_takes_the_queues_of_the_workers_over() {
 fn daemon(events: &str) -> (Nginx, Daemon) {
     let events = events.to_string();
     let mut nginx = Nginx::start(&Setup { events, ..two_workers() }).unwrap();
-    nginx.signal(libc::SIGQUIT).unwrap();
-    assert!(nginx.wait().unwrap().success());
-    // By its whole path, because it starts itself as it was started, without searching.
-    let paths = std::env::var_os("PATH").unwrap();
-    let program = std::env::split_paths(&paths).map(|path| path.join("nginx"));
-    let mut command = Command::new(program.into_iter().find(|path| path.is_file()).unwrap());
-    command.arg("-p").arg(nginx.directory()).arg("-c").arg(nginx.directory().join("nginx.conf"));
-    command.arg("-e").arg(nginx.directory().join("error.log"));
-    assert!(command.status().unwrap().success(), "{}", nginx.log());
-    assert!(eventually(PATIENCE, || master(&nginx, None).is_some()), "{}", nginx.log());
-    let daemon = Daemon(master(&nginx, None).unwrap());
+    let daemon = Daemon::start(&mut nginx).unwrap();
     let started = || nginx.log().matches("megapipe: driver").count() >= 4;
     assert!(eventually(PATIENCE, started), "{}", nginx.log());
     (nginx, daemon)
@@ -362,11 +318,8 @@ fn a_new_binary_without_the_module_serves_when_the_old_one_has_ended() {
     let load = text.lines().find(|line| line.contains("ngx_megapipe_module.so;")).unwrap();
     let text = text.replace(load, "").replace("use megapipe;", "use epoll;");
     std::fs::write(&path, text.replace("$megapipe_driver $megapipe_socket", "none")).unwrap();
-    old.signal(libc::SIGUSR2);
-    let succeeded = || master(&nginx, Some(old.0)).is_some();
-    assert!(eventually(PATIENCE, succeeded), "{}", nginx.log());
-    let new = Daemon(master(&nginx, Some(old.0)).unwrap());
-    old.signal(libc::SIGQUIT);
+    let new = old.upgrade(&nginx).unwrap();
+    old.signal(libc::SIGQUIT).unwrap();
     assert!(eventually(PATIENCE, || !old.runs()), "{}", nginx.log());
     for _ in 0..40 {
         answering(nginx.port());
@@ -383,15 +336,12 @@ fn upgrade(events: &str, check: impl Fn(&Nginx)) {
     for round in 1..=2 {
         let mut new = None;
         under_load(nginx.port(), || {
-            old.signal(libc::SIGUSR2);
-            let succeeded = || master(&nginx, Some(old.0)).is_some();
-            assert!(eventually(PATIENCE, succeeded), "{}", log());
-            new = master(&nginx, Some(old.0)).map(Daemon);
+            new = Some(old.upgrade(&nginx).unwrap());
             assert!(eventually(PATIENCE, || started(4 + 2 * round)), "{}", log());
-            old.signal(libc::SIGWINCH);
+            old.signal(libc::SIGWINCH).unwrap();
             let idle = || log().matches("megapipe: connections: ").count() >= 2 + 2 * round;
             assert!(eventually(PATIENCE, idle), "the old workers stay: {}", log());
-            old.signal(libc::SIGQUIT);
+            old.signal(libc::SIGQUIT).unwrap();
             assert!(eventually(PATIENCE, || !old.runs()), "{}", log());
         });
         for _ in 0..20 {

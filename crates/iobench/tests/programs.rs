@@ -131,18 +131,20 @@ fn devices() -> Vec<String> {
 }
 
 /// veth pairs and AF_XDP are for root.
-fn lacks_rights(test: &str) -> bool {
+const NEEDS_ROOT: &str = "AF_XDP needs root";
+
+fn lacks_rights(test: &str, reason: &str) -> bool {
     // SAFETY: geteuid has no arguments and cannot fail.
     let lacks = unsafe { libc::geteuid() } != 0;
     if lacks {
-        skip(test, "AF_XDP needs root");
+        skip(test, reason);
     }
     lacks
 }
 
 #[test]
 fn lighttpd_is_measured_over_the_kernel_and_over_stacks() {
-    if lacks_rights("lighttpd_is_measured_over_the_kernel_and_over_stacks") {
+    if lacks_rights("lighttpd_is_measured_over_the_kernel_and_over_stacks", NEEDS_ROOT) {
         return;
     }
     build_tools();
@@ -179,7 +181,7 @@ fn lighttpd_is_measured_over_the_kernel_and_over_stacks() {
 
 #[test]
 fn a_proxy_is_measured_before_a_server_of_the_kernel() {
-    if lacks_rights("a_proxy_is_measured_before_a_server_of_the_kernel") {
+    if lacks_rights("a_proxy_is_measured_before_a_server_of_the_kernel", NEEDS_ROOT) {
         return;
     }
     build_tools();
@@ -203,7 +205,7 @@ fn a_proxy_is_measured_before_a_server_of_the_kernel() {
 
 #[test]
 fn a_stack_that_is_missing_is_told_with_its_remedy() {
-    if lacks_rights("a_stack_that_is_missing_is_told_with_its_remedy") {
+    if lacks_rights("a_stack_that_is_missing_is_told_with_its_remedy", NEEDS_ROOT) {
         return;
     }
     build_tools();
@@ -221,16 +223,25 @@ fn assert_refused(output: &Output, parts: &[&str]) {
     }
 }
 
+fn without_path(words: &[&str]) -> Output {
+    build_tools();
+    common::iobench(words).env("PATH", "/no/such/directory").output().unwrap()
+}
+
+/// Other users than root have postgres, which is found without the path.
+#[test]
+fn a_machine_without_programs_is_told_so() {
+    if lacks_rights("a_machine_without_programs_is_told_so", "other users have postgres") {
+        return;
+    }
+    assert_refused(&without_path(&["programs"]), &["none of the programs", "left out: "]);
+}
+
 #[test]
 fn what_is_missing_is_told_with_its_remedy() {
     build_tools();
-    let without_path = |words: &[&str]| {
-        let mut command = common::iobench(words);
-        command.env("PATH", "/no/such/directory").output().unwrap()
-    };
     let redis = without_path(&["programs", "redis"]);
     assert_refused(&redis, &["redis-server is not installed", "the package redis-server"]);
-    assert_refused(&without_path(&["programs"]), &["none of the programs", "left out: "]);
     let output = common::run(&["programs", "apache"]);
     assert_refused(&output, &["apache", "redis"]);
     for wrong in ["0", "1001", "x"] {
@@ -323,7 +334,7 @@ fn no_process_outlives_an_interruption() {
 
 #[test]
 fn stacks_leave_nothing_after_an_interruption() {
-    if lacks_rights("stacks_leave_nothing_after_an_interruption") {
+    if lacks_rights("stacks_leave_nothing_after_an_interruption", NEEDS_ROOT) {
         return;
     }
     let before = devices();

@@ -2,12 +2,14 @@
 //! for a disk.
 
 mod common;
+#[path = "common/skip.rs"]
+mod skip;
 
 use common::process::isolated;
 use common::{PATIENCE, Rig, silent};
 use megapipe::{BufferClass, Config, DriverChoice, Repeat, wake_pair};
+use skip::skip;
 use std::fs;
-use std::io::Write;
 use std::sync::mpsc;
 use std::time::Instant;
 
@@ -15,16 +17,6 @@ conformance!(threads_that_dispatch_wait_for_no_disk);
 
 const THREADS: usize = 12;
 const SAMPLES: usize = 300;
-
-/// Says that a test cannot run here, and why; what runs all tests counts these lines.
-fn skip(test: &str, reason: &str) {
-    let line = format!("SKIPPED: {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(file) = std::env::var_os("MEGAPIPE_SKIPS") {
-        let file = fs::OpenOptions::new().append(true).create(true).open(file);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip is noted");
-    }
-}
 
 /// The kernel's version: major and minor number.
 fn kernel() -> (u32, u32) {

@@ -5,6 +5,7 @@
 //! and its errors are plain sentences for the person at the terminal.
 
 mod apps;
+mod descriptors;
 mod fuzz;
 mod guard;
 mod hunt;
@@ -94,7 +95,7 @@ fn main() -> ExitCode {
     if raw.next().is_some_and(|word| word == lanes::RUN_LATER) {
         return run_later(raw.collect());
     }
-    if let Err(error) = signals::restore() {
+    if let Err(error) = signals::restore().and_then(|()| descriptors::raise()) {
         return verdict(Err(error));
     }
     let arguments: Vec<String> =
