@@ -13,7 +13,7 @@ const SECONDS_MAX: u64 = 86_400;
 
 /// Which cases are run.
 #[derive(Clone, Debug, Args)]
-pub struct Options {
+pub struct CaseOptions {
     /// Time for generated cases, in seconds [default: 30, or no limit with --cases].
     #[arg(long)]
     pub seconds: Option<u64>,
@@ -37,7 +37,7 @@ pub struct Options {
     pub no_shrink: bool,
 }
 
-impl Options {
+impl CaseOptions {
     /// The script that is to be run.
     ///
     /// # Errors

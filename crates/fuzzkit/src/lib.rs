@@ -13,7 +13,7 @@ mod watchdog;
 mod words;
 
 pub use campaign::{Case, Failure, Finding, Limit, Report, SHRINK_TRIES, for_seeds, shrink_case};
-pub use command_line::{Options, seed_of_clock};
+pub use command_line::{CaseOptions, seed_of_clock};
 pub use random::{Random, mix};
 pub use rules::{RuleCounts, RuleSet};
 pub use shrink::shrink_list;

@@ -12,7 +12,7 @@ const NAME: &str = "channelfuzz";
 #[derive(Debug, Parser)]
 struct Options {
     #[command(flatten)]
-    cases: fuzzkit::Options,
+    cases: fuzzkit::CaseOptions,
     /// Drivers to run; only `both` compares.
     #[arg(long, value_enum, default_value = "both")]
     driver: Driver,
@@ -43,4 +43,15 @@ fn main() -> ExitCode {
         Err(code) => return code,
     }
     campaign.report().print(NAME, begin.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_options_are_consistent() {
+        Options::command().debug_assert();
+    }
 }
