@@ -64,6 +64,27 @@ impl Model {
         Ok(())
     }
 
+    /// Notes what has a bearing on what comes after it.
+    pub(crate) fn note_course(&mut self, plan: &Plan) {
+        let op = plan.op;
+        let goes = match op.verb {
+            Verb::Read => how(op) >= 5,
+            Verb::Write => how(op) >= 5 || (takes_flags(op) && op.b & 128 != 0),
+            Verb::Close => op.b == 1,
+            verb => matches!(verb, Verb::Execute | Verb::Pass | Verb::SetOption),
+        };
+        if let Some((connection, _)) = plan.end {
+            let connection = &mut self.connections[connection];
+            connection.has_left |= goes;
+            connection.was_passed |= op.verb == Verb::Pass;
+            connection.holds |= op.verb == Verb::SetOption && op.a == 6;
+            connection.holds |= op.verb == Verb::Write && takes_flags(op) && op.b & 32 != 0;
+        }
+        if op.verb == Verb::Again {
+            self.connections.iter_mut().for_each(|connection| connection.has_left = true);
+        }
+    }
+
     /// The kernel tells of a reset once; after that, the stream seems to end well.
     fn absorb_error(&mut self, plan: &Plan, answer: &Answer) {
         let Some(end) = plan.end else { return };

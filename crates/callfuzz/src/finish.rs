@@ -2,6 +2,7 @@
 //! stream ends.
 
 use crate::host::Request;
+use crate::known::explain_reset;
 use crate::model::Checked;
 use crate::protocol::{Call, Reply};
 use crate::rules::Rule;
@@ -127,6 +128,16 @@ impl Run<'_> {
             let found = self.outcome.ends.get(end).map_or("no end", String::as_str);
             let connection = &self.model.connections[end.0];
             if found == wanted {
+                continue;
+            }
+            if wanted == "errno 104" && found == "a good end" {
+                self.outcome.rules.used(Rule::KnownFaultF9);
+                continue;
+            }
+            if found == "errno 104"
+                && let Some(rule) = explain_reset(&self.model, *end)
+            {
+                self.outcome.rules.used(rule);
                 continue;
             }
             if self.has_diverged || connection.has_diverged || connection.is_crowded {

@@ -89,14 +89,7 @@ fn op(random: &mut Random, verbs: &[(u64, Verb)], script: &Script) -> Op {
         Verb::Duplicate => (near, any as u32, random.below(5) as u32),
         Verb::Nonblock => (near, random.below(2) as u32, random.below(2) as u32),
         Verb::SetOption => {
-            let which = random.pick(&[1, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-            let value = match which {
-                1 => random.pick(&[u32::MAX, 0, 0, 1]),
-                2 | 3 => random.pick(&[0, 5, 20]),
-                4 => 1 << 20,
-                7 => random.pick(&[1, 1, 100]),
-                _ => random.below(2) as u32,
-            };
+            let (which, value) = option(random);
             (near, which, value)
         }
         Verb::GetOption => (near, random.pick(&[0, 0, 0, 1, 2, 5, 6, 7, 8, 10, 11]), 0),
@@ -126,6 +119,19 @@ fn op(random: &mut Random, verbs: &[(u64, Verb)], script: &Script) -> Op {
         _ => process,
     };
     Op { verb, process, slot, a, b }
+}
+
+/// An option and its value.
+fn option(random: &mut Random) -> (u32, u32) {
+    let which = random.pick(&[1, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    let value = match which {
+        1 => random.pick(&[u32::MAX, 0, 0, 1]),
+        2 | 3 => random.pick(&[0, 5, 20]),
+        4 => 1 << 20,
+        7 => random.pick(&[1, 1, 100]),
+        _ => random.below(2) as u32,
+    };
+    (which, value)
 }
 
 fn count(random: &mut Random) -> u32 {

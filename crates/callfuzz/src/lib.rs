@@ -23,6 +23,7 @@ mod finish;
 mod generate;
 mod host;
 mod judge;
+mod known;
 mod model;
 mod pair;
 mod plan;

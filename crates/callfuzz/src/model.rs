@@ -160,6 +160,12 @@ pub(crate) struct Connection {
     pub(crate) has_diverged: bool,
     /// Buffers were full.
     pub(crate) is_crowded: bool,
+    /// What was written may be held back.
+    pub(crate) holds: bool,
+    /// It was passed to another process.
+    pub(crate) was_passed: bool,
+    /// A call was made that a library may take for a reason to go back to TCP.
+    pub(crate) has_left: bool,
 }
 
 /// Everything.

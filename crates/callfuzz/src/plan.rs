@@ -113,6 +113,10 @@ impl Model {
         let busy = |reader: bool| {
             direction.is_some_and(|of| if reader { of.has_reader } else { of.has_writer })
         };
+        // Where the next byte belongs is not known any more.
+        if !reads && direction.is_some_and(|of| of.is_uncertain) {
+            return None;
+        }
         if busy(reads) || (op.verb == Verb::Execute && end.is_none()) {
             return None;
         }

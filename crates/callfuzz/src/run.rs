@@ -181,6 +181,10 @@ impl Run<'_> {
 
     fn carry_out(&mut self, at: usize, plan: &Plan) -> Checked<Option<Reply>> {
         let expected = self.reference(at);
+        if let (Verb::Write, Some(end)) = (plan.op.verb, plan.end) {
+            self.model.note_room(end.0, plan.request.bytes.len() as u64);
+        }
+        self.model.note_course(plan);
         let reply = match plan.op.verb {
             Verb::Exit | Verb::Kill | Verb::Again | Verb::Interrupt | Verb::Fork | Verb::Pass => {
                 self.process(plan)?
@@ -256,6 +260,9 @@ impl Run<'_> {
             Reply::Pending(thread) if expected.is_none() => {
                 self.until_asleep(process, request.id, thread)
             }
+            Reply::Pending(_) if matches!(expected, Some(Reply::Done(_))) => {
+                self.collect_wanted(plan, request.id as usize)
+            }
             reply => Ok(reply),
         }
     }
@@ -301,7 +308,7 @@ impl Run<'_> {
             found = self.repeat(plan, wanted, found)?;
         }
         if is_early && !self.model.is_early(plan, wanted, &found) {
-            let rule = if has_poked { Rule::PeerReacts } else { Rule::Late };
+            let rule = if has_poked { Rule::KnownFaultIdlePeer } else { Rule::Late };
             self.outcome.rules.used(rule);
         }
         Ok(found)
@@ -444,7 +451,7 @@ impl Run<'_> {
         self.poke(plan)?;
         let reply = self.collect_one(process, id as i64, self.pace.limit)?;
         if matches!(reply, Reply::Done(_)) {
-            self.outcome.rules.used(Rule::PeerReacts);
+            self.outcome.rules.used(Rule::KnownFaultIdlePeer);
         }
         Ok(reply)
     }

@@ -38,8 +38,8 @@ words! {
         /// Reads up to `a` bytes. The lowest 4 bits of `b` say how: read, recv, recvfrom, readv,
         /// recvmsg, syscall, splice. Flags: 16 DONTWAIT, 32 PEEK, 64 WAITALL, 128 TRUNC, 256 OOB.
         Read = "read",
-        /// Writes `a` bytes. The lowest 4 bits of `b` say how: write, send, sendto, writev, sendmsg,
-        /// syscall, sendfile, splice. Flags: 16 DONTWAIT, 32 MORE, 64 NOSIGNAL, 128 OOB.
+        /// Writes `a` bytes. The lowest 4 bits of `b` say how: write, send, sendto, writev,
+        /// sendmsg, syscall, sendfile, splice. Flags: 16 DONTWAIT, 32 MORE, 64 NOSIGNAL, 128 OOB.
         Write = "write",
         /// Asks for the events `a`. The lowest 4 bits of `b` say how: poll, ppoll, select, pselect;
         /// 16 asks for all slots of the process.

@@ -1,10 +1,10 @@
 //! The process that makes the calls: executes one request at a time, each by the C library's
 //! function of that name, so that a preload library stands in front of it.
 //!
-//! Requests come from descriptor 0 and replies go to descriptor 1, which are pipes; descriptor
-//! 90 is a UNIX socket to the other process. The agent keeps no record of descriptors: requests name them
-//! by their numbers. A call that may block runs in a thread of its own, and its answer is collected
-//! later.
+//! Requests come from descriptor 0 and replies go to descriptor 1, which are pipes; descriptor 90
+//! is a UNIX socket to the other process. The agent keeps no record of descriptors: requests name
+//! them by their numbers. A call that may block runs in a thread of its own, and its answer is
+//! collected later.
 
 mod poll;
 mod process;
@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 
 /// The descriptor of the UNIX socket to the other process, out of the way.
 pub(crate) const LINK: i32 = 90;
-/// Numbers in front of a call's arguments: call, id, whether it gets a thread, microseconds to wait.
+/// Numbers in front of a call's arguments: call, id, whether it gets a thread, microseconds to
+/// wait.
 pub(crate) const HEAD: usize = 4;
 
 thread_local! {
