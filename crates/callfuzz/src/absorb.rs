@@ -73,14 +73,20 @@ impl Model {
             Verb::Close => op.b == 1,
             verb => matches!(verb, Verb::Execute | Verb::Pass | Verb::SetOption),
         };
-        if let Some((connection, _)) = plan.end {
+        if let Some((connection, side)) = plan.end {
+            let is_under = {
+                let [one, other] = &self.connections[connection].directions;
+                let (out, into) = if side == 0 { (one, other) } else { (other, one) };
+                op.verb == Verb::Close && (out.has_writer || into.has_reader)
+            };
             let connection = &mut self.connections[connection];
+            connection.was_closed_under |= is_under;
             connection.has_left |= goes;
             connection.was_passed |= op.verb == Verb::Pass;
             connection.holds |= op.verb == Verb::SetOption && op.a == 6;
             connection.holds |= op.verb == Verb::Write && takes_flags(op) && op.b & 32 != 0;
         }
-        if op.verb == Verb::Again {
+        if matches!(op.verb, Verb::Again | Verb::Execute) {
             self.connections.iter_mut().for_each(|connection| connection.has_left = true);
         }
     }
@@ -94,7 +100,7 @@ impl Model {
             && answer.bytes.iter().any(|byte| *byte != 0);
         let is_broken = is_errno(libc::EPIPE) && !self.outgoing(end).is_ended;
         if is_errno(libc::ECONNRESET) || is_broken || is_told {
-            self.incoming(end).is_shut = true;
+            self.incoming(end).was_reset = true;
         }
     }
 
@@ -179,12 +185,14 @@ impl Model {
                 direction.written += u64::from(op.a);
             } else {
                 direction.is_uncertain = true;
+                self.incoming(end).was_reset = true;
             }
             self.note_room(end.0, 0);
             return Ok(());
         }
         let direction = self.incoming(end);
         direction.take(&answer.bytes, false)?;
+        direction.was_reset |= !is_well;
         if is_well { direction.end() } else { Ok(()) }
     }
 }

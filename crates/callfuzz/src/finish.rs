@@ -100,15 +100,12 @@ impl Run<'_> {
         let flags = i64::from(libc::MSG_DONTWAIT);
         let request = Request::new(Call::Read, &[slot.fd, READ_BYTES, 1, flags]);
         let Reply::Done(answer) = self.pair.ask(process, &request)? else { return Ok(0) };
-        let name = self.pair.way().name();
-        let named = |failure: Failure| {
-            let text = format!("at the end, connection {} side {}: {}", end.0, end.1, failure.text);
-            Failure::new(format!("{name}: {}", failure.class), text)
-        };
-        let direction = self.model.incoming(end);
-        direction.take(&answer.bytes, false).map_err(named)?;
+        let place = format!("at the end, connection {} side {}", end.0, end.1);
+        let result = self.model.incoming(end).take(&answer.bytes, false);
+        self.explain_loss(Some(end), result, &place)?;
         if answer.result == 0 {
-            direction.end().map_err(named)?;
+            let result = self.model.incoming(end).end();
+            self.explain_loss(Some(end), result, &place)?;
             self.outcome.ends.insert(end, "a good end".to_string());
         } else if answer.result < 0 && answer.errno != i64::from(libc::EAGAIN) {
             self.outcome.ends.insert(end, format!("errno {}", answer.errno));
@@ -130,11 +127,15 @@ impl Run<'_> {
             if found == wanted {
                 continue;
             }
+            if found == "errno 107" {
+                self.outcome.rules.used(Rule::KnownFaultUnconnected);
+                continue;
+            }
             if wanted == "errno 104" && found == "a good end" {
                 self.outcome.rules.used(Rule::KnownFaultF9);
                 continue;
             }
-            if found == "errno 104"
+            if found.starts_with("errno")
                 && let Some(rule) = explain_reset(&self.model, *end)
             {
                 self.outcome.rules.used(rule);

@@ -1,7 +1,7 @@
 //! Recognizes the known faults of the library, and what TCP's holding back explains.
 
 use crate::model::Model;
-use crate::plan::{Plan, peeks, takes_flags};
+use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
 use crate::protocol::{Answer, Reply};
 use crate::rules::Rule;
 use crate::script::Verb;
@@ -23,8 +23,15 @@ pub(crate) fn explain(
     if model.connections[end.0].holds {
         return Some(Rule::HeldBack);
     }
-    if plan.op.verb == Verb::Read && takes_flags(plan.op) && plan.op.a == 0 {
-        return Some(Rule::KnownFaultEmptyReceive);
+    if is_ahead(plan, expected, actual) {
+        return Some(Rule::HeldBack);
+    }
+    if model.connections[end.0].was_closed_under {
+        return Some(Rule::KnownFaultCloseUnderCall);
+    }
+    let moves = matches!(plan.op.verb, Verb::Read | Verb::Write);
+    if moves && takes_flags(plan.op) && plan.op.a == 0 {
+        return Some(Rule::KnownFaultEmptyTransfer);
     }
     match (expected, actual) {
         (Reply::Done(wanted), Reply::Done(found)) => explain_answer(model, plan, wanted, found),
@@ -32,8 +39,45 @@ pub(crate) fn explain(
         (Reply::Pending(_), Reply::Done(found)) if is_broken(plan, found) => {
             explain_reset(model, end)
         }
+        (Reply::Pending(_), Reply::Done(found)) if is_end(plan, found) => explain_end(model, end),
         _ => None,
     }
+}
+
+/// Whether nothing is told of the file, while events of another connection are told.
+fn is_starved(model: &Model, plan: &Plan, found: &[(usize, i64)], file: usize) -> bool {
+    let of = |file: usize| found.iter().any(|(other, _)| *other == file);
+    let other = |other: &&usize| **other != file && (of(**other) || model.end(**other).is_none());
+    plan.op.verb == Verb::Poll && !of(file) && plan.files.iter().any(|file| other(&file))
+}
+
+/// Whether the side has shut down its sending.
+fn directions_end(model: &Model, end: (usize, usize)) -> bool {
+    model.connections[end.0].directions[end.1].is_ended
+}
+
+/// Whether more bytes had come than in the reference, where they may wait for an acknowledgement
+/// (Nagle's algorithm); that they are the right ones is checked by position.
+fn is_ahead(plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
+    let Reply::Done(found) = actual else { return false };
+    let waits = takes_flags(plan.op) && read_flags(plan.op) & libc::MSG_WAITALL != 0;
+    let lacks = match expected {
+        Reply::Pending(_) => true,
+        Reply::Done(wanted) if wanted.result == -1 => fails(wanted, libc::EAGAIN),
+        Reply::Done(wanted) => wanted.result > 0 && wanted.result < found.result,
+    };
+    let is_whole = !waits || found.result == i64::from(plan.op.a);
+    plan.op.verb == Verb::Read && found.result > 0 && lacks && is_whole
+}
+
+/// Whether a read found the end of the stream.
+fn is_end(plan: &Plan, answer: &Answer) -> bool {
+    plan.op.verb == Verb::Read && answer.result == 0 && plan.op.a > 0
+}
+
+/// Why there is an end that no one has made.
+fn explain_end(model: &Model, end: (usize, usize)) -> Option<Rule> {
+    model.connections[end.0].was_passed.then_some(Rule::KnownFaultFalseEnd)
 }
 
 fn fails(answer: &Answer, errno: i32) -> bool {
@@ -61,9 +105,25 @@ fn explain_answer(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -
     if peeks(plan.op) && found.result > 0 && found.result < wanted.result {
         return Some(Rule::KnownFaultShortPeek);
     }
+    if fails(wanted, libc::EPIPE) && directions_end(model, end) && how(plan.op) >= 5 {
+        return Some(Rule::KnownFaultWriteAfterShutdown);
+    }
     let writes = plan.op.verb == Verb::Write || (plan.op.verb == Verb::Execute && plan.op.a > 0);
     if finds_broken && !wants_broken && writes && peer_gone {
         return Some(Rule::KnownFaultWriteAfterClose);
+    }
+    if fails(found, libc::ENOTCONN) && model.connections[end.0].has_left {
+        return Some(Rule::KnownFaultUnconnected);
+    }
+    let directions = &model.connections[end.0].directions;
+    if wants_broken && directions.iter().any(|of| of.is_shut) {
+        return Some(Rule::KnownFaultShutBoth);
+    }
+    if plan.op.verb == Verb::Unread && found.more < wanted.more {
+        return Some(Rule::KnownFaultUnread);
+    }
+    if is_end(plan, found) && !wants_broken && explain_end(model, end).is_some() {
+        return explain_end(model, end);
     }
     if wants_broken && peer_gone {
         return Some(Rule::KnownFaultF9);
@@ -111,9 +171,15 @@ fn explain_events(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) 
     };
     let mut files: Vec<usize> = wanted.iter().chain(&found).map(|(file, _)| *file).collect();
     files.retain(differ);
+    const BROKEN: i64 = (libc::POLLERR | libc::POLLHUP) as i64;
+    let breaks = |file: usize| found.iter().any(|(of, events)| *of == file && events & BROKEN != 0);
     let mut rule = None;
     for file in files {
         let end = model.end(file)?;
+        if breaks(file) && explain_reset(model, end).is_some() {
+            rule = explain_reset(model, end);
+            continue;
+        }
         let connection = &model.connections[end.0];
         let is_ending = model.ends(end.0).iter().any(Option::is_none)
             || connection.directions.iter().any(|of| of.is_ended || of.is_shut);
@@ -121,6 +187,8 @@ fn explain_events(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) 
             Rule::HeldBack
         } else if is_ending {
             Rule::KnownFaultF3
+        } else if plan.files.len() > 1 && is_starved(model, plan, &found, file) {
+            Rule::KnownFaultPollStarves
         } else {
             return None;
         });

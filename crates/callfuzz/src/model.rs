@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// call moves.
 const ROOM_BYTES: u64 = 48 << 10;
 
+/// The class of the fault that counts most.
+pub(crate) const LOST: &str = "integrity: a good end after missing bytes";
+
 pub(crate) type Checked<T = ()> = Result<T, Failure>;
 
 /// What an open file is.
@@ -55,8 +58,10 @@ pub(crate) struct Direction {
     pub(crate) is_uncertain: bool,
     /// Bytes may have been read that are not known.
     pub(crate) is_unchecked: bool,
-    /// The reader has shut down reading or was told of a reset, so that an end says nothing.
+    /// The reader has shut down reading, so that an end says nothing.
     pub(crate) is_shut: bool,
+    /// The reader was told of a reset: the kernel does that once, and then the stream ends.
+    pub(crate) was_reset: bool,
     /// The writer has shut down writing.
     pub(crate) is_ended: bool,
     pub(crate) has_writer: bool,
@@ -143,11 +148,11 @@ impl Direction {
     pub(crate) fn end(&self) -> Checked {
         let Direction { written, read, .. } = self;
         let is_missing = if self.is_uncertain { read < written } else { read != written };
-        if self.is_shut || self.is_unchecked || !is_missing {
+        if self.is_shut || self.was_reset || self.is_unchecked || !is_missing {
             return Ok(());
         }
         let text = format!("a good end after {read} of {written} bytes");
-        Err(Failure::new("integrity: a good end after missing bytes", text))
+        Err(Failure::new(LOST, text))
     }
 }
 
@@ -162,6 +167,8 @@ pub(crate) struct Connection {
     pub(crate) is_crowded: bool,
     /// What was written may be held back.
     pub(crate) holds: bool,
+    /// A descriptor was closed under a call that was pending.
+    pub(crate) was_closed_under: bool,
     /// It was passed to another process.
     pub(crate) was_passed: bool,
     /// A call was made that a library may take for a reason to go back to TCP.

@@ -17,12 +17,12 @@ fuzzkit::rules! {
             that does not react (docs/preload.md).",
         DivergedState: "After an allowed difference on a connection, its later calls meet another \
             state and are not compared any more; its bytes are checked all the same.",
-        HeldBack: "What TCP holds back for a while (MSG_MORE, TCP_CORK) goes through memory at \
-            once, or the other way round: no time is promised.",
+        HeldBack: "What TCP holds back for a while (MSG_MORE, TCP_CORK, Nagle's algorithm) goes \
+            through memory at once, or the other way round: no time is promised.",
         KnownFaultF1: "A write that waits for room does not end when the peer closes, exits or is \
             killed.",
-        KnownFaultF2: "A connection that goes back to TCP is reset, because an end has shut down \
-            its sending side.",
+        KnownFaultF2: "A connection that goes back to TCP loses bytes, and a good end follows; or \
+            it is reset because an end has shut down its sending side.",
         KnownFaultF3: "The peer's end, or an own shutdown, is not told by poll, select and epoll.",
         KnownFaultF4: "Closing by syscall() takes a second.",
         KnownFaultF5: "A connection that was passed to another process is reset.",
@@ -35,8 +35,20 @@ fuzzkit::rules! {
             its peer makes a call: a peer that waits for something else holds it back for ever.",
         KnownFaultShortPeek: "Where a direction goes from TCP to memory or back, MSG_PEEK shows \
             only what lies before that place, also if it is asked for more again and again.",
-        KnownFaultEmptyReceive: "Receiving into no room gives 0, where TCP waits for data, gives \
-            EAGAIN, or tells the socket's error.",
+        KnownFaultFalseEnd: "After a connection was passed while bytes were unread, its peer \
+            finds an end that no one has made.",
+        KnownFaultUnconnected: "After a reset by the library, the socket is not connected any \
+            more: calls give ENOTCONN instead of an end or success.",
+        KnownFaultPollStarves: "poll and select tell nothing of a connection that is ready while \
+            another one in memory is ready.",
+        KnownFaultUnread: "FIONREAD counts only what lies before the place where a direction goes \
+            from TCP to memory or back: less than can be read, or 0.",
+        KnownFaultWriteAfterShutdown: "Writing by splice or syscall() after an own shutdown gives \
+            EAGAIN or ECONNRESET instead of EPIPE.",
+        KnownFaultShutBoth: "What the peer sends after shutdown(SHUT_RDWR) is delivered; TCP \
+            resets the connection.",
+        KnownFaultEmptyTransfer: "Receiving into no room or sending nothing gives 0, where TCP \
+            waits for data, gives EAGAIN, or tells the socket's error.",
         KnownFaultCloseUnderCall: "A read that waits gets EBADF when the descriptor is closed and \
             the peer closes; with TCP it gets data and the end.",
         KnownFaultWriteAfterClose: "The first write after the peer's close fails with EPIPE; with \

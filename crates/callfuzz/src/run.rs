@@ -5,7 +5,7 @@
 
 use crate::host::Request;
 use crate::judge::{Verdict, name, short};
-use crate::model::{Checked, Kind, Model};
+use crate::model::{Checked, Kind, LOST, Model};
 use crate::pair::Pair;
 use crate::plan::{Plan, peeks, takes_flags};
 use crate::protocol::{Answer, Call, Reply};
@@ -211,16 +211,35 @@ impl Run<'_> {
 
     /// A call has returned: checks its bytes, and brings the model up to date.
     fn done(&mut self, plan: &Plan, answer: &Answer) -> Checked {
-        let name = self.pair.way().name();
-        let named = |failure: Failure| {
-            let text = format!("{}: {}", plan.op, failure.text);
-            Failure::new(format!("{name}: {}", failure.class), text)
-        };
-        self.model.absorb(plan, answer).map_err(named)?;
+        let result = self.model.absorb(plan, answer);
+        self.explain_loss(plan.end, result, &plan.op.to_string())?;
         if plan.op.verb == Verb::Listen && answer.result == 0 {
             self.note_port(plan)?;
         }
         Ok(())
+    }
+
+    /// Lets the run go on after a loss that is known.
+    pub(crate) fn explain_loss(
+        &mut self,
+        end: Option<(usize, usize)>,
+        result: Checked,
+        place: &str,
+    ) -> Checked {
+        let Err(failure) = result else { return Ok(()) };
+        let has_left = |end: &(usize, usize)| self.model.connections[end.0].has_left;
+        if let Some(end) = end.filter(has_left)
+            && failure.class == LOST
+            && self.expected.is_some()
+        {
+            self.model.connections[end.0].has_diverged = true;
+            self.model.incoming(end).was_reset = true;
+            self.outcome.rules.used(Rule::KnownFaultF2);
+            return Ok(());
+        }
+        let name = self.pair.way().name();
+        let text = format!("{place}: {}", failure.text);
+        Err(Failure::new(format!("{name}: {}", failure.class), text))
     }
 
     fn note_port(&mut self, plan: &Plan) -> Checked {
@@ -323,7 +342,8 @@ impl Run<'_> {
             connections = (0..self.model.connections.len()).collect();
         }
         for connection in connections {
-            for place in self.model.ends(connection).into_iter().flatten() {
+            let ends = self.model.ends(connection).into_iter().flatten();
+            for place in ends.filter(|place| place.0 != plan.op.process) {
                 let Some(slot) = self.model.slot(place.0, place.1) else { continue };
                 let request = Request::new(Call::Poll, &[0, 0, slot.fd, 0]);
                 self.pair.ask(place.0, &request)?;
