@@ -127,6 +127,14 @@ impl Run<'_> {
             if found == wanted {
                 continue;
             }
+            if self.has_diverged || connection.has_diverged || connection.is_crowded {
+                self.outcome.rules.used(Rule::DivergedState);
+                continue;
+            }
+            if self.model.is_plain {
+                self.find_end(*end, wanted, found.to_string());
+                continue;
+            }
             if found == "errno 107" {
                 self.outcome.rules.used(Rule::KnownFaultUnconnected);
                 continue;
@@ -141,15 +149,15 @@ impl Run<'_> {
                 self.outcome.rules.used(rule);
                 continue;
             }
-            if self.has_diverged || connection.has_diverged || connection.is_crowded {
-                self.outcome.rules.used(Rule::DivergedState);
-                continue;
-            }
-            let class = format!("end of stream: plain [{wanted}], other [{found}]");
-            let text = format!("what comes to side {} of connection {}", end.1, end.0);
-            self.watch.note(|| format!("DIFFERENT {class}: {text}"));
-            self.outcome.differences.push(Failure::new(class, text));
+            self.find_end(*end, wanted, found.to_string());
         }
         Ok(())
+    }
+
+    fn find_end(&mut self, end: (usize, usize), wanted: &str, found: String) {
+        let class = format!("end of stream: plain [{wanted}], other [{found}]");
+        let text = format!("what comes to side {} of connection {}", end.1, end.0);
+        self.watch.note(|| format!("DIFFERENT {class}: {text}"));
+        self.outcome.differences.push(Failure::new(class, text));
     }
 }

@@ -6,13 +6,18 @@ use crate::protocol::{Answer, Reply};
 use crate::rules::Rule;
 use crate::script::Verb;
 
-/// The rule that explains a difference, if there is one.
+/// The rule that explains a difference, if there is one. Plain processes have no known faults.
 pub(crate) fn explain(
     model: &Model,
     plan: &Plan,
     expected: &Reply,
     actual: &Reply,
 ) -> Option<Rule> {
+    let rule = explain_any(model, plan, expected, actual);
+    rule.filter(|rule| !model.is_plain || *rule == Rule::HeldBack)
+}
+
+fn explain_any(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> Option<Rule> {
     if plan.op.verb == Verb::Descriptors {
         return Some(Rule::KnownFaultF7);
     }

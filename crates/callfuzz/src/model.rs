@@ -85,6 +85,11 @@ impl Direction {
         !self.byte(self.written)
     }
 
+    /// Whether an urgent byte may still come.
+    pub(crate) fn has_urgent(&self) -> bool {
+        !self.urgent.is_empty()
+    }
+
     /// An urgent byte may come.
     pub(crate) fn send_urgent(&mut self) {
         self.urgent.push(self.written);
@@ -182,11 +187,13 @@ pub(crate) struct Model {
     pub(crate) files: Vec<Open>,
     pub(crate) connections: Vec<Connection>,
     seed: u64,
+    /// There is no library that could have faults.
+    pub(crate) is_plain: bool,
 }
 
 impl Model {
-    pub(crate) fn new(seed: u64) -> Model {
-        Model { seed, ..Model::default() }
+    pub(crate) fn new(seed: u64, is_plain: bool) -> Model {
+        Model { seed, is_plain, ..Model::default() }
     }
 
     pub(crate) fn slot(&self, process: usize, slot: usize) -> Option<Slot> {

@@ -11,6 +11,7 @@ use crate::plan::{Plan, peeks, takes_flags};
 use crate::protocol::{Answer, Call, Reply};
 use crate::rules::Rule;
 use crate::script::{LISTENER, LinkKind, Op, SLOTS, Script, Verb};
+use crate::way::Way;
 use fuzzkit::{Failure, RuleCounts, Watch};
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -91,6 +92,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Failure> {
     let broken = |error| Failure::new("the agents do not start", format!("{error}"));
     pair.prepare().map_err(broken)?;
+    let is_plain = *pair.way() == Way::Plain;
     watch.begin(format_args!("{}: {script}", pair.way().name()));
     let mut run = Run {
         script,
@@ -98,7 +100,7 @@ pub(crate) fn run(
         expected,
         pace,
         watch,
-        model: Model::new(script.seed),
+        model: Model::new(script.seed, is_plain),
         waiting: BTreeMap::new(),
         outcome: Outcome::default(),
         has_diverged: false,
@@ -230,7 +232,7 @@ impl Run<'_> {
         let has_left = |end: &(usize, usize)| self.model.connections[end.0].has_left;
         if let Some(end) = end.filter(has_left)
             && failure.class == LOST
-            && self.expected.is_some()
+            && !self.model.is_plain
         {
             self.model.connections[end.0].has_diverged = true;
             self.model.incoming(end).was_reset = true;

@@ -26,6 +26,9 @@ const MENDED: &[&str] = &[
     // How much a thread had written when another program was executed is not known.
     "seed 7013420929595631; family 4; links blocking; write 0 0 6000000 65; again 0 3 0 0; \
      write 0 0 30 0",
+    // splice gives 0 before an urgent byte.
+    "seed 235874080248179; family 4; links nonblocking; write 0 0 1 148; write 0 0 17550 20; \
+     close 0 0 0 1; read 1 0 2 22",
 ];
 
 /// The processes of two tests at once would disturb the reference: a thread that waits for the
