@@ -254,7 +254,7 @@ impl Model {
             && found.iter().all(|one| has(&wanted, one) || is_edge(&one.0))
     }
 
-    fn difference(&self, plan: &Plan, expected: &Reply, actual: &Reply) -> Failure {
+    pub(crate) fn difference(&self, plan: &Plan, expected: &Reply, actual: &Reply) -> Failure {
         let name = name(plan);
         let events = |reply: &Reply| match reply {
             Reply::Done(answer) if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) => {

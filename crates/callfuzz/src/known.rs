@@ -72,6 +72,9 @@ fn is_ahead(plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
         Reply::Done(wanted) => wanted.result > 0 && wanted.result < found.result,
     };
     let is_whole = !waits || found.result == i64::from(plan.op.a);
+    if plan.op.verb == Verb::Unread {
+        return matches!(expected, Reply::Done(wanted) if wanted.more < found.more);
+    }
     plan.op.verb == Verb::Read && found.result > 0 && lacks && is_whole
 }
 
@@ -114,7 +117,9 @@ fn explain_answer(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -
         return Some(Rule::KnownFaultWriteAfterShutdown);
     }
     let writes = plan.op.verb == Verb::Write || (plan.op.verb == Verb::Execute && plan.op.a > 0);
-    if finds_broken && !wants_broken && writes && peer_gone {
+    // A part was written before it failed.
+    let is_cut = found.signals > 0 && found.result < wanted.result;
+    if (finds_broken || is_cut) && !wants_broken && writes && peer_gone {
         return Some(Rule::KnownFaultWriteAfterClose);
     }
     if fails(found, libc::ENOTCONN) && model.connections[end.0].has_left {
@@ -143,7 +148,8 @@ pub(crate) fn explain_reset(model: &Model, end: (usize, usize)) -> Option<Rule> 
         return None;
     }
     let is_shut = connection.directions.iter().any(|direction| direction.is_ended);
-    Some(if connection.was_passed {
+    let has_peer = model.ends(end.0)[1 - end.1].is_some();
+    Some(if connection.was_passed || !has_peer {
         Rule::KnownFaultF5
     } else if is_shut {
         Rule::KnownFaultF2

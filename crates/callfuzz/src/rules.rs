@@ -25,7 +25,8 @@ fuzzkit::rules! {
             it is reset because an end has shut down its sending side.",
         KnownFaultF3: "The peer's end, or an own shutdown, is not told by poll, select and epoll.",
         KnownFaultF4: "Closing by syscall() takes a second.",
-        KnownFaultF5: "A connection that was passed to another process is reset.",
+        KnownFaultF5: "A connection that is passed to another process, or goes back to TCP after \
+            its peer has sent and closed, is reset: reading gives EPIPE.",
         KnownFaultF6: "A signal does not interrupt a write that waits for room.",
         KnownFaultF7: "The library's own descriptors are visible.",
         KnownFaultF9: "A reset is told as an end, or not at all.",

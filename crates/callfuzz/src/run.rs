@@ -12,7 +12,7 @@ use crate::protocol::{Answer, Call, Reply};
 use crate::rules::Rule;
 use crate::script::{LISTENER, LinkKind, Op, SLOTS, Script, Verb};
 use crate::way::Way;
-use fuzzkit::{Failure, RuleCounts, Watch};
+use fuzzkit::{Failure, RuleCounts, RuleSet, Watch};
 use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -403,7 +403,11 @@ impl Run<'_> {
                 (None, true)
             }
         };
-        rule.into_iter().for_each(|rule| self.outcome.rules.used(rule));
+        if let Some(rule) = rule {
+            let text = self.model.difference(plan, expected, actual).text;
+            self.watch.note(|| format!("{} {when}{text}", rule.text().0));
+            self.outcome.rules.used(rule);
+        }
         if diverges {
             self.diverge(plan);
         }
