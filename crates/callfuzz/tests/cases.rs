@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Generated cases of plain processes against plain processes.
-const PLAIN_CASES: u64 = 40;
+const PLAIN_CASES: u64 = 25;
 /// Generated cases of plain processes against those with the library.
 const FABLE_CASES: u64 = 10;
 /// Cases within which a fault has to be found.
@@ -129,7 +129,7 @@ fn processes_with_the_library_do_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let statistics = directory.path().join("statistics");
     let way = Way::Fable { library: library(), statistics: statistics.clone() };
-    // Processes that are killed write no statistics, so that a case without a pending call shows it.
+    // Processes that are killed write no statistics: a case without a pending call shows it.
     let mut upgraded = campaign(way.clone(), true);
     upgraded.run_script(&UPGRADED.parse::<Script>().unwrap());
     upgraded.finish();
