@@ -44,6 +44,12 @@ fn explain_any(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> 
         (Reply::Pending(_), Reply::Done(found)) if is_broken(plan, found) => {
             explain_reset(model, end)
         }
+        (Reply::Pending(_), Reply::Done(found)) if fails(found, libc::EAGAIN) => {
+            Some(Rule::KnownFaultNonblockUnderCall)
+        }
+        (Reply::Pending(_), Reply::Done(found)) if found.result > 0 && waits_for_all(plan) => {
+            Some(Rule::KnownFaultShortWaitAll)
+        }
         (Reply::Pending(_), Reply::Done(found)) if is_end(plan, found) => explain_end(model, end),
         _ => None,
     }
@@ -61,11 +67,16 @@ fn directions_end(model: &Model, end: (usize, usize)) -> bool {
     model.connections[end.0].directions[end.1].is_ended
 }
 
+fn waits_for_all(plan: &Plan) -> bool {
+    let takes = plan.op.verb == Verb::Read && takes_flags(plan.op);
+    takes && read_flags(plan.op) & libc::MSG_WAITALL != 0
+}
+
 /// Whether more bytes had come than in the reference, where they may wait for an acknowledgement
 /// (Nagle's algorithm); that they are the right ones is checked by position.
 fn is_ahead(plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
     let Reply::Done(found) = actual else { return false };
-    let waits = takes_flags(plan.op) && read_flags(plan.op) & libc::MSG_WAITALL != 0;
+    let waits = waits_for_all(plan);
     let lacks = match expected {
         Reply::Pending(_) => true,
         Reply::Done(wanted) if wanted.result == -1 => fails(wanted, libc::EAGAIN),
@@ -118,7 +129,7 @@ fn explain_answer(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -
     }
     let writes = plan.op.verb == Verb::Write || (plan.op.verb == Verb::Execute && plan.op.a > 0);
     // A part was written before it failed.
-    let is_cut = found.signals > 0 && found.result < wanted.result;
+    let is_cut = found.result > 0 && found.result < wanted.result;
     if (finds_broken || is_cut) && !wants_broken && writes && peer_gone {
         return Some(Rule::KnownFaultWriteAfterClose);
     }

@@ -52,6 +52,10 @@ fuzzkit::rules! {
             waits for data, gives EAGAIN, or tells the socket's error.",
         KnownFaultCloseUnderCall: "A read that waits gets EBADF when the descriptor is closed and \
             the peer closes; with TCP it gets data and the end.",
+        KnownFaultNonblockUnderCall: "A read that waits gives EAGAIN when the descriptor is made \
+            nonblocking; with TCP it waits on.",
+        KnownFaultShortWaitAll: "MSG_WAITALL gives less than it was asked for when the connection \
+            goes back to TCP meanwhile.",
         KnownFaultWriteAfterClose: "The first write after the peer's close fails with EPIPE; with \
             TCP it succeeds.",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
