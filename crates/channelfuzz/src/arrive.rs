@@ -3,11 +3,11 @@
 use crate::event::{Arrival, Contents, take_apart};
 use crate::link::FILE_BYTES;
 use crate::model::{Delivery, Sent};
-use crate::pattern;
 use crate::rules::Rule;
-use crate::run::{Checked, Failure, Owner, Request, Run};
+use crate::run::{Checked, Owner, Request, Run};
 use crate::script::LinkKind;
 use crate::semantics::{self, What};
+use fuzzkit::{Failure, pattern};
 use megapipe::{Address, Completion, Event, Handle, Socket};
 
 /// The mark of a request whose buffer may come back as another one: a lease that is copied.

@@ -3,19 +3,15 @@
 
 use crate::compare::compare;
 use crate::generate;
-use crate::random::Random;
-use crate::rules::{Rule, RuleCounts};
-use crate::run::{Failure, Outcome, Pace, run};
+use crate::rules::Rule;
+use crate::run::{Outcome, Pace, run};
 use crate::script::Script;
-use crate::shrink::shrink;
-use crate::watchdog::Watch;
+use fuzzkit::{Failure, Finding, Limit, RuleCounts, RuleSet, Watch, for_seeds, shrink_case};
 use megapipe::DriverChoice;
-use std::time::{Duration, Instant};
 
-/// How often a case is tried while it is being shrunk.
-const SHRINK_TRIES: usize = 300;
-/// How long that may take.
-const SHRINK_TIME_MAX: Duration = Duration::from_secs(40);
+/// What a campaign has done.
+pub type Report = fuzzkit::Report<Script, Rule>;
+
 /// How often a difference has to come again at the slow pace.
 const CONFIRMATIONS: usize = 1;
 
@@ -40,32 +36,6 @@ impl Drivers {
     }
 }
 
-/// A case that failed.
-#[derive(Clone, Debug)]
-pub struct Finding {
-    /// What was found.
-    pub failure: Failure,
-    /// The case.
-    pub script: Script,
-    /// The smallest script that still fails in the same way.
-    pub shrunk: Script,
-    /// What the smallest script did over the driver that failed, or over the last one.
-    pub log: Vec<String>,
-}
-
-/// What a campaign has done.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Cases that were run.
-    pub cases: u64,
-    /// Operations of all of them, over each driver.
-    pub operations: u64,
-    /// How often each rule was used.
-    pub rules: RuleCounts,
-    /// What failed.
-    pub findings: Vec<Finding>,
-}
-
 /// Runs scripts.
 #[derive(Debug)]
 pub struct Campaign {
@@ -81,7 +51,7 @@ pub struct Campaign {
 impl Campaign {
     /// A campaign that has run nothing yet.
     pub fn new(drivers: Drivers, shrinks: bool) -> Campaign {
-        let (watch, report) = (Watch::start(), Report::default());
+        let (watch, report) = (Watch::start("channelfuzz"), Report::default());
         Campaign { drivers, watch, report, shrinks, strict: None }
     }
 
@@ -94,16 +64,10 @@ impl Campaign {
     /// Runs the cases of the seeds that follow from `seed` until the time is over, there were so
     /// many, or `findings_max` have failed.
     pub fn run_seeds(&mut self, seed: u64, limit: Limit) {
-        let begin = Instant::now();
-        let mut seeds = Random::new(seed);
-        let mut next = seed;
-        for _ in 0..limit.cases {
-            if begin.elapsed() >= limit.time || self.report.findings.len() >= limit.findings {
-                return;
-            }
-            self.run_script(&generate::script(next));
-            next = seeds.next() >> 16;
-        }
+        for_seeds(seed, limit, |seed| {
+            self.run_script(&generate::script(seed));
+            self.report.findings.len()
+        });
     }
 
     /// Runs one case.
@@ -112,13 +76,12 @@ impl Campaign {
         let Err(failure) = self.check(script, true) else { return };
         let mut shrunk = script.clone();
         if self.shrinks {
-            let until = Instant::now() + SHRINK_TIME_MAX;
-            shrunk = shrink(script, SHRINK_TRIES, |smaller| {
+            shrunk = shrink_case(script, |smaller| {
                 let again = |_| {
                     matches!(self.attempt(smaller, Pace::FAST, false),
                     Err(found) if found.class == failure.class)
                 };
-                Instant::now() < until && (0..2).any(again)
+                (0..2).any(again)
             });
         }
         // Once more for the log, in which a difference of timing may not come again.
@@ -187,15 +150,4 @@ impl Campaign {
 fn is_timing(failure: &Failure) -> bool {
     let class = &failure.class;
     class.contains("uring") || class.starts_with("call ") || class.starts_with("hang")
-}
-
-/// When a campaign ends.
-#[derive(Clone, Copy, Debug)]
-pub struct Limit {
-    /// After so long.
-    pub time: Duration,
-    /// After so many cases.
-    pub cases: u64,
-    /// After so many failing cases.
-    pub findings: usize,
 }

@@ -1,17 +1,18 @@
 //! Compares what one script left over both drivers, request by request.
 
 use crate::link::SOCKET_BUFFER_BYTES;
-use crate::rules::{Rule, RuleCounts};
-use crate::run::{Call, Failure, Outcome, Request};
+use crate::rules::Rule;
+use crate::run::{Call, Outcome, Request};
 use crate::script::{LinkKind, Script, Verb};
 use crate::semantics::What;
+use fuzzkit::{Failure, RuleCounts};
 use std::collections::HashMap;
 
 /// Compares two runs; what is allowed is counted by rule.
 pub(crate) fn compare(
     script: &Script,
     outcomes: [&Outcome; 2],
-    rules: &mut RuleCounts,
+    rules: &mut RuleCounts<Rule>,
 ) -> Result<(), Failure> {
     if !script.settings.lockstep {
         rules.used(Rule::LooseOrder);
@@ -53,7 +54,7 @@ fn by_step(outcome: &Outcome) -> HashMap<usize, &Request> {
 
 struct Comparison<'a> {
     script: &'a Script,
-    rules: &'a mut RuleCounts,
+    rules: &'a mut RuleCounts<Rule>,
     /// The links on which the drivers have gone apart.
     diverged: Vec<bool>,
     /// The links on which a write was cut or failed.

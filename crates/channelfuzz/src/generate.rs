@@ -1,8 +1,7 @@
 //! Makes a script of a seed.
 
-use crate::pattern::MESSAGE_BYTES_MIN;
-use crate::random::Random;
 use crate::script::{LinkKind, Op, Script, Settings, Verb};
+use fuzzkit::{Random, pattern::MESSAGE_BYTES_MIN};
 
 const LINKS_MAX: u64 = 4;
 const OPS_MIN: u64 = 4;

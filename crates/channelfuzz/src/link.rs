@@ -1,10 +1,9 @@
 //! Makes both ends of a link: the channel's and the peer's.
 
 use crate::model::{Inbound, Outbound, Sent};
-use crate::pattern;
-use crate::random::mix;
 use crate::script::LinkKind;
 use crate::semantics::State;
+use fuzzkit::{mix, pattern};
 use megapipe::{Address, Source, Timer, Waker, wake_pair};
 use rustix::fs::{MemfdFlags, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};

@@ -1,6 +1,6 @@
 //! What must have come of the bytes and messages of one link, in each direction.
 
-use crate::pattern;
+use fuzzkit::pattern;
 
 /// From the peer to the channel.
 #[derive(Debug, Default)]

@@ -1,9 +1,10 @@
 //! Carries the operations of a script out on the channel and on the peer.
 
 use crate::rules::Rule;
-use crate::run::{Call, Checked, Failure, Owner, Run};
+use crate::run::{Call, Checked, Owner, Run};
 use crate::script::{LinkKind, Op, Verb};
 use crate::semantics::{Ending, What};
+use fuzzkit::Failure;
 use megapipe::{Accept, Address, Direction, Error, Handle, Message, Rejected, Repeat};
 use std::net::Shutdown;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The other side of a link: plain calls that never block.
 
 use crate::link::Link;
-use crate::pattern;
 use crate::script::LinkKind;
+use fuzzkit::pattern;
 use rustix::io::Errno;
 use socket2::SockRef;
 use std::io;

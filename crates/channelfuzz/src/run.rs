@@ -2,10 +2,10 @@
 
 use crate::link::{self, Link};
 use crate::model::Delivery;
-use crate::rules::{Rule, RuleCounts};
+use crate::rules::Rule;
 use crate::script::{LinkKind, Op, Script, Verb};
 use crate::semantics::{self, Ending, What};
-use crate::watchdog::Watch;
+use fuzzkit::{Failure, RuleCounts, Watch};
 use megapipe::{BufferClass, Channel, Config, DriverChoice, Handle, Lease};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -30,21 +30,6 @@ impl Pace {
 
 /// More completions in a row than all data of a script can bring.
 const STORM: u32 = 20_000;
-
-/// What a run has found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// Equal for equal faults: what shrinking keeps.
-    pub class: String,
-    /// What exactly happened.
-    pub text: String,
-}
-
-impl Failure {
-    pub(crate) fn new(class: impl Into<String>, text: impl Into<String>) -> Failure {
-        Failure { class: class.into(), text: text.into() }
-    }
-}
 
 pub(crate) type Checked<T = ()> = Result<T, Failure>;
 
@@ -126,7 +111,7 @@ pub(crate) struct Outcome {
     pub(crate) calls: Vec<Call>,
     pub(crate) requests: Vec<Request>,
     pub(crate) ends: Vec<Option<Result<u64, i32>>>,
-    pub(crate) rules: RuleCounts,
+    pub(crate) rules: RuleCounts<Rule>,
     pub(crate) operations: u64,
 }
 
@@ -146,7 +131,7 @@ pub(crate) struct Run<'a> {
     pub(crate) accepted: Vec<u64>,
     pub(crate) leases: Vec<Lease>,
     pub(crate) holds: bool,
-    pub(crate) rules: RuleCounts,
+    pub(crate) rules: RuleCounts<Rule>,
     /// The operation that is being carried out.
     pub(crate) at: usize,
 }
@@ -158,7 +143,7 @@ pub(crate) fn run(
     pace: Pace,
     watch: &Watch,
 ) -> Checked<Outcome> {
-    watch.begin(script, driver);
+    watch.begin(format_args!("{driver:?}: {script}"));
     let before = open_descriptors()?;
     let outcome = Run::new(script, driver, pace, watch).and_then(Run::complete);
     watch.end();

@@ -1,31 +1,8 @@
 //! Scripts: what a case does, as data that can be printed, read again, and shrunk.
 
+use fuzzkit::{Case, words};
 use std::fmt;
 use std::str::FromStr;
-
-/// Defines an enum of words without data, with the text of each.
-macro_rules! words {
-    ($(#[$of:meta])* $name:ident { $($(#[$doc:meta])* $word:ident = $text:literal,)+ }) => {
-        $(#[$of])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name { $($(#[$doc])* $word,)+ }
-
-        impl $name {
-            /// All of them.
-            pub const ALL: &[$name] = &[$($name::$word,)+];
-
-            /// The text that stands for it in a script.
-            pub fn text(self) -> &'static str {
-                match self { $($name::$word => $text,)+ }
-            }
-
-            fn read(text: &str) -> Result<$name, String> {
-                let found = $name::ALL.iter().copied().find(|word| word.text() == text);
-                found.ok_or_else(|| format!("`{text}` is no {}", stringify!($name)))
-            }
-        }
-    };
-}
 
 words! {
     /// What connects the channel with the peer.
@@ -240,6 +217,31 @@ pub struct Script {
     pub links: Vec<LinkKind>,
     /// What is done, in order.
     pub ops: Vec<Op>,
+}
+
+impl Case for Script {
+    type Op = Op;
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    fn with_ops(&self, ops: Vec<Op>) -> Script {
+        Script { ops, ..self.clone() }
+    }
+
+    /// Without the links at the end that no operation uses.
+    fn simpler(&self) -> Vec<Script> {
+        let used = self.ops.iter().map(|op| op.member / 2 + 1).max().unwrap_or(1);
+        if used >= self.links.len() {
+            return Vec::new();
+        }
+        vec![Script { links: self.links[..used].to_vec(), ..self.clone() }]
+    }
 }
 
 /// One part per `;`: the seed, the settings, the links, then the operations.

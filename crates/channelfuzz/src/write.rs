@@ -3,10 +3,10 @@
 use crate::arrive::NO_MARK;
 use crate::link::{FILE_BYTES, Link};
 use crate::operate::{called, refusal};
-use crate::pattern;
 use crate::run::{Call, Run};
 use crate::script::{LinkKind, Op, Verb};
 use crate::semantics::What;
+use fuzzkit::pattern;
 use megapipe::{Buffer, Handle, Message};
 use std::fs::File;
 use std::sync::Arc;

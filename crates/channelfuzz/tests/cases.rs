@@ -2,8 +2,9 @@
 //!
 //! One test, because the descriptors of the process are counted.
 
-use channelfuzz::{Campaign, Drivers, Limit, Script};
-use std::time::{Duration, SystemTime};
+use channelfuzz::{Campaign, Drivers, Script};
+use fuzzkit::{Limit, seed_of_clock};
+use std::time::Duration;
 
 /// Generated cases of one run of the test.
 const CASES: u64 = 150;
@@ -136,8 +137,7 @@ const MENDED: &[&str] = &[
 
 #[test]
 fn both_drivers_do_the_same() {
-    let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    let seed = seed.as_nanos() as u64 >> 8;
+    let seed = seed_of_clock();
     println!("channelfuzz --seed {seed} --cases {CASES}");
     let mut campaign = Campaign::new(Drivers::Both, true);
     for text in MENDED {

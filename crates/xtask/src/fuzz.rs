@@ -1,10 +1,10 @@
-//! The fuzz targets and the differential fuzzer of the channel, each for a while.
+//! The fuzz targets and the differential fuzzers, each for a while.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::steps;
+use crate::steps::{self, Cargo};
 
 /// Longer inputs find nothing that shorter ones do not.
 const INPUT_BYTES_MAX: u64 = 4096;
@@ -12,7 +12,7 @@ const INPUT_BYTES_MAX: u64 = 4096;
 /// Where the targets are, below the root.
 const DIRECTORIES: [&str; 2] = ["crates/fable/fuzz", "crates/mtcp-proto/fuzz"];
 
-/// Builds and runs the differential fuzzer of the channel, then every target, each for so long.
+/// Builds and runs the differential fuzzers, then every target, each for so long.
 /// Nothing is installed for it.
 pub(crate) fn run(root: &Path, seconds: u64) -> Result<(), String> {
     run_differential(root, seconds)?;
@@ -26,15 +26,24 @@ pub(crate) fn run(root: &Path, seconds: u64) -> Result<(), String> {
     DIRECTORIES.iter().try_for_each(|directory| run_all(root, directory, seconds))
 }
 
-/// Runs the differential fuzzer, which needs no toolchain of its own.
+/// Runs the differential fuzzers, which need no toolchain of their own.
 fn run_differential(root: &Path, seconds: u64) -> Result<(), String> {
-    println!("fuzz: channelfuzz for {seconds} s");
-    let status = steps::channelfuzz(seconds).command().current_dir(root).status();
-    let status = status.map_err(|error| format!("cannot run cargo: {error}"))?;
-    if status.success() {
-        return Ok(());
+    let run = |cargo: &Cargo| {
+        let status = cargo.command().current_dir(root).status();
+        status.map_err(|error| format!("cannot run cargo: {error}"))
+    };
+    if !run(&steps::callfuzz_library())?.success() {
+        return Err("the library that callfuzz needs does not build".to_string());
     }
-    Err("channelfuzz has found something: the script above repeats it".to_string())
+    let fuzzers =
+        [("channelfuzz", steps::channelfuzz(seconds)), ("callfuzz", steps::callfuzz(seconds))];
+    for (name, fuzzer) in fuzzers {
+        println!("fuzz: {name} for {seconds} s");
+        if !run(&fuzzer)?.success() {
+            return Err(format!("{name} has found something: the script above repeats it"));
+        }
+    }
+    Ok(())
 }
 
 /// Runs every target of one directory.

@@ -41,7 +41,7 @@ commands:
   cinstall  test the installation of libmegapipe; needs cargo-c, which comes by
             `cargo install cargo-c@0.10.16 --locked`
   loom      the loom_ tests of megapipe and mtcp, over every interleaving
-  fuzz      the differential fuzzer of the channel and every fuzz target for a minute, or so many
+  fuzz      the differential fuzzers and every fuzz target for a minute, or so many
             SECONDS; the targets need the nightly toolchain and cargo-fuzz, which it names if they
             are missing
   hunt      the tests for so many ROUNDS (default: 3) beside threads that never rest: what fails

@@ -170,6 +170,16 @@ pub(crate) fn channelfuzz(seconds: u64) -> Cargo {
     Cargo::new("run --package channelfuzz --locked -- --seconds").and(&seconds.to_string())
 }
 
+/// The library that `callfuzz` puts under its processes, which cargo does not build for it.
+pub(crate) fn callfuzz_library() -> Cargo {
+    Cargo::new("build --package fable-preload --locked")
+}
+
+/// The differential fuzzer of socket calls for so long.
+pub(crate) fn callfuzz(seconds: u64) -> Cargo {
+    Cargo::new("run --package callfuzz --locked -- --seconds").and(&seconds.to_string())
+}
+
 /// The other steps build without the features, as most users do; this sees the code behind them.
 fn lint_mpi(means: &Means) -> Step {
     let lint = "clippy --package iobench --features mpi --all-targets --locked -- -D warnings";
@@ -345,6 +355,15 @@ mod tests {
     fn the_differential_fuzzer_is_given_its_time() {
         let line = differential().repeat();
         assert_eq!(line, "cargo run --package channelfuzz --locked -- --seconds 30");
+    }
+
+    #[test]
+    fn the_fuzzer_of_socket_calls_has_its_library() {
+        assert_eq!(
+            callfuzz_library().arguments,
+            ["build", "--package", "fable-preload", "--locked"]
+        );
+        assert_eq!(callfuzz(7).arguments.last().map(String::as_str), Some("7"));
     }
 
     #[test]

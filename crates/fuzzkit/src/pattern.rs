@@ -3,7 +3,7 @@
 use crate::random::mix;
 
 /// The bytes `start..start + count` of the endless stream with this number.
-pub(crate) fn bytes(stream: u64, start: u64, count: usize) -> Vec<u8> {
+pub fn bytes(stream: u64, start: u64, count: usize) -> Vec<u8> {
     (start..start + count as u64).map(|at| byte(stream, at)).collect()
 }
 
@@ -13,16 +13,16 @@ fn byte(stream: u64, at: u64) -> u8 {
 }
 
 /// The first position that differs from the stream, if `found` is expected at `start`.
-pub(crate) fn mismatch(stream: u64, start: u64, found: &[u8]) -> Option<u64> {
+pub fn mismatch(stream: u64, start: u64, found: &[u8]) -> Option<u64> {
     let wrong = |(at, found): (u64, &u8)| (byte(stream, at) != *found).then_some(at);
     (start..).zip(found).find_map(wrong)
 }
 
 /// The fewest bytes of a message: its number and its length.
-pub(crate) const MESSAGE_BYTES_MIN: usize = 8;
+pub const MESSAGE_BYTES_MIN: usize = 8;
 
 /// The message with this number of a stream: its number, its length, then contents of its own.
-pub(crate) fn message(stream: u64, number: u32, count: usize) -> Vec<u8> {
+pub fn message(stream: u64, number: u32, count: usize) -> Vec<u8> {
     let count = count.max(MESSAGE_BYTES_MIN);
     let mut made = number.to_le_bytes().to_vec();
     made.extend_from_slice(&(count as u32).to_le_bytes());
@@ -32,7 +32,7 @@ pub(crate) fn message(stream: u64, number: u32, count: usize) -> Vec<u8> {
 }
 
 /// The number and the length that the beginning of a message tells.
-pub(crate) fn message_header(found: &[u8]) -> Option<(u32, usize)> {
+pub fn message_header(found: &[u8]) -> Option<(u32, usize)> {
     let word = |at: usize| Some(u32::from_le_bytes(found.get(at..at + 4)?.try_into().ok()?));
     Some((word(0)?, word(4)? as usize))
 }

@@ -1,0 +1,200 @@
+//! Brings the controller's knowledge up to date with what a call gave, and checks the bytes.
+
+use crate::model::{Checked, Kind, Model, Open, Slot};
+use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
+use crate::protocol::Answer;
+use crate::script::{SLOTS, Verb};
+
+impl Model {
+    /// A call has returned.
+    pub(crate) fn absorb(&mut self, plan: &Plan, answer: &Answer) -> Checked {
+        let op = plan.op;
+        self.absorb_error(plan, answer);
+        match op.verb {
+            Verb::Read => return self.absorb_read(plan, answer),
+            Verb::Write => self.absorb_write(plan, answer),
+            Verb::Execute => return self.absorb_execute(plan, answer),
+            // It may be under way.
+            Verb::Connect if answer.result == 0 || answer.errno == i64::from(libc::EINPROGRESS) => {
+                let target = self.slot((op.a as usize / SLOTS) % 2, op.a as usize % SLOTS);
+                let own = self.slot(op.process, op.slot);
+                if let (Some(own), Some(target)) = (own, target) {
+                    self.connect(own.file, target.file);
+                }
+            }
+            _ if answer.result < 0 => {}
+            Verb::Socket => {
+                let is_nonblocking = op.a & 1 != 0;
+                let open = Open { kind: Kind::Fresh, is_nonblocking };
+                self.place(op.process, op.slot, answer.result, open);
+                self.closes_on_exec(op.process, op.slot, op.a & 2 != 0);
+            }
+            Verb::EpollCreate => {
+                let open = Open { kind: Kind::Set(Default::default()), is_nonblocking: false };
+                self.place(op.process, op.slot, answer.result, open);
+            }
+            Verb::Accept => self.absorb_accept(plan, answer),
+            Verb::Shutdown => {
+                if let Some(end) = plan.end {
+                    self.incoming(end).is_shut |= op.a != 1;
+                    self.outgoing(end).is_ended |= op.a != 0;
+                }
+            }
+            Verb::Close => self.processes[op.process].slots[op.slot] = None,
+            Verb::Duplicate => self.absorb_duplicate(plan, answer),
+            Verb::Nonblock => {
+                if let Some(slot) = self.slot(op.process, op.slot) {
+                    self.files[slot.file].is_nonblocking = op.a == 1;
+                }
+            }
+            Verb::EpollAdd | Verb::EpollModify | Verb::EpollDelete => {
+                let set = self.slot(op.process, op.slot).map(|slot| slot.file);
+                if let (Some(set), Some(member)) = (set, plan.files.first())
+                    && let Kind::Set(members) = &mut self.files[set].kind
+                {
+                    if op.verb == Verb::EpollDelete {
+                        members.remove(member);
+                    } else {
+                        members.insert(*member, op.b);
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Notes what has a bearing on what comes after it.
+    pub(crate) fn note_course(&mut self, plan: &Plan) {
+        let op = plan.op;
+        let goes = match op.verb {
+            Verb::Read => how(op) >= 5,
+            Verb::Write => how(op) >= 5 || (takes_flags(op) && op.b & 128 != 0),
+            Verb::Close => op.b == 1,
+            verb => matches!(verb, Verb::Execute | Verb::Pass | Verb::SetOption),
+        };
+        if let Some((connection, side)) = plan.end {
+            let is_under = {
+                let [one, other] = &self.connections[connection].directions;
+                let (out, into) = if side == 0 { (one, other) } else { (other, one) };
+                op.verb == Verb::Close && (out.has_writer || into.has_reader)
+            };
+            let connection = &mut self.connections[connection];
+            connection.was_closed_under |= is_under;
+            connection.has_left |= goes;
+            connection.was_passed |= op.verb == Verb::Pass;
+            connection.holds |= op.verb == Verb::SetOption && op.a == 6;
+            connection.holds |= op.verb == Verb::Write && takes_flags(op) && op.b & 32 != 0;
+        }
+        if matches!(op.verb, Verb::Again | Verb::Execute) {
+            self.connections.iter_mut().for_each(|connection| connection.has_left = true);
+        }
+    }
+
+    /// The kernel tells of a reset once; after that, the stream seems to end well.
+    fn absorb_error(&mut self, plan: &Plan, answer: &Answer) {
+        let Some(end) = plan.end else { return };
+        let is_errno = |errno: i32| answer.result == -1 && answer.errno == i64::from(errno);
+        let is_told = plan.op.verb == Verb::GetOption
+            && plan.op.a == 0
+            && answer.bytes.iter().any(|byte| *byte != 0);
+        let is_broken = is_errno(libc::EPIPE) && !self.outgoing(end).is_ended;
+        if is_errno(libc::ECONNRESET) || is_broken || is_told {
+            self.incoming(end).was_reset = true;
+        }
+    }
+
+    fn closes_on_exec(&mut self, process: usize, slot: usize, closes: bool) {
+        if let Some(slot) = &mut self.processes[process].slots[slot] {
+            slot.closes_on_exec = closes;
+        }
+    }
+
+    fn absorb_accept(&mut self, plan: &Plan, answer: &Answer) {
+        let op = plan.op;
+        let Some(listener) = self.slot(op.process, op.slot) else { return };
+        let Kind::Listener { queue, .. } = &mut self.files[listener.file].kind else { return };
+        let Some(connection) = queue.pop_front() else { return };
+        let takes = how(op) == 2;
+        let open = Open {
+            kind: Kind::End { connection, side: 1 },
+            is_nonblocking: takes && op.b & 16 != 0,
+        };
+        let to = op.a as usize % SLOTS;
+        self.place(op.process, to, answer.result, open);
+        self.closes_on_exec(op.process, to, takes && op.b & 32 != 0);
+    }
+
+    fn absorb_duplicate(&mut self, plan: &Plan, answer: &Answer) {
+        let op = plan.op;
+        let Some(slot) = self.slot(op.process, op.slot) else { return };
+        let to = op.a as usize % SLOTS;
+        let copy = Slot { fd: answer.result, closes_on_exec: op.b == 4, ..slot };
+        if answer.result != slot.fd {
+            // One that has this number is replaced.
+            let slots = &mut self.processes[op.process].slots;
+            for at in slots.iter_mut().filter(|at| at.is_some_and(|at| at.fd == copy.fd)) {
+                *at = None;
+            }
+            slots[to] = Some(copy);
+        }
+    }
+
+    fn absorb_read(&mut self, plan: &Plan, answer: &Answer) -> Checked {
+        let Some(end) = plan.end else { return Ok(()) };
+        let op = plan.op;
+        let flags = if takes_flags(op) { read_flags(op) } else { 0 };
+        let direction = self.incoming(end);
+        if flags & libc::MSG_OOB != 0 {
+            // The urgent byte, which is no part of the stream.
+            return Ok(());
+        }
+        if flags & libc::MSG_TRUNC != 0 {
+            // Bytes are dropped; which ones cannot be told if urgent ones are among them.
+            if !peeks(op) && answer.result > 0 {
+                direction.skip(answer.result as u64);
+            }
+        } else {
+            direction.take(&answer.bytes, peeks(op))?;
+        }
+        // splice(2) gives 0 before an urgent byte, too.
+        let may_be_mark = how(op) == 6 && direction.has_urgent();
+        if answer.result == 0 && op.a > 0 && !may_be_mark { direction.end() } else { Ok(()) }
+    }
+
+    fn absorb_write(&mut self, plan: &Plan, answer: &Answer) {
+        let Some(end) = plan.end else { return };
+        let op = plan.op;
+        if answer.result <= 0 {
+            return;
+        }
+        let direction = self.outgoing(end);
+        if takes_flags(op) && op.b & 128 != 0 {
+            direction.send_urgent();
+        } else {
+            direction.written += answer.result as u64;
+        }
+        self.note_room(end.0, 0);
+    }
+
+    fn absorb_execute(&mut self, plan: &Plan, answer: &Answer) -> Checked {
+        let Some(end) = plan.end else { return Ok(()) };
+        let op = plan.op;
+        let is_well = answer.result == 0;
+        if op.a > 0 {
+            let direction = self.outgoing(end);
+            if is_well {
+                direction.written += u64::from(op.a);
+            } else {
+                direction.is_uncertain = true;
+                self.incoming(end).was_reset = true;
+            }
+            self.note_room(end.0, 0);
+            return Ok(());
+        }
+        let direction = self.incoming(end);
+        direction.take(&answer.bytes, false)?;
+        direction.was_reset |= !is_well;
+        if is_well { direction.end() } else { Ok(()) }
+    }
+}

@@ -1,0 +1,172 @@
+//! Sockets: making, naming and connecting them, their options.
+
+use super::{answer, failed};
+use crate::protocol::Answer;
+use libc::{c_int, sockaddr_storage, socklen_t};
+use std::mem;
+
+/// The loopback address of a family with a port.
+fn loopback(family: c_int, port: u16) -> (sockaddr_storage, socklen_t) {
+    // SAFETY: plain data, for which zeros are valid.
+    let mut storage: sockaddr_storage = unsafe { mem::zeroed() };
+    let size = if family == libc::AF_INET6 {
+        // SAFETY: the storage has room for every address and is aligned for it.
+        let address = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in6>() };
+        address.sin6_family = family as libc::sa_family_t;
+        address.sin6_port = port.to_be();
+        address.sin6_addr.s6_addr[15] = 1;
+        size_of::<libc::sockaddr_in6>()
+    } else {
+        // SAFETY: as above.
+        let address = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in>() };
+        address.sin_family = libc::AF_INET as libc::sa_family_t;
+        address.sin_port = port.to_be();
+        address.sin_addr.s_addr = u32::from(std::net::Ipv4Addr::LOCALHOST).to_be();
+        size_of::<libc::sockaddr_in>()
+    };
+    (storage, size as socklen_t)
+}
+
+/// Family, port, and the size that the kernel told.
+fn described(storage: &sockaddr_storage, size: socklen_t) -> Vec<i64> {
+    // SAFETY: both kinds of address have the port at the same place, within the storage.
+    let port = unsafe { (*(&raw const *storage).cast::<libc::sockaddr_in>()).sin_port };
+    vec![i64::from(storage.ss_family), i64::from(u16::from_be(port)), i64::from(size)]
+}
+
+pub(super) fn socket(family: c_int, kind: c_int) -> Answer {
+    // SAFETY: plain numbers.
+    answer(unsafe { libc::socket(family, kind, 0) })
+}
+
+pub(super) fn bind(fd: c_int, family: c_int) -> Answer {
+    let one: c_int = 1;
+    let (address, size) = loopback(family, 0);
+    // SAFETY: the values have the sizes that are announced.
+    answer(unsafe {
+        let from = (&raw const one).cast();
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, from, 4);
+        libc::bind(fd, (&raw const address).cast(), size)
+    })
+}
+
+pub(super) fn listen(fd: c_int, backlog: c_int) -> Answer {
+    // SAFETY: plain numbers.
+    answer(unsafe { libc::listen(fd, backlog) })
+}
+
+pub(super) fn connect(fd: c_int, family: c_int, port: u16) -> Answer {
+    let (address, size) = loopback(family, port);
+    // SAFETY: the address has the size that is announced.
+    answer(unsafe { libc::connect(fd, (&raw const address).cast(), size) })
+}
+
+pub(super) fn accept(fd: c_int, how: i64, flags: c_int) -> Answer {
+    // SAFETY: plain data, for which zeros are valid.
+    let mut storage: sockaddr_storage = unsafe { mem::zeroed() };
+    let mut size = size_of::<sockaddr_storage>() as socklen_t;
+    let to = (&raw mut storage).cast();
+    let none = std::ptr::null_mut();
+    // SAFETY: the storage has the size that is announced; no storage has none.
+    let mut answer = answer(unsafe {
+        match how {
+            0 => libc::accept(fd, none, none.cast()),
+            1 => libc::accept(fd, to, &mut size),
+            _ => libc::accept4(fd, to, &mut size, flags),
+        }
+    });
+    if how != 0 && answer.result >= 0 {
+        answer.more = described(&storage, size);
+    }
+    answer
+}
+
+pub(super) fn name(fd: c_int, of_peer: bool) -> Answer {
+    // SAFETY: plain data, for which zeros are valid.
+    let mut storage: sockaddr_storage = unsafe { mem::zeroed() };
+    let mut size = size_of::<sockaddr_storage>() as socklen_t;
+    let to = (&raw mut storage).cast();
+    let function = if of_peer { libc::getpeername } else { libc::getsockname };
+    // SAFETY: the storage has the size that is announced.
+    let mut answer = answer(unsafe { function(fd, to, &mut size) });
+    if answer.result == 0 {
+        answer.more = described(&storage, size);
+    }
+    answer
+}
+
+pub(super) fn shutdown(fd: c_int, how: c_int) -> Answer {
+    // SAFETY: plain numbers.
+    answer(unsafe { libc::shutdown(fd, how) })
+}
+
+/// Level, name, and whether the value is a time, a lingering time or a number.
+fn option(which: i64) -> Option<(c_int, c_int, Value)> {
+    let (level, name, value) = match which {
+        0 => (libc::SOL_SOCKET, libc::SO_ERROR, Value::Number),
+        1 => (libc::SOL_SOCKET, libc::SO_LINGER, Value::Linger),
+        2 => (libc::SOL_SOCKET, libc::SO_RCVTIMEO, Value::Time),
+        3 => (libc::SOL_SOCKET, libc::SO_SNDTIMEO, Value::Time),
+        4 => (libc::SOL_SOCKET, libc::SO_RCVBUF, Value::Number),
+        5 => (libc::IPPROTO_TCP, libc::TCP_NODELAY, Value::Number),
+        6 => (libc::IPPROTO_TCP, libc::TCP_CORK, Value::Number),
+        7 => (libc::SOL_SOCKET, libc::SO_RCVLOWAT, Value::Number),
+        8 => (libc::SOL_SOCKET, libc::SO_KEEPALIVE, Value::Number),
+        9 => (libc::SOL_SOCKET, libc::SO_OOBINLINE, Value::Number),
+        10 => (libc::SOL_SOCKET, libc::SO_TYPE, Value::Number),
+        11 => (libc::SOL_SOCKET, libc::SO_ACCEPTCONN, Value::Number),
+        _ => return None,
+    };
+    Some((level, name, value))
+}
+
+#[derive(Clone, Copy)]
+enum Value {
+    Number,
+    /// The number is seconds; off below zero.
+    Linger,
+    /// The number is milliseconds.
+    Time,
+}
+
+impl Value {
+    fn words(self, number: c_int) -> ([u8; 16], socklen_t) {
+        let mut words = [0; 16];
+        let size = match self {
+            Value::Number => {
+                words[..4].copy_from_slice(&number.to_ne_bytes());
+                4
+            }
+            Value::Linger => {
+                words[..4].copy_from_slice(&i32::from(number >= 0).to_ne_bytes());
+                words[4..8].copy_from_slice(&number.max(0).to_ne_bytes());
+                8
+            }
+            Value::Time => {
+                words[..8].copy_from_slice(&i64::from(number / 1000).to_ne_bytes());
+                words[8..].copy_from_slice(&(i64::from(number % 1000) * 1000).to_ne_bytes());
+                16
+            }
+        };
+        (words, size)
+    }
+}
+
+pub(super) fn set_option(fd: c_int, which: i64, number: c_int) -> Answer {
+    let Some((level, name, value)) = option(which) else { return failed(libc::EINVAL) };
+    let (words, size) = value.words(number);
+    // SAFETY: the value has the size that is announced.
+    answer(unsafe { libc::setsockopt(fd, level, name, words.as_ptr().cast(), size) })
+}
+
+pub(super) fn get_option(fd: c_int, which: i64) -> Answer {
+    let Some((level, name, value)) = option(which) else { return failed(libc::EINVAL) };
+    let (mut words, mut size) = ([0_u8; 16], value.words(0).1);
+    // SAFETY: the value has the size that is announced.
+    let mut answer =
+        answer(unsafe { libc::getsockopt(fd, level, name, words.as_mut_ptr().cast(), &mut size) });
+    if answer.result == 0 {
+        answer.bytes = words[..(size as usize).min(16)].to_vec();
+    }
+    answer
+}

@@ -1,0 +1,164 @@
+//! Many cases one after the other: makes each, runs it plainly and in another way, compares, and
+//! shrinks what fails.
+
+use crate::generate;
+use crate::pair::Pair;
+use crate::rules::Rule;
+use crate::run::{Outcome, Pace, run};
+use crate::script::Script;
+use crate::way::Way;
+use fuzzkit::{Failure, Finding, Limit, RuleCounts, RuleSet, Watch, for_seeds, shrink_case};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+/// What a campaign has done.
+pub type Report = fuzzkit::Report<Script, Rule>;
+
+/// Runs scripts.
+#[derive(Debug)]
+pub struct Campaign {
+    plain: Pair,
+    other: Pair,
+    watch: Watch,
+    report: Report,
+    /// Whether a failing case is shrunk, which takes a while.
+    shrinks: bool,
+    /// The rules for known faults whose use is a failure: those whose names begin so.
+    strict: Option<String>,
+    /// The kinds of findings, each reported once, and of differences that did not come again.
+    seen: BTreeMap<String, u64>,
+    unrepeated: BTreeMap<String, (u64, u64)>,
+}
+
+impl Campaign {
+    /// A campaign that has run nothing yet; `program` is the fuzzer, which is its own agent.
+    ///
+    /// # Errors
+    /// What the agents need cannot be made.
+    pub fn new(program: PathBuf, way: Way, shrinks: bool) -> io::Result<Campaign> {
+        Ok(Campaign {
+            plain: Pair::new(Way::Plain, program.clone())?,
+            other: Pair::new(way, program)?,
+            watch: Watch::start("callfuzz"),
+            report: Report::default(),
+            shrinks,
+            strict: None,
+            seen: BTreeMap::new(),
+            unrepeated: BTreeMap::new(),
+        })
+    }
+
+    /// Lets the known faults count as failures: those with rules whose names begin with `prefix`.
+    pub fn strict(self, prefix: &str) -> Campaign {
+        Campaign { strict: Some(prefix.to_string()), ..self }
+    }
+
+    /// Runs the cases of the seeds that follow from `seed` until the time is over, there were so
+    /// many, or so many kinds of failures were found.
+    pub fn run_seeds(&mut self, seed: u64, limit: Limit) {
+        for_seeds(seed, limit, |seed| {
+            self.run_script(&generate::script(seed));
+            self.report.findings.len()
+        });
+        self.finish();
+    }
+
+    /// Lets the agents end, so that their library writes its statistics.
+    pub fn finish(&mut self) {
+        self.plain.finish();
+        self.other.finish();
+    }
+
+    /// Runs one case.
+    pub fn run_script(&mut self, script: &Script) {
+        self.report.cases += 1;
+        let Err(failure) = self.check(script) else { return };
+        let times = self.seen.entry(failure.class.clone()).or_default();
+        *times += 1;
+        if *times > 1 {
+            return;
+        }
+        let mut shrunk = script.clone();
+        if self.shrinks {
+            shrunk = shrink_case(script, |smaller| {
+                let again = |_| self.finds(smaller, Pace::FAST, &failure).is_some();
+                (0..2).any(again)
+            });
+        }
+        // Once more for the log, in which a difference of timing may not come again.
+        let again = self.finds(&shrunk, Pace::FAST, &failure);
+        let failure = again.unwrap_or(failure);
+        let log = self.watch.log();
+        self.report.findings.push(Finding { failure, script: script.clone(), shrunk, log });
+    }
+
+    /// The same kind of failure as an earlier one, if it comes again.
+    fn finds(&mut self, script: &Script, pace: Pace, wanted: &Failure) -> Option<Failure> {
+        let found = self.attempt(script, pace, false);
+        found.into_iter().find(|found| found.class == wanted.class)
+    }
+
+    /// Runs a case in both ways; a difference between them has to come again.
+    fn check(&mut self, script: &Script) -> Result<(), Failure> {
+        let found = self.attempt(script, Pace::FAST, true);
+        let Some(first) = found.first() else { return Ok(()) };
+        // The kernel has no such faults: there, a thread that began late was taken for blocked.
+        let is_lost = first.class.contains("integrity") && !first.class.starts_with("plain");
+        if is_lost || self.seen.contains_key(&first.class) {
+            return Err(first.clone());
+        }
+        let again = self.attempt(script, Pace::SLOW, false);
+        let both = found.iter().find(|found| again.iter().any(|again| again.class == found.class));
+        if let Some(both) = both {
+            return Err(both.clone());
+        }
+        self.report.rules.used(Rule::NotRepeated);
+        let times = self.unrepeated.entry(first.class.clone()).or_insert((0, script.seed));
+        times.0 += 1;
+        Ok(())
+    }
+
+    /// What one attempt has found.
+    fn attempt(&mut self, script: &Script, pace: Pace, counts: bool) -> Vec<Failure> {
+        let reference = match run(script, &mut self.plain, None, pace, &self.watch) {
+            Ok(outcome) => outcome,
+            Err(failure) => return vec![failure],
+        };
+        let result = run(script, &mut self.other, Some(&reference), pace, &self.watch);
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(failure) => return vec![failure],
+        };
+        if counts {
+            self.report.operations += reference.calls + outcome.calls;
+            self.report.rules.add(&outcome.rules);
+        }
+        let Outcome { differences, rules, .. } = outcome;
+        if !differences.is_empty() {
+            return differences;
+        }
+        self.known_fault(&rules).into_iter().collect()
+    }
+
+    fn known_fault(&self, used: &RuleCounts<Rule>) -> Option<Failure> {
+        let rule = used.known_fault(self.strict.as_deref()?)?;
+        let (name, text) = rule.text();
+        Some(Failure::new(name, text))
+    }
+
+    /// What was done so far.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// How often each kind of failure was found.
+    pub fn kinds(&self) -> &BTreeMap<String, u64> {
+        &self.seen
+    }
+
+    /// The kinds of differences that did not come again: how often, and a seed.
+    pub fn unrepeated(&self) -> &BTreeMap<String, (u64, u64)> {
+        &self.unrepeated
+    }
+}

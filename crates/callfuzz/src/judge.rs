@@ -1,0 +1,289 @@
+//! Compares what a call gave with what it gave in plain processes.
+
+use crate::known::explain;
+use crate::model::{Kind, Model};
+use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
+use crate::protocol::{Answer, Reply};
+use crate::rules::Rule;
+use crate::script::Verb;
+use fuzzkit::Failure;
+
+/// A call that took longer than this, and was quick in plain processes, has waited for the peer.
+const SLOW_US: i64 = 300_000;
+
+/// What a comparison says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Same,
+    /// It differs, which is allowed; the connection is compared on.
+    Allowed(Rule),
+    /// It differs, which is allowed; the connections are not compared any more.
+    Diverged(Rule),
+    Different(Failure),
+}
+
+/// A short text for what a call gave: equal for what is equal in kind.
+pub(crate) fn short(plan: &Plan, reply: &Reply) -> String {
+    let answer = match reply {
+        Reply::Pending(_) => return "blocked".to_string(),
+        Reply::Done(answer) => answer,
+    };
+    let signals = if answer.signals > 0 { " with SIGPIPE" } else { "" };
+    let text = match answer.result {
+        -1 => errno(answer.errno),
+        1.. if matches!(plan.op.verb, Verb::Read | Verb::Write) => "bytes".to_string(),
+        result => result.to_string(),
+    };
+    format!("{text}{signals}")
+}
+
+fn errno(errno: i64) -> String {
+    let known = [
+        (libc::EAGAIN, "EAGAIN"),
+        (libc::EPIPE, "EPIPE"),
+        (libc::ECONNRESET, "ECONNRESET"),
+        (libc::ENOTCONN, "ENOTCONN"),
+        (libc::EINVAL, "EINVAL"),
+        (libc::EBADF, "EBADF"),
+        (libc::EINTR, "EINTR"),
+        (libc::EINPROGRESS, "EINPROGRESS"),
+        (libc::ECONNREFUSED, "ECONNREFUSED"),
+        (libc::EOPNOTSUPP, "EOPNOTSUPP"),
+        (libc::EFAULT, "EFAULT"),
+        (libc::EADDRNOTAVAIL, "EADDRNOTAVAIL"),
+    ];
+    let name = known.iter().find(|(known, _)| i64::from(*known) == errno);
+    name.map_or(format!("errno {errno}"), |(_, name)| (*name).to_string())
+}
+
+/// The operation's name in the class of a difference.
+pub(crate) fn name(plan: &Plan) -> String {
+    const READS: [&str; 7] = ["read", "read", "read", "read", "read", "SYS_read", "splice from"];
+    const WRITES: [&str; 8] =
+        ["write", "write", "write", "write", "write", "SYS_write", "sendfile", "splice to"];
+    // What is the same function inside is one kind of finding.
+    const CLOSES: [&str; 3] = ["close", "SYS_close", "close_range"];
+    const POLLS: [&str; 4] = ["poll", "poll", "select", "select"];
+    let op = plan.op;
+    let at = |names: &[&'static str], index: u32| names.get(index as usize).copied();
+    let text = match op.verb {
+        Verb::Read => at(&READS, how(op)),
+        Verb::Write => at(&WRITES, how(op)),
+        Verb::Close => at(&CLOSES, op.b),
+        Verb::Poll => at(&POLLS, how(op)),
+        _ => None,
+    };
+    let mut text = text.unwrap_or(op.verb.text()).to_string();
+    let flags = [(32, " PEEK"), (64, " WAITALL"), (128, " TRUNC"), (256, " OOB")];
+    for (bit, flag) in flags {
+        if op.verb == Verb::Read && takes_flags(op) && op.b & bit != 0 {
+            text += flag;
+        }
+    }
+    if op.verb == Verb::Write && takes_flags(op) && op.b & 128 != 0 {
+        text += " OOB";
+    }
+    if matches!(op.verb, Verb::SetOption | Verb::GetOption | Verb::Shutdown) {
+        text += &format!(" {}", op.a);
+    }
+    text
+}
+
+/// Events that tell of room or data, which depends on buffers when they are full.
+const ROOM: i64 = (libc::POLLIN | libc::POLLOUT) as i64;
+
+impl Model {
+    /// Whether the file's connection, if it is one, is compared no more.
+    fn has_diverged(&self, file: usize) -> bool {
+        self.end(file).is_some_and(|(of, _)| self.connections[of].has_diverged)
+    }
+
+    fn is_crowded(&self, file: usize) -> bool {
+        self.end(file).is_some_and(|(of, _)| self.connections[of].is_crowded)
+    }
+
+    /// The events of each file, as far as they can be compared.
+    pub(crate) fn events(&self, plan: &Plan, answer: &Answer) -> Vec<(usize, i64)> {
+        let pairs: Vec<(usize, i64)> = if plan.op.verb == Verb::EpollWait {
+            answer.more.chunks_exact(2).map(|pair| (pair[0] as usize, pair[1])).collect()
+        } else {
+            plan.files.iter().copied().zip(answer.more.iter().copied()).collect()
+        };
+        let counts = |(file, _): &(usize, i64)| !self.has_diverged(*file);
+        let masked = |(file, events): (usize, i64)| {
+            (file, if self.is_crowded(file) { events & !ROOM } else { events })
+        };
+        let is_news = |(_, events): &(usize, i64)| *events != 0;
+        pairs.into_iter().filter(counts).map(masked).filter(is_news).collect()
+    }
+
+    /// Whether both are equal as far as can be compared.
+    pub(crate) fn is_same(&self, plan: &Plan, expected: &Answer, actual: &Answer) -> bool {
+        let same_call = expected.errno == actual.errno && expected.signals == actual.signals;
+        match plan.op.verb {
+            Verb::Poll | Verb::EpollWait => {
+                same_call && self.events(plan, expected) == self.events(plan, actual)
+            }
+            // The port differs.
+            Verb::Name | Verb::Accept => {
+                let known = |answer: &Answer| {
+                    let zero = answer.more.get(1).is_some_and(|port| *port == 0);
+                    (answer.result, answer.more.first().copied(), answer.more.get(2).copied(), zero)
+                };
+                same_call && known(expected) == known(actual)
+            }
+            Verb::Fork => same_call && (expected.result < 0) == (actual.result < 0),
+            // Bytes are checked by their positions.
+            Verb::Read | Verb::Execute => {
+                same_call && expected.result == actual.result && expected.more == actual.more
+            }
+            _ => {
+                same_call
+                    && expected.result == actual.result
+                    && expected.more == actual.more
+                    && expected.bytes == actual.bytes
+            }
+        }
+    }
+
+    /// Whether the call may find the same a moment later.
+    pub(crate) fn is_early(&self, plan: &Plan, expected: &Answer, actual: &Answer) -> bool {
+        if self.is_same(plan, expected, actual) {
+            return false;
+        }
+        let again = i64::from(libc::EAGAIN);
+        let nothing = actual.result == -1 && actual.errno == again;
+        match plan.op.verb {
+            Verb::Read => {
+                let is_less = actual.result > 0 && actual.result < expected.result;
+                (nothing && !(expected.result == -1 && expected.errno == again)) || is_less
+            }
+            Verb::Write | Verb::Accept => nothing,
+            Verb::Poll | Verb::Unread => true,
+            Verb::EpollWait => {
+                let found = self.events(plan, actual);
+                let has = |(file, events): &(usize, i64)| {
+                    found.iter().any(|(other, told)| other == file && told & events == *events)
+                };
+                !self.events(plan, expected).iter().all(has)
+            }
+            Verb::GetOption => plan.op.a == 0 && actual.bytes.iter().all(|byte| *byte == 0),
+            _ => false,
+        }
+    }
+
+    /// Compares what a call gave.
+    pub(crate) fn judge(&self, plan: &Plan, expected: &Reply, actual: &Reply) -> Verdict {
+        let end = plan.end.map(|(of, _)| &self.connections[of]);
+        let is_same = match (expected, actual) {
+            (Reply::Pending(_), Reply::Pending(_)) => true,
+            (Reply::Done(expected), Reply::Done(actual)) => {
+                let is_system_close = plan.op.verb == Verb::Close && plan.op.b == 1;
+                let is_slow = expected.took_us < SLOW_US / 2 && actual.took_us > SLOW_US;
+                if is_slow && self.is_same(plan, expected, actual) {
+                    let rule =
+                        if is_system_close { Rule::KnownFaultF4 } else { Rule::WaitsForPeer };
+                    return Verdict::Allowed(rule);
+                }
+                self.is_same(plan, expected, actual)
+            }
+            _ => false,
+        };
+        if is_same {
+            return Verdict::Same;
+        }
+        if end.is_some_and(|end| end.has_diverged) {
+            return Verdict::Allowed(Rule::DivergedState);
+        }
+        let moves = matches!(plan.op.verb, Verb::Read | Verb::Write | Verb::Execute | Verb::Unread);
+        if moves && end.is_some_and(|end| end.is_crowded) {
+            return self.judge_crowded(plan, expected, actual);
+        }
+        if let (Reply::Done(expected), Reply::Done(actual)) = (expected, actual) {
+            if plan.op.verb == Verb::Read && self.is_segment(plan, expected, actual) {
+                return Verdict::Diverged(Rule::StreamSegments);
+            }
+            if plan.op.verb == Verb::EpollWait && self.is_spurious(plan, expected, actual) {
+                return Verdict::Allowed(Rule::SpuriousEdge);
+            }
+        }
+        match explain(self, plan, expected, actual) {
+            Some(Rule::KnownFaultF7) => Verdict::Allowed(Rule::KnownFaultF7),
+            Some(rule) => Verdict::Diverged(rule),
+            None => Verdict::Different(self.difference(plan, expected, actual)),
+        }
+    }
+
+    /// With full buffers, only a call that blocks for good or an end in place of an error counts.
+    fn judge_crowded(&self, plan: &Plan, expected: &Reply, actual: &Reply) -> Verdict {
+        let fails = |reply: &Reply| match reply {
+            Reply::Done(answer) => answer.result == -1 && answer.errno != i64::from(libc::EAGAIN),
+            Reply::Pending(_) => false,
+        };
+        if matches!(actual, Reply::Pending(_)) {
+            match explain(self, plan, expected, actual) {
+                Some(rule) => return Verdict::Diverged(rule),
+                None if fails(expected) => {
+                    return Verdict::Different(self.difference(plan, expected, actual));
+                }
+                None => {}
+            }
+        }
+        Verdict::Diverged(Rule::BufferRoom)
+    }
+
+    /// Both brought bytes, but not equally many.
+    fn is_segment(&self, plan: &Plan, expected: &Answer, actual: &Answer) -> bool {
+        let is_waiting = takes_flags(plan.op) && read_flags(plan.op) & libc::MSG_WAITALL != 0;
+        expected.result > 0 && actual.result > 0 && !is_waiting && !peeks(plan.op)
+    }
+
+    /// Only edges came besides what was expected.
+    fn is_spurious(&self, plan: &Plan, expected: &Answer, actual: &Answer) -> bool {
+        let wanted = self.events(plan, expected);
+        let found = self.events(plan, actual);
+        let Some(set) = self.slot(plan.op.process, plan.op.slot) else { return false };
+        let Kind::Set(members) = &self.open(set).kind else { return false };
+        let is_edge = |file: &usize| {
+            members.get(file).is_some_and(|events| events & (libc::EPOLLET as u32) != 0)
+        };
+        let has = |of: &[(usize, i64)], (file, events): &(usize, i64)| {
+            of.iter().any(|(other, told)| other == file && told & events == *events)
+        };
+        wanted.iter().all(|one| has(&found, one))
+            && found.iter().all(|one| has(&wanted, one) || is_edge(&one.0))
+    }
+
+    pub(crate) fn difference(&self, plan: &Plan, expected: &Reply, actual: &Reply) -> Failure {
+        let name = name(plan);
+        let events = |reply: &Reply| match reply {
+            Reply::Done(answer) if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) => {
+                let of = |(file, events): (usize, i64)| {
+                    let side = self
+                        .end(file)
+                        .map_or("other".to_string(), |(_, side)| format!("side {side}"));
+                    format!("{side} {events:#x}")
+                };
+                self.events(plan, answer).into_iter().map(of).collect::<Vec<_>>().join(", ")
+            }
+            _ => short(plan, reply),
+        };
+        let (plain, other) = (events(expected), events(actual));
+        let class = format!("{name}: plain [{plain}], other [{other}]");
+        let full = |reply: &Reply| match reply {
+            Reply::Pending(_) => "blocked".to_string(),
+            Reply::Done(answer) => format!(
+                "{} errno {} {:?} ({} bytes, {} us)",
+                answer.result,
+                answer.errno,
+                answer.more,
+                answer.bytes.len(),
+                answer.took_us
+            ),
+        };
+        Failure::new(
+            class,
+            format!("{}: plain {}, other {}", plan.op, full(expected), full(actual)),
+        )
+    }
+}

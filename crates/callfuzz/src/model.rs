@@ -1,0 +1,310 @@
+//! What the controller knows of descriptors, connections and their bytes.
+
+use crate::script::{PROCESSES, SLOTS};
+use fuzzkit::{Failure, mix, pattern};
+use std::collections::{BTreeMap, VecDeque};
+
+/// With more unread bytes than this in a direction, it depends on the room in buffers how much a
+/// call moves.
+const ROOM_BYTES: u64 = 48 << 10;
+
+/// The class of the fault that counts most.
+pub(crate) const LOST: &str = "integrity: a good end after missing bytes";
+
+pub(crate) type Checked<T = ()> = Result<T, Failure>;
+
+/// What an open file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A socket that is not connected.
+    Fresh,
+    /// A listening socket: its port, and the connections that wait.
+    Listener { port: i64, queue: VecDeque<usize> },
+    /// An end of a connection.
+    End { connection: usize, side: usize },
+    /// An epoll set: the events of its members by their files.
+    Set(BTreeMap<usize, u32>),
+}
+
+/// An open file.
+#[derive(Clone, Debug)]
+pub(crate) struct Open {
+    pub(crate) kind: Kind,
+    pub(crate) is_nonblocking: bool,
+}
+
+/// A descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) fd: i64,
+    pub(crate) file: usize,
+    pub(crate) closes_on_exec: bool,
+}
+
+/// A process and its descriptors.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Process {
+    pub(crate) is_live: bool,
+    pub(crate) slots: [Option<Slot>; SLOTS],
+}
+
+/// One direction of a connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Direction {
+    stream: u64,
+    pub(crate) written: u64,
+    pub(crate) read: u64,
+    /// More may have been written than is known.
+    pub(crate) is_uncertain: bool,
+    /// Bytes may have been read that are not known.
+    pub(crate) is_unchecked: bool,
+    /// The reader has shut down reading, so that an end says nothing.
+    pub(crate) is_shut: bool,
+    /// The reader was told of a reset: the kernel does that once, and then the stream ends.
+    pub(crate) was_reset: bool,
+    /// The writer has shut down writing.
+    pub(crate) is_ended: bool,
+    pub(crate) has_writer: bool,
+    pub(crate) has_reader: bool,
+    /// Positions before which an urgent byte was sent.
+    urgent: Vec<u64>,
+}
+
+impl Direction {
+    fn byte(&self, at: u64) -> u8 {
+        pattern::bytes(self.stream, at, 1)[0]
+    }
+
+    /// The next bytes to write.
+    pub(crate) fn next(&self, count: usize) -> Vec<u8> {
+        pattern::bytes(self.stream, self.written, count)
+    }
+
+    /// An urgent byte differs from the one that would be at its place.
+    pub(crate) fn urgent_byte(&self) -> u8 {
+        !self.byte(self.written)
+    }
+
+    /// Whether an urgent byte may still come.
+    pub(crate) fn has_urgent(&self) -> bool {
+        !self.urgent.is_empty()
+    }
+
+    /// An urgent byte may come.
+    pub(crate) fn send_urgent(&mut self) {
+        self.urgent.push(self.written);
+    }
+
+    /// Checks bytes that were read; they are gone unless they were only looked at.
+    pub(crate) fn take(&mut self, bytes: &[u8], peeks: bool) -> Checked {
+        if self.is_unchecked {
+            return Ok(());
+        }
+        let (mut at, mut urgent) = (self.read, self.urgent.clone());
+        if urgent.is_empty() {
+            if let Some(wrong) = pattern::mismatch(self.stream, at, bytes) {
+                return Err(self.wrong(wrong, bytes.get((wrong - at) as usize..)));
+            }
+            at += bytes.len() as u64;
+        } else {
+            for (index, found) in bytes.iter().enumerate() {
+                if *found == self.byte(at) {
+                    at += 1;
+                } else if let Some(sent) = urgent.iter().position(|sent| *sent == at)
+                    && *found == !self.byte(at)
+                {
+                    urgent.remove(sent);
+                } else {
+                    return Err(self.wrong(at, bytes.get(index..)));
+                }
+            }
+        }
+        if at > self.written && !self.has_writer && !self.is_uncertain {
+            let text = format!("{at} bytes were read, {} written", self.written);
+            return Err(Failure::new("integrity: more bytes than were written", text));
+        }
+        if !peeks {
+            (self.read, self.urgent) = (at, urgent);
+        }
+        Ok(())
+    }
+
+    /// Bytes were dropped.
+    pub(crate) fn skip(&mut self, count: u64) {
+        self.read += count;
+        // Whether urgent ones were among them is not known.
+        self.is_unchecked |= !self.urgent.is_empty();
+    }
+
+    fn wrong(&self, at: u64, found: Option<&[u8]>) -> Failure {
+        let found = found.unwrap_or_default();
+        let found = &found[..found.len().min(8)];
+        // Where these bytes are, if they were repeated or others are missing.
+        let place = (0..self.written + 8)
+            .find(|place| found.len() == 8 && pattern::bytes(self.stream, *place, 8) == found);
+        let text = match place {
+            Some(place) => format!("at position {at} come the bytes of position {place}"),
+            None => format!("at position {at} come wrong bytes: {found:02x?}"),
+        };
+        Failure::new("integrity: wrong bytes", text)
+    }
+
+    /// A good end was seen.
+    pub(crate) fn end(&self) -> Checked {
+        let Direction { written, read, .. } = self;
+        let is_missing = if self.is_uncertain { read < written } else { read != written };
+        if self.is_shut || self.was_reset || self.is_unchecked || !is_missing {
+            return Ok(());
+        }
+        let text = format!("a good end after {read} of {written} bytes");
+        Err(Failure::new(LOST, text))
+    }
+}
+
+/// A connection; side 0 has connected, side 1 accepts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Connection {
+    /// What each side writes.
+    pub(crate) directions: [Direction; 2],
+    /// After a difference that is allowed, it is not compared any more.
+    pub(crate) has_diverged: bool,
+    /// Buffers were full.
+    pub(crate) is_crowded: bool,
+    /// What was written may be held back.
+    pub(crate) holds: bool,
+    /// A descriptor was closed under a call that was pending.
+    pub(crate) was_closed_under: bool,
+    /// It was passed to another process.
+    pub(crate) was_passed: bool,
+    /// A call was made that a library may take for a reason to go back to TCP.
+    pub(crate) has_left: bool,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Model {
+    pub(crate) processes: [Process; PROCESSES],
+    pub(crate) files: Vec<Open>,
+    pub(crate) connections: Vec<Connection>,
+    seed: u64,
+    /// There is no library that could have faults.
+    pub(crate) is_plain: bool,
+}
+
+impl Model {
+    pub(crate) fn new(seed: u64, is_plain: bool) -> Model {
+        Model { seed, is_plain, ..Model::default() }
+    }
+
+    pub(crate) fn slot(&self, process: usize, slot: usize) -> Option<Slot> {
+        self.processes[process].slots[slot]
+    }
+
+    pub(crate) fn open(&self, slot: Slot) -> &Open {
+        &self.files[slot.file]
+    }
+
+    /// Connection and side of a file.
+    pub(crate) fn end(&self, file: usize) -> Option<(usize, usize)> {
+        match self.files.get(file)?.kind {
+            Kind::End { connection, side } => Some((connection, side)),
+            _ => None,
+        }
+    }
+
+    /// Puts a new descriptor into a slot.
+    pub(crate) fn place(&mut self, process: usize, slot: usize, fd: i64, open: Open) -> usize {
+        self.files.push(open);
+        let file = self.files.len() - 1;
+        self.processes[process].slots[slot] = Some(Slot { fd, file, closes_on_exec: false });
+        file
+    }
+
+    /// A new connection, which waits in the queue of a listener.
+    pub(crate) fn connect(&mut self, file: usize, listener: usize) {
+        let number = self.connections.len();
+        let mut connection = Connection::default();
+        for (side, direction) in connection.directions.iter_mut().enumerate() {
+            direction.stream = mix(self.seed ^ (2 * number + side) as u64);
+        }
+        self.connections.push(connection);
+        self.files[file].kind = Kind::End { connection: number, side: 0 };
+        if let Kind::Listener { queue, .. } = &mut self.files[listener].kind {
+            queue.push_back(number);
+        }
+    }
+
+    /// The direction that a side writes.
+    pub(crate) fn outgoing(&mut self, end: (usize, usize)) -> &mut Direction {
+        &mut self.connections[end.0].directions[end.1]
+    }
+
+    /// The direction that a side reads.
+    pub(crate) fn incoming(&mut self, end: (usize, usize)) -> &mut Direction {
+        &mut self.connections[end.0].directions[1 - end.1]
+    }
+
+    /// Bytes are on their way: notes whether the buffers may be full.
+    pub(crate) fn note_room(&mut self, connection: usize, more: u64) {
+        let connection = &mut self.connections[connection];
+        let unread = |direction: &Direction| direction.written.saturating_sub(direction.read);
+        let most = connection.directions.iter().map(unread).max().unwrap_or(0);
+        connection.is_crowded |= most + more > ROOM_BYTES;
+    }
+
+    /// Every place where a file is: process and slot.
+    pub(crate) fn places(&self, file: usize) -> Vec<(usize, usize)> {
+        let mut places = Vec::new();
+        for (process, of) in self.processes.iter().enumerate() {
+            for (slot, at) in of.slots.iter().enumerate() {
+                if at.is_some_and(|at| at.file == file) && of.is_live {
+                    places.push((process, slot));
+                }
+            }
+        }
+        places
+    }
+
+    /// A descriptor of each end of a connection, side by side.
+    pub(crate) fn ends(&self, connection: usize) -> [Option<(usize, usize)>; 2] {
+        [0, 1].map(|side| {
+            let kind = Kind::End { connection, side };
+            let files = (0..self.files.len()).filter(|file| self.files[*file].kind == kind);
+            files.flat_map(|file| self.places(file)).next()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_repeated_and_invented_bytes_are_found() {
+        let mut direction = Direction { stream: 3, written: 100, ..Direction::default() };
+        let bytes = pattern::bytes(3, 0, 120);
+        assert_eq!(direction.take(&bytes[..20], true), Ok(()));
+        assert_eq!(direction.take(&bytes[..20], false), Ok(()));
+        let class = |result: Checked| result.unwrap_err().class;
+        assert!(class(direction.take(&bytes[..20], false)).contains("wrong bytes"));
+        assert!(class(direction.take(&bytes[30..40], false)).contains("wrong bytes"));
+        assert!(class(direction.take(&bytes[20..], false)).contains("more bytes"));
+        assert!(class(direction.end()).contains("good end"));
+        assert_eq!(direction.take(&bytes[20..100], false), Ok(()));
+        assert_eq!(direction.end(), Ok(()));
+    }
+
+    #[test]
+    fn an_urgent_byte_comes_at_its_place_or_not_at_all() {
+        let mut direction = Direction { stream: 3, written: 10, ..Direction::default() };
+        let urgent = direction.urgent_byte();
+        direction.send_urgent();
+        direction.written = 20;
+        let bytes = pattern::bytes(3, 0, 20);
+        let inline = [&bytes[..10], &[urgent], &bytes[10..]].concat();
+        assert_eq!(direction.clone().take(&inline, false), Ok(()));
+        assert_eq!(direction.clone().take(&bytes, false), Ok(()));
+        let elsewhere = [&bytes[..9], &[urgent], &bytes[9..]].concat();
+        assert!(direction.take(&elsewhere, false).is_err());
+    }
+}

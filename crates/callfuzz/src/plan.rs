@@ -1,0 +1,238 @@
+//! Makes the request of an operation, from what the controller knows.
+
+use crate::host::Request;
+use crate::model::{Kind, Model, Open, Slot};
+use crate::protocol::Call;
+use crate::script::{Op, SLOTS, Verb};
+
+/// An operation that can be carried out.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) op: Op,
+    pub(crate) request: Request,
+    /// The connection and the side of the descriptor.
+    pub(crate) end: Option<(usize, usize)>,
+    /// The files that the events in the answer belong to.
+    pub(crate) files: Vec<usize>,
+}
+
+/// A pipe has room for so much without special rights.
+const PIPE_BYTES: usize = 60_000;
+
+/// How a read or write is made: the lowest bits of an operation's `b`.
+pub(crate) fn how(op: Op) -> u32 {
+    op.b & 15
+}
+
+/// The flags of recv(2) that a reading operation asks for.
+pub(crate) fn read_flags(op: Op) -> i32 {
+    let known = [
+        (16, libc::MSG_DONTWAIT),
+        (32, libc::MSG_PEEK),
+        (64, libc::MSG_WAITALL),
+        (128, libc::MSG_TRUNC),
+        (256, libc::MSG_OOB),
+    ];
+    known.iter().filter(|(bit, _)| op.b & bit != 0).map(|(_, flag)| flag).sum()
+}
+
+/// The flags of send(2) that a writing operation asks for.
+pub(crate) fn write_flags(op: Op) -> i32 {
+    let known = [
+        (16, libc::MSG_DONTWAIT),
+        (32, libc::MSG_MORE),
+        (64, libc::MSG_NOSIGNAL),
+        (128, libc::MSG_OOB),
+    ];
+    known.iter().filter(|(bit, _)| op.b & bit != 0).map(|(_, flag)| flag).sum()
+}
+
+/// Whether the function takes flags.
+pub(crate) fn takes_flags(op: Op) -> bool {
+    [1, 2, 4].contains(&how(op))
+}
+
+/// Whether the operation takes nothing out of the stream.
+pub(crate) fn peeks(op: Op) -> bool {
+    takes_flags(op) && op.b & 32 != 0
+}
+
+impl Model {
+    /// The request of an operation; none if there is nothing that it could be done to.
+    pub(crate) fn plan(&self, op: Op, family: i32) -> Option<Plan> {
+        let process = &self.processes[op.process];
+        if !process.is_live {
+            return None;
+        }
+        let plan = |call: Call, arguments: &[i64]| {
+            let request = Request::new(call, arguments);
+            Some(Plan { op, request, end: None, files: Vec::new() })
+        };
+        match op.verb {
+            Verb::Exit | Verb::Kill => return plan(Call::Exit, &[]),
+            Verb::Again => return plan(Call::Again, &[]),
+            Verb::Descriptors => return plan(Call::Descriptors, &[]),
+            Verb::Interrupt => return plan(Call::Interrupt, &[]),
+            Verb::Fork => {
+                let child = op.process + 2;
+                let is_free = self.processes.get(child).is_some_and(|child| !child.is_live);
+                return if is_free { plan(Call::Fork, &[]) } else { None };
+            }
+            Verb::Socket | Verb::EpollCreate if process.slots[op.slot].is_some() => return None,
+            Verb::EpollCreate => return plan(Call::EpollCreate, &[]),
+            Verb::Socket => {
+                let nonblocking = if op.a & 1 != 0 { libc::SOCK_NONBLOCK } else { 0 };
+                let closes = if op.a & 2 != 0 { libc::SOCK_CLOEXEC } else { 0 };
+                let kind = libc::SOCK_STREAM | nonblocking | closes;
+                return plan(Call::Socket, &[i64::from(family), i64::from(kind)]);
+            }
+            _ => {}
+        }
+        let slot = process.slots[op.slot]?;
+        let open = self.open(slot);
+        let end = self.end(slot.file);
+        let planned = match op.verb {
+            Verb::Read | Verb::Write | Verb::Execute => self.transfer(op, slot, open),
+            Verb::Poll => self.poll(op, slot),
+            Verb::EpollAdd | Verb::EpollModify | Verb::EpollDelete | Verb::EpollWait => {
+                self.epoll(op, slot, open)
+            }
+            _ => self.simple(op, slot, open, family),
+        };
+        planned.map(|(request, files)| Plan { op, request, end, files })
+    }
+
+    fn transfer(&self, op: Op, slot: Slot, open: &Open) -> Option<(Request, Vec<usize>)> {
+        let end = self.end(slot.file);
+        let connection = end.map(|(connection, side)| (&self.connections[connection], side));
+        let is_splice = op.verb == Verb::Write && how(op) == 7;
+        let count = (op.a as usize).min(if is_splice { PIPE_BYTES } else { usize::MAX });
+        let reads = op.verb == Verb::Read || (op.verb == Verb::Execute && op.a == 0);
+        let direction =
+            connection.map(|(of, side)| &of.directions[if reads { 1 - side } else { side }]);
+        let busy = |reader: bool| {
+            direction.is_some_and(|of| if reader { of.has_reader } else { of.has_writer })
+        };
+        // Where the next byte belongs is not known any more.
+        if !reads && direction.is_some_and(|of| of.is_uncertain) {
+            return None;
+        }
+        if busy(reads) || (op.verb == Verb::Execute && end.is_none()) {
+            return None;
+        }
+        let flags = if reads { read_flags(op) } else { write_flags(op) };
+        let bytes = |count: usize| match direction {
+            Some(direction) => direction.next(count),
+            None => vec![0; count],
+        };
+        let mut request = match op.verb {
+            Verb::Read => Request::new(
+                Call::Read,
+                &[slot.fd, i64::from(op.a), i64::from(how(op)), i64::from(flags)],
+            ),
+            Verb::Write => {
+                Request::new(Call::Write, &[slot.fd, i64::from(how(op)), i64::from(flags)])
+            }
+            _ => Request::new(Call::Execute, &[slot.fd, i64::from(reads), i64::from(op.b)]),
+        };
+        if !reads {
+            request.bytes = bytes(count);
+            if op.verb == Verb::Write && takes_flags(op) && op.b & 128 != 0 {
+                request.bytes = direction.map(|of| vec![of.urgent_byte()]).unwrap_or(vec![0]);
+            }
+        }
+        let waits = !(open.is_nonblocking || takes_flags(op) && op.b & 16 != 0);
+        request.threaded = waits || op.verb == Verb::Execute;
+        Some((request, Vec::new()))
+    }
+
+    fn poll(&self, op: Op, slot: Slot) -> Option<(Request, Vec<usize>)> {
+        let slots: Vec<Slot> = if op.b & 16 != 0 {
+            self.processes[op.process].slots.iter().copied().flatten().collect()
+        } else {
+            vec![slot]
+        };
+        let mut arguments = vec![i64::from(how(op)), 0];
+        arguments.extend(slots.iter().flat_map(|slot| [slot.fd, i64::from(op.a)]));
+        let files = slots.iter().map(|slot| slot.file).collect();
+        Some((Request::new(Call::Poll, &arguments), files))
+    }
+
+    fn epoll(&self, op: Op, slot: Slot, open: &Open) -> Option<(Request, Vec<usize>)> {
+        let Kind::Set(_) = open.kind else { return None };
+        let code = match op.verb {
+            Verb::EpollAdd => libc::EPOLL_CTL_ADD,
+            Verb::EpollModify => libc::EPOLL_CTL_MOD,
+            Verb::EpollDelete => libc::EPOLL_CTL_DEL,
+            _ => return Some((Request::new(Call::EpollWait, &[slot.fd, 0]), Vec::new())),
+        };
+        let member = self.slot(op.process, op.a as usize % SLOTS)?;
+        if matches!(self.open(member).kind, Kind::Set(_)) {
+            return None;
+        }
+        let arguments = [slot.fd, i64::from(code), member.fd, i64::from(op.b), member.file as i64];
+        Some((Request::new(Call::EpollControl, &arguments), vec![member.file]))
+    }
+
+    fn simple(
+        &self,
+        op: Op,
+        slot: Slot,
+        open: &Open,
+        family: i32,
+    ) -> Option<(Request, Vec<usize>)> {
+        let is_free = |process: usize| {
+            let process = &self.processes[process];
+            process.is_live && process.slots[op.a as usize % SLOTS].is_none()
+        };
+        let (fd, a, b) = (slot.fd, i64::from(op.a), i64::from(op.b));
+        let is_set = matches!(open.kind, Kind::Set(_));
+        let request = match op.verb {
+            Verb::Bind if open.kind == Kind::Fresh => {
+                Request::new(Call::Bind, &[fd, family.into()])
+            }
+            Verb::Listen if open.kind == Kind::Fresh => Request::new(Call::Listen, &[fd, a]),
+            Verb::Connect => {
+                let target = self.slot((op.a as usize / SLOTS) % 2, op.a as usize % SLOTS)?;
+                let Kind::Listener { port, queue } = &self.open(target).kind else { return None };
+                if queue.len() >= 3 || open.kind != Kind::Fresh {
+                    return None;
+                }
+                let mut request = Request::new(Call::Connect, &[fd, family.into(), *port]);
+                request.threaded = !open.is_nonblocking;
+                request
+            }
+            Verb::Accept if is_free(op.process) => {
+                let Kind::Listener { .. } = open.kind else { return None };
+                let nonblocking = if op.b & 16 != 0 { libc::SOCK_NONBLOCK } else { 0 };
+                let closes = if op.b & 32 != 0 { libc::SOCK_CLOEXEC } else { 0 };
+                let flags = i64::from(nonblocking | closes);
+                let mut request = Request::new(Call::Accept, &[fd, i64::from(how(op)), flags]);
+                request.threaded = !open.is_nonblocking;
+                request
+            }
+            Verb::Shutdown => Request::new(Call::Shutdown, &[fd, a]),
+            Verb::Close => Request::new(Call::Close, &[fd, b]),
+            Verb::Duplicate => {
+                let target = self.slot(op.process, op.a as usize % SLOTS);
+                let number = target.map_or(40 + a % SLOTS as i64, |target| target.fd);
+                let replaces = op.b == 1 || op.b == 2;
+                if !replaces && target.is_some() {
+                    return None;
+                }
+                Request::new(Call::Duplicate, &[fd, b, number])
+            }
+            Verb::Nonblock => Request::new(Call::Nonblocking, &[fd, a, b]),
+            Verb::Unread if !is_set => Request::new(Call::Unread, &[fd]),
+            Verb::SetOption => Request::new(Call::SetOption, &[fd, a, i64::from(op.b as i32)]),
+            Verb::GetOption => Request::new(Call::GetOption, &[fd, a]),
+            Verb::Name => Request::new(Call::Name, &[fd, a]),
+            Verb::Flags => Request::new(Call::Flags, &[fd]),
+            Verb::Pass if op.process < 2 && is_free(1 - op.process) && !is_set => {
+                Request::new(Call::Pass, &[fd])
+            }
+            _ => return None,
+        };
+        Some((request, Vec::new()))
+    }
+}

@@ -1,0 +1,208 @@
+//! What controller and agent say to each other, over pipes: frames of numbers and bytes.
+
+use std::io;
+
+/// No frame has more numbers or bytes.
+const LENGTH_MAX: u32 = 64 << 20;
+
+/// Defines an enum whose values have numbers.
+macro_rules! numbered {
+    ($(#[$of:meta])* $name:ident { $($(#[$doc:meta])* $value:ident,)+ }) => {
+        $(#[$of])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $name { $($(#[$doc])* $value,)+ }
+
+        impl $name {
+            /// The value with this number.
+            pub(crate) fn of(number: i64) -> Option<$name> {
+                [$($name::$value,)+].get(usize::try_from(number).ok()?).copied()
+            }
+        }
+    };
+}
+
+numbered! {
+    /// What the agent is to do; the arguments are the numbers behind it.
+    Call {
+        /// Family, type.
+        Socket,
+        /// Descriptor, family.
+        Bind,
+        /// Descriptor, backlog.
+        Listen,
+        /// Descriptor, family, port.
+        Connect,
+        /// Descriptor, how ([`crate::script`]), flags.
+        Accept,
+        /// Descriptor, count, how, flags.
+        Read,
+        /// Descriptor, how, flags; the bytes are those to write.
+        Write,
+        /// How, timeout in ms, then pairs of descriptor and events.
+        Poll,
+        /// Nothing.
+        EpollCreate,
+        /// Set, operation, descriptor, events, what comes back with them.
+        EpollControl,
+        /// Set, timeout in ms.
+        EpollWait,
+        /// Descriptor, direction.
+        Shutdown,
+        /// Descriptor, how.
+        Close,
+        /// Descriptor, how, target.
+        Duplicate,
+        /// Descriptor, whether, how.
+        Nonblocking,
+        /// Descriptor.
+        Unread,
+        /// Descriptor, which, value.
+        SetOption,
+        /// Descriptor, which.
+        GetOption,
+        /// Descriptor, whether the peer's.
+        Name,
+        /// Descriptor.
+        Flags,
+        /// Descriptor, whether it reads, how it is started; the bytes are those that it writes.
+        Execute,
+        /// Name of the child's pipes (bytes).
+        Fork,
+        /// Nothing.
+        Exit,
+        /// Executes the agent anew.
+        Again,
+        /// Call that is pending.
+        Interrupt,
+        /// Call that is pending, microseconds to wait for it.
+        Collect,
+        /// Counts what /proc/self/fd has.
+        Descriptors,
+        /// Descriptor, which goes to the other process.
+        Pass,
+        /// A descriptor from the other process.
+        Take,
+        /// Process that has ended.
+        Reap,
+        /// Descriptors that are to be closed.
+        Reset,
+    }
+}
+
+/// Numbers and bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) numbers: Vec<i64>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Frame {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(8 + 8 * self.numbers.len() + self.bytes.len());
+        out.extend((self.numbers.len() as u32).to_le_bytes());
+        out.extend((self.bytes.len() as u32).to_le_bytes());
+        self.numbers.iter().for_each(|number| out.extend(number.to_le_bytes()));
+        out.extend(&self.bytes);
+        out
+    }
+
+    /// Reads one frame; `fill` fills its argument completely.
+    pub(crate) fn decode(mut fill: impl FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<Frame> {
+        let mut lengths = [[0; 4]; 2];
+        for length in &mut lengths {
+            fill(length)?;
+        }
+        let [numbers, bytes] = lengths.map(u32::from_le_bytes);
+        if numbers > LENGTH_MAX || bytes > LENGTH_MAX {
+            let text = format!("a frame of {numbers} numbers and {bytes} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        let mut words = vec![0; 8 * numbers as usize];
+        fill(&mut words)?;
+        let number = |word: &[u8]| word.try_into().map_or(0, i64::from_le_bytes);
+        let mut frame = Frame {
+            numbers: words.chunks(8).map(number).collect(),
+            bytes: vec![0; bytes as usize],
+        };
+        fill(&mut frame.bytes)?;
+        Ok(frame)
+    }
+
+    /// A number, or zero where there is none.
+    pub(crate) fn number(&self, at: usize) -> i64 {
+        self.numbers.get(at).copied().unwrap_or(0)
+    }
+}
+
+/// What a call gave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) result: i64,
+    /// Only if the result is -1.
+    pub(crate) errno: i64,
+    /// How many SIGPIPE the call brought.
+    pub(crate) signals: i64,
+    /// How long it took, in microseconds.
+    pub(crate) took_us: i64,
+    /// What else it told.
+    pub(crate) more: Vec<i64>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What a request came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Done(Answer),
+    /// The call goes on in this thread.
+    Pending(i64),
+}
+
+impl Reply {
+    pub(crate) fn into_frame(self) -> Frame {
+        match self {
+            Reply::Done(answer) => {
+                let mut numbers =
+                    vec![0, answer.result, answer.errno, answer.signals, answer.took_us];
+                numbers.extend(answer.more);
+                Frame { numbers, bytes: answer.bytes }
+            }
+            Reply::Pending(thread) => Frame { numbers: vec![1, thread], bytes: Vec::new() },
+        }
+    }
+
+    pub(crate) fn from_frame(frame: Frame) -> Reply {
+        if frame.number(0) == 1 {
+            return Reply::Pending(frame.number(1));
+        }
+        Reply::Done(Answer {
+            result: frame.number(1),
+            errno: frame.number(2),
+            signals: frame.number(3),
+            took_us: frame.number(4),
+            more: frame.numbers.get(5..).unwrap_or_default().to_vec(),
+            bytes: frame.bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_read_as_it_was_written() {
+        let answer = Answer { result: -1, errno: 11, more: vec![7, -8], ..Answer::default() };
+        let reply = Reply::Done(Answer { bytes: vec![1, 2, 3], ..answer });
+        let encoded = reply.clone().into_frame().encode();
+        let mut rest = &encoded[..];
+        let decoded = Frame::decode(|into| io::Read::read_exact(&mut rest, into)).unwrap();
+        assert_eq!(Reply::from_frame(decoded), reply);
+        assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn calls_have_numbers() {
+        assert_eq!(Call::of(Call::Reset as i64), Some(Call::Reset));
+        assert_eq!(Call::of(Call::Reset as i64 + 1), None);
+    }
+}

@@ -1,0 +1,501 @@
+//! Runs one script over the agents of one way, in lockstep.
+//!
+//! The first run, of plain processes, is the reference: a call counts as blocked when its thread
+//! sleeps. The second run is guided by it: what the reference found is waited for.
+
+use crate::host::Request;
+use crate::judge::{Verdict, name, short};
+use crate::model::{Checked, Kind, LOST, Model};
+use crate::pair::Pair;
+use crate::plan::{Plan, peeks, takes_flags};
+use crate::protocol::{Answer, Call, Reply};
+use crate::rules::Rule;
+use crate::script::{LISTENER, LinkKind, Op, SLOTS, Script, Verb};
+use crate::way::Way;
+use fuzzkit::{Failure, RuleCounts, RuleSet, Watch};
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// How long a thread has to sleep to count as blocked.
+    pub(crate) quiet: Duration,
+    /// How long the second run waits for what the reference found.
+    pub(crate) limit: Duration,
+}
+
+impl Pace {
+    pub(crate) const FAST: Pace =
+        Pace { quiet: Duration::from_micros(300), limit: Duration::from_millis(400) };
+    /// To see whether a difference is one of timing.
+    pub(crate) const SLOW: Pace =
+        Pace { quiet: Duration::from_millis(15), limit: Duration::from_millis(2500) };
+}
+
+/// When the peer is made to call something, if what is waited for does not come.
+const POKE_AFTER: Duration = Duration::from_millis(30);
+/// How long a call is given to return at once.
+const AT_ONCE: Duration = Duration::from_micros(300);
+
+/// What one operation came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Step {
+    /// None if there was nothing to do.
+    pub(crate) reply: Option<Reply>,
+    /// The calls of earlier steps that ended.
+    pub(crate) ended: BTreeMap<usize, Answer>,
+}
+
+/// What a run has found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) steps: Vec<Step>,
+    /// How what comes to each side of each connection has ended.
+    pub(crate) ends: BTreeMap<(usize, usize), String>,
+    pub(crate) rules: RuleCounts<Rule>,
+    pub(crate) calls: u64,
+    /// The differences that no rule allows, the first one first.
+    pub(crate) differences: Vec<Failure>,
+}
+
+/// A call that has not returned.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) plan: Plan,
+    pub(crate) thread: i64,
+}
+
+/// One run.
+pub(crate) struct Run<'a> {
+    pub(crate) script: &'a Script,
+    pub(crate) pair: &'a mut Pair,
+    pub(crate) expected: Option<&'a Outcome>,
+    pub(crate) pace: Pace,
+    pub(crate) watch: &'a Watch,
+    pub(crate) model: Model,
+    /// By the step that has made the call.
+    pub(crate) waiting: BTreeMap<usize, Waiting>,
+    pub(crate) outcome: Outcome,
+    /// The runs do different things; only bytes are checked.
+    pub(crate) has_diverged: bool,
+}
+
+/// Runs a script; the pair is discarded if anything went wrong.
+pub(crate) fn run(
+    script: &Script,
+    pair: &mut Pair,
+    expected: Option<&Outcome>,
+    pace: Pace,
+    watch: &Watch,
+) -> Result<Outcome, Failure> {
+    let broken = |error| Failure::new("the agents do not start", format!("{error}"));
+    pair.prepare().map_err(broken)?;
+    let is_plain = *pair.way() == Way::Plain;
+    watch.begin(format_args!("{}: {script}", pair.way().name()));
+    let mut run = Run {
+        script,
+        pair,
+        expected,
+        pace,
+        watch,
+        model: Model::new(script.seed, is_plain),
+        waiting: BTreeMap::new(),
+        outcome: Outcome::default(),
+        has_diverged: false,
+    };
+    for process in &mut run.model.processes[..2] {
+        process.is_live = true;
+    }
+    let mut result = Ok(());
+    for op in beginning(script).into_iter().chain(script.ops.iter().copied()) {
+        result = run.step(op);
+        if result.is_err() {
+            break;
+        }
+    }
+    if result.is_ok() {
+        result = run.finish();
+    }
+    let is_broken = result.is_err() || !run.waiting.is_empty();
+    let outcome = run.outcome;
+    watch.end();
+    if is_broken {
+        pair.discard().map_err(broken)?;
+    }
+    result.map(|()| outcome)
+}
+
+/// The operations that make the links.
+fn beginning(script: &Script) -> Vec<Op> {
+    let op = |verb, process, slot, a: usize| Op { verb, process, slot, a: a as u32, b: 0 };
+    let mut ops = vec![
+        op(Verb::Socket, 1, LISTENER, 0),
+        op(Verb::Bind, 1, LISTENER, 0),
+        op(Verb::Listen, 1, LISTENER, 8),
+    ];
+    for (slot, link) in script.links.iter().enumerate() {
+        ops.push(op(Verb::Socket, 0, slot, 0));
+        ops.push(op(Verb::Connect, 0, slot, SLOTS + LISTENER));
+        ops.push(op(Verb::Accept, 1, LISTENER, slot));
+        if *link == LinkKind::Nonblocking {
+            ops.push(op(Verb::Nonblock, 0, slot, 1));
+            ops.push(op(Verb::Nonblock, 1, slot, 1));
+        }
+    }
+    ops
+}
+
+impl Run<'_> {
+    pub(crate) fn family(&self) -> i32 {
+        if self.script.is_six { libc::AF_INET6 } else { libc::AF_INET }
+    }
+
+    fn step(&mut self, op: Op) -> Checked {
+        let at = self.outcome.steps.len();
+        self.outcome.steps.push(Step::default());
+        let mut plan = self.model.plan(op, self.family());
+        if let Some(expected) = self.expected
+            && expected.steps[at].reply.is_none() != plan.is_none()
+        {
+            self.has_diverged = true;
+            plan = None;
+        }
+        if let Some(mut plan) = plan {
+            plan.request.id = at as i64;
+            if let Some(reply) = self.carry_out(at, &plan)? {
+                self.outcome.calls += 1;
+                self.watch.note(|| format!("{at} {op}: {}", describe(&plan, &reply)));
+                self.outcome.steps[at].reply = Some(reply);
+            }
+        }
+        self.collect(at)
+    }
+
+    /// What the reference found in a step, as long as that is compared.
+    fn reference(&self, at: usize) -> Option<Reply> {
+        if self.has_diverged {
+            return None;
+        }
+        self.expected?.steps.get(at)?.reply.clone()
+    }
+
+    fn carry_out(&mut self, at: usize, plan: &Plan) -> Checked<Option<Reply>> {
+        let expected = self.reference(at);
+        if let (Verb::Write, Some(end)) = (plan.op.verb, plan.end) {
+            self.model.note_room(end.0, plan.request.bytes.len() as u64);
+        }
+        self.model.note_course(plan);
+        let reply = match plan.op.verb {
+            Verb::Exit | Verb::Kill | Verb::Again | Verb::Interrupt | Verb::Fork | Verb::Pass => {
+                self.process(plan)?
+            }
+            _ => Some(self.call(plan, expected.as_ref())?),
+        };
+        let Some(mut reply) = reply else { return Ok(None) };
+        if let (Some(Reply::Done(wanted)), Reply::Done(found)) = (&expected, &reply) {
+            let settled = self.settle(plan, wanted, found.clone())?;
+            reply = Reply::Done(settled);
+        }
+        if let Some(expected) = &expected {
+            self.compare(plan, expected, &reply, "");
+        }
+        match &reply {
+            Reply::Done(answer) => self.done(plan, answer)?,
+            Reply::Pending(thread) => {
+                self.occupy(plan, true);
+                self.waiting.insert(at, Waiting { plan: plan.clone(), thread: *thread });
+            }
+        }
+        Ok(Some(reply))
+    }
+
+    /// A call has returned: checks its bytes, and brings the model up to date.
+    fn done(&mut self, plan: &Plan, answer: &Answer) -> Checked {
+        let result = self.model.absorb(plan, answer);
+        self.explain_loss(plan.end, result, &plan.op.to_string())?;
+        if plan.op.verb == Verb::Listen && answer.result == 0 {
+            self.note_port(plan)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the run go on after a loss that is known.
+    pub(crate) fn explain_loss(
+        &mut self,
+        end: Option<(usize, usize)>,
+        result: Checked,
+        place: &str,
+    ) -> Checked {
+        let Err(failure) = result else { return Ok(()) };
+        let has_left = |end: &(usize, usize)| self.model.connections[end.0].has_left;
+        if let Some(end) = end.filter(has_left)
+            && failure.class == LOST
+            && !self.model.is_plain
+        {
+            self.model.connections[end.0].has_diverged = true;
+            self.model.incoming(end).was_reset = true;
+            self.outcome.rules.used(Rule::KnownFaultF2);
+            return Ok(());
+        }
+        let name = self.pair.way().name();
+        let text = format!("{place}: {}", failure.text);
+        Err(Failure::new(format!("{name}: {}", failure.class), text))
+    }
+
+    fn note_port(&mut self, plan: &Plan) -> Checked {
+        let Some(slot) = self.model.slot(plan.op.process, plan.op.slot) else { return Ok(()) };
+        let request = Request::new(Call::Name, &[slot.fd, 0]);
+        if let Reply::Done(answer) = self.pair.ask(plan.op.process, &request)? {
+            let port = answer.more.get(1).copied().unwrap_or(0);
+            self.model.files[slot.file].kind = Kind::Listener { port, queue: Default::default() };
+        }
+        Ok(())
+    }
+
+    /// Notes that a call is pending in its direction, or no more.
+    pub(crate) fn occupy(&mut self, plan: &Plan, is_pending: bool) {
+        let Some(end) = plan.end else { return };
+        let reads = plan.op.verb == Verb::Read || plan.request.arguments.get(1) == Some(&1);
+        if plan.op.verb == Verb::Read || (plan.op.verb == Verb::Execute && reads) {
+            self.model.incoming(end).has_reader = is_pending;
+        } else if matches!(plan.op.verb, Verb::Write | Verb::Execute) {
+            self.model.outgoing(end).has_writer = is_pending;
+            self.model.note_room(end.0, plan.request.bytes.len() as u64);
+        }
+    }
+
+    /// Makes the call; in the reference, waits until it has returned or its thread sleeps.
+    fn call(&mut self, plan: &Plan, expected: Option<&Reply>) -> Checked<Reply> {
+        let process = plan.op.process;
+        let mut request = plan.request.clone();
+        request.wait = match expected {
+            None => AT_ONCE,
+            Some(Reply::Pending(_)) => self.pace.quiet * 10,
+            // A call that goes back to TCP may wait for a second.
+            Some(Reply::Done(_)) => self.pace.limit + Duration::from_millis(1200),
+        };
+        let reply = self.pair.ask(process, &request)?;
+        match reply {
+            Reply::Pending(thread) if expected.is_none() => {
+                self.until_asleep(process, request.id, thread)
+            }
+            Reply::Pending(_) if matches!(expected, Some(Reply::Done(_))) => {
+                self.collect_wanted(plan, request.id as usize)
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    /// Waits until a call has returned or its thread sleeps.
+    fn until_asleep(&mut self, process: usize, id: i64, thread: i64) -> Checked<Reply> {
+        let until = Instant::now() + self.pace.limit;
+        loop {
+            let sleeps = |run: &Self| {
+                run.pair.agents[process].as_ref().is_some_and(|agent| agent.sleeps(thread))
+            };
+            let was_asleep = sleeps(self);
+            sleep(self.pace.quiet);
+            let is_asleep = was_asleep && sleeps(self);
+            let reply = self.collect_one(process, id, Duration::ZERO)?;
+            if is_asleep || matches!(reply, Reply::Done(_)) || Instant::now() > until {
+                return Ok(reply);
+            }
+        }
+    }
+
+    fn collect_one(&mut self, process: usize, id: i64, limit: Duration) -> Checked<Reply> {
+        let mut request = Request::new(Call::Collect, &[id, limit.as_micros() as i64]);
+        request.wait = limit;
+        self.pair.ask(process, &request)
+    }
+
+    /// Repeats a call that found less than the reference, until it finds the same.
+    fn settle(&mut self, plan: &Plan, wanted: &Answer, mut found: Answer) -> Checked<Answer> {
+        let begin = Instant::now();
+        let is_compared = !plan.end.is_some_and(|(of, _)| self.model.connections[of].has_diverged);
+        let (mut is_early, mut has_poked) = (false, false);
+        while is_compared
+            && self.model.is_early(plan, wanted, &found)
+            && begin.elapsed() < self.pace.limit
+        {
+            is_early = true;
+            sleep(Duration::from_micros(200));
+            if begin.elapsed() > POKE_AFTER && !has_poked {
+                has_poked = true;
+                self.poke(plan)?;
+            }
+            found = self.repeat(plan, wanted, found)?;
+        }
+        if is_early && !self.model.is_early(plan, wanted, &found) {
+            let rule = if has_poked { Rule::KnownFaultIdlePeer } else { Rule::Late };
+            self.outcome.rules.used(rule);
+        }
+        Ok(found)
+    }
+
+    /// Lets every other process that has an end of the connection ask for its events.
+    fn poke(&mut self, plan: &Plan) -> Checked {
+        let mut connections: Vec<usize> = plan.end.map(|(of, _)| of).into_iter().collect();
+        connections
+            .extend(plan.files.iter().filter_map(|file| self.model.end(*file)).map(|at| at.0));
+        if plan.op.verb == Verb::EpollWait {
+            connections = (0..self.model.connections.len()).collect();
+        }
+        for connection in connections {
+            let ends = self.model.ends(connection).into_iter().flatten();
+            for place in ends.filter(|place| place.0 != plan.op.process) {
+                let Some(slot) = self.model.slot(place.0, place.1) else { continue };
+                let request = Request::new(Call::Poll, &[0, 0, slot.fd, 0]);
+                self.pair.ask(place.0, &request)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn repeat(&mut self, plan: &Plan, wanted: &Answer, found: Answer) -> Checked<Answer> {
+        let mut request = plan.request.clone();
+        (request.threaded, request.wait) = (false, Duration::ZERO);
+        let continues = plan.op.verb == Verb::Read && found.result > 0 && !peeks(plan.op);
+        if continues {
+            // Only a function with flags can be kept from blocking.
+            let flags = if takes_flags(plan.op) { request.arguments[3] } else { 0 };
+            request.arguments[1] = wanted.result - found.result;
+            request.arguments[2] = 1;
+            request.arguments[3] = flags | i64::from(libc::MSG_DONTWAIT);
+        } else if plan.op.verb == Verb::Read && takes_flags(plan.op) {
+            request.arguments[3] |= i64::from(libc::MSG_DONTWAIT);
+        }
+        let Reply::Done(mut again) = self.pair.ask(plan.op.process, &request)? else {
+            return Ok(found);
+        };
+        again.signals += found.signals;
+        if continues {
+            if again.result <= 0 {
+                return Ok(found);
+            }
+            self.outcome.rules.used(Rule::StreamSegments);
+            again.result += found.result;
+            again.bytes = [found.bytes, again.bytes].concat();
+            again.more = found.more;
+        } else if plan.op.verb == Verb::EpollWait {
+            again.more = merged(&found.more, &again.more);
+            again.result = again.more.len() as i64 / 2;
+        }
+        Ok(again)
+    }
+
+    /// Compares, and notes what is allowed or found.
+    pub(crate) fn compare(&mut self, plan: &Plan, expected: &Reply, actual: &Reply, when: &str) {
+        if self.has_diverged {
+            self.outcome.rules.used(Rule::DivergedState);
+            return;
+        }
+        let (rule, diverges) = match self.model.judge(plan, expected, actual) {
+            Verdict::Same => return,
+            Verdict::Allowed(rule) => (Some(rule), false),
+            Verdict::Diverged(rule) => (Some(rule), true),
+            Verdict::Different(mut failure) => {
+                failure.class = format!("{when}{}", failure.class);
+                self.watch.note(|| format!("DIFFERENT {}: {}", failure.class, failure.text));
+                self.outcome.differences.push(failure);
+                (None, true)
+            }
+        };
+        if let Some(rule) = rule {
+            let text = self.model.difference(plan, expected, actual).text;
+            self.watch.note(|| format!("{} {when}{text}", rule.text().0));
+            self.outcome.rules.used(rule);
+        }
+        if diverges {
+            self.diverge(plan);
+        }
+    }
+
+    fn diverge(&mut self, plan: &Plan) {
+        let ends = plan.files.iter().filter_map(|file| self.model.end(*file)).map(|end| end.0);
+        let mut connections: Vec<usize> = ends.chain(plan.end.map(|end| end.0)).collect();
+        if connections.is_empty() {
+            connections = (0..self.model.connections.len()).collect();
+        }
+        for connection in connections {
+            self.model.connections[connection].has_diverged = true;
+        }
+    }
+
+    /// Looks which pending calls have returned.
+    pub(crate) fn collect(&mut self, at: usize) -> Checked {
+        for id in self.waiting.keys().copied().collect::<Vec<_>>() {
+            let Some(waiting) = self.waiting.get(&id).cloned() else { continue };
+            let (plan, process) = (&waiting.plan, waiting.plan.op.process);
+            let expected = self.expected.map(|expected| expected.steps[at].ended.get(&id).cloned());
+            let reply = match &expected {
+                None => self.until_asleep(process, id as i64, waiting.thread)?,
+                Some(None) => {
+                    let limit =
+                        if self.pace.quiet > AT_ONCE { self.pace.quiet } else { Duration::ZERO };
+                    self.collect_one(process, id as i64, limit)?
+                }
+                Some(Some(_)) => self.collect_wanted(plan, id)?,
+            };
+            let when = format!("pending after {}: ", self.verb_of(at));
+            match (expected.flatten(), &reply) {
+                (None, Reply::Pending(_)) => {}
+                (None, Reply::Done(_)) if self.expected.is_none() => {}
+                (None, Reply::Done(_)) => {
+                    self.compare(plan, &Reply::Pending(0), &reply, &when);
+                }
+                (Some(wanted), _) => self.compare(plan, &Reply::Done(wanted), &reply, &when),
+            }
+            if let Reply::Done(answer) = reply {
+                self.waiting.remove(&id);
+                self.occupy(plan, false);
+                self.watch.note(|| {
+                    format!("{id} ended: {}", describe(plan, &Reply::Done(answer.clone())))
+                });
+                self.done(plan, &answer)?;
+                self.outcome.steps[at].ended.insert(id, answer);
+            }
+        }
+        Ok(())
+    }
+
+    fn verb_of(&self, at: usize) -> String {
+        let beginning = beginning(self.script);
+        let op = at.checked_sub(beginning.len()).and_then(|at| self.script.ops.get(at));
+        op.map_or("the end", |op| op.verb.text()).to_string()
+    }
+
+    /// Waits for a call that returned at this step in the reference.
+    fn collect_wanted(&mut self, plan: &Plan, id: usize) -> Checked<Reply> {
+        let process = plan.op.process;
+        let reply = self.collect_one(process, id as i64, POKE_AFTER)?;
+        if matches!(reply, Reply::Done(_)) {
+            return Ok(reply);
+        }
+        self.poke(plan)?;
+        let reply = self.collect_one(process, id as i64, self.pace.limit)?;
+        if matches!(reply, Reply::Done(_)) {
+            self.outcome.rules.used(Rule::KnownFaultIdlePeer);
+        }
+        Ok(reply)
+    }
+}
+
+/// Both lists of data and events, with the events of equal data together.
+fn merged(one: &[i64], other: &[i64]) -> Vec<i64> {
+    let mut all: BTreeMap<i64, i64> = BTreeMap::new();
+    for pair in one.chunks_exact(2).chain(other.chunks_exact(2)) {
+        *all.entry(pair[0]).or_default() |= pair[1];
+    }
+    all.into_iter().flat_map(|(data, events)| [data, events]).collect()
+}
+
+fn describe(plan: &Plan, reply: &Reply) -> String {
+    let more = match reply {
+        Reply::Done(answer) => format!("{} {:?} {} us", answer.result, answer.more, answer.took_us),
+        Reply::Pending(_) => String::new(),
+    };
+    format!("{}: {} {more}", name(plan), short(plan, reply))
+}
