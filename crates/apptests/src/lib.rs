@@ -7,6 +7,7 @@ pub mod nginx;
 pub mod operations;
 mod port;
 mod process;
+pub mod programs;
 
 pub use process::{
     Running, allowed_cpus, eventually, raise_descriptor_limit, send_signal, stay_on,
