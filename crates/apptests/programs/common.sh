@@ -23,11 +23,13 @@ random() { head -c "$1" /dev/urandom > "$2"; }
 # Waits until the port of the server takes connections: a process listens, says the kernel or, where
 # the server has a network of its own, itself by taking one.
 await() {
-    for _ in $(seq 500); do
+    until=$(($(date +%s) + 10))
+    while [ "$(date +%s)" -le $until ]; do
         listens "${1:-$PORT}" && return 0
+        [ -z "$pid" ] || kill -0 "$pid" 2> /dev/null || break
         sleep 0.02
     done
-    fail "no server at port ${1:-$PORT} after 10 s: $(tail -n 3 server.log | tr '\n\t' '  ')"
+    fail "no server at port ${1:-$PORT} within 10 s: $(tail -n 3 server.log | tr '\n\t' '  ')"
 }
 
 listens() {

@@ -122,8 +122,7 @@ impl Subject<'_> {
 
     fn command(&self) -> Command {
         let mut command = Command::new("unshare");
-        // SAFETY: geteuid takes nothing and cannot fail.
-        if unsafe { libc::geteuid() } != 0 {
+        if !is_root() {
             command.args(["--user", "--map-root-user"]);
         }
         command.args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]);
@@ -135,7 +134,7 @@ impl Subject<'_> {
         // SAFETY: prctl is a system call that takes numbers alone, and allocates nothing.
         unsafe {
             command.pre_exec(|| {
-                // If this process is killed, nobody is left to end the namespace.
+                // If this process is killed, the namespace has to end, too.
                 match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                     0 => Ok(()),
                     _ => Err(io::Error::last_os_error()),
@@ -144,6 +143,11 @@ impl Subject<'_> {
         }
         command
     }
+}
+
+pub(crate) fn is_root() -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
 }
 
 /// Processes that end with this.
@@ -169,4 +173,47 @@ fn tail(path: &Path) -> String {
     };
     let bytes = read().unwrap_or_default();
     String::from_utf8_lossy(&bytes).split_whitespace().collect::<Vec<&str>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four cases: the second hangs, and the third ends its process.
+    const SCRIPT: &str = "for case in a b c d; do
+        grep -qx $case done && continue
+        printf 'start\\t%s\\n' $case >> journal
+        case $case in b) sleep 600 ;; c) echo the end; kill -9 $$ ;; esac
+        printf 'end\\t%s\\tok\\n' $case >> journal
+    done; echo done >> journal";
+
+    #[test]
+    fn what_hangs_or_dies_is_left_out_of_a_fresh_start() {
+        if !super::super::namespaces_permitted() {
+            let test = "what_hangs_or_dies_is_left_out_of_a_fresh_start";
+            return crate::skip(test, "namespaces are not permitted").unwrap();
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let words = ["sh", "-c", SCRIPT].map(String::from);
+        let subject = Subject {
+            words: &words,
+            environment: &[],
+            network: "true",
+            directory: directory.path(),
+            only: &[],
+            left_out: &["x".to_string()],
+        };
+        let limits = |case: &str| {
+            let step = Duration::from_millis(if case == "b" { 300 } else { 60_000 });
+            Limits { step, whole: Duration::from_secs(600) }
+        };
+        let cases = subject.run(limits).unwrap();
+        let outcomes: Vec<(&str, Outcome)> =
+            cases.iter().map(|(name, end)| (name.as_str(), end.outcome)).collect();
+        let (ok, hung, died) = (Outcome::Ok, Outcome::Hung, Outcome::Died);
+        assert_eq!(outcomes, [("a", ok), ("b", hung), ("c", died), ("d", ok)]);
+        assert!(cases["c"].detail.contains("the end"), "{:?}", cases["c"]);
+        let done = fs::read_to_string(Subject::done(directory.path())).unwrap();
+        assert_eq!(done, "a\nb\nc\nx\n");
+    }
 }

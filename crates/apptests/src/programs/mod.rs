@@ -64,7 +64,7 @@ pub fn run(way: Way, extent: Extent, only: &str, progress: impl Fn(&str)) -> io:
 impl Context {
     /// A suite's row, or a row for each choice of a program's ends.
     fn rows(&self, job: Job) -> io::Result<Vec<Row>> {
-        if let Some(why) = obstacle(job)? {
+        if let Some(why) = obstacle(job) {
             return Ok(vec![Row::skipped(job.name().to_string(), why)]);
         }
         let chosen = job.chosen(self.extent);
@@ -172,11 +172,10 @@ impl Context {
             names.map(|(pair, _)| format!("{}/{}", job.name(), pair.case)).collect();
         let of_job = |pin: &&Pin| pin.name.split('/').next() == Some(job.name());
         let gone = |pin: &&Pin| !names.iter().any(|name| pin.is_of(name));
-        // A fixture has a name only when it hangs.
-        let gone = self.pins.iter().filter(of_job).filter(gone);
-        gone.filter(|pin| !is_fixture(&pin.name) || pin.plain != Outcome::Absent)
-            .map(|pin| pin.name.clone())
-            .collect()
+        // What is no case has a name only when it hangs.
+        let is_optional = |pin: &&Pin| pin.under.contains(&Outcome::Absent);
+        let gone = self.pins.iter().filter(of_job).filter(gone).filter(|pin| !is_optional(pin));
+        gone.map(|pin| pin.name.clone()).collect()
     }
 }
 
@@ -186,22 +185,24 @@ fn is_fixture(case: &str) -> bool {
 }
 
 /// Why a job cannot be run here.
-fn obstacle(job: Job) -> io::Result<Option<String>> {
-    let succeeds = |words: &[&str]| {
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).stdin(Stdio::null());
-        command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
-    };
-    // SAFETY: geteuid takes nothing and cannot fail.
-    let is_root = unsafe { libc::geteuid() } == 0;
-    let user: &[&str] = if is_root { &[] } else { &["--user", "--map-root-user"] };
-    let unshare = [&["unshare"], user, &["--net", "--pid", "--fork", "--mount-proc", "true"]];
-    if !succeeds(&unshare.concat()) {
-        return Ok(Some("needs root, or user, network and process namespaces".to_string()));
+fn obstacle(job: Job) -> Option<String> {
+    if !namespaces_permitted() {
+        return Some("needs root, or user, network and process namespaces".to_string());
     }
     let version = "import sys, test.test_socket; sys.exit(sys.version_info[:2] != (3, 11))";
     let no_tests = matches!(job, Job::Suite(_)) && !succeeds(&[PYTHON, "-c", version]);
-    Ok(no_tests.then(|| {
-        format!("{PYTHON} is not 3.11, or the package libpython3.11-testsuite is missing")
-    }))
+    no_tests
+        .then(|| format!("{PYTHON} is not 3.11, or the package libpython3.11-testsuite is missing"))
+}
+
+fn namespaces_permitted() -> bool {
+    let unshare = ["unshare", "--net", "--pid", "--fork", "--mount-proc"];
+    let user = if confined::is_root() { &[][..] } else { &["--user", "--map-root-user"] };
+    succeeds(&[&unshare, user, &["true"]].concat())
+}
+
+fn succeeds(words: &[&str]) -> bool {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }

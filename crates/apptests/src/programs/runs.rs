@@ -107,11 +107,11 @@ impl Job {
 /// early and what is slow still passes.
 fn limits(case: &str, plain: Option<&Cases>) -> Limits {
     const MAX: Duration = Duration::from_secs(90);
-    const MORE: Duration = Duration::from_secs(10);
+    const MORE: Duration = Duration::from_secs(15);
     const WHOLE: Duration = Duration::from_secs(20 * 60);
     let seconds = plain.map(|plain| plain.get(case).map_or(5.0, |end| end.seconds));
     let step =
-        seconds.map_or(MAX, |seconds| MAX.min(MORE + Duration::from_secs_f64(4.0 * seconds)));
+        seconds.map_or(MAX, |seconds| MAX.min(MORE + Duration::from_secs_f64(8.0 * seconds)));
     Limits { step, whole: WHOLE }
 }
 
