@@ -56,6 +56,7 @@ blocked_client() {
 
 # The server goes on after a client is killed in mid-command.
 killed_client() {
-    (echo "subscribe x"; sleep 30) | cli > /dev/null & sleep 0.2
+    cli subscribe x > /dev/null &
+    until plain pubsub numsub x | grep -qx 1; do sleep 0.02; done
     plain client kill type pubsub > /dev/null; cli ping | grep -qx PONG
 }

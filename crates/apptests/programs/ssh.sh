@@ -39,7 +39,7 @@ get $PWD/there back" > batch
 forwarded() {
     $CLIENT ssh $OPTIONS -N -L "8081:$ADDRESS:$PORT" -p "$PORT" "$ADDRESS" < /dev/null & tunnel=$!
     ADDRESS=127.0.0.1 await 8081 || return
-    (sleep 0.2) | $CLIENT ncat --recv-only 127.0.0.1 8081 > greeting & reader=$!
+    $CLIENT ncat --recv-only 127.0.0.1 8081 < /dev/null > greeting & reader=$!
     until grep -q "^SSH-2.0" greeting; do kill -0 $reader || break; sleep 0.05; done
     kill $reader $tunnel
     grep -q "^SSH-2.0" greeting
