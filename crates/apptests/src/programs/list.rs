@@ -69,7 +69,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("test_telnetlib", &[]),
     suite("test_urllib2_localnet", &["BasicAuthTests"]),
     suite("test_xmlrpc", &["SimpleServerTestCase"]),
-    Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_fork", &["PicklingConnections"]) },
+    Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_fork", &["TestListenerClient"]) },
     Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_spawn", &[]) },
     Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_forkserver", &[]) },
     local("test_subprocess", &[]),
