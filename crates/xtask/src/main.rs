@@ -58,6 +58,11 @@ commands:
             is no documented limit;
             options: nginx or memcached (only this), --quick (1 minute instead of 10),
             --only PART-OF-A-NAME (of a scenario), --json FILE
+  programs  runs Python's network test suites and real programs plainly and under `fable run` (or
+            `mtcp run`), case by case: one table, whose last line names each difference that is
+            not pinned and each pinned one that is gone; fails if there is one;
+            options: fable or mtcp (which library; fable), --quick (90 s instead of an hour),
+            --only PART-OF-A-NAME (of a suite or a program), --json FILE
   source    fetches the source package of PACKAGE [UPSTREAM-VERSION] without installing it
   help      this text
 
@@ -115,6 +120,10 @@ fn main() -> ExitCode {
         ["nginx", words @ ..] => verdict(apps::nginx::run(&root, words)),
         ["memcached", words @ ..] => verdict(apps::memcached::run(&root, words)),
         ["operations", words @ ..] => match apps::operations::run(&root, words) {
+            Ok(code) => code,
+            Err(error) => verdict(Err(error)),
+        },
+        ["programs", words @ ..] => match apps::programs::run(&root, words) {
             Ok(code) => code,
             Err(error) => verdict(Err(error)),
         },

@@ -225,6 +225,61 @@ const PACKAGES: &[Package] = &[
         why: "a test speaks HTTP/2 to nginx with h2load",
         probe: Probe::Program("h2load"),
     },
+    Package {
+        name: "libpython3.11-testsuite",
+        why: "its tests run under the preload libraries",
+        // Of another version nothing is known, and its package has another name.
+        probe: Probe::Command(&[
+            "/usr/bin/python3",
+            "-c",
+            "import sys; sys.version_info[:2] != (3, 11) or __import__('test.test_socket')",
+        ]),
+    },
+    Package {
+        name: "nodejs",
+        why: "a test runs it as server and client under the preload libraries",
+        probe: Probe::Program("node"),
+    },
+    Package {
+        name: "default-jdk-headless",
+        why: "a test runs a server and a client in Java under the preload libraries",
+        probe: Probe::Program("javac"),
+    },
+    Package {
+        name: "uvicorn",
+        why: "a test runs it under the preload libraries",
+        probe: Probe::Command(&["/usr/bin/python3", "-c", "import uvicorn"]),
+    },
+    Package {
+        name: "apache2-bin",
+        why: "a test runs it under the preload libraries",
+        probe: Probe::Program("apache2"),
+    },
+    Package {
+        name: "haproxy",
+        why: "a test runs it under the preload libraries; its own service is left alone",
+        probe: Probe::Program("haproxy"),
+    },
+    Package {
+        name: "rsync",
+        why: "a test runs it under the preload libraries; its own service is left alone",
+        probe: Probe::Program("rsync"),
+    },
+    Package {
+        name: "git",
+        why: "a test runs its daemon under the preload libraries",
+        probe: Probe::Program("git"),
+    },
+    Package {
+        name: "openssh-client",
+        why: "a test runs it under the preload libraries",
+        probe: Probe::Program("ssh"),
+    },
+    Package {
+        name: "openssh-server",
+        why: "a test runs sshd under the preload libraries; its own service is left alone",
+        probe: Probe::Program("sshd"),
+    },
 ];
 
 /// What building nginx's module takes.
@@ -238,6 +293,34 @@ pub(crate) const MEMCACHED: &[&str] =
     &["gcc", "libc6-dev", "dpkg-dev", "make", "libevent-dev", "libsasl2-dev"];
 /// And its own tests.
 pub(crate) const MEMCACHED_SUITE: &[&str] = &["perl", "libio-socket-ssl-perl"];
+/// What `cargo xtask programs` runs under a preload library.
+pub(crate) const PROGRAMS: &[&str] = &[
+    "iproute2",
+    "libpython3.11-testsuite",
+    "nginx",
+    "wrk",
+    "redis-server",
+    "redis-tools",
+    "memcached",
+    "libmemcached-tools",
+    "postgresql",
+    "nodejs",
+    "socat",
+    "ncat",
+    "curl",
+    "openssl",
+    "iperf3",
+    "rsync",
+    "git",
+    "haproxy",
+    "apache2-bin",
+    "apache2-utils",
+    "default-jdk-headless",
+    "etcd-server",
+    "uvicorn",
+    "openssh-client",
+    "openssh-server",
+];
 
 /// A part of the Rust toolchain, and the cargo command that it brings.
 struct Component {
@@ -486,7 +569,7 @@ mod tests {
 
     #[test]
     fn the_lists_of_commands_are_of_packages_that_the_set_up_knows() {
-        for package in [NGINX, NGINX_CLIENTS, MEMCACHED, MEMCACHED_SUITE].concat() {
+        for package in [NGINX, NGINX_CLIENTS, MEMCACHED, MEMCACHED_SUITE, PROGRAMS].concat() {
             assert!(knows(package), "{package}");
         }
     }

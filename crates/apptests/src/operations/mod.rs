@@ -14,8 +14,10 @@ mod nginx;
 mod outcome;
 mod table;
 
+pub(crate) use columns::aligned;
 use outcome::{Cell, Figures};
 use table::Row;
+pub(crate) use table::quoted;
 pub use table::{Table, Worse};
 
 /// How much load a scenario makes.

@@ -199,7 +199,7 @@ fn cell_json(name: &str, cell: &Cell, worse: Option<&str>) -> String {
 }
 
 /// A string of JSON.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for character in text.chars() {
         match character {

@@ -5,6 +5,7 @@ mod lock;
 pub(crate) mod memcached;
 pub(crate) mod nginx;
 pub(crate) mod operations;
+pub(crate) mod programs;
 pub(crate) mod source;
 
 use std::env;

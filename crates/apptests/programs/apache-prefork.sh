@@ -1,0 +1,3 @@
+# apache with a process for each connection.
+MPM=prefork
+. "$SCRIPTS/apache.sh"

@@ -1,0 +1,45 @@
+# haproxy before nginx: connections on both of its sides.
+NEEDS="haproxy nginx curl"
+CASES="small large parallel"
+QUICK_CASES=small
+
+prepare() {
+    mkdir -p www && random 3000 www/small && random 20000000 www/large
+    cat > nginx.conf <<CONF
+user root; worker_processes 1; daemon off; pid $PWD/pid; error_log $PWD/errors;
+events { worker_connections 256; }
+http { access_log off; server { listen $ADDRESS:8081; root $PWD/www; } }
+CONF
+    cat > haproxy.conf <<CONF
+global
+    maxconn 100
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 20s
+    timeout server 20s
+frontend in
+    bind $ADDRESS:$PORT
+    default_backend out
+backend out
+    server one $ADDRESS:8081
+CONF
+}
+
+server() {
+    $SERVER nginx -p "$PWD" -c "$PWD/nginx.conf" & back=$!
+    await 8081
+    $SERVER haproxy -f haproxy.conf -db & front=$!
+    trap 'kill -USR1 $front; kill -QUIT $back; wait' TERM
+    wait
+}
+
+fetch() { $CLIENT curl -sf -o "got.$2" "http://$ADDRESS:$PORT/$1" && same "got.$2" "www/$1"; }
+
+small() { for i in $(seq 10); do fetch small 1 || return; done; }
+large() { fetch large 1; }
+
+parallel() {
+    for i in $(seq 8); do fetch large "$i" & pids="$pids $!"; done
+    for one in $pids; do wait "$one" || return; done
+}

@@ -1,0 +1,115 @@
+//! Which suites and programs there are; nothing here does anything.
+
+/// A test module of CPython's.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    pub(crate) name: &'static str,
+    /// Whether it makes connections that must be upgraded.
+    pub(crate) connects: bool,
+    /// Parts of the names of the cases that the quick form runs; none if it runs none.
+    pub(crate) quick: &'static [&'static str],
+    /// Parts of the names of the cases that the full form runs; none for all.
+    pub(crate) full: &'static [&'static str],
+    /// Names of cases that hang plainly.
+    pub(crate) left_out: &'static [&'static str],
+}
+
+const fn suite(name: &'static str, quick: &'static [&'static str]) -> Suite {
+    Suite { name, connects: true, quick, full: &[], left_out: &[] }
+}
+
+/// One that makes no connection, or only some that stay plain by their nature.
+const fn local(name: &'static str, quick: &'static [&'static str]) -> Suite {
+    Suite { connects: false, ..suite(name, quick) }
+}
+
+/// What of multiprocessing goes through sockets or passes descriptors; the rest is about locks,
+/// queues and shared memory, and takes minutes.
+const MULTIPROCESSING: &[&str] = &[
+    "Connection",
+    "Listener",
+    "PicklingConnections",
+    "Poll",
+    "TestManagerRestart",
+    "TestMyManager",
+    "TestRemoteManager",
+    "TestSyncManagerTypes",
+    "Challenge",
+    "OtherTest",
+    "TestWait",
+    "InvalidHandle",
+    "StdinBadfiledescriptor",
+];
+
+const SOCKET_QUICK: &[&str] = &["BasicTCP", "BufferIO", "NonBlockingTCP", "SendfileUsingSend"];
+
+pub(crate) const SUITES: &[Suite] = &[
+    Suite {
+        left_out: &["ThreadedVSOCKSocketStreamTest.testStream"],
+        ..suite("test_socket", SOCKET_QUICK)
+    },
+    local("test_selectors", &[]),
+    local("test_select", &["SelectTestCase"]),
+    local("test_poll", &[]),
+    suite("test_epoll", &["TestEPoll"]),
+    suite("test_socketserver", &["SocketServerTest.test_TCP", "MiscTestCase"]),
+    suite("test_asyncore", &["TestAPI_UseIPv4Select"]),
+    suite("test_asynchat", &["TestAsynchat."]),
+    suite(
+        "test_asyncio",
+        &["test_streams", "test_sendfile.EPollEventLoopTests", "test_server.SelectorStartServer"],
+    ),
+    suite("test_httplib", &["TunnelTests", "HTTPSTest"]),
+    suite("test_httpservers", &["BaseHTTPServerTestCase", "CGIHTTPServer"]),
+    suite("test_ssl", &["ThreadedTests.test_echo", "ThreadedTests.test_asyncore_server"]),
+    suite("test_ftplib", &["TestFTPClass."]),
+    suite("test_poplib", &["TestPOP3Class."]),
+    suite("test_imaplib", &[]),
+    suite("test_smtplib", &[]),
+    suite("test_telnetlib", &[]),
+    suite("test_urllib2_localnet", &["BasicAuthTests"]),
+    suite("test_xmlrpc", &["SimpleServerTestCase"]),
+    Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_fork", &["TestListenerClient"]) },
+    Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_spawn", &[]) },
+    Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_forkserver", &[]) },
+    local("test_subprocess", &[]),
+    local("test_signal", &[]),
+    local("test_fork1", &[]),
+    suite("test_os", &["TestSendfile"]),
+];
+
+/// A server and its clients: `programs/NAME.sh` has the cases.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    /// Whether its connections must be upgraded.
+    pub(crate) connects: bool,
+    /// Whether the quick form runs it (with its small cases, and both ends under the library).
+    pub(crate) quick: bool,
+}
+
+const fn program(name: &'static str, quick: bool) -> Program {
+    Program { name, connects: true, quick }
+}
+
+pub(crate) const PROGRAMS: &[Program] = &[
+    program("apache-event", false),
+    program("apache-prefork", false),
+    program("git", false),
+    // A Go program, which has to run plainly.
+    Program { connects: false, ..program("go", true) },
+    program("haproxy", false),
+    program("iperf3", false),
+    program("java", false),
+    program("memcached", true),
+    program("ncat", false),
+    program("nginx", true),
+    program("node", true),
+    program("openssl", false),
+    program("postgres", false),
+    program("redis", true),
+    program("rsync", false),
+    program("socat", true),
+    program("ssh", false),
+    program("uvicorn", false),
+];

@@ -1,0 +1,260 @@
+//! The table of suites and programs, and the verdict.
+
+use std::fmt::Write as _;
+
+use super::compare::{Finding, Pair};
+use super::journal::Outcome;
+use super::pins::Pin;
+use crate::operations::{aligned, quoted};
+
+/// A suite, or a program with the library under the same ends.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) pairs: Vec<(Pair, Finding)>,
+    /// Differences that count, as lines for the list.
+    pub(crate) new: Vec<Pin>,
+    /// Pinned cases that pass.
+    pub(crate) passes: Vec<String>,
+    /// Cases that differed once and mostly do not, or passed once and mostly do not.
+    pub(crate) unsteady: Vec<String>,
+    /// Ends of connections that were upgraded; none where they are not counted.
+    pub(crate) upgraded: Option<u64>,
+    /// Whether some must be.
+    pub(crate) must_upgrade: bool,
+    /// Why it was not run.
+    pub(crate) skipped: Option<String>,
+    pub(crate) seconds: f64,
+}
+
+/// What all suites and programs gave.
+#[derive(Debug, Default)]
+pub struct Table {
+    pub(crate) rows: Vec<Row>,
+    /// Lines of the list whose case is not there any more.
+    pub(crate) stale: Vec<String>,
+}
+
+const HEAD: [&str; 9] = [
+    "suite or program",
+    "cases",
+    "passed plain",
+    "passed under",
+    "hung",
+    "pinned",
+    "new",
+    "upgraded",
+    "seconds",
+];
+
+impl Row {
+    pub(crate) fn skipped(name: String, why: String) -> Row {
+        Row { skipped: Some(why), ..Row::empty(name) }
+    }
+
+    pub(crate) fn empty(name: String) -> Row {
+        Row {
+            name,
+            pairs: Vec::new(),
+            new: Vec::new(),
+            passes: Vec::new(),
+            unsteady: Vec::new(),
+            upgraded: None,
+            must_upgrade: false,
+            skipped: None,
+            seconds: 0.0,
+        }
+    }
+
+    fn count(&self, is: impl Fn(&(Pair, Finding)) -> bool) -> usize {
+        self.pairs.iter().filter(|pair| is(pair)).count()
+    }
+
+    /// Whether it promises upgraded connections and has none.
+    fn lacks_upgrades(&self) -> bool {
+        self.must_upgrade && self.upgraded == Some(0) && self.skipped.is_none()
+    }
+
+    /// The cells behind the name.
+    fn cells(&self) -> Vec<String> {
+        let good = |outcome: Outcome| outcome.is_good();
+        let upgraded = match self.upgraded {
+            Some(0) if self.lacks_upgrades() => "NONE".to_string(),
+            Some(count) => count.to_string(),
+            None => "-".to_string(),
+        };
+        vec![
+            self.count(|(pair, _)| pair.plain.outcome != Outcome::Absent).to_string(),
+            self.count(|(pair, _)| good(pair.plain.outcome)).to_string(),
+            self.count(|(pair, _)| good(pair.under.outcome)).to_string(),
+            self.count(|(pair, _)| pair.under.outcome == Outcome::Hung).to_string(),
+            self.count(|(_, finding)| *finding == Finding::Pinned).to_string(),
+            (self.new.len() + self.passes.len()).to_string(),
+            upgraded,
+            format!("{:.0}", self.seconds),
+        ]
+    }
+
+    /// The row as one line, for those who wait for the table.
+    pub(crate) fn line(&self) -> String {
+        if let Some(why) = &self.skipped {
+            return format!("{}: skipped: {why}", self.name);
+        }
+        let cells = HEAD[1..].iter().zip(self.cells());
+        let cells: Vec<String> = cells.map(|(head, cell)| format!("{head} {cell}")).collect();
+        format!("{}: {}", self.name, cells.join(", "))
+    }
+}
+
+impl Table {
+    /// Everything that fails the run, a line each.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        for row in &self.rows {
+            faults.extend(row.new.iter().map(|pin| format!("new: {pin}")));
+            let pass = |name: &String| format!("unexpected pass: {name}");
+            faults.extend(row.passes.iter().map(pass));
+            let passes_plainly = row.count(|(pair, _)| pair.plain.outcome.is_good()) > 0;
+            if row.skipped.is_none() && !passes_plainly {
+                faults.push(format!("no case passes plainly: {}", row.name));
+            }
+            if row.lacks_upgrades() {
+                faults.push(format!("no connection was upgraded: {}", row.name));
+            }
+        }
+        faults.extend(self.stale.iter().map(|name| format!("pinned, but no case: {name}")));
+        faults
+    }
+
+    /// The rows that were not run, with the reasons.
+    pub fn skipped(&self) -> Vec<(String, String)> {
+        let skipped = |row: &Row| Some((row.name.clone(), row.skipped.clone()?));
+        self.rows.iter().filter_map(skipped).collect()
+    }
+
+    /// The last line of the output.
+    pub fn verdict(&self) -> String {
+        let faults = self.faults();
+        let cases: usize = self.rows.iter().map(|row| row.pairs.len()).sum();
+        let pinned: usize =
+            self.rows.iter().map(|row| row.count(|(_, found)| *found == Finding::Pinned)).sum();
+        let mut verdict = match faults.len() {
+            0 => format!("programs: {cases} cases, {pinned} pinned differences, no new one"),
+            count => format!("programs: {cases} cases, {count} faults: {}", faults.join("; ")),
+        };
+        let skipped: Vec<String> = self.skipped().into_iter().map(|(name, _)| name).collect();
+        if !skipped.is_empty() {
+            let _ = write!(verdict, "; skipped: {}", skipped.join(", "));
+        }
+        verdict
+    }
+
+    /// The table, what differs, and the verdict.
+    pub fn text(&self) -> String {
+        let mut lines: Vec<Vec<String>> = vec![HEAD.map(String::from).to_vec()];
+        for row in &self.rows {
+            let cells = match &row.skipped {
+                Some(why) => vec![format!("skipped: {why}")],
+                None => row.cells(),
+            };
+            lines.push([row.name.clone()].into_iter().chain(cells).collect());
+        }
+        let mut text = aligned(&lines);
+        for name in self.rows.iter().flat_map(|row| &row.unsteady) {
+            let _ = writeln!(text, "unsteady, not counted: {name}");
+        }
+        for fault in self.faults() {
+            let _ = writeln!(text, "{fault}");
+        }
+        format!("{text}{}\n", self.verdict())
+    }
+
+    /// The same for programs, with each case that is not the same.
+    pub fn json(&self) -> String {
+        let rows: Vec<String> = self.rows.iter().map(row_json).collect();
+        let faults: Vec<String> = self.faults().iter().map(|fault| quoted(fault)).collect();
+        format!(
+            "{{\n  \"rows\": [\n{}\n  ],\n  \"faults\": [{}],\n  \"verdict\": {}\n}}\n",
+            rows.join(",\n"),
+            faults.join(", "),
+            quoted(&self.verdict())
+        )
+    }
+}
+
+fn row_json(row: &Row) -> String {
+    let head = HEAD[1..].iter().map(|head| head.replace(' ', "_"));
+    let number = |(head, cell): (String, String)| {
+        let value = if cell.parse::<u64>().is_ok() { cell } else { quoted(&cell) };
+        format!("{}: {value}", quoted(&head))
+    };
+    let numbers: Vec<String> = head.zip(row.cells()).map(number).collect();
+    let differs = |(pair, finding): &&(Pair, Finding)| *finding != Finding::Same || pair.differs();
+    let case = |(pair, finding): &(Pair, Finding)| {
+        format!(
+            "{{\"case\": {}, \"plain\": \"{}\", \"under\": \"{}\", \"finding\": \"{finding:?}\", \
+             \"detail\": {}}}",
+            quoted(&pair.case),
+            pair.plain.outcome,
+            pair.under.outcome,
+            quoted(&pair.under.detail)
+        )
+    };
+    let cases: Vec<String> = row.pairs.iter().filter(differs).map(case).collect();
+    let skipped = row.skipped.as_deref().map_or_else(|| "null".to_string(), quoted);
+    format!(
+        "    {{\"name\": {}, {}, \"skipped\": {skipped}, \"differences\": [{}]}}",
+        quoted(&row.name),
+        numbers.join(", "),
+        cases.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::journal::End;
+    use super::*;
+
+    fn table(row: Row) -> Table {
+        Table { rows: vec![row], stale: Vec::new() }
+    }
+
+    fn row() -> Row {
+        let end = End { outcome: Outcome::Ok, detail: String::new(), seconds: 0.5 };
+        let pair = Pair { case: "A.d".into(), plain: end.clone(), under: end };
+        let pairs = vec![(pair, Finding::Same)];
+        Row { upgraded: Some(4), must_upgrade: true, pairs, ..Row::empty("test_x".into()) }
+    }
+
+    #[test]
+    fn the_last_line_names_new_differences_and_unexpected_passes() {
+        assert_eq!(table(row()).verdict(), "programs: 1 cases, 0 pinned differences, no new one");
+        let (plain, under) = (Outcome::Ok, vec![Outcome::Hung]);
+        let new = vec![Pin { name: "test_x/A.b".into(), plain, under, reason: "F1".into() }];
+        let bad = table(Row { new, passes: vec!["test_x/A.c".into()], ..row() });
+        let last = "programs: 1 cases, 2 faults: new: test_x/A.b | ok | hung | F1; \
+                    unexpected pass: test_x/A.c\n";
+        assert!(bad.text().ends_with(last), "{}", bad.text());
+    }
+
+    #[test]
+    fn a_row_that_promises_upgrades_and_has_none_fails() {
+        let bad = table(Row { upgraded: Some(0), ..row() });
+        assert_eq!(bad.faults(), ["no connection was upgraded: test_x"]);
+        assert!(bad.text().contains("NONE"));
+        assert_eq!(table(Row { upgraded: None, ..row() }).faults(), [""; 0]);
+        let nothing = table(Row { pairs: Vec::new(), ..row() });
+        assert_eq!(nothing.faults(), ["no case passes plainly: test_x"]);
+    }
+
+    #[test]
+    fn what_is_skipped_or_stale_is_named() {
+        let mut table = table(Row::skipped("apache".into(), "apache2 is not installed".into()));
+        assert_eq!(table.faults(), [""; 0]);
+        assert!(table.text().contains("skipped: apache2 is not"), "{}", table.text());
+        assert!(table.verdict().ends_with("no new one; skipped: apache"));
+        assert!(table.json().contains("\"skipped\": \"apache2 is not installed\""));
+        table.stale.push("apache/x".into());
+        assert_eq!(table.faults(), ["pinned, but no case: apache/x"]);
+    }
+}
