@@ -231,11 +231,11 @@ ngx_mp_add_siblings(ngx_mp_connection_t *first)
 static ngx_int_t
 ngx_mp_accept(ngx_mp_connection_t *mc)
 {
+    ngx_mp_listener_t *listener = mc->listener;
     /*
      * All, or one at a time: of a queue that workers share, of which one would get a whole burst;
      * or if the descriptors are needed for the files of the connections before.
      */
-    ngx_mp_listener_t *listener = mc->listener;
     int count = listener->shared || (!mc->lightweight && ngx_mp_descriptors_are_few);
 
     if (mc->handle == -1 || listener->accepting) {
