@@ -265,7 +265,9 @@ impl Members {
             let armed = registration.connection.arm(registration.events as i16);
             let orders = registration.connection.has_orders();
             let ready = registration.connection.glance() as u32;
-            let stays = orders || (armed && (level || registration.has_edge(ready)));
+            let stays = registration.ask_kernel
+                || orders
+                || (armed && (level || registration.has_edge(ready)));
             if stays && !registration.connection.is_inside() {
                 registration.ask_kernel = true;
             }

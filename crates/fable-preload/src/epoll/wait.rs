@@ -63,6 +63,8 @@ pub(crate) unsafe fn wait(
                     return Some(failure);
                 }
                 if reports.count > 0 {
+                    // What else the kernel just told of belongs to the same answer.
+                    set.gather(&mut reports);
                     return Some(reports.count as c_int);
                 }
             }

@@ -422,6 +422,33 @@ static void edges_of_a_connect(void) {
     printf("edge: %d, %#x\n", count, count == 1 ? event.events : 0);
 }
 
+/* One answer has all that is ready: a connection to be accepted and the one that has connected. */
+static void connect_and_accept(void) {
+    struct sockaddr_in address;
+    int listener = listen_anywhere(&address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) < 0 && errno == EINPROGRESS);
+    struct pollfd entry = {.fd = listener, .events = POLLIN};
+    CHECK(poll(&entry, 1, 10000) == 1);
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 5};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event) == 0);
+    event = (struct epoll_event){.events = EPOLLOUT, .data.u64 = 6};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    struct epoll_event events[4];
+    printf("both: %d\n", epoll_wait(set, events, 4, 1000));
+    /* In a set of its own what is ready is told at once. */
+    int own = epoll_create1(0);
+    CHECK(epoll_ctl(own, EPOLL_CTL_ADD, fd, &event) == 0);
+    int count = epoll_wait(own, events, 4, 50);
+    printf("one: %d, %d\n", count, (int)events[0].data.u64);
+    int server = accept(listener, NULL, NULL);
+    char byte;
+    CHECK(write(fd, "x", 1) == 1 && read(server, &byte, 1) == 1);
+    count = epoll_wait(own, events, 4, 50);
+    printf("one: %d, %d\n", count, (int)events[0].data.u64);
+}
+
 /* Sizes of buffers hold a writer up whose peer does not read. */
 static void bounded_buffers(void) {
     struct pair pair = connect_pair(1);
@@ -485,6 +512,7 @@ static const struct {
     {"interrupted-part", interrupted_part},
     {"descriptors", open_descriptors},
     {"edges", edges_of_a_connect},
+    {"connect-and-accept", connect_and_accept},
     {"added-twice", added_twice},
     {"bounded", bounded_buffers},
 };

@@ -11,12 +11,17 @@ fn run(mut command: Command, words: &[&str]) -> Output {
 
 /// Runs a case of `like.c` both ways, for each way in which the peer goes.
 fn compare(program: &Program, case: &str, ends: &[&str]) {
+    compare_with(program, case, ends, &[]);
+}
+
+/// As above, with options of `fable run`.
+fn compare_with(program: &Program, case: &str, ends: &[&str], options: &[&str]) {
     for end in ends {
         let words = [case, end];
         let plain = run(Command::new(program.path()), &words);
         assert!(plain.status.success(), "{words:?} without: {plain:?}");
         let runner = Runner::new();
-        let mut command = runner.command(&[]);
+        let mut command = runner.command(options);
         command.arg(program.path());
         let under = run(command, &words);
         let text = |output: &Output| {
@@ -61,4 +66,12 @@ cases! {
     a_connect_makes_no_edge_of_its_own = "edges" &["close"];
     sizes_of_buffers_hold_a_writer_up = "bounded" &["close"];
     a_descriptor_is_registered_once = "added-twice" GONE;
+}
+
+#[test]
+fn a_connection_is_told_of_beside_others_and_without_spinning() {
+    let program = compile("like");
+    for options in [&[][..], &["--spin-ns", "0"]] {
+        compare_with(&program, "connect-and-accept", &["close"], options);
+    }
 }
