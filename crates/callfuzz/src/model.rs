@@ -8,9 +8,6 @@ use std::collections::{BTreeMap, VecDeque};
 /// call moves.
 const ROOM_BYTES: u64 = 48 << 10;
 
-/// The class of the fault that counts most.
-pub(crate) const LOST: &str = "integrity: a good end after missing bytes";
-
 pub(crate) type Checked<T = ()> = Result<T, Failure>;
 
 /// What an open file is.
@@ -157,7 +154,7 @@ impl Direction {
             return Ok(());
         }
         let text = format!("a good end after {read} of {written} bytes");
-        Err(Failure::new(LOST, text))
+        Err(Failure::new("integrity: a good end after missing bytes", text))
     }
 }
 

@@ -144,12 +144,13 @@ impl Connection {
         }
     }
 
-    /// Whether the peer has left and waits for what is to be sent again. The last doorbell stays
+    /// Whether the peer goes back to TCP and waits for what is to be sent again. The last doorbell stays
     /// where it is until that has begun: the kernel resets a connection that ends with bytes unread
     /// (RFC 1122, 4.2.2.13), so the death of this process does not look like a good end.
     pub(super) fn owes(&self) -> bool {
+        let leaving = self.theirs().incoming.leaving.load(Ordering::Acquire);
         self.own().outgoing.load(Ordering::Relaxed) == INSIDE
-            && self.theirs().incoming.leaving.load(Ordering::Acquire) == page::LEAVES
+            && matches!(leaving, page::LEAVES | page::DRAINS)
     }
 
     /// A call of ours failed. If the stream has ended with an error, which the kernel tells only
@@ -166,6 +167,20 @@ impl Connection {
         }
         self.own().keep_error(errno.0);
         Err(errno)
+    }
+
+    /// A call of ours met an error behind which the application's call has moved something, or that
+    /// is none of this call: the next one is to tell it. EPIPE the kernel tells again.
+    pub(super) fn keep_for_later(&self, fd: c_int, errno: Errno) {
+        if is_local(errno) || errno.0 == libc::EPIPE {
+            return;
+        }
+        if self.own().has_left() {
+            // Nothing of ours stands before the next call: the stream must not seem to end well.
+            sys::reset(fd);
+        } else {
+            self.own().keep_error(errno.0);
+        }
     }
 
     /// The stream has ended, in whatever way.

@@ -178,6 +178,12 @@ impl Connection {
         false
     }
 
+    /// Whether bytes for this end lie in the ring, or may come to lie there.
+    pub(crate) fn may_hold_bytes(&self, fd: c_int) -> bool {
+        let goes_on = !matches!(self.progress(fd), Ok(false));
+        goes_on && self.own().incoming.load(Ordering::Relaxed) != AFTER
+    }
+
     /// What FIONREAD is to say, when the kernel says that so many bytes lie in the socket.
     pub(crate) fn readable_bytes(&self, fd: c_int, kernel: c_int) -> c_int {
         let own = self.own();

@@ -70,12 +70,15 @@ impl Connection {
         loop {
             let step = match self.read_step(fd, cursor, reading) {
                 Err(errno) if cursor.moved == 0 => return Err(errno),
-                Err(_) => Step::End,
+                Err(errno) => {
+                    self.keep_for_later(fd, errno);
+                    Step::End
+                }
                 Ok(step) => step,
             };
             match step {
                 Step::Plain if cursor.moved == 0 => return Ok(None),
-                Step::Plain => return Ok(Some(read_rest(fd, cursor, reading))),
+                Step::Plain => return Ok(Some(self.read_rest(fd, cursor, reading))),
                 Step::Moved if reading.wants_all() && !cursor.is_done() => (),
                 Step::Moved | Step::End => {
                     if !cursor.is_done() {
@@ -89,11 +92,38 @@ impl Connection {
                 }
                 Step::Empty => match self.wait_readable(fd) {
                     Err(errno) if cursor.moved == 0 => return Err(errno),
-                    Err(_) => return Ok(Some(cursor.moved)),
+                    Err(errno) => {
+                        self.keep_for_later(fd, errno);
+                        return Ok(Some(cursor.moved));
+                    }
                     Ok(()) => (),
                 },
             }
         }
+    }
+
+    /// Goes on with a read that has moved something, after the descriptor became plain. The kernel
+    /// is not asked what it would tell once: that belongs to the next call.
+    fn read_rest(&self, fd: c_int, cursor: &mut Cursor, reading: Reading) -> usize {
+        let timeout_ms = match sys::time_limit_ns(fd, libc::SO_RCVTIMEO) / 1_000_000 {
+            0 => -1,
+            limit => limit.min(i32::MAX as u64) as c_int,
+        };
+        while reading.wants_all() && !cursor.is_done() {
+            let found = sys::poll_one(fd, libc::POLLIN, timeout_ms);
+            if found == 0 || found & libc::POLLERR != 0 {
+                break;
+            }
+            match read_stream(fd, cursor, reading, usize::MAX) {
+                Ok(Step::Moved | Step::Empty) => (),
+                Ok(_) => break,
+                Err(errno) => {
+                    self.keep_for_later(fd, errno);
+                    break;
+                }
+            }
+        }
+        cursor.moved
     }
 
     /// Reads into no room, which waits for bytes all the same and meets errors.
@@ -365,19 +395,4 @@ fn read_stream(fd: c_int, cursor: &mut Cursor, reading: Reading, limit: usize) -
         Err(Errno(libc::EAGAIN)) => Ok(Step::Empty),
         Err(errno) => Err(errno),
     }
-}
-
-/// Goes on with a read that began before the descriptor became plain.
-fn read_rest(fd: c_int, cursor: &mut Cursor, reading: Reading) -> usize {
-    while reading.wants_all()
-        && let Some((at, length)) = cursor.segment()
-    {
-        // SAFETY: the segment is the application's buffer.
-        let moved = unsafe { real::recv(fd, at.cast(), length, reading.flags) };
-        if moved <= 0 {
-            break;
-        }
-        cursor.advance(moved as usize);
-    }
-    cursor.moved
 }

@@ -31,10 +31,14 @@ impl Connection {
         while !cursor.is_done() {
             match self.write_step(fd, cursor, flags) {
                 Err(errno) if cursor.moved == 0 => return Err(errno),
-                Err(_) => break,
+                Err(errno) => {
+                    self.keep_for_later(fd, errno);
+                    break;
+                }
                 Ok(Step::Moved) => (),
                 Ok(Step::Plain) if cursor.moved == 0 => return Ok(None),
-                Ok(Step::Plain) => return Ok(Some(write_rest(fd, cursor, flags))),
+                // What the kernel would say belongs to the next call.
+                Ok(Step::Plain) => break,
                 Ok(Step::Full) if nonblocking => {
                     // A short write tells it as well.
                     self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -55,13 +59,27 @@ impl Connection {
         Ok(Some(cursor.moved))
     }
 
-    fn write_step(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
-        if !self.progress(fd)? {
+    /// Goes on with a write that has moved something, after the descriptor became plain. The kernel
+    /// is not asked what it would tell once: that belongs to the next call.
+    fn write_rest(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
+        let broken = libc::POLLERR | libc::POLLHUP;
+        let is_shut = self.own().shut_write.load(Ordering::Relaxed) != 0;
+        if is_shut || sys::poll_one(fd, 0, 0) & broken != 0 {
             return Ok(Step::Plain);
         }
+        self.write_stream(fd, cursor, flags | libc::MSG_NOSIGNAL)
+    }
+
+    fn write_step(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
         let own = self.own();
+        if !self.progress(fd)? {
+            return if cursor.moved == 0 { Ok(Step::Plain) } else { self.write_rest(fd, cursor, flags) };
+        }
         let step = {
             let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
+            if own.has_left() && cursor.moved > 0 {
+                return self.write_rest(fd, cursor, flags);
+            }
             if own.has_left() || own.shut_write.load(Ordering::Relaxed) != 0 {
                 // With its sending side shut the kernel refuses, and raises the signal.
                 return Ok(Step::Plain);
@@ -317,7 +335,13 @@ impl Connection {
                 // The kernel answers bytes for a closed socket with a reset, also this one.
                 self.ring_now(fd);
             }
-            self.send_again_from(fd, if how == page::LEAVES { read } else { written });
+            let position = match how {
+                page::LEAVES => read,
+                // The peer may leave later, and then bytes in the ring would have gone past it.
+                page::DRAINS => self.recall(fd),
+                _ => written,
+            };
+            self.send_again_from(fd, position);
             if how != page::CLOSED {
                 statistics::count(Why::Peer);
             }
@@ -357,6 +381,9 @@ impl Connection {
         if paid.is_err_and(is_local) {
             return;
         }
+        if let Err(errno) = paid {
+            self.keep_for_later(fd, errno);
+        }
         let ring = self.outgoing_ring();
         let end = get(&own.written);
         while paid.is_ok() && get(&own.resend_from) != end {
@@ -366,25 +393,14 @@ impl Connection {
                 Ok(moved) => set(&own.resend_from, from.wrapping_add(moved as u64)),
                 Err(Errno(libc::EAGAIN)) => return,
                 Err(errno) if is_local(errno) => return,
-                // Broken: the application's own calls will find out.
-                Err(_) => break,
+                Err(errno) => {
+                    self.keep_for_later(fd, errno);
+                    break;
+                }
             }
         }
         own.outgoing.store(AFTER, Ordering::Relaxed);
         self.end_as_asked(fd);
         self.restore_options(fd);
     }
-}
-
-/// Goes on with a write that began before the descriptor became plain.
-fn write_rest(fd: c_int, cursor: &mut Cursor, flags: c_int) -> usize {
-    while let Some((at, length)) = cursor.segment() {
-        // SAFETY: the segment is the application's buffer.
-        let moved = unsafe { real::send(fd, at.cast(), length, flags) };
-        if moved <= 0 {
-            break;
-        }
-        cursor.advance(moved as usize);
-    }
-    cursor.moved
 }

@@ -5,7 +5,6 @@ use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::{answer, read_from, refused, write_to};
-use crate::connection::Connection;
 use crate::cursor::Cursor;
 use crate::statistics::Why;
 use crate::sys::{self, KeepErrno};
@@ -119,10 +118,22 @@ pub(super) unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: si
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: as above.
+    let is_empty = !table::is_foreign(fd) && unsafe { has_no_room(list, count) };
+    // Into no room readv(2) reads nothing, as read(2).
     // SAFETY: as above; a negative count is refused by the kernel.
-    unsafe {
-        receive_many(fd, list, count as usize, 0).unwrap_or_else(|| real::readv(fd, list, count))
-    }
+    let received =
+        if is_empty { None } else { unsafe { receive_many(fd, list, count as usize, 0) } };
+    // SAFETY: as above.
+    received.unwrap_or_else(|| unsafe { real::readv(fd, list, count) })
+}
+
+/// # Safety
+/// The list has `count` entries.
+unsafe fn has_no_room(list: *const iovec, count: c_int) -> bool {
+    let entries = usize::try_from(count).unwrap_or(0).min(1024);
+    // SAFETY: promised by the caller.
+    (0..entries).all(|index| unsafe { (*list.add(index)).iov_len } == 0)
 }
 
 #[unsafe(no_mangle)]
@@ -320,10 +331,11 @@ pub(super) unsafe extern "C" fn splice(
     {
         return failure;
     }
-    if let Some(connection) = table::connection(from)
+    if table::connection(from).is_some_and(|connection| connection.may_hold_bytes(from))
         && from_at.is_null()
         && to_at.is_null()
-        && let Some(moved) = splice_from(&connection, from, to, length, flags)
+        && length > 0
+        && let Some(moved) = splice_from(from, to, length, flags)
     {
         return moved;
     }
@@ -333,13 +345,7 @@ pub(super) unsafe extern "C" fn splice(
 
 /// Copies from a connection into a pipe: what is peeked at is taken as far as the pipe had room.
 /// `None` asks for the next definition.
-fn splice_from(
-    connection: &Connection,
-    from: c_int,
-    to: c_int,
-    length: size_t,
-    flags: c_uint,
-) -> Option<ssize_t> {
+fn splice_from(from: c_int, to: c_int, length: size_t, flags: c_uint) -> Option<ssize_t> {
     // SAFETY: the command has no argument.
     if unsafe { real::fcntl(to, libc::F_GETPIPE_SZ, 0) } < 0 {
         leave(from);
@@ -362,11 +368,13 @@ fn splice_from(
     let Ok(found @ 1..) = usize::try_from(peeked) else { return Some(peeked) };
     // SAFETY: so many bytes of the buffer are filled.
     let written = unsafe { real::write(to, at, found) };
-    if let Ok(taken @ 1..) = usize::try_from(written) {
-        let entry = iovec { iov_base: at, iov_len: taken };
-        // SAFETY: one entry is given; the buffer is ours.
-        let mut cursor = unsafe { Cursor::new(&entry, 1) };
-        read_from(connection, from, &mut cursor, libc::MSG_DONTWAIT);
+    // The bytes may lie in the socket and in the ring, and the descriptor may become plain between.
+    let mut left = usize::try_from(written).unwrap_or(0);
+    while left > 0 {
+        // SAFETY: so many bytes of the buffer are filled.
+        let taken = unsafe { recv(from, at, left, libc::MSG_DONTWAIT) };
+        let Ok(taken @ 1..) = usize::try_from(taken) else { break };
+        left -= taken;
     }
     Some(written)
 }
