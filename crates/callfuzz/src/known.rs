@@ -27,6 +27,11 @@ pub(crate) fn explain(
         (Reply::Done(wanted), Reply::Done(found)) if plan.op.verb == Verb::Descriptors => {
             (found.result > wanted.result).then_some(Rule::LibraryDescriptors)
         }
+        (Reply::Done(wanted), Reply::Done(found)) if plan.op.verb == Verb::Write => {
+            let is_killed = plan.end.is_some_and(|end| model.was_killed(end.0, 1 - end.1));
+            let is_broken = fails(wanted, libc::ECONNRESET) || fails(wanted, libc::EPIPE);
+            (is_killed && is_broken && found.result >= 0).then_some(Rule::WriteToKilled)
+        }
         _ => None,
     }
 }
@@ -35,11 +40,15 @@ pub(crate) fn explain(
 /// or TCP_CORK holds back. That they are the right ones is checked by position.
 fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
     let op = plan.op;
+    // Whether an end is closed with bytes unread depends on whether they have come.
+    if plan.end.is_some_and(|end| model.holds_at_end(end.0)) {
+        return true;
+    }
     match op.verb {
         Verb::Poll | Verb::EpollWait => are_data_held_back(model, plan, expected, actual),
         Verb::Read | Verb::Unread => {
             let Some(end) = plan.end else { return false };
-            let is_less = |one: &Reply, other: &Reply| is_less(plan, one, other);
+            let is_less = |one: &Reply, other: &Reply| is_less(model, plan, one, other);
             let holds = model.connections[end.0].holds;
             is_less(expected, actual) || (holds && is_less(actual, expected))
         }
@@ -54,7 +63,7 @@ fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) ->
 }
 
 /// Whether less had come for one than for the other, which got nothing but data.
-fn is_less(plan: &Plan, one: &Reply, other: &Reply) -> bool {
+fn is_less(model: &Model, plan: &Plan, one: &Reply, other: &Reply) -> bool {
     let Reply::Done(more) = other else { return false };
     if plan.op.verb == Verb::Unread {
         return matches!(one, Reply::Done(less) if less.more < more.more);
@@ -64,25 +73,40 @@ fn is_less(plan: &Plan, one: &Reply, other: &Reply) -> bool {
         Reply::Done(less) if less.result == -1 => less.errno == i64::from(libc::EAGAIN),
         Reply::Done(less) => 0 < less.result && less.result < more.result,
     };
-    let is_whole = !waits_for_all(plan) || more.result == i64::from(plan.op.a);
-    more.result > 0 && lacks && is_whole
+    let is_whole = !waits_for_all(model, plan) || more.result == i64::from(plan.op.a);
+    // Into no room comes nothing, but it waits for data all the same.
+    let has_come = more.result > 0 || (plan.op.a == 0 && more.result == 0);
+    has_come && lacks && is_whole
 }
 
-fn waits_for_all(plan: &Plan) -> bool {
-    let takes = plan.op.verb == Verb::Read && takes_flags(plan.op) && !peeks(plan.op);
-    takes && read_flags(plan.op) & libc::MSG_WAITALL != 0
+fn waits_for_all(model: &Model, plan: &Plan) -> bool {
+    let op = plan.op;
+    let takes = op.verb == Verb::Read && takes_flags(op) && !peeks(op);
+    let slot = model.slot(op.process, op.slot);
+    let waits = op.b & 16 == 0 && slot.is_some_and(|slot| !model.open(slot).is_nonblocking);
+    takes && waits && read_flags(op) & libc::MSG_WAITALL != 0
 }
 
 /// Whether the events differ only in data of connections whose data may be held back.
 fn are_data_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
     let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return false };
     let (wanted, found) = (model.events(plan, wanted), model.events(plan, found));
-    let is_held = |(file, events): &(usize, i64), other: &[(usize, i64)]| {
-        let told = other.iter().find(|(of, _)| of == file).map_or(0, |(_, events)| *events);
-        let holds = model.end(*file).is_some_and(|end| model.connections[end.0].holds);
-        events == &told || (holds && (events ^ told) & !DATA == 0)
+    let of = |events: &[(usize, i64)], file: usize| {
+        events.iter().find(|(of, _)| *of == file).map_or(0, |(_, events)| *events)
     };
-    wanted.iter().all(|one| is_held(one, &found)) && found.iter().all(|one| is_held(one, &wanted))
+    let is_held = |file: usize| {
+        let (wanted, found) = (of(&wanted, file), of(&found, file));
+        let Some(end) = model.end(file) else { return wanted == found };
+        let connection = &model.connections[end.0];
+        let incoming = &connection.directions[1 - end.1];
+        // Nagle's algorithm holds back without a flag.
+        let is_ahead = found & DATA != 0 && wanted & DATA == 0 && incoming.read < incoming.written;
+        let may_differ = connection.holds || is_ahead;
+        wanted == found
+            || model.holds_at_end(end.0)
+            || (may_differ && (wanted ^ found) & !DATA == 0)
+    };
+    wanted.iter().chain(&found).all(|(file, _)| is_held(*file))
 }
 
 /// What a call gave, in the words of the rules.

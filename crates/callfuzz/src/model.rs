@@ -169,12 +169,8 @@ pub(crate) struct Connection {
     pub(crate) is_crowded: bool,
     /// What was written may be held back.
     pub(crate) holds: bool,
-    /// A descriptor was closed under a call that was pending.
-    pub(crate) was_closed_under: bool,
-    /// It was passed to another process.
-    pub(crate) was_passed: bool,
-    /// A call was made that a library may take for a reason to go back to TCP.
-    pub(crate) has_left: bool,
+    /// Whether a process that had the side was killed.
+    pub(crate) killed: [bool; 2],
 }
 
 /// Everything.
@@ -247,6 +243,25 @@ impl Model {
         let unread = |direction: &Direction| direction.written.saturating_sub(direction.read);
         let most = connection.directions.iter().map(unread).max().unwrap_or(0);
         connection.is_crowded |= most + more > ROOM_BYTES;
+    }
+
+    /// Whether data may be held back on a connection of which an end is closed.
+    pub(crate) fn holds_at_end(&self, connection: usize) -> bool {
+        self.connections[connection].holds && self.ends(connection).iter().any(Option::is_none)
+    }
+
+    /// Whether a process that had the side of the connection was killed.
+    pub(crate) fn was_killed(&self, connection: usize, side: usize) -> bool {
+        self.connections[connection].killed[side]
+    }
+
+    /// A process is killed.
+    pub(crate) fn note_killed(&mut self, process: usize) {
+        for slot in self.processes[process].slots.iter().flatten() {
+            if let Kind::End { connection, side } = self.files[slot.file].kind {
+                self.connections[connection].killed[side] = true;
+            }
+        }
     }
 
     /// Every place where a file is: process and slot.

@@ -18,6 +18,8 @@ fuzzkit::rules! {
             through memory at once, or the other way round: no time is promised.",
         LibraryDescriptors: "/proc/self/fd shows the library's descriptors of a listening socket \
             (docs/preload.md).",
+        WriteToKilled: "A write to a peer that was killed may succeed for one tick of the kernel's \
+            clock (docs/preload.md).",
         IdlePeer: "What is unread when a connection goes back to TCP comes when its peer makes a \
             call: a peer that waits for something else holds it back (docs/preload.md).",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \

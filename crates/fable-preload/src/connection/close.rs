@@ -69,7 +69,7 @@ impl Connection {
     }
 
     /// Takes the outgoing direction back to TCP before its end: `how` says to the peer what is to
-    /// become of the other one, [`page::DRAINS`] or [`page::CLOSED`].
+    /// become of the other one, [`page::RETURNS`], [`page::DRAINS`] or [`page::CLOSED`].
     pub(crate) fn end_outgoing(&self, fd: c_int, how: u32) {
         let own = self.own();
         if let (Some(_reader), Some(_writer)) = (own.reader.take(), own.writer.take())

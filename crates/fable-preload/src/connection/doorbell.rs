@@ -30,6 +30,22 @@ pub(super) fn is_local(errno: Errno) -> bool {
 }
 
 impl Connection {
+    /// Whether the kernel tells of the peer's end. After an own shutdown(SHUT_RD) poll tells it in
+    /// any case, and the state of TCP decides.
+    pub(super) fn has_peer_ended(&self, fd: c_int) -> bool {
+        let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        if sys::poll_one(fd, libc::POLLRDHUP, 0) & gone == 0 {
+            return false;
+        }
+        self.own().shut_read.load(Ordering::Relaxed) == 0 || sys::has_stream_ended(fd)
+    }
+
+    /// Whether the peer has closed the connection or was killed: it said nothing of going on.
+    pub(super) fn is_peer_closed(&self, fd: c_int) -> bool {
+        let leaving = self.theirs().incoming.leaving.load(Ordering::SeqCst);
+        matches!(leaving, page::STAYS | page::CLOSED) && self.has_peer_ended(fd)
+    }
+
     /// Rings if the peer asked for it with this word of its half. The caller holds the writer's
     /// lock.
     pub(super) fn ring(&self, fd: c_int, asked: &AtomicU32) {
@@ -150,7 +166,7 @@ impl Connection {
     pub(super) fn owes(&self) -> bool {
         let leaving = self.theirs().incoming.leaving.load(Ordering::Acquire);
         self.own().outgoing.load(Ordering::Relaxed) == INSIDE
-            && matches!(leaving, page::LEAVES | page::DRAINS)
+            && matches!(leaving, page::LEAVES | page::DRAINS | page::RETURNS)
     }
 
     /// A call of ours failed. If the stream has ended with an error, which the kernel tells only

@@ -46,7 +46,9 @@ impl Connection {
         {
             statistics::count(why);
             let position = self.recall(fd);
-            self.give_up_outgoing(fd, page::DRAINS, position);
+            let shut = own.shut_read.load(Ordering::Relaxed) != 0;
+            let how = if shut { page::DRAINS } else { page::RETURNS };
+            self.give_up_outgoing(fd, how, position);
             self.forbid_incoming();
         }
         if let Some(errno) = own.take_error() {
@@ -122,12 +124,16 @@ impl Connection {
             fence(Ordering::SeqCst);
             return;
         }
-        // The peer may sleep, and is to come and see; afterwards no doorbell follows.
-        self.ring(fd, &theirs.incoming.sleeping);
-        self.ring(fd, &theirs.outgoing.starved);
+        // The kernel answers a doorbell for a peer that has gone with a reset.
+        let closed = self.is_peer_closed(fd);
+        if !closed {
+            // The peer may sleep, and is to come and see; afterwards no doorbell follows.
+            self.ring(fd, &theirs.incoming.sleeping);
+            self.ring(fd, &theirs.outgoing.starved);
+        }
         // A peer that leaves at the same time does not expect what it did not ask for.
         let stays = theirs.incoming.leaving.load(Ordering::SeqCst) == page::STAYS;
-        if how != page::CLOSED && stays {
+        if how != page::CLOSED && stays && !closed {
             self.ring_now(fd);
             own.warned.store(1, Ordering::Relaxed);
         }
@@ -173,8 +179,7 @@ impl Connection {
         };
         for _ in 0..PEER_TURNS {
             // First the stream, then the page: who ends its stream has said before what it will do.
-            let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-            let ended = sys::poll_one(fd, libc::POLLRDHUP, 0) & gone != 0;
+            let ended = self.has_peer_ended(fd);
             let leaving = theirs.incoming.leaving.load(Ordering::SeqCst);
             if !answered && leaving == page::LEAVES {
                 answered = true;

@@ -38,6 +38,9 @@ impl Reading {
     }
 }
 
+/// Buffers of one call of the kernel.
+pub(super) const LIST_MAX: usize = 16;
+
 /// What one attempt brought.
 enum Step {
     Moved,
@@ -105,10 +108,7 @@ impl Connection {
     /// Goes on with a read that has moved something, after the descriptor became plain. The kernel
     /// is not asked what it would tell once: that belongs to the next call.
     fn read_rest(&self, fd: c_int, cursor: &mut Cursor, reading: Reading) -> usize {
-        let timeout_ms = match sys::time_limit_ns(fd, libc::SO_RCVTIMEO) / 1_000_000 {
-            0 => -1,
-            limit => limit.min(i32::MAX as u64) as c_int,
-        };
+        let timeout_ms = sys::time_limit_ms(fd, libc::SO_RCVTIMEO);
         while reading.wants_all() && !cursor.is_done() {
             let found = sys::poll_one(fd, libc::POLLIN, timeout_ms);
             if found == 0 || found & libc::POLLERR != 0 {
@@ -283,7 +283,10 @@ impl Connection {
             return Ok(if back { None } else { Some(Step::Empty) });
         }
         if own.shut_read.load(Ordering::Relaxed) != 0 {
-            return Ok(Some(Step::End));
+            if self.has_peer_ended(fd) {
+                self.note_end();
+            }
+            return own.take_error().map_or(Ok(Some(Step::End)), Err);
         }
         let stream = self.discard(fd);
         // Whatever the stream says, bytes in the ring were sent before.
@@ -341,11 +344,10 @@ impl Connection {
             return Taking::Granted;
         }
         taking.store(0, Ordering::Release);
-        let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
         let mut is_gone = false;
         sys::wait_until(1, || theirs.returned_at.load(Ordering::Acquire) != 0);
         if theirs.returned_at.load(Ordering::Acquire) == 0 {
-            is_gone = sys::poll_one(fd, libc::POLLRDHUP, 0) & gone != 0;
+            is_gone = self.has_peer_ended(fd);
         }
         if theirs.returned_at.load(Ordering::Acquire) != 0 {
             Taking::Recalled
@@ -384,9 +386,12 @@ impl Connection {
 
 /// Reads from TCP, at most `limit` bytes and without sleeping.
 fn read_stream(fd: c_int, cursor: &mut Cursor, reading: Reading, limit: usize) -> Result<Step> {
-    let Some((at, length)) = cursor.segment() else { return Ok(Step::End) };
-    let flags = reading.flags & !libc::MSG_WAITALL;
-    match sys::receive(fd, at, length.min(limit), flags) {
+    let mut room = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; LIST_MAX];
+    let list = cursor.gather(limit, &mut room);
+    if list.is_empty() {
+        return Ok(Step::End);
+    }
+    match sys::receive_list(fd, list, reading.flags & !libc::MSG_WAITALL) {
         Ok(0) => Ok(Step::End),
         Ok(moved) => {
             cursor.advance(moved);

@@ -5,6 +5,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::Connection;
 use super::doorbell::is_local;
+use super::receive::LIST_MAX;
 use super::own::{AFTER, BEFORE, INSIDE, RESENDING, add, get, set};
 use crate::cursor::Cursor;
 use crate::page;
@@ -26,6 +27,10 @@ impl Connection {
         cursor: &mut Cursor,
         flags: c_int,
     ) -> Result<Option<usize>> {
+        if cursor.is_done() {
+            // The kernel moves nothing, and tells errors all the same.
+            return self.own().take_error().map_or(Ok(None), Err);
+        }
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.own().is_nonblocking();
         let mut deadline_ns = None;
         while !cursor.is_done() {
@@ -67,7 +72,7 @@ impl Connection {
         if is_shut || sys::poll_one(fd, 0, 0) & broken != 0 {
             return Ok(Step::Plain);
         }
-        self.write_stream(fd, cursor, flags | libc::MSG_NOSIGNAL)
+        self.write_stream(fd, cursor, flags)
     }
 
     fn write_step(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
@@ -103,8 +108,14 @@ impl Connection {
     }
 
     fn write_stream(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
-        let Some((at, length)) = cursor.segment() else { return Ok(Step::Moved) };
-        match sys::send(fd, at, length, flags) {
+        let mut room = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; LIST_MAX];
+        let list = cursor.gather(usize::MAX, &mut room);
+        if list.is_empty() {
+            return Ok(Step::Moved);
+        }
+        // A write that has moved something brings no signal.
+        let quiet = if cursor.moved > 0 { libc::MSG_NOSIGNAL } else { 0 };
+        match sys::send_list(fd, list, flags | quiet) {
             Ok(moved) => {
                 cursor.advance(moved);
                 add(&self.own().sent, moved as u64);
@@ -240,7 +251,7 @@ impl Connection {
 
     /// Whether the peer has gone without a word in the page.
     fn was_killed(&self, fd: c_int) -> bool {
-        if sys::poll_one(fd, libc::POLLRDHUP, 0) == 0 {
+        if !self.has_peer_ended(fd) {
             return false;
         }
         self.note_end();
@@ -338,9 +349,13 @@ impl Connection {
             let position = match how {
                 page::LEAVES => read,
                 // The peer may leave later, and then bytes in the ring would have gone past it.
-                page::DRAINS => self.recall(fd),
+                page::RETURNS => self.recall(fd),
                 _ => written,
             };
+            if how == page::RETURNS && position != written && self.was_killed(fd) {
+                // As the kernel does for a peer that was killed with bytes unread.
+                own.keep_error(libc::ECONNRESET);
+            }
             self.send_again_from(fd, position);
             if how != page::CLOSED {
                 statistics::count(Why::Peer);

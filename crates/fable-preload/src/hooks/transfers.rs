@@ -139,9 +139,12 @@ unsafe fn has_no_room(list: *const iovec, count: c_int) -> bool {
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as above.
-    unsafe {
-        send_many(fd, list, count as usize, 0).unwrap_or_else(|| real::writev(fd, list, count))
-    }
+    let is_empty = !table::is_foreign(fd) && unsafe { has_no_room(list, count) };
+    // Of nothing writev(2) writes nothing, and tells no error.
+    // SAFETY: as above.
+    let sent = if is_empty { None } else { unsafe { send_many(fd, list, count as usize, 0) } };
+    // SAFETY: as above.
+    sent.unwrap_or_else(|| unsafe { real::writev(fd, list, count) })
 }
 
 #[unsafe(no_mangle)]
@@ -353,9 +356,8 @@ fn splice_from(from: c_int, to: c_int, length: size_t, flags: c_uint) -> Option<
     }
     let mut buffer = [0_u8; SPLICE_BYTES];
     let mut room = length.min(SPLICE_BYTES);
-    let mut wait = 0;
+    // For the pipe only: the socket waits as its own flags say.
     if flags & libc::SPLICE_F_NONBLOCK != 0 {
-        wait = libc::MSG_DONTWAIT;
         if sys::poll_one(to, libc::POLLOUT, 0) & libc::POLLOUT == 0 {
             sys::set_errno(libc::EAGAIN);
             return Some(-1);
@@ -364,7 +366,7 @@ fn splice_from(from: c_int, to: c_int, length: size_t, flags: c_uint) -> Option<
         room = room.min(libc::PIPE_BUF);
     }
     let at: *mut c_void = buffer.as_mut_ptr().cast();
-    let peeked = receive_one(from, at, room, libc::MSG_PEEK | wait)?;
+    let peeked = receive_one(from, at, room, libc::MSG_PEEK)?;
     let Ok(found @ 1..) = usize::try_from(peeked) else { return Some(peeked) };
     // SAFETY: so many bytes of the buffer are filled.
     let written = unsafe { real::write(to, at, found) };
