@@ -56,19 +56,18 @@ pub(crate) fn send_quietly(fd: c_int, from: *const u8, length: usize) -> Result<
     check(unsafe { real::send(fd, from.cast(), length, flags) })
 }
 
-/// recvmsg(2) into a list of buffers, without sleeping.
+/// recvmsg(2) into a list of buffers.
 pub(crate) fn receive_list(fd: c_int, list: &mut [libc::iovec], flags: c_int) -> Result<usize> {
     let mut message = message(list);
     // SAFETY: the buffers are the application's; a bad pointer of it is EFAULT.
-    check(unsafe { real::recvmsg(fd, &mut message, flags | libc::MSG_DONTWAIT) })
+    check(unsafe { real::recvmsg(fd, &mut message, flags) })
 }
 
-/// sendmsg(2) of a list of buffers without sleeping, with the signal that the application may
-/// expect.
+/// sendmsg(2) of a list of buffers, with the signal that the application may expect.
 pub(crate) fn send_list(fd: c_int, list: &mut [libc::iovec], flags: c_int) -> Result<usize> {
     let message = message(list);
     // SAFETY: as above.
-    check(unsafe { real::sendmsg(fd, &message, flags | libc::MSG_DONTWAIT) })
+    check(unsafe { real::sendmsg(fd, &message, flags) })
 }
 
 fn message(list: &mut [libc::iovec]) -> libc::msghdr {
@@ -90,8 +89,7 @@ pub(crate) fn has_stream_ended(fd: c_int) -> bool {
     let mut size: libc::socklen_t = 1;
     let to = (&raw mut state).cast();
     // SAFETY: one byte is announced.
-    let result =
-        unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &mut size) };
+    let result = unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &mut size) };
     result == 0 && !OPEN.contains(&state)
 }
 
@@ -231,6 +229,14 @@ pub(crate) fn reset(fd: c_int) {
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     // SAFETY: F_GETFL has no argument.
     unsafe { real::fcntl(fd, libc::F_GETFL, 0) & libc::O_NONBLOCK != 0 }
+}
+
+/// From where on descriptors of ours are: programs expect the low numbers, and close them in rows.
+pub(crate) fn lowest_descriptor() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is ours.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    (limit.rlim_cur / 2).min(1 << 16) as usize
 }
 
 /// Closes a descriptor of ours.

@@ -40,6 +40,7 @@ impl Reading {
 
 /// Buffers of one call of the kernel.
 pub(super) const LIST_MAX: usize = 16;
+pub(super) const NOTHING: libc::iovec = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
 
 /// What one attempt brought.
 enum Step {
@@ -70,6 +71,8 @@ impl Connection {
         if cursor.is_done() {
             return self.read_nothing(fd, reading);
         }
+        let (given, mut fd) = (fd, fd);
+        let mut sleeper = None;
         loop {
             let step = match self.read_step(fd, cursor, reading) {
                 Err(errno) if cursor.moved == 0 => return Err(errno),
@@ -80,7 +83,12 @@ impl Connection {
                 Ok(step) => step,
             };
             match step {
-                Step::Plain if cursor.moved == 0 => return Ok(None),
+                Step::Plain if cursor.moved == 0 && fd == given => return Ok(None),
+                Step::Plain if cursor.moved == 0 => {
+                    let mut room = [NOTHING; LIST_MAX];
+                    let list = cursor.gather(usize::MAX, &mut room);
+                    return sys::receive_list(fd, list, reading.flags).map(Some);
+                }
                 Step::Plain => return Ok(Some(self.read_rest(fd, cursor, reading))),
                 Step::Moved if reading.wants_all() && !cursor.is_done() => (),
                 Step::Moved | Step::End => {
@@ -93,14 +101,23 @@ impl Connection {
                     self.dry_reads.fetch_add(1, Ordering::Relaxed);
                     return Err(Errno(libc::EAGAIN));
                 }
-                Step::Empty => match self.wait_readable(fd) {
-                    Err(errno) if cursor.moved == 0 => return Err(errno),
-                    Err(errno) => {
-                        self.keep_for_later(fd, errno);
-                        return Ok(Some(cursor.moved));
+                Step::Empty => {
+                    if sleeper.is_none() {
+                        sleeper = self.sleeper();
                     }
-                    Ok(()) => (),
-                },
+                    let now = |fd| sleeper.as_ref().map_or(fd, |sleeper| sleeper.descriptor(fd));
+                    fd = now(fd);
+                    let slept = self.wait_readable(fd);
+                    fd = now(fd);
+                    match slept {
+                        Err(errno) if cursor.moved == 0 => return Err(errno),
+                        Err(errno) => {
+                            self.keep_for_later(fd, errno);
+                            return Ok(Some(cursor.moved));
+                        }
+                        Ok(()) => (),
+                    }
+                }
             }
         }
     }
@@ -386,12 +403,13 @@ impl Connection {
 
 /// Reads from TCP, at most `limit` bytes and without sleeping.
 fn read_stream(fd: c_int, cursor: &mut Cursor, reading: Reading, limit: usize) -> Result<Step> {
-    let mut room = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; LIST_MAX];
+    let mut room = [NOTHING; LIST_MAX];
     let list = cursor.gather(limit, &mut room);
     if list.is_empty() {
         return Ok(Step::End);
     }
-    match sys::receive_list(fd, list, reading.flags & !libc::MSG_WAITALL) {
+    let flags = reading.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+    match sys::receive_list(fd, list, flags) {
         Ok(0) => Ok(Step::End),
         Ok(moved) => {
             cursor.advance(moved);

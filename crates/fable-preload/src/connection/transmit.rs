@@ -5,8 +5,8 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::Connection;
 use super::doorbell::is_local;
-use super::receive::LIST_MAX;
 use super::own::{AFTER, BEFORE, INSIDE, RESENDING, add, get, set};
+use super::receive::{LIST_MAX, NOTHING};
 use crate::cursor::Cursor;
 use crate::page;
 use crate::statistics::{self, Why};
@@ -32,7 +32,8 @@ impl Connection {
             return self.own().take_error().map_or(Ok(None), Err);
         }
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.own().is_nonblocking();
-        let mut deadline_ns = None;
+        let (given, mut fd) = (fd, fd);
+        let (mut deadline_ns, mut sleeper) = (None, None);
         while !cursor.is_done() {
             match self.write_step(fd, cursor, flags) {
                 Err(errno) if cursor.moved == 0 => return Err(errno),
@@ -41,7 +42,12 @@ impl Connection {
                     break;
                 }
                 Ok(Step::Moved) => (),
-                Ok(Step::Plain) if cursor.moved == 0 => return Ok(None),
+                Ok(Step::Plain) if cursor.moved == 0 && fd == given => return Ok(None),
+                Ok(Step::Plain) if cursor.moved == 0 => {
+                    let mut room = [NOTHING; LIST_MAX];
+                    let list = cursor.gather(usize::MAX, &mut room);
+                    return sys::send_list(fd, list, flags).map(Some);
+                }
                 // What the kernel would say belongs to the next call.
                 Ok(Step::Plain) => break,
                 Ok(Step::Full) if nonblocking => {
@@ -53,7 +59,14 @@ impl Connection {
                     break;
                 }
                 Ok(Step::Full) => {
-                    match self.wait_writable(fd, cursor.moved > 0, &mut deadline_ns) {
+                    if sleeper.is_none() {
+                        sleeper = self.sleeper();
+                    }
+                    let now = |fd| sleeper.as_ref().map_or(fd, |sleeper| sleeper.descriptor(fd));
+                    fd = now(fd);
+                    let slept = self.wait_writable(fd, cursor.moved > 0, &mut deadline_ns);
+                    fd = now(fd);
+                    match slept {
                         Err(errno) if cursor.moved == 0 => return Err(errno),
                         Err(_) => break,
                         Ok(()) => (),
@@ -78,7 +91,11 @@ impl Connection {
     fn write_step(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
         let own = self.own();
         if !self.progress(fd)? {
-            return if cursor.moved == 0 { Ok(Step::Plain) } else { self.write_rest(fd, cursor, flags) };
+            return if cursor.moved == 0 {
+                Ok(Step::Plain)
+            } else {
+                self.write_rest(fd, cursor, flags)
+            };
         }
         let step = {
             let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
@@ -108,14 +125,14 @@ impl Connection {
     }
 
     fn write_stream(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
-        let mut room = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; LIST_MAX];
+        let mut room = [NOTHING; LIST_MAX];
         let list = cursor.gather(usize::MAX, &mut room);
         if list.is_empty() {
             return Ok(Step::Moved);
         }
         // A write that has moved something brings no signal.
         let quiet = if cursor.moved > 0 { libc::MSG_NOSIGNAL } else { 0 };
-        match sys::send_list(fd, list, flags | quiet) {
+        match sys::send_list(fd, list, flags | quiet | libc::MSG_DONTWAIT) {
             Ok(moved) => {
                 cursor.advance(moved);
                 add(&self.own().sent, moved as u64);

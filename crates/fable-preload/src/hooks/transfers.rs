@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::{answer, read_from, refused, write_to};
+use crate::connection::Connection;
 use crate::cursor::Cursor;
 use crate::statistics::Why;
 use crate::sys::{self, KeepErrno};
@@ -334,11 +335,12 @@ pub(super) unsafe extern "C" fn splice(
     {
         return failure;
     }
-    if table::connection(from).is_some_and(|connection| connection.may_hold_bytes(from))
+    if let Some(connection) = table::connection(from)
+        && connection.may_hold_bytes(from)
         && from_at.is_null()
         && to_at.is_null()
         && length > 0
-        && let Some(moved) = splice_from(from, to, length, flags)
+        && let Some(moved) = splice_from(&connection, from, to, length, flags)
     {
         return moved;
     }
@@ -348,7 +350,13 @@ pub(super) unsafe extern "C" fn splice(
 
 /// Copies from a connection into a pipe: what is peeked at is taken as far as the pipe had room.
 /// `None` asks for the next definition.
-fn splice_from(from: c_int, to: c_int, length: size_t, flags: c_uint) -> Option<ssize_t> {
+fn splice_from(
+    connection: &Connection,
+    from: c_int,
+    to: c_int,
+    length: size_t,
+    flags: c_uint,
+) -> Option<ssize_t> {
     // SAFETY: the command has no argument.
     if unsafe { real::fcntl(to, libc::F_GETPIPE_SZ, 0) } < 0 {
         leave(from);
@@ -366,7 +374,15 @@ fn splice_from(from: c_int, to: c_int, length: size_t, flags: c_uint) -> Option<
         room = room.min(libc::PIPE_BUF);
     }
     let at: *mut c_void = buffer.as_mut_ptr().cast();
-    let peeked = receive_one(from, at, room, libc::MSG_PEEK)?;
+    // Another thread may close the descriptor while this one sleeps.
+    let sleeper = connection.sleeper();
+    let peeked = {
+        let entry = iovec { iov_base: at, iov_len: room };
+        // SAFETY: one entry is given; the buffer is ours.
+        let mut cursor = unsafe { Cursor::new(&entry, 1) };
+        read_from(connection, from, &mut cursor, libc::MSG_PEEK)?
+    };
+    let from = sleeper.as_ref().map_or(from, |sleeper| sleeper.descriptor(from));
     let Ok(found @ 1..) = usize::try_from(peeked) else { return Some(peeked) };
     // SAFETY: so many bytes of the buffer are filled.
     let written = unsafe { real::write(to, at, found) };
