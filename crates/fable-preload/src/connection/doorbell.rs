@@ -60,6 +60,10 @@ impl Connection {
         if own.outgoing.load(Ordering::Relaxed) != INSIDE {
             return;
         }
+        let stays = self.theirs().incoming.leaving.load(Ordering::Relaxed) == page::STAYS;
+        if !stays && self.is_broken(fd) {
+            return;
+        }
         let counted = add(&own.counted, 1);
         self.mine().outgoing.doorbells.store(counted, Ordering::Release);
         statistics::count(Why::Doorbells);
@@ -73,6 +77,16 @@ impl Connection {
                 let _ = self.broken(errno);
             }
         }
+    }
+
+    /// Whether the kernel has an error for the next call, which is not to be one of ours: nothing
+    /// of ours could tell it after the descriptor has become plain.
+    pub(super) fn is_broken(&self, fd: c_int) -> bool {
+        let is_broken = sys::poll_one(fd, 0, 0) & libc::POLLERR != 0;
+        if is_broken {
+            self.note_end();
+        }
+        is_broken
     }
 
     /// Sends the doorbells that are counted but not sent. The caller holds the writer's lock.
@@ -151,6 +165,9 @@ impl Connection {
         let peer_leaves = theirs.incoming.leaving.load(Ordering::SeqCst) != page::STAYS;
         if theirs.outgoing.returned_at.load(Ordering::Acquire) != 0 {
             return self.finish_return(fd) != Ok(false);
+        }
+        if self.is_broken(fd) {
+            return true;
         }
         match self.discard(fd) {
             Ok(Stream::Ended) | Err(_) => true,

@@ -77,6 +77,10 @@ impl Connection {
             && !own.has_left()
         {
             self.leave_locked(fd, why);
+            if own.has_error() && !own.has_failed() {
+                // The kernel has told it to us, and would not tell whoever has the descriptor.
+                self.break_off(fd);
+            }
             own.set_left();
         }
         self.become_plain(fd);

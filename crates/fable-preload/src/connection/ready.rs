@@ -190,20 +190,18 @@ impl Connection {
         let Some(_guard) = own.reader.take() else { return kernel };
         let kernel = kernel.max(0) as u64;
         let theirs = &self.theirs().outgoing;
-        let stream = match own.incoming.load(Ordering::Relaxed) {
-            BEFORE => match self.before_ring(fd) {
-                Ok(Some(left)) => left.min(kernel),
-                _ => kernel,
-            },
-            // Behind the doorbells the stream goes on, if it does.
-            INSIDE if theirs.returned_at.load(Ordering::Acquire) != 0 => {
-                let doorbells = theirs.doorbells.load(Ordering::Acquire);
-                kernel.saturating_sub(doorbells.wrapping_sub(get(&own.discarded)))
-            }
+        let before = match own.incoming.load(Ordering::Relaxed) {
+            BEFORE => self.before_ring(fd).ok().flatten().unwrap_or(kernel).min(kernel),
             INSIDE => 0,
-            _ => kernel,
+            _ => return kernel as c_int,
         };
-        (stream + self.unread_bytes()) as c_int
+        // Behind the doorbells the stream goes on, if it does.
+        let doorbells = theirs.doorbells.load(Ordering::Acquire).wrapping_sub(get(&own.discarded));
+        let behind = match theirs.returned_at.load(Ordering::Acquire) {
+            0 => 0,
+            _ => (kernel - before).saturating_sub(doorbells),
+        };
+        (before + self.unread_bytes() + behind) as c_int
     }
 
     /// The bytes that the ring holds for this end.

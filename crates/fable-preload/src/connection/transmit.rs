@@ -409,7 +409,7 @@ impl Connection {
         if own.outgoing.load(Ordering::Relaxed) != RESENDING {
             return;
         }
-        let paid = self.pay(fd);
+        let paid = if self.is_broken(fd) { Err(Errno(libc::EPIPE)) } else { self.pay(fd) };
         if paid.is_err_and(is_local) {
             return;
         }
