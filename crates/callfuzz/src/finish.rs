@@ -130,6 +130,10 @@ impl Run<'_> {
                 self.outcome.rules.used(Rule::DivergedState);
                 continue;
             }
+            if found.starts_with("errno") && self.model.lacks_killed(*end) {
+                self.outcome.rules.used(Rule::UnreadOfKilled);
+                continue;
+            }
             if connection.holds {
                 // Whether bytes were unread when an end was closed depends on whether they had come.
                 self.outcome.rules.used(Rule::HeldBack);

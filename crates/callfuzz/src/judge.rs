@@ -9,7 +9,7 @@ use crate::script::Verb;
 use fuzzkit::Failure;
 
 /// A call that took longer than this, and was quick in plain processes, has waited for the peer.
-const SLOW_US: i64 = 300_000;
+pub(crate) const SLOW_US: i64 = 300_000;
 
 /// What a comparison says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,8 +134,12 @@ impl Model {
             }
             Verb::Fork => same_call && (expected.result < 0) == (actual.result < 0),
             // Bytes are checked by their positions.
-            Verb::Read | Verb::Execute => {
+            Verb::Read => {
                 same_call && expected.result == actual.result && expected.more == actual.more
+            }
+            Verb::Execute => {
+                let is_equal = expected.bytes.len() == actual.bytes.len();
+                same_call && expected.result == actual.result && is_equal
             }
             _ => {
                 same_call

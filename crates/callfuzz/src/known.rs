@@ -1,5 +1,6 @@
 //! Recognizes what TCP's holding back explains, and the documented limits of the library.
 
+use crate::judge::SLOW_US;
 use crate::model::Model;
 use crate::plan::{Plan, peeks, read_flags, takes_flags};
 use crate::protocol::{Answer, Reply};
@@ -27,6 +28,12 @@ pub(crate) fn explain(
         (Reply::Done(wanted), Reply::Done(found)) if plan.op.verb == Verb::Descriptors => {
             (found.result > wanted.result).then_some(Rule::LibraryDescriptors)
         }
+        (Reply::Done(wanted), Reply::Done(found)) if waits_for_peer(plan, wanted, found) => {
+            Some(Rule::IdlePeer)
+        }
+        (_, Reply::Done(found)) if is_broken(plan, found) && lacks_killed(model, plan) => {
+            Some(Rule::UnreadOfKilled)
+        }
         (Reply::Done(wanted), Reply::Done(found)) if plan.op.verb == Verb::Write => {
             let is_killed = plan.end.is_some_and(|end| model.was_killed(end.0, 1 - end.1));
             let is_broken = fails(wanted, libc::ECONNRESET) || fails(wanted, libc::EPIPE);
@@ -34,6 +41,26 @@ pub(crate) fn explain(
         }
         _ => None,
     }
+}
+
+/// Whether a program found less than plainly, after the library had waited for a peer that makes
+/// no call.
+fn waits_for_peer(plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
+    let is_less = found.bytes.len() < wanted.bytes.len();
+    plan.op.verb == Verb::Execute && plan.op.a == 0 && is_less && found.took_us > SLOW_US
+}
+
+/// Whether bytes are unread on a connection that was given away, and their writer was killed.
+fn lacks_killed(model: &Model, plan: &Plan) -> bool {
+    plan.end.is_some_and(|end| model.lacks_killed(end))
+}
+
+/// Whether the answer tells of a broken connection; of a program, that it ended so.
+fn is_broken(plan: &Plan, answer: &Answer) -> bool {
+    if plan.op.verb == Verb::Execute {
+        return answer.result != 0;
+    }
+    [libc::ECONNRESET, libc::EPIPE, libc::ENOTCONN].into_iter().any(|errno| fails(answer, errno))
 }
 
 /// Whether only data differ that wait for an acknowledgement (Nagle's algorithm), or that MSG_MORE

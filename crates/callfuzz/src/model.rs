@@ -169,6 +169,8 @@ pub(crate) struct Connection {
     pub(crate) is_crowded: bool,
     /// What was written may be held back.
     pub(crate) holds: bool,
+    /// An end was given to another program or process.
+    pub(crate) was_given: bool,
     /// Whether a process that had the side was killed.
     pub(crate) killed: [bool; 2],
 }
@@ -253,6 +255,14 @@ impl Model {
     /// Whether a process that had the side of the connection was killed.
     pub(crate) fn was_killed(&self, connection: usize, side: usize) -> bool {
         self.connections[connection].killed[side]
+    }
+
+    /// Whether bytes for this end are unread that its killed peer wrote, and the end was given to
+    /// another program or process.
+    pub(crate) fn lacks_killed(&self, (connection, side): (usize, usize)) -> bool {
+        let connection = &self.connections[connection];
+        let incoming = &connection.directions[1 - side];
+        connection.was_given && connection.killed[1 - side] && incoming.read < incoming.written
     }
 
     /// A process is killed.

@@ -264,11 +264,12 @@ impl Run<'_> {
         };
         let reply = self.pair.ask(process, &request)?;
         match reply {
-            Reply::Pending(thread) if expected.is_none() => {
-                self.until_asleep(process, request.id, thread)
-            }
             Reply::Pending(_) if matches!(expected, Some(Reply::Done(_))) => {
                 self.collect_wanted(plan, request.id as usize)
+            }
+            // A program that is not started yet would find its descriptor closed by what follows.
+            Reply::Pending(thread) if expected.is_none() || plan.op.verb == Verb::Execute => {
+                self.until_asleep(process, request.id, thread)
             }
             reply => Ok(reply),
         }

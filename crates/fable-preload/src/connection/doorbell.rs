@@ -136,7 +136,7 @@ impl Connection {
             if due > 0 && !sleepers {
                 let length = due.min(trash.len() as u64) as usize;
                 match sys::receive(fd, trash.as_mut_ptr(), length, 0) {
-                    Ok(0) => return Ok(self.note_end()),
+                    Ok(0) => return Ok(self.end_of_stream(fd)),
                     Ok(taken) => add(&own.discarded, taken as u64),
                     Err(Errno(libc::EAGAIN)) => return Ok(Stream::Open),
                     Err(errno) => return self.broken(errno),
@@ -144,7 +144,7 @@ impl Connection {
                 continue;
             }
             match sys::receive(fd, trash.as_mut_ptr(), 1, libc::MSG_PEEK) {
-                Ok(0) => return Ok(self.note_end()),
+                Ok(0) => return Ok(self.end_of_stream(fd)),
                 Ok(_) if sleepers || theirs.returned_at.load(Ordering::Acquire) != 0 => {
                     return Ok(Stream::Open);
                 }
@@ -214,6 +214,15 @@ impl Connection {
         } else {
             self.own().keep_error(errno.0);
         }
+    }
+
+    /// The stream brings nothing more: because the peer has ended it, or because this end does not
+    /// read.
+    pub(super) fn end_of_stream(&self, fd: c_int) -> Stream {
+        if self.own().shut_read.load(Ordering::Relaxed) == 0 || self.has_peer_ended(fd) {
+            self.note_end();
+        }
+        Stream::Ended
     }
 
     /// The stream has ended, in whatever way.

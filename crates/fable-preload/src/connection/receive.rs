@@ -232,7 +232,7 @@ impl Connection {
             if left.is_none() {
                 let certain = match peeked {
                     Ok(0) => {
-                        self.note_end();
+                        self.end_of_stream(fd);
                         return own.take_error().map_or(Ok(Some(Step::End)), Err);
                     }
                     Ok(certain) => certain,
