@@ -67,27 +67,17 @@ impl Model {
     /// Notes what has a bearing on what comes after it.
     pub(crate) fn note_course(&mut self, plan: &Plan) {
         let op = plan.op;
-        let goes = match op.verb {
-            Verb::Read => how(op) >= 5,
-            Verb::Write => how(op) >= 5 || (takes_flags(op) && op.b & 128 != 0),
-            Verb::Close => op.b == 1,
-            verb => matches!(verb, Verb::Execute | Verb::Pass | Verb::SetOption),
-        };
-        if let Some((connection, side)) = plan.end {
-            let is_under = {
-                let [one, other] = &self.connections[connection].directions;
-                let (out, into) = if side == 0 { (one, other) } else { (other, one) };
-                op.verb == Verb::Close && (out.has_writer || into.has_reader)
-            };
+        if op.verb == Verb::Kill {
+            self.note_killed(op.process);
+        }
+        if op.verb == Verb::Again {
+            self.connections.iter_mut().for_each(|connection| connection.was_given = true);
+        }
+        if let Some((connection, _)) = plan.end {
             let connection = &mut self.connections[connection];
-            connection.was_closed_under |= is_under;
-            connection.has_left |= goes;
-            connection.was_passed |= op.verb == Verb::Pass;
+            connection.was_given |= matches!(op.verb, Verb::Execute | Verb::Pass);
             connection.holds |= op.verb == Verb::SetOption && op.a == 6;
             connection.holds |= op.verb == Verb::Write && takes_flags(op) && op.b & 32 != 0;
-        }
-        if matches!(op.verb, Verb::Again | Verb::Execute) {
-            self.connections.iter_mut().for_each(|connection| connection.has_left = true);
         }
     }
 

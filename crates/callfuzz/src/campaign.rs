@@ -104,7 +104,10 @@ impl Campaign {
         let found = self.attempt(script, Pace::FAST, true);
         let Some(first) = found.first() else { return Ok(()) };
         // The kernel has no such faults: there, a thread that began late was taken for blocked.
-        let is_lost = first.class.contains("integrity") && !first.class.starts_with("plain");
+        let is_severe = ["integrity", "hangs", "died", "not exit"]
+            .iter()
+            .any(|word| first.class.contains(word));
+        let is_lost = is_severe && !first.class.starts_with("plain");
         if is_lost || self.seen.contains_key(&first.class) {
             return Err(first.clone());
         }

@@ -2,7 +2,6 @@
 //! stream ends.
 
 use crate::host::Request;
-use crate::known::explain_reset;
 use crate::model::Checked;
 use crate::protocol::{Call, Reply};
 use crate::rules::Rule;
@@ -102,10 +101,10 @@ impl Run<'_> {
         let Reply::Done(answer) = self.pair.ask(process, &request)? else { return Ok(0) };
         let place = format!("at the end, connection {} side {}", end.0, end.1);
         let result = self.model.incoming(end).take(&answer.bytes, false);
-        self.explain_loss(Some(end), result, &place)?;
+        self.place(result, &place)?;
         if answer.result == 0 {
             let result = self.model.incoming(end).end();
-            self.explain_loss(Some(end), result, &place)?;
+            self.place(result, &place)?;
             self.outcome.ends.insert(end, "a good end".to_string());
         } else if answer.result < 0 && answer.errno != i64::from(libc::EAGAIN) {
             self.outcome.ends.insert(end, format!("errno {}", answer.errno));
@@ -131,22 +130,13 @@ impl Run<'_> {
                 self.outcome.rules.used(Rule::DivergedState);
                 continue;
             }
-            if self.model.is_plain {
-                self.find_end(*end, wanted, found.to_string());
+            if found.starts_with("errno") && self.model.lacks_killed(*end) {
+                self.outcome.rules.used(Rule::UnreadOfKilled);
                 continue;
             }
-            if found == "errno 107" {
-                self.outcome.rules.used(Rule::KnownFaultUnconnected);
-                continue;
-            }
-            if wanted == "errno 104" && found == "a good end" {
-                self.outcome.rules.used(Rule::KnownFaultF9);
-                continue;
-            }
-            if found.starts_with("errno")
-                && let Some(rule) = explain_reset(&self.model, *end)
-            {
-                self.outcome.rules.used(rule);
+            if connection.holds {
+                // Whether bytes were unread when an end was closed depends on whether they had come.
+                self.outcome.rules.used(Rule::HeldBack);
                 continue;
             }
             self.find_end(*end, wanted, found.to_string());

@@ -8,9 +8,6 @@ use std::collections::{BTreeMap, VecDeque};
 /// call moves.
 const ROOM_BYTES: u64 = 48 << 10;
 
-/// The class of the fault that counts most.
-pub(crate) const LOST: &str = "integrity: a good end after missing bytes";
-
 pub(crate) type Checked<T = ()> = Result<T, Failure>;
 
 /// What an open file is.
@@ -157,7 +154,7 @@ impl Direction {
             return Ok(());
         }
         let text = format!("a good end after {read} of {written} bytes");
-        Err(Failure::new(LOST, text))
+        Err(Failure::new("integrity: a good end after missing bytes", text))
     }
 }
 
@@ -172,12 +169,10 @@ pub(crate) struct Connection {
     pub(crate) is_crowded: bool,
     /// What was written may be held back.
     pub(crate) holds: bool,
-    /// A descriptor was closed under a call that was pending.
-    pub(crate) was_closed_under: bool,
-    /// It was passed to another process.
-    pub(crate) was_passed: bool,
-    /// A call was made that a library may take for a reason to go back to TCP.
-    pub(crate) has_left: bool,
+    /// An end was given to another program or process.
+    pub(crate) was_given: bool,
+    /// Whether a process that had the side was killed.
+    pub(crate) killed: [bool; 2],
 }
 
 /// Everything.
@@ -250,6 +245,33 @@ impl Model {
         let unread = |direction: &Direction| direction.written.saturating_sub(direction.read);
         let most = connection.directions.iter().map(unread).max().unwrap_or(0);
         connection.is_crowded |= most + more > ROOM_BYTES;
+    }
+
+    /// Whether data may be held back on a connection of which an end is closed.
+    pub(crate) fn holds_at_end(&self, connection: usize) -> bool {
+        self.connections[connection].holds && self.ends(connection).iter().any(Option::is_none)
+    }
+
+    /// Whether a process that had the side of the connection was killed.
+    pub(crate) fn was_killed(&self, connection: usize, side: usize) -> bool {
+        self.connections[connection].killed[side]
+    }
+
+    /// Whether bytes for this end are unread that its killed peer wrote, and the end was given to
+    /// another program or process.
+    pub(crate) fn lacks_killed(&self, (connection, side): (usize, usize)) -> bool {
+        let connection = &self.connections[connection];
+        let incoming = &connection.directions[1 - side];
+        connection.was_given && connection.killed[1 - side] && incoming.read < incoming.written
+    }
+
+    /// A process is killed.
+    pub(crate) fn note_killed(&mut self, process: usize) {
+        for slot in self.processes[process].slots.iter().flatten() {
+            if let Kind::End { connection, side } = self.files[slot.file].kind {
+                self.connections[connection].killed[side] = true;
+            }
+        }
     }
 
     /// Every place where a file is: process and slot.

@@ -89,10 +89,12 @@ impl Run<'_> {
             let Some(waiting) = self.waiting.remove(&id) else { continue };
             self.occupy(&waiting.plan, false);
             let Some(end) = waiting.plan.end else { continue };
-            if waiting.plan.op.verb == Verb::Write {
-                self.model.outgoing(end).is_uncertain = true;
-            } else if waiting.plan.op.verb == Verb::Read {
-                self.model.incoming(end).is_unchecked = true;
+            match (waiting.plan.op.verb, waiting.plan.op.a) {
+                (Verb::Read, _) | (Verb::Execute, 0) => {
+                    self.model.incoming(end).is_unchecked = true;
+                }
+                (Verb::Write | Verb::Execute, _) => self.model.outgoing(end).is_uncertain = true,
+                _ => {}
             }
         }
     }

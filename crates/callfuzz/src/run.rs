@@ -5,7 +5,7 @@
 
 use crate::host::Request;
 use crate::judge::{Verdict, name, short};
-use crate::model::{Checked, Kind, LOST, Model};
+use crate::model::{Checked, Kind, Model};
 use crate::pair::Pair;
 use crate::plan::{Plan, peeks, takes_flags};
 use crate::protocol::{Answer, Call, Reply};
@@ -214,34 +214,20 @@ impl Run<'_> {
     /// A call has returned: checks its bytes, and brings the model up to date.
     fn done(&mut self, plan: &Plan, answer: &Answer) -> Checked {
         let result = self.model.absorb(plan, answer);
-        self.explain_loss(plan.end, result, &plan.op.to_string())?;
+        self.place(result, &plan.op.to_string())?;
         if plan.op.verb == Verb::Listen && answer.result == 0 {
             self.note_port(plan)?;
         }
         Ok(())
     }
 
-    /// Lets the run go on after a loss that is known.
-    pub(crate) fn explain_loss(
-        &mut self,
-        end: Option<(usize, usize)>,
-        result: Checked,
-        place: &str,
-    ) -> Checked {
-        let Err(failure) = result else { return Ok(()) };
-        let has_left = |end: &(usize, usize)| self.model.connections[end.0].has_left;
-        if let Some(end) = end.filter(has_left)
-            && failure.class == LOST
-            && !self.model.is_plain
-        {
-            self.model.connections[end.0].has_diverged = true;
-            self.model.incoming(end).was_reset = true;
-            self.outcome.rules.used(Rule::KnownFaultF2);
-            return Ok(());
-        }
+    /// Says in which way and where the bytes went wrong.
+    pub(crate) fn place(&self, result: Checked, place: &str) -> Checked {
         let name = self.pair.way().name();
-        let text = format!("{place}: {}", failure.text);
-        Err(Failure::new(format!("{name}: {}", failure.class), text))
+        result.map_err(|failure| {
+            let text = format!("{place}: {}", failure.text);
+            Failure::new(format!("{name}: {}", failure.class), text)
+        })
     }
 
     fn note_port(&mut self, plan: &Plan) -> Checked {
@@ -278,11 +264,12 @@ impl Run<'_> {
         };
         let reply = self.pair.ask(process, &request)?;
         match reply {
-            Reply::Pending(thread) if expected.is_none() => {
-                self.until_asleep(process, request.id, thread)
-            }
             Reply::Pending(_) if matches!(expected, Some(Reply::Done(_))) => {
                 self.collect_wanted(plan, request.id as usize)
+            }
+            // A program that is not started yet would find its descriptor closed by what follows.
+            Reply::Pending(thread) if expected.is_none() || plan.op.verb == Verb::Execute => {
+                self.until_asleep(process, request.id, thread)
             }
             reply => Ok(reply),
         }
@@ -329,7 +316,7 @@ impl Run<'_> {
             found = self.repeat(plan, wanted, found)?;
         }
         if is_early && !self.model.is_early(plan, wanted, &found) {
-            let rule = if has_poked { Rule::KnownFaultIdlePeer } else { Rule::Late };
+            let rule = if has_poked { Rule::IdlePeer } else { Rule::Late };
             self.outcome.rules.used(rule);
         }
         Ok(found)
@@ -477,7 +464,7 @@ impl Run<'_> {
         self.poke(plan)?;
         let reply = self.collect_one(process, id as i64, self.pace.limit)?;
         if matches!(reply, Reply::Done(_)) {
-            self.outcome.rules.used(Rule::KnownFaultIdlePeer);
+            self.outcome.rules.used(Rule::IdlePeer);
         }
         Ok(reply)
     }

@@ -36,10 +36,33 @@ impl Cursor {
         None
     }
 
-    /// Steps over bytes of the present buffer.
+    /// The next buffers, as many as there is room for and `limit` bytes at most.
+    pub(crate) fn gather<'a>(&self, limit: usize, room: &'a mut [iovec]) -> &'a mut [iovec] {
+        let mut ahead = Cursor { ..*self };
+        let (mut count, mut left) = (0, limit);
+        while count < room.len()
+            && left > 0
+            && let Some((at, length)) = ahead.segment()
+        {
+            let iov_len = length.min(left);
+            room[count] = iovec { iov_base: at.cast(), iov_len };
+            ahead.advance(iov_len);
+            (count, left) = (count + 1, left - iov_len);
+        }
+        &mut room[..count]
+    }
+
+    /// Steps over bytes of the list.
     pub(crate) fn advance(&mut self, bytes: usize) {
-        self.offset += bytes;
         self.moved += bytes;
+        let mut left = bytes;
+        while left > 0
+            && let Some((_, length)) = self.segment()
+        {
+            let step = length.min(left);
+            self.offset += step;
+            left -= step;
+        }
     }
 
     /// Whether no byte is left.

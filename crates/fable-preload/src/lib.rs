@@ -78,6 +78,7 @@ extern "C" fn after_fork_in_child() {
     lock::forget_thread_number();
     epoll::let_go(true);
     connection::let_go_of_pool();
+    connection::forget_sleepers();
     statistics::start_child();
 }
 

@@ -33,10 +33,14 @@ pub(crate) const FORBIDDEN: u32 = 2;
 pub(crate) const STAYS: u32 = 0;
 /// It takes nothing more; what it has not taken is to be sent again through TCP.
 pub(crate) const LEAVES: u32 = 1;
-/// It takes all that was written, but nothing more is to be written.
+/// It takes all that was written, but nothing more is to be written, and nothing is to come through
+/// TCP, which resets a connection that was shut in both directions.
 pub(crate) const DRAINS: u32 = 2;
 /// It has closed the connection, and takes nothing more.
 pub(crate) const CLOSED: u32 = 3;
+/// Nothing more is to be written, and what it has not taken comes through TCP if the socket has
+/// room for it.
+pub(crate) const RETURNS: u32 = 4;
 
 /// The side that connected, and the side that accepted.
 pub(crate) const CLIENT: usize = 0;
@@ -70,7 +74,7 @@ pub(crate) struct Incoming {
     pub(crate) read: AtomicU64,
     /// Ring the doorbell when there is something to read.
     pub(crate) sleeping: AtomicU32,
-    /// [`STAYS`], [`LEAVES`], [`DRAINS`] or [`CLOSED`]: how this side goes back to TCP.
+    /// [`STAYS`], [`LEAVES`], [`DRAINS`], [`CLOSED`] or [`RETURNS`]: how this side goes back to TCP.
     pub(crate) leaving: AtomicU32,
     /// Bytes are being taken from the ring at this moment.
     pub(crate) taking: AtomicU32,

@@ -56,10 +56,41 @@ pub(crate) fn send_quietly(fd: c_int, from: *const u8, length: usize) -> Result<
     check(unsafe { real::send(fd, from.cast(), length, flags) })
 }
 
-/// send(2) without sleeping, with the signal that the application may expect.
-pub(crate) fn send(fd: c_int, from: *const u8, length: usize, flags: c_int) -> Result<usize> {
-    // SAFETY: the caller owns `length` bytes at `from`; a bad pointer of an application is EFAULT.
-    check(unsafe { real::send(fd, from.cast(), length, flags | libc::MSG_DONTWAIT) })
+/// recvmsg(2) into a list of buffers.
+pub(crate) fn receive_list(fd: c_int, list: &mut [libc::iovec], flags: c_int) -> Result<usize> {
+    let mut message = message(list);
+    // SAFETY: the buffers are the application's; a bad pointer of it is EFAULT.
+    check(unsafe { real::recvmsg(fd, &mut message, flags) })
+}
+
+/// sendmsg(2) of a list of buffers, with the signal that the application may expect.
+pub(crate) fn send_list(fd: c_int, list: &mut [libc::iovec], flags: c_int) -> Result<usize> {
+    let message = message(list);
+    // SAFETY: as above.
+    check(unsafe { real::sendmsg(fd, &message, flags) })
+}
+
+fn message(list: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: plain data, for which zeros are valid.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = list.as_mut_ptr();
+    message.msg_iovlen = list.len() as _;
+    message
+}
+
+/// Whether TCP has got the peer's FIN, or the connection is broken.
+pub(crate) fn has_stream_ended(fd: c_int) -> bool {
+    // The first byte of struct tcp_info is the state (tcp(7)); these have no FIN of the peer.
+    const OPEN: [u8; 5] = [TCP_ESTABLISHED, 2, 3, TCP_FIN_WAIT1, TCP_FIN_WAIT2];
+    const TCP_ESTABLISHED: u8 = 1;
+    const TCP_FIN_WAIT1: u8 = 4;
+    const TCP_FIN_WAIT2: u8 = 5;
+    let mut state = 0_u8;
+    let mut size: libc::socklen_t = 1;
+    let to = (&raw mut state).cast();
+    // SAFETY: one byte is announced.
+    let result = unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &mut size) };
+    result == 0 && !OPEN.contains(&state)
 }
 
 /// What poll(2) says about one descriptor within `timeout_ms`; interrupted counts as nothing.
@@ -113,6 +144,24 @@ pub(crate) fn time_limit_ns(fd: c_int, name: c_int) -> u64 {
     // SAFETY: `value` has the size that is announced.
     unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, to, &mut size) };
     (value.tv_sec as u64).saturating_mul(1_000_000_000) + value.tv_usec as u64 * 1_000
+}
+
+/// The same in milliseconds, as poll(2) takes it.
+pub(crate) fn time_limit_ms(fd: c_int, name: c_int) -> c_int {
+    match time_limit_ns(fd, name) {
+        0 => -1,
+        limit => limit.div_ceil(1_000_000).min(c_int::MAX as u64) as c_int,
+    }
+}
+
+/// Sleeps until one of the events, EAGAIN at the time limit, or EINTR.
+pub(crate) fn wait_for(fd: c_int, events: i16, limit_ms: c_int) -> Result<()> {
+    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one entry is given and one is announced.
+    match check(unsafe { real::poll(&mut entry, 1, limit_ms) } as isize)? {
+        0 => Err(Errno(libc::EAGAIN)),
+        _ => Ok(()),
+    }
 }
 
 /// SO_LINGER of a socket.
@@ -180,6 +229,14 @@ pub(crate) fn reset(fd: c_int) {
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     // SAFETY: F_GETFL has no argument.
     unsafe { real::fcntl(fd, libc::F_GETFL, 0) & libc::O_NONBLOCK != 0 }
+}
+
+/// From where on descriptors of ours are: programs expect the low numbers, and close them in rows.
+pub(crate) fn lowest_descriptor() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is ours.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    (limit.rlim_cur / 2).min(1 << 16) as usize
 }
 
 /// Closes a descriptor of ours.

@@ -171,8 +171,10 @@ fn fork_and_execute(input: c_int, output: c_int) -> c_int {
     unsafe {
         let process = libc::fork();
         if process == 0 {
-            libc::dup2(input, 0);
-            libc::dup2(output, 1);
+            // The requests would be input of the program.
+            if libc::dup2(input, 0) < 0 || libc::dup2(output, 1) < 0 {
+                libc::_exit(127);
+            }
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY);
             libc::dup2(null, 2);
             libc::execv(CAT.as_ptr(), arguments.as_ptr());

@@ -62,14 +62,15 @@ impl Connection {
         if own.asleep.load(Ordering::Acquire) == 0 {
             self.silence(fd);
         }
-        if own.incoming.load(Ordering::Relaxed) == INSIDE && self.unread_bytes() > 0 {
+        let is_inside = own.incoming.load(Ordering::Relaxed) == INSIDE && !own.has_left();
+        if is_inside && self.unread_bytes() > 0 {
             // As TCP does for bytes that nobody will read (RFC 1122, 4.2.2.13).
             sys::set_linger(fd, libc::linger { l_onoff: 1, l_linger: 0 });
         }
     }
 
     /// Takes the outgoing direction back to TCP before its end: `how` says to the peer what is to
-    /// become of the other one, [`page::DRAINS`] or [`page::CLOSED`].
+    /// become of the other one, [`page::RETURNS`], [`page::DRAINS`] or [`page::CLOSED`].
     pub(crate) fn end_outgoing(&self, fd: c_int, how: u32) {
         let own = self.own();
         if let (Some(_reader), Some(_writer)) = (own.reader.take(), own.writer.take())

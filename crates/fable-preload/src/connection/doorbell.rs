@@ -30,6 +30,22 @@ pub(super) fn is_local(errno: Errno) -> bool {
 }
 
 impl Connection {
+    /// Whether the kernel tells of the peer's end. After an own shutdown(SHUT_RD) poll tells it in
+    /// any case, and the state of TCP decides.
+    pub(super) fn has_peer_ended(&self, fd: c_int) -> bool {
+        let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        if sys::poll_one(fd, libc::POLLRDHUP, 0) & gone == 0 {
+            return false;
+        }
+        self.own().shut_read.load(Ordering::Relaxed) == 0 || sys::has_stream_ended(fd)
+    }
+
+    /// Whether the peer has closed the connection or was killed: it said nothing of going on.
+    pub(super) fn is_peer_closed(&self, fd: c_int) -> bool {
+        let leaving = self.theirs().incoming.leaving.load(Ordering::SeqCst);
+        matches!(leaving, page::STAYS | page::CLOSED) && self.has_peer_ended(fd)
+    }
+
     /// Rings if the peer asked for it with this word of its half. The caller holds the writer's
     /// lock.
     pub(super) fn ring(&self, fd: c_int, asked: &AtomicU32) {
@@ -42,6 +58,10 @@ impl Connection {
     pub(super) fn ring_now(&self, fd: c_int) {
         let own = self.own();
         if own.outgoing.load(Ordering::Relaxed) != INSIDE {
+            return;
+        }
+        let stays = self.theirs().incoming.leaving.load(Ordering::Relaxed) == page::STAYS;
+        if !stays && self.is_broken(fd) {
             return;
         }
         let counted = add(&own.counted, 1);
@@ -57,6 +77,16 @@ impl Connection {
                 let _ = self.broken(errno);
             }
         }
+    }
+
+    /// Whether the kernel has an error for the next call, which is not to be one of ours: nothing
+    /// of ours could tell it after the descriptor has become plain.
+    pub(super) fn is_broken(&self, fd: c_int) -> bool {
+        let is_broken = sys::poll_one(fd, 0, 0) & libc::POLLERR != 0;
+        if is_broken {
+            self.note_end();
+        }
+        is_broken
     }
 
     /// Sends the doorbells that are counted but not sent. The caller holds the writer's lock.
@@ -106,7 +136,7 @@ impl Connection {
             if due > 0 && !sleepers {
                 let length = due.min(trash.len() as u64) as usize;
                 match sys::receive(fd, trash.as_mut_ptr(), length, 0) {
-                    Ok(0) => return Ok(self.note_end()),
+                    Ok(0) => return Ok(self.end_of_stream(fd)),
                     Ok(taken) => add(&own.discarded, taken as u64),
                     Err(Errno(libc::EAGAIN)) => return Ok(Stream::Open),
                     Err(errno) => return self.broken(errno),
@@ -114,7 +144,7 @@ impl Connection {
                 continue;
             }
             match sys::receive(fd, trash.as_mut_ptr(), 1, libc::MSG_PEEK) {
-                Ok(0) => return Ok(self.note_end()),
+                Ok(0) => return Ok(self.end_of_stream(fd)),
                 Ok(_) if sleepers || theirs.returned_at.load(Ordering::Acquire) != 0 => {
                     return Ok(Stream::Open);
                 }
@@ -136,6 +166,9 @@ impl Connection {
         if theirs.outgoing.returned_at.load(Ordering::Acquire) != 0 {
             return self.finish_return(fd) != Ok(false);
         }
+        if self.is_broken(fd) {
+            return true;
+        }
         match self.discard(fd) {
             Ok(Stream::Ended) | Err(_) => true,
             Ok(Stream::Open) => {
@@ -144,12 +177,13 @@ impl Connection {
         }
     }
 
-    /// Whether the peer has left and waits for what is to be sent again. The last doorbell stays
+    /// Whether the peer goes back to TCP and waits for what is to be sent again. The last doorbell stays
     /// where it is until that has begun: the kernel resets a connection that ends with bytes unread
     /// (RFC 1122, 4.2.2.13), so the death of this process does not look like a good end.
     pub(super) fn owes(&self) -> bool {
+        let leaving = self.theirs().incoming.leaving.load(Ordering::Acquire);
         self.own().outgoing.load(Ordering::Relaxed) == INSIDE
-            && self.theirs().incoming.leaving.load(Ordering::Acquire) == page::LEAVES
+            && matches!(leaving, page::LEAVES | page::DRAINS | page::RETURNS)
     }
 
     /// A call of ours failed. If the stream has ended with an error, which the kernel tells only
@@ -166,6 +200,29 @@ impl Connection {
         }
         self.own().keep_error(errno.0);
         Err(errno)
+    }
+
+    /// A call of ours met an error behind which the application's call has moved something, or that
+    /// is none of this call: the next one is to tell it. EPIPE the kernel tells again.
+    pub(super) fn keep_for_later(&self, fd: c_int, errno: Errno) {
+        if is_local(errno) || errno.0 == libc::EPIPE {
+            return;
+        }
+        if self.own().has_left() {
+            // Nothing of ours stands before the next call: the stream must not seem to end well.
+            sys::reset(fd);
+        } else {
+            self.own().keep_error(errno.0);
+        }
+    }
+
+    /// The stream brings nothing more: because the peer has ended it, or because this end does not
+    /// read.
+    pub(super) fn end_of_stream(&self, fd: c_int) -> Stream {
+        if self.own().shut_read.load(Ordering::Relaxed) == 0 || self.has_peer_ended(fd) {
+            self.note_end();
+        }
+        Stream::Ended
     }
 
     /// The stream has ended, in whatever way.

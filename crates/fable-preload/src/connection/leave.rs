@@ -45,7 +45,10 @@ impl Connection {
             && own.outgoing.load(Ordering::Relaxed) == INSIDE
         {
             statistics::count(why);
-            self.give_up_outgoing(fd, page::DRAINS, get(&own.written));
+            let position = self.recall(fd);
+            let shut = own.shut_read.load(Ordering::Relaxed) != 0;
+            let how = if shut { page::DRAINS } else { page::RETURNS };
+            self.give_up_outgoing(fd, how, position);
             self.forbid_incoming();
         }
         if let Some(errno) = own.take_error() {
@@ -74,6 +77,10 @@ impl Connection {
             && !own.has_left()
         {
             self.leave_locked(fd, why);
+            if own.has_error() && !own.has_failed() {
+                // The kernel has told it to us, and would not tell whoever has the descriptor.
+                self.break_off(fd);
+            }
             own.set_left();
         }
         self.become_plain(fd);
@@ -93,21 +100,21 @@ impl Connection {
         self.ask_no_more(&self.mine().outgoing.starved);
         // The peer may leave, too, and then nobody could send again what it had not read.
         let position = if was_inside { self.recall(fd) } else { get(&self.own().written) };
-        let warned = self.give_up_outgoing(fd, page::LEAVES, position);
+        self.give_up_outgoing(fd, page::LEAVES, position);
         let mode = &self.theirs().outgoing.mode;
         let forbidden = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
         if forbidden.is_err() {
             self.take_out_doorbells(fd);
         }
-        if !self.own().has_failed() && !self.settle(fd, was_inside, warned) {
+        if !self.own().has_failed() && !self.settle(fd, was_inside) {
             self.break_off(fd);
         }
     }
 
     /// From here on this end sends through TCP only, first what it has put into the ring behind a
-    /// position. Whether a last doorbell is at the peer, which keeps it until it has begun to send
-    /// again what this end leaves behind: so its death before that resets the connection.
-    pub(super) fn give_up_outgoing(&self, fd: c_int, how: u32, position: u64) -> bool {
+    /// position. A last doorbell lies at the peer, which keeps it until it has begun to send again
+    /// what this end leaves behind: so its death before that resets the connection.
+    pub(super) fn give_up_outgoing(&self, fd: c_int, how: u32, position: u64) {
         let own = self.own();
         let (mine, theirs) = (self.mine(), self.theirs());
         mine.incoming.leaving.store(how, Ordering::SeqCst);
@@ -119,23 +126,26 @@ impl Connection {
                 own.outgoing.store(AFTER, Ordering::Relaxed);
             }
             fence(Ordering::SeqCst);
-            return false;
+            return;
         }
-        // The peer may sleep, and is to come and see; afterwards no doorbell follows.
-        self.ring(fd, &theirs.incoming.sleeping);
-        self.ring(fd, &theirs.outgoing.starved);
+        // The kernel answers a doorbell for a peer that has gone with a reset.
+        let closed = self.is_peer_closed(fd);
+        if !closed {
+            // The peer may sleep, and is to come and see; afterwards no doorbell follows.
+            self.ring(fd, &theirs.incoming.sleeping);
+            self.ring(fd, &theirs.outgoing.starved);
+        }
         // A peer that leaves at the same time does not expect what it did not ask for.
-        let warns =
-            how == page::LEAVES && theirs.incoming.leaving.load(Ordering::SeqCst) == page::STAYS;
-        if warns {
+        let stays = theirs.incoming.leaving.load(Ordering::SeqCst) == page::STAYS;
+        if how != page::CLOSED && stays && !closed {
             self.ring_now(fd);
+            own.warned.store(1, Ordering::Relaxed);
         }
         // Doorbells that find no room come behind what the peer has still to read, before anything
         // that goes through TCP.
         self.send_again_from(fd, position);
         self.resend_locked(fd);
         fence(Ordering::SeqCst);
-        warns
     }
 
     /// Waits for the doorbells that are still to come, which nobody could take out later.
@@ -162,7 +172,7 @@ impl Connection {
     /// Waits until the peer knows what to send again; `false` if it never will. If the peer leaves,
     /// too, each sends again what the other did not take. A peer that is only slow, and was warned,
     /// is not waited for: it sends again before anything else, or its end is a reset.
-    fn settle(&self, fd: c_int, was_inside: bool, warned: bool) -> bool {
+    fn settle(&self, fd: c_int, was_inside: bool) -> bool {
         let own = self.own();
         let theirs = self.theirs();
         let mut answered = false;
@@ -173,8 +183,7 @@ impl Connection {
         };
         for _ in 0..PEER_TURNS {
             // First the stream, then the page: who ends its stream has said before what it will do.
-            let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-            let ended = sys::poll_one(fd, libc::POLLRDHUP, 0) & gone != 0;
+            let ended = self.has_peer_ended(fd);
             let leaving = theirs.incoming.leaving.load(Ordering::SeqCst);
             if !answered && leaving == page::LEAVES {
                 answered = true;
@@ -194,6 +203,7 @@ impl Connection {
             sys::nap(1);
         }
         let unanswered = theirs.outgoing.returned_at.load(Ordering::Acquire) == 0;
+        let warned = own.warned.load(Ordering::Relaxed) != 0;
         warned && unanswered && !answered && !self.is_resending()
     }
 

@@ -14,6 +14,7 @@ mod own;
 mod prompt;
 mod ready;
 mod receive;
+mod sleeper;
 mod transmit;
 mod wait;
 
@@ -23,6 +24,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 pub(crate) use own::Own;
 pub(crate) use ready::ASKED;
 pub(crate) use receive::Reading;
+pub(crate) use sleeper::forget_sleepers;
 
 use crate::counted::{Counted, Held};
 use crate::lock::Locked;
@@ -47,6 +49,8 @@ pub(crate) struct Connection {
     holds: AtomicBool,
     /// The last fork that gave it to a child.
     shared_at: AtomicU32,
+    /// Calls that sleep, and what they go on with.
+    sleeping: Locked<sleeper::Sleeping>,
     /// Registrations in epoll sets of this process.
     pub(crate) watchers: AtomicUsize,
     /// How often the application heard that there is no room: each is an edge when there is again.
@@ -138,6 +142,7 @@ impl Connection {
             descriptors: AtomicUsize::new(0),
             holds: AtomicBool::new(false),
             shared_at: AtomicU32::new(0),
+            sleeping: Locked::new(sleeper::Sleeping::NONE),
             watchers: AtomicUsize::new(0),
             refusals: AtomicU32::new(0),
             dry_reads: AtomicU32::new(0),
@@ -194,7 +199,10 @@ impl Connection {
     /// The descriptor is a plain TCP socket from now on.
     pub(crate) fn become_plain(&self, fd: c_int) {
         crate::epoll::release(self, fd);
-        crate::table::forget(fd);
+        // Who closes it is to see that calls sleep for it.
+        if !self.has_sleepers() {
+            crate::table::forget(fd);
+        }
     }
 
     /// The peer said something that cannot be: the application gets a reset connection.

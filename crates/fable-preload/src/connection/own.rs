@@ -57,6 +57,8 @@ pub(crate) struct Own {
     pub(crate) cork: AtomicU32,
     /// While bytes are being sent again: 1, and SO_LINGER of the application.
     pub(crate) linger: [AtomicU32; 3],
+    /// Whether a doorbell lies at the peer that it keeps until it has followed this end.
+    pub(crate) warned: AtomicU32,
     /// Doorbells that the peer was ever asked for.
     pub(crate) asked: AtomicU64,
 }

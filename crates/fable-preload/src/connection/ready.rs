@@ -63,9 +63,9 @@ impl Connection {
             Err(_) => return Some(kernel | libc::POLLERR),
         }
         let own = self.own();
-        let kernel = self.end_by_memory(kernel);
+        let kernel = self.end_by_memory(fd, kernel);
         let mut events = kernel & (BROKEN | libc::POLLPRI | libc::POLLRDHUP);
-        if kernel & (libc::POLLRDHUP | BROKEN) != 0 {
+        if kernel & (libc::POLLRDHUP | BROKEN) != 0 && self.has_peer_ended(fd) {
             // The kernel may say so only once, and bytes in the ring may still be in front of it.
             self.note_end();
         }
@@ -91,9 +91,9 @@ impl Connection {
     }
 
     /// How the kernel would tell of the end of a killed peer if there were no doorbells.
-    pub(crate) fn end_by_memory(&self, kernel: i16) -> i16 {
+    pub(crate) fn end_by_memory(&self, fd: c_int, kernel: i16) -> i16 {
         let reset = libc::POLLHUP | libc::POLLERR;
-        if kernel & (reset | libc::POLLRDHUP) == 0 {
+        if kernel & (reset | libc::POLLRDHUP) == 0 || !self.has_peer_ended(fd) {
             return kernel;
         }
         match self.end_of_killed() {
@@ -178,18 +178,30 @@ impl Connection {
         false
     }
 
+    /// Whether bytes for this end lie in the ring, or may come to lie there.
+    pub(crate) fn may_hold_bytes(&self, fd: c_int) -> bool {
+        let goes_on = !matches!(self.progress(fd), Ok(false));
+        goes_on && self.own().incoming.load(Ordering::Relaxed) != AFTER
+    }
+
     /// What FIONREAD is to say, when the kernel says that so many bytes lie in the socket.
     pub(crate) fn readable_bytes(&self, fd: c_int, kernel: c_int) -> c_int {
         let own = self.own();
-        let stream = match own.incoming.load(Ordering::Relaxed) {
-            BEFORE => match self.before_ring(fd) {
-                Ok(Some(left)) => left.min(kernel as u64),
-                _ => kernel as u64,
-            },
+        let Some(_guard) = own.reader.take() else { return kernel };
+        let kernel = kernel.max(0) as u64;
+        let theirs = &self.theirs().outgoing;
+        let before = match own.incoming.load(Ordering::Relaxed) {
+            BEFORE => self.before_ring(fd).ok().flatten().unwrap_or(kernel).min(kernel),
             INSIDE => 0,
-            _ => kernel as u64,
+            _ => return kernel as c_int,
         };
-        (stream + self.unread_bytes()) as c_int
+        // Behind the doorbells the stream goes on, if it does.
+        let doorbells = theirs.doorbells.load(Ordering::Acquire).wrapping_sub(get(&own.discarded));
+        let behind = match theirs.returned_at.load(Ordering::Acquire) {
+            0 => 0,
+            _ => (kernel - before).saturating_sub(doorbells),
+        };
+        (before + self.unread_bytes() + behind) as c_int
     }
 
     /// The bytes that the ring holds for this end.

@@ -38,6 +38,10 @@ impl Reading {
     }
 }
 
+/// Buffers of one call of the kernel.
+pub(super) const LIST_MAX: usize = 16;
+pub(super) const NOTHING: libc::iovec = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+
 /// What one attempt brought.
 enum Step {
     Moved,
@@ -67,15 +71,25 @@ impl Connection {
         if cursor.is_done() {
             return self.read_nothing(fd, reading);
         }
+        let (given, mut fd) = (fd, fd);
+        let mut sleeper = None;
         loop {
             let step = match self.read_step(fd, cursor, reading) {
                 Err(errno) if cursor.moved == 0 => return Err(errno),
-                Err(_) => Step::End,
+                Err(errno) => {
+                    self.keep_for_later(fd, errno);
+                    Step::End
+                }
                 Ok(step) => step,
             };
             match step {
-                Step::Plain if cursor.moved == 0 => return Ok(None),
-                Step::Plain => return Ok(Some(read_rest(fd, cursor, reading))),
+                Step::Plain if cursor.moved == 0 && fd == given => return Ok(None),
+                Step::Plain if cursor.moved == 0 => {
+                    let mut room = [NOTHING; LIST_MAX];
+                    let list = cursor.gather(usize::MAX, &mut room);
+                    return sys::receive_list(fd, list, reading.flags).map(Some);
+                }
+                Step::Plain => return Ok(Some(self.read_rest(fd, cursor, reading))),
                 Step::Moved if reading.wants_all() && !cursor.is_done() => (),
                 Step::Moved | Step::End => {
                     if !cursor.is_done() {
@@ -87,13 +101,46 @@ impl Connection {
                     self.dry_reads.fetch_add(1, Ordering::Relaxed);
                     return Err(Errno(libc::EAGAIN));
                 }
-                Step::Empty => match self.wait_readable(fd) {
-                    Err(errno) if cursor.moved == 0 => return Err(errno),
-                    Err(_) => return Ok(Some(cursor.moved)),
-                    Ok(()) => (),
-                },
+                Step::Empty => {
+                    if sleeper.is_none() {
+                        sleeper = self.sleeper();
+                    }
+                    let now = |fd| sleeper.as_ref().map_or(fd, |sleeper| sleeper.descriptor(fd));
+                    fd = now(fd);
+                    let slept = self.wait_readable(fd);
+                    fd = now(fd);
+                    match slept {
+                        Err(errno) if cursor.moved == 0 => return Err(errno),
+                        Err(errno) => {
+                            self.keep_for_later(fd, errno);
+                            return Ok(Some(cursor.moved));
+                        }
+                        Ok(()) => (),
+                    }
+                }
             }
         }
+    }
+
+    /// Goes on with a read that has moved something, after the descriptor became plain. The kernel
+    /// is not asked what it would tell once: that belongs to the next call.
+    fn read_rest(&self, fd: c_int, cursor: &mut Cursor, reading: Reading) -> usize {
+        let timeout_ms = sys::time_limit_ms(fd, libc::SO_RCVTIMEO);
+        while reading.wants_all() && !cursor.is_done() {
+            let found = sys::poll_one(fd, libc::POLLIN, timeout_ms);
+            if found == 0 || found & libc::POLLERR != 0 {
+                break;
+            }
+            match read_stream(fd, cursor, reading, usize::MAX) {
+                Ok(Step::Moved | Step::Empty) => (),
+                Ok(_) => break,
+                Err(errno) => {
+                    self.keep_for_later(fd, errno);
+                    break;
+                }
+            }
+        }
+        cursor.moved
     }
 
     /// Reads into no room, which waits for bytes all the same and meets errors.
@@ -185,7 +232,7 @@ impl Connection {
             if left.is_none() {
                 let certain = match peeked {
                     Ok(0) => {
-                        self.note_end();
+                        self.end_of_stream(fd);
                         return own.take_error().map_or(Ok(Some(Step::End)), Err);
                     }
                     Ok(certain) => certain,
@@ -253,7 +300,10 @@ impl Connection {
             return Ok(if back { None } else { Some(Step::Empty) });
         }
         if own.shut_read.load(Ordering::Relaxed) != 0 {
-            return Ok(Some(Step::End));
+            if self.has_peer_ended(fd) {
+                self.note_end();
+            }
+            return own.take_error().map_or(Ok(Some(Step::End)), Err);
         }
         let stream = self.discard(fd);
         // Whatever the stream says, bytes in the ring were sent before.
@@ -311,11 +361,10 @@ impl Connection {
             return Taking::Granted;
         }
         taking.store(0, Ordering::Release);
-        let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
         let mut is_gone = false;
         sys::wait_until(1, || theirs.returned_at.load(Ordering::Acquire) != 0);
         if theirs.returned_at.load(Ordering::Acquire) == 0 {
-            is_gone = sys::poll_one(fd, libc::POLLRDHUP, 0) & gone != 0;
+            is_gone = self.has_peer_ended(fd);
         }
         if theirs.returned_at.load(Ordering::Acquire) != 0 {
             Taking::Recalled
@@ -354,9 +403,13 @@ impl Connection {
 
 /// Reads from TCP, at most `limit` bytes and without sleeping.
 fn read_stream(fd: c_int, cursor: &mut Cursor, reading: Reading, limit: usize) -> Result<Step> {
-    let Some((at, length)) = cursor.segment() else { return Ok(Step::End) };
-    let flags = reading.flags & !libc::MSG_WAITALL;
-    match sys::receive(fd, at, length.min(limit), flags) {
+    let mut room = [NOTHING; LIST_MAX];
+    let list = cursor.gather(limit, &mut room);
+    if list.is_empty() {
+        return Ok(Step::End);
+    }
+    let flags = reading.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+    match sys::receive_list(fd, list, flags) {
         Ok(0) => Ok(Step::End),
         Ok(moved) => {
             cursor.advance(moved);
@@ -365,19 +418,4 @@ fn read_stream(fd: c_int, cursor: &mut Cursor, reading: Reading, limit: usize) -
         Err(Errno(libc::EAGAIN)) => Ok(Step::Empty),
         Err(errno) => Err(errno),
     }
-}
-
-/// Goes on with a read that began before the descriptor became plain.
-fn read_rest(fd: c_int, cursor: &mut Cursor, reading: Reading) -> usize {
-    while reading.wants_all()
-        && let Some((at, length)) = cursor.segment()
-    {
-        // SAFETY: the segment is the application's buffer.
-        let moved = unsafe { real::recv(fd, at.cast(), length, reading.flags) };
-        if moved <= 0 {
-            break;
-        }
-        cursor.advance(moved as usize);
-    }
-    cursor.moved
 }

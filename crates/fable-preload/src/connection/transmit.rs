@@ -6,6 +6,7 @@ use core::sync::atomic::{Ordering, fence};
 use super::Connection;
 use super::doorbell::is_local;
 use super::own::{AFTER, BEFORE, INSIDE, RESENDING, add, get, set};
+use super::receive::{LIST_MAX, NOTHING};
 use crate::cursor::Cursor;
 use crate::page;
 use crate::statistics::{self, Why};
@@ -26,15 +27,29 @@ impl Connection {
         cursor: &mut Cursor,
         flags: c_int,
     ) -> Result<Option<usize>> {
+        if cursor.is_done() {
+            // The kernel moves nothing, and tells errors all the same.
+            return self.own().take_error().map_or(Ok(None), Err);
+        }
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.own().is_nonblocking();
-        let mut deadline_ns = None;
+        let (given, mut fd) = (fd, fd);
+        let (mut deadline_ns, mut sleeper) = (None, None);
         while !cursor.is_done() {
             match self.write_step(fd, cursor, flags) {
                 Err(errno) if cursor.moved == 0 => return Err(errno),
-                Err(_) => break,
+                Err(errno) => {
+                    self.keep_for_later(fd, errno);
+                    break;
+                }
                 Ok(Step::Moved) => (),
-                Ok(Step::Plain) if cursor.moved == 0 => return Ok(None),
-                Ok(Step::Plain) => return Ok(Some(write_rest(fd, cursor, flags))),
+                Ok(Step::Plain) if cursor.moved == 0 && fd == given => return Ok(None),
+                Ok(Step::Plain) if cursor.moved == 0 => {
+                    let mut room = [NOTHING; LIST_MAX];
+                    let list = cursor.gather(usize::MAX, &mut room);
+                    return sys::send_list(fd, list, flags).map(Some);
+                }
+                // What the kernel would say belongs to the next call.
+                Ok(Step::Plain) => break,
                 Ok(Step::Full) if nonblocking => {
                     // A short write tells it as well.
                     self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -44,7 +59,14 @@ impl Connection {
                     break;
                 }
                 Ok(Step::Full) => {
-                    match self.wait_writable(fd, cursor.moved > 0, &mut deadline_ns) {
+                    if sleeper.is_none() {
+                        sleeper = self.sleeper();
+                    }
+                    let now = |fd| sleeper.as_ref().map_or(fd, |sleeper| sleeper.descriptor(fd));
+                    fd = now(fd);
+                    let slept = self.wait_writable(fd, cursor.moved > 0, &mut deadline_ns);
+                    fd = now(fd);
+                    match slept {
                         Err(errno) if cursor.moved == 0 => return Err(errno),
                         Err(_) => break,
                         Ok(()) => (),
@@ -55,13 +77,31 @@ impl Connection {
         Ok(Some(cursor.moved))
     }
 
-    fn write_step(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
-        if !self.progress(fd)? {
+    /// Goes on with a write that has moved something, after the descriptor became plain. The kernel
+    /// is not asked what it would tell once: that belongs to the next call.
+    fn write_rest(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
+        let broken = libc::POLLERR | libc::POLLHUP;
+        let is_shut = self.own().shut_write.load(Ordering::Relaxed) != 0;
+        if is_shut || sys::poll_one(fd, 0, 0) & broken != 0 {
             return Ok(Step::Plain);
         }
+        self.write_stream(fd, cursor, flags)
+    }
+
+    fn write_step(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
         let own = self.own();
+        if !self.progress(fd)? {
+            return if cursor.moved == 0 {
+                Ok(Step::Plain)
+            } else {
+                self.write_rest(fd, cursor, flags)
+            };
+        }
         let step = {
             let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
+            if own.has_left() && cursor.moved > 0 {
+                return self.write_rest(fd, cursor, flags);
+            }
             if own.has_left() || own.shut_write.load(Ordering::Relaxed) != 0 {
                 // With its sending side shut the kernel refuses, and raises the signal.
                 return Ok(Step::Plain);
@@ -85,8 +125,14 @@ impl Connection {
     }
 
     fn write_stream(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
-        let Some((at, length)) = cursor.segment() else { return Ok(Step::Moved) };
-        match sys::send(fd, at, length, flags) {
+        let mut room = [NOTHING; LIST_MAX];
+        let list = cursor.gather(usize::MAX, &mut room);
+        if list.is_empty() {
+            return Ok(Step::Moved);
+        }
+        // A write that has moved something brings no signal.
+        let quiet = if cursor.moved > 0 { libc::MSG_NOSIGNAL } else { 0 };
+        match sys::send_list(fd, list, flags | quiet | libc::MSG_DONTWAIT) {
             Ok(moved) => {
                 cursor.advance(moved);
                 add(&self.own().sent, moved as u64);
@@ -222,7 +268,7 @@ impl Connection {
 
     /// Whether the peer has gone without a word in the page.
     fn was_killed(&self, fd: c_int) -> bool {
-        if sys::poll_one(fd, libc::POLLRDHUP, 0) == 0 {
+        if !self.has_peer_ended(fd) {
             return false;
         }
         self.note_end();
@@ -317,7 +363,17 @@ impl Connection {
                 // The kernel answers bytes for a closed socket with a reset, also this one.
                 self.ring_now(fd);
             }
-            self.send_again_from(fd, if how == page::LEAVES { read } else { written });
+            let position = match how {
+                page::LEAVES => read,
+                // The peer may leave later, and then bytes in the ring would have gone past it.
+                page::RETURNS => self.recall(fd),
+                _ => written,
+            };
+            if how == page::RETURNS && position != written && self.was_killed(fd) {
+                // As the kernel does for a peer that was killed with bytes unread.
+                own.keep_error(libc::ECONNRESET);
+            }
+            self.send_again_from(fd, position);
             if how != page::CLOSED {
                 statistics::count(Why::Peer);
             }
@@ -353,9 +409,12 @@ impl Connection {
         if own.outgoing.load(Ordering::Relaxed) != RESENDING {
             return;
         }
-        let paid = self.pay(fd);
+        let paid = if self.is_broken(fd) { Err(Errno(libc::EPIPE)) } else { self.pay(fd) };
         if paid.is_err_and(is_local) {
             return;
+        }
+        if let Err(errno) = paid {
+            self.keep_for_later(fd, errno);
         }
         let ring = self.outgoing_ring();
         let end = get(&own.written);
@@ -366,25 +425,14 @@ impl Connection {
                 Ok(moved) => set(&own.resend_from, from.wrapping_add(moved as u64)),
                 Err(Errno(libc::EAGAIN)) => return,
                 Err(errno) if is_local(errno) => return,
-                // Broken: the application's own calls will find out.
-                Err(_) => break,
+                Err(errno) => {
+                    self.keep_for_later(fd, errno);
+                    break;
+                }
             }
         }
         own.outgoing.store(AFTER, Ordering::Relaxed);
         self.end_as_asked(fd);
         self.restore_options(fd);
     }
-}
-
-/// Goes on with a write that began before the descriptor became plain.
-fn write_rest(fd: c_int, cursor: &mut Cursor, flags: c_int) -> usize {
-    while let Some((at, length)) = cursor.segment() {
-        // SAFETY: the segment is the application's buffer.
-        let moved = unsafe { real::send(fd, at.cast(), length, flags) };
-        if moved <= 0 {
-            break;
-        }
-        cursor.advance(moved as usize);
-    }
-    cursor.moved
 }

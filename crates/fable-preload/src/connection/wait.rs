@@ -95,6 +95,11 @@ impl Connection {
     fn sleep(&self, fd: c_int) -> Result<()> {
         let mut byte = [0_u8; 1];
         statistics::count(Why::Sleeps);
+        if self.own().is_nonblocking() {
+            // Since this read began; it waits on.
+            let limit_ms = sys::time_limit_ms(fd, libc::SO_RCVTIMEO);
+            return sys::wait_for(fd, libc::POLLIN, limit_ms);
+        }
         // SAFETY: the byte is ours. Nothing is taken, and no lock is held.
         let peeked = unsafe { real::recv(fd, byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK) };
         if peeked < 0 {
@@ -158,7 +163,7 @@ impl Connection {
             return Ok(());
         }
         statistics::count(Why::Sleeps);
-        if sys::poll_one(fd, libc::POLLRDHUP, 0) != 0 {
+        if self.has_peer_ended(fd) {
             // An end that the peer has not announced in the page: it was killed.
             self.note_end();
         }

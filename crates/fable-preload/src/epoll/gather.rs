@@ -199,7 +199,8 @@ impl Members {
             // A doorbell, when all else is in memory; then memory says what it was for.
             let doorbell = (libc::EPOLLIN | libc::EPOLLOUT) as u32 | libc::EPOLLRDNORM as u32;
             let known = doorbell | registration.told;
-            let events = u32::from(registration.connection.end_by_memory(events as i16) as u16);
+            let Registration { connection, fd, .. } = &*registration;
+            let events = u32::from(connection.end_by_memory(*fd, events as i16) as u16);
             if events & !known != 0 || !registration.connection.is_inside() {
                 registration.ask_kernel = true;
                 registration.edge = true;

@@ -3,6 +3,7 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::refused;
+use crate::connection::Connection;
 use crate::statistics::Why;
 use crate::{epoll, rendezvous, sys, table};
 
@@ -10,6 +11,7 @@ use crate::{epoll, rendezvous, sys, table};
 pub(super) fn closing(fd: c_int) {
     if let Some(connection) = table::connection(fd) {
         let _keep = sys::KeepErrno::new();
+        Connection::keep_for_sleepers(&connection, fd);
         epoll::closing(&connection, fd);
         connection.before_close(fd);
     }

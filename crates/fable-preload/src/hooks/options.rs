@@ -158,6 +158,10 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize
     {
         connection.leave(fd, Why::Call);
     }
+    if request_number == libc::FIONREAD && connection.progress(fd) == Ok(false) {
+        // SAFETY: as above.
+        return unsafe { real::ioctl(fd, request, argument) };
+    }
     // SAFETY: as above.
     let result = unsafe { real::ioctl(fd, request, argument) };
     if result != 0 {

@@ -93,15 +93,18 @@ pub(super) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     if let Some(connection) = &connection {
         // The end of the stream is to come behind all that was written.
         connection.finish_resending(fd);
-        if how != libc::SHUT_RD {
-            connection.end_outgoing(fd, page::DRAINS);
-        }
         let own = connection.own();
-        if how != libc::SHUT_RD {
-            own.shut_write.store(1, Ordering::Relaxed);
-        }
         if how != libc::SHUT_WR {
             own.shut_read.store(1, Ordering::Relaxed);
+            let leaving = &connection.mine().incoming.leaving;
+            let order = (Ordering::SeqCst, Ordering::Relaxed);
+            // Too late if the peer sends again already.
+            let _ = leaving.compare_exchange(page::RETURNS, page::DRAINS, order.0, order.1);
+        }
+        if how != libc::SHUT_RD {
+            let shut = own.shut_read.load(Ordering::Relaxed) != 0;
+            connection.end_outgoing(fd, if shut { page::DRAINS } else { page::RETURNS });
+            own.shut_write.store(1, Ordering::Relaxed);
         }
     }
     // SAFETY: as above.

@@ -119,18 +119,33 @@ pub(super) unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: si
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: as above.
+    let is_empty = !table::is_foreign(fd) && unsafe { has_no_room(list, count) };
+    // Into no room readv(2) reads nothing, as read(2).
     // SAFETY: as above; a negative count is refused by the kernel.
-    unsafe {
-        receive_many(fd, list, count as usize, 0).unwrap_or_else(|| real::readv(fd, list, count))
-    }
+    let received =
+        if is_empty { None } else { unsafe { receive_many(fd, list, count as usize, 0) } };
+    // SAFETY: as above.
+    received.unwrap_or_else(|| unsafe { real::readv(fd, list, count) })
+}
+
+/// # Safety
+/// The list has `count` entries.
+unsafe fn has_no_room(list: *const iovec, count: c_int) -> bool {
+    let entries = usize::try_from(count).unwrap_or(0).min(1024);
+    // SAFETY: promised by the caller.
+    (0..entries).all(|index| unsafe { (*list.add(index)).iov_len } == 0)
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as above.
-    unsafe {
-        send_many(fd, list, count as usize, 0).unwrap_or_else(|| real::writev(fd, list, count))
-    }
+    let is_empty = !table::is_foreign(fd) && unsafe { has_no_room(list, count) };
+    // Of nothing writev(2) writes nothing, and tells no error.
+    // SAFETY: as above.
+    let sent = if is_empty { None } else { unsafe { send_many(fd, list, count as usize, 0) } };
+    // SAFETY: as above.
+    sent.unwrap_or_else(|| unsafe { real::writev(fd, list, count) })
 }
 
 #[unsafe(no_mangle)]
@@ -321,8 +336,10 @@ pub(super) unsafe extern "C" fn splice(
         return failure;
     }
     if let Some(connection) = table::connection(from)
+        && connection.may_hold_bytes(from)
         && from_at.is_null()
         && to_at.is_null()
+        && length > 0
         && let Some(moved) = splice_from(&connection, from, to, length, flags)
     {
         return moved;
@@ -347,9 +364,8 @@ fn splice_from(
     }
     let mut buffer = [0_u8; SPLICE_BYTES];
     let mut room = length.min(SPLICE_BYTES);
-    let mut wait = 0;
+    // For the pipe only: the socket waits as its own flags say.
     if flags & libc::SPLICE_F_NONBLOCK != 0 {
-        wait = libc::MSG_DONTWAIT;
         if sys::poll_one(to, libc::POLLOUT, 0) & libc::POLLOUT == 0 {
             sys::set_errno(libc::EAGAIN);
             return Some(-1);
@@ -358,15 +374,25 @@ fn splice_from(
         room = room.min(libc::PIPE_BUF);
     }
     let at: *mut c_void = buffer.as_mut_ptr().cast();
-    let peeked = receive_one(from, at, room, libc::MSG_PEEK | wait)?;
+    // Another thread may close the descriptor while this one sleeps.
+    let sleeper = connection.sleeper();
+    let peeked = {
+        let entry = iovec { iov_base: at, iov_len: room };
+        // SAFETY: one entry is given; the buffer is ours.
+        let mut cursor = unsafe { Cursor::new(&entry, 1) };
+        read_from(connection, from, &mut cursor, libc::MSG_PEEK)?
+    };
+    let from = sleeper.as_ref().map_or(from, |sleeper| sleeper.descriptor(from));
     let Ok(found @ 1..) = usize::try_from(peeked) else { return Some(peeked) };
     // SAFETY: so many bytes of the buffer are filled.
     let written = unsafe { real::write(to, at, found) };
-    if let Ok(taken @ 1..) = usize::try_from(written) {
-        let entry = iovec { iov_base: at, iov_len: taken };
-        // SAFETY: one entry is given; the buffer is ours.
-        let mut cursor = unsafe { Cursor::new(&entry, 1) };
-        read_from(connection, from, &mut cursor, libc::MSG_DONTWAIT);
+    // The bytes may lie in the socket and in the ring, and the descriptor may become plain between.
+    let mut left = usize::try_from(written).unwrap_or(0);
+    while left > 0 {
+        // SAFETY: so many bytes of the buffer are filled.
+        let taken = unsafe { recv(from, at, left, libc::MSG_DONTWAIT) };
+        let Ok(taken @ 1..) = usize::try_from(taken) else { break };
+        left -= taken;
     }
     Some(written)
 }

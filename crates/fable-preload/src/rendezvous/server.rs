@@ -101,15 +101,10 @@ fn open(port: u16, place: u32) -> Option<c_int> {
     None
 }
 
-/// Moves a descriptor of ours out of the way: programs expect the low numbers, and close them in
-/// rows.
+/// Moves a descriptor of ours out of the way.
 fn aside(fd: c_int) -> c_int {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is ours.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    let lowest = (limit.rlim_cur / 2).min(1 << 16) as usize;
     // SAFETY: no pointers.
-    let high = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest) };
+    let high = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, sys::lowest_descriptor()) };
     let fd = if high >= 0 {
         sys::close(fd);
         high

@@ -1,0 +1,110 @@
+//! Calls that sleep while another thread closes their descriptor, or puts another in its place.
+//!
+//! The kernel lets such a call go on: it has the file, not its number. A call of this library has
+//! only the number. So a descriptor that is closed under calls that sleep leaves a duplicate, which
+//! these calls go on with and the last of them closes. Until then the connection stays open, as in
+//! the kernel.
+
+use core::ffi::c_int;
+
+use super::Connection;
+use crate::counted::Held;
+use crate::{sys, table};
+
+/// The calls of this process that sleep, or have slept, for a connection.
+pub(crate) struct Sleeping {
+    calls: u32,
+    /// The descriptor that they go on with; -1 if none is needed.
+    spare: c_int,
+}
+
+impl Sleeping {
+    pub(super) const NONE: Sleeping = Sleeping { calls: 0, spare: -1 };
+}
+
+/// A call that may find its descriptor closed.
+pub(crate) struct Sleeper<'a>(&'a Connection);
+
+impl Sleeper<'_> {
+    /// What to go on with instead of a descriptor.
+    pub(crate) fn descriptor(&self, fd: c_int) -> c_int {
+        let spare = self.0.sleeping.take().map_or(-1, |sleeping| sleeping.spare);
+        let is_ours =
+            || table::connection(fd).is_some_and(|held| core::ptr::eq(held.object(), self.0));
+        if spare < 0 || is_ours() { fd } else { spare }
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        let Some(mut sleeping) = self.0.sleeping.take() else { return };
+        sleeping.calls -= 1;
+        if sleeping.calls > 0 || sleeping.spare < 0 {
+            return;
+        }
+        let spare = core::mem::replace(&mut sleeping.spare, -1);
+        drop(sleeping);
+        self.0.drop_spare(spare);
+    }
+}
+
+impl Connection {
+    /// A call is about to sleep for the first time. `None` in a handler of a signal that came upon
+    /// the lock.
+    pub(crate) fn sleeper(&self) -> Option<Sleeper<'_>> {
+        self.sleeping.take()?.calls += 1;
+        Some(Sleeper(self))
+    }
+
+    pub(super) fn has_sleepers(&self) -> bool {
+        self.sleeping.take().is_some_and(|sleeping| sleeping.calls > 0)
+    }
+
+    /// Before a descriptor is closed: those that sleep for it get another. Without one they end
+    /// with EBADF.
+    pub(crate) fn keep_for_sleepers(connection: &Held<Connection>, fd: c_int) {
+        let Some(mut sleeping) = connection.sleeping.take() else { return };
+        if sleeping.calls == 0 || sleeping.spare >= 0 {
+            return;
+        }
+        // SAFETY: the command takes a number, and the descriptor is open.
+        let spare = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, sys::lowest_descriptor()) };
+        if spare < 0 {
+            return;
+        }
+        if table::covers(spare) {
+            table::put_connection(spare, connection.clone());
+            sleeping.spare = spare;
+        } else {
+            sys::close(spare);
+        }
+    }
+
+    /// A forked child has none of the threads that sleep.
+    pub(super) fn forget_sleepers(&self) {
+        self.sleeping.let_go();
+        let Some(mut sleeping) = self.sleeping.take() else { return };
+        let Sleeping { spare, .. } = core::mem::replace(&mut *sleeping, Sleeping::NONE);
+        drop(sleeping);
+        if spare >= 0 {
+            self.drop_spare(spare);
+        }
+    }
+
+    fn drop_spare(&self, spare: c_int) {
+        let _keep = sys::KeepErrno::new();
+        self.before_close(spare);
+        table::forget(spare);
+        sys::close(spare);
+    }
+}
+
+/// In a forked child, for all connections.
+pub(crate) fn forget_sleepers() {
+    let descriptors: Vec<c_int> = table::connections(0, c_int::MAX).collect();
+    for fd in descriptors {
+        if let Some(connection) = table::connection(fd) {
+            connection.forget_sleepers();
+        }
+    }
+}
