@@ -9,10 +9,10 @@ fn run(mut command: Command, words: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Runs a case of `like.c` both ways, for each way in which the peer goes.
-fn compare(program: &Program, case: &str, ends: &[&str]) {
-    for end in ends {
-        let words = [case, end];
+/// Runs a case of a program both ways, for each way in which the peer goes, or a thread waits.
+fn compare(program: &Program, case: &str, ways: &[&str]) {
+    for way in ways {
+        let words = [case, way];
         let plain = run(Command::new(program.path()), &words);
         assert!(plain.status.success(), "{words:?} without: {plain:?}");
         let runner = Runner::new();
@@ -35,16 +35,19 @@ const GONE: &[&str] = &["close", "exit", "kill", "syscall"];
 const EXECUTED: &[&str] = &["close", "exit", "syscall", "shutdown"];
 const CLOSED: &[&str] = &["close", "exit", "syscall"];
 
+/// How `waiters.c` waits for an epoll set.
+const WAITS: &[&str] = &["wait", "pwait", "pwait2", "syscall"];
+
 macro_rules! cases {
-    ($($function:ident = $case:literal $ends:expr;)*) => {$(
+    ($program:literal: $($function:ident = $case:literal $ways:expr;)*) => {$(
         #[test]
         fn $function() {
-            compare(&compile("like"), $case, $ends);
+            compare(&compile($program), $case, $ways);
         }
     )*};
 }
 
-cases! {
+cases! { "like":
     a_write_that_waits_ends_with_its_peer = "write-to-leaver" GONE;
     a_write_into_memory_that_waits_ends_with_its_peer = "write-to-leaver-inside" GONE;
     a_write_to_a_peer_that_has_gone_ends = "write-to-leaver-early" GONE;
@@ -61,4 +64,15 @@ cases! {
     a_connect_makes_no_edge_of_its_own = "edges" &["close"];
     sizes_of_buffers_hold_a_writer_up = "bounded" &["close"];
     a_descriptor_is_registered_once = "added-twice" GONE;
+}
+
+cases! { "waiters":
+    a_first_member_of_a_set_wakes_who_waits_for_it = "added" WAITS;
+    a_member_that_left_is_told_no_more = "removed" WAITS;
+    a_member_that_was_closed_is_told_no_more = "closed" WAITS;
+    a_member_that_goes_back_to_tcp_is_told_still = "plain" WAITS;
+    a_member_that_is_armed_again_wakes_who_waits_for_it = "armed" WAITS;
+    threads_that_wait_for_one_set_share_what_comes = "shared" WAITS;
+    a_thread_that_waits_takes_what_comes_while_another_works = "again" WAITS;
+    a_child_hears_nothing_that_was_never_registered = "inherited" WAITS;
 }
