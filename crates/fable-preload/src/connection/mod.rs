@@ -24,6 +24,7 @@ pub(crate) use own::Own;
 pub(crate) use ready::ASKED;
 pub(crate) use receive::Reading;
 
+use crate::borrowed;
 use crate::counted::{Counted, Held};
 use crate::lock::Locked;
 use crate::page::{self, Page, Ring, Side};
@@ -193,6 +194,9 @@ impl Connection {
 
     /// The descriptor is a plain TCP socket from now on.
     pub(crate) fn become_plain(&self, fd: c_int) {
+        if borrowed::is_here() {
+            return borrowed::note_left();
+        }
         crate::epoll::release(self, fd);
         crate::table::forget(fd);
     }

@@ -9,7 +9,7 @@ fn run(mut command: Command, words: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Runs a case of a program both ways, for each way in which the peer goes, or a thread waits.
+/// Runs a case of a program both ways, for each way in which a process goes, or a thread waits.
 fn compare(program: &Program, case: &str, ways: &[&str]) {
     for way in ways {
         let words = [case, way];
@@ -35,6 +35,8 @@ const GONE: &[&str] = &["close", "exit", "kill", "syscall"];
 const EXECUTED: &[&str] = &["close", "exit", "syscall", "shutdown"];
 const CLOSED: &[&str] = &["close", "exit", "syscall"];
 
+/// How a child of vfork(2) goes in `borrowed.c`.
+const CHILDREN: &[&str] = &["exec", "fails", "kill"];
 /// How `waiters.c` waits for an epoll set.
 const WAITS: &[&str] = &["wait", "pwait", "pwait2", "syscall"];
 
@@ -75,4 +77,14 @@ cases! { "waiters":
     threads_that_wait_for_one_set_share_what_comes = "shared" WAITS;
     a_thread_that_waits_takes_what_comes_while_another_works = "again" WAITS;
     a_child_hears_nothing_that_was_never_registered = "inherited" WAITS;
+}
+
+cases! { "borrowed":
+    a_child_of_vfork_has_its_parent_s_memory = "memory" CHILDREN;
+    a_child_of_vfork_closes_what_is_its_own = "closes" CHILDREN;
+    a_child_of_vfork_closes_rows_of_its_own = "closes-row" CHILDREN;
+    a_child_of_vfork_takes_numbers_of_its_own = "replaces" CHILDREN;
+    a_child_of_vfork_executes_with_a_duplicate = "output" CHILDREN;
+    a_child_of_vfork_executes_with_a_connection = "passed" CHILDREN;
+    children_of_vfork_copy_no_memory = "many" &["fails", "kill"];
 }
