@@ -49,6 +49,16 @@ pub(crate) fn receive(fd: c_int, to: *mut u8, length: usize, flags: c_int) -> Re
     check(unsafe { real::recv(fd, to.cast(), length, flags | libc::MSG_DONTWAIT) })
 }
 
+/// recvmsg(2) into several buffers, without sleeping.
+pub(crate) fn receive_parts(fd: c_int, list: &mut [libc::iovec], flags: c_int) -> Result<usize> {
+    // SAFETY: plain data, for which zeros are valid.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = list.as_mut_ptr();
+    message.msg_iovlen = list.len() as _;
+    // SAFETY: the caller owns the buffers; a bad pointer of an application is EFAULT.
+    check(unsafe { real::recvmsg(fd, &mut message, flags | libc::MSG_DONTWAIT) })
+}
+
 /// send(2) without sleeping and without a signal.
 pub(crate) fn send_quietly(fd: c_int, from: *const u8, length: usize) -> Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

@@ -65,6 +65,7 @@ cases! { "like":
     the_library_has_no_descriptors_that_calls_can_see = "descriptors" &["close"];
     a_connect_makes_no_edge_of_its_own = "edges" &["close"];
     sizes_of_buffers_hold_a_writer_up = "bounded" &["close"];
+    one_call_fills_several_buffers = "scattered" &["close"];
     a_descriptor_is_registered_once = "added-twice" GONE;
 }
 
