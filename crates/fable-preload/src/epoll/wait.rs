@@ -134,16 +134,30 @@ impl Wait<'_> {
     /// Asks the kernel, and sorts its answer.
     fn ask_kernel(&self, reports: &mut Reports, until: Deadline) -> Result<usize, c_int> {
         let (at, room) = reports.rest();
-        let timeout: Option<timespec> = until.left();
-        let pointer = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // SAFETY: there is room for so many events, and the mask is the application's.
-        let found = unsafe { real::epoll_pwait2(self.epfd, at, room as c_int, pointer, self.mask) };
+        // SAFETY: there is room for so many events.
+        let found = unsafe { self.wait_in_kernel(at, room as c_int, until) };
         if let Some(mut members) = self.set.members.take() {
             members.asked_kernel_ns = sys::now_ns();
         }
         let found_count = usize::try_from(found).map_err(|_| found)?;
         self.set.sort(reports, found_count);
         Ok(found_count)
+    }
+
+    /// epoll_pwait2(2), or what kernels before Linux 5.11 have.
+    ///
+    /// # Safety
+    /// There is room for `room` events.
+    unsafe fn wait_in_kernel(&self, at: *mut epoll_event, room: c_int, until: Deadline) -> c_int {
+        let timeout: Option<timespec> = until.left();
+        let pointer = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        // SAFETY: promised by the caller, and the mask is the application's.
+        let found = unsafe { real::epoll_pwait2(self.epfd, at, room, pointer, self.mask) };
+        if found >= 0 || sys::errno() != libc::ENOSYS {
+            return found;
+        }
+        // SAFETY: as above.
+        unsafe { real::epoll_pwait(self.epfd, at, room, until.left_ms(), self.mask) }
     }
 
     /// Looks at memory for a while; whether it promises a report.

@@ -1,8 +1,12 @@
 /* What threads see that wait for an epoll set while others change it, on standard output: the same
    without `fable run` as under it. Usage: waiters CASE HOW-TO-WAIT */
 #include "pair.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #define ROUNDS 300
@@ -20,6 +24,19 @@ static int wait_for_events(struct epoll_event *events, int room) {
     if (strcmp(how, "pwait2") == 0) return epoll_pwait2(set, events, room, NULL, NULL);
     if (strcmp(how, "syscall") == 0) return syscall(SYS_epoll_wait, set, events, room, -1);
     return epoll_wait(set, events, room, -1);
+}
+
+/* Kernels before Linux 5.11 have no epoll_pwait2(2). */
+static void be_old(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait2, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
 static void control(int operation, int fd, uint32_t events, uint64_t data) {
@@ -294,6 +311,7 @@ int main(int count, char **arguments) {
     CHECK(count >= 3);
     how = arguments[2];
     alarm(20);
+    if (strcmp(how, "old") == 0) be_old();
     open_set();
     for (size_t index = 0; index < sizeof cases / sizeof cases[0]; index++) {
         if (strcmp(arguments[1], cases[index].name) == 0) {

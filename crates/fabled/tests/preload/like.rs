@@ -38,7 +38,7 @@ const CLOSED: &[&str] = &["close", "exit", "syscall"];
 /// How a child of vfork(2) goes in `borrowed.c`.
 const CHILDREN: &[&str] = &["exec", "fails", "kill"];
 /// How `waiters.c` waits for an epoll set.
-const WAITS: &[&str] = &["wait", "pwait", "pwait2", "syscall"];
+const WAITS: &[&str] = &["wait", "pwait", "pwait2", "syscall", "old"];
 
 macro_rules! cases {
     ($program:literal: $($function:ident = $case:literal $ways:expr;)*) => {$(
