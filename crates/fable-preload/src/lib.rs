@@ -17,6 +17,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+mod borrowed;
 mod connection;
 mod counted;
 mod cursor;
@@ -47,6 +48,9 @@ extern "C" fn start() {
 
 /// Runs when the program ends by itself: what lies in sockets unread would reset the connections.
 pub(crate) extern "C" fn finish() {
+    if borrowed::is_here() {
+        return;
+    }
     for fd in table::connections(0, i32::MAX) {
         if let Some(connection) = table::connection(fd) {
             connection.let_go(fd);
@@ -76,6 +80,7 @@ extern "C" fn after_fork_here() {
 
 extern "C" fn after_fork_in_child() {
     lock::forget_thread_number();
+    borrowed::forget();
     epoll::let_go(true);
     connection::let_go_of_pool();
     connection::forget_sleepers();

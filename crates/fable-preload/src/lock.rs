@@ -13,7 +13,7 @@ thread_local! {
 }
 
 /// The number of this thread in the system.
-fn thread_number() -> u32 {
+pub(crate) fn thread_number() -> u32 {
     THREAD.with(|cell| {
         if cell.get() == 0 {
             // SAFETY: no arguments.

@@ -3,6 +3,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::borrowed;
 use crate::page::RING_BYTES;
 
 /// What holds for the whole process.
@@ -60,7 +61,7 @@ pub(crate) fn stop() {
     STOPPED.store(true, Ordering::Relaxed);
 }
 
-/// Whether [`stop`] was called.
+/// Whether [`stop`] was called, or this process has its table from its parent.
 pub(crate) fn is_stopped() -> bool {
-    STOPPED.load(Ordering::Relaxed)
+    STOPPED.load(Ordering::Relaxed) || borrowed::is_here()
 }

@@ -3,10 +3,12 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use crate::borrowed;
 use crate::connection::Connection;
 use crate::counted::{Counted, Held};
 use crate::epoll::Set;
 use crate::rendezvous::Listener;
+use crate::statistics::Why;
 use crate::sys;
 
 /// More descriptors than this are not looked after, whatever the limit says.
@@ -62,7 +64,7 @@ fn held<T: Counted>(fd: c_int, tag: usize) -> Option<Held<T>> {
     let entry = entry(fd)?;
     loop {
         let word = entry.load(Ordering::Acquire);
-        if word & TAG != tag {
+        if word & TAG != tag || borrowed::has_closed(fd) {
             return None;
         }
         // SAFETY: a word with this tag is the address of such an object, and objects live for ever.
@@ -92,6 +94,10 @@ pub(crate) fn set(fd: c_int) -> Option<Held<Set>> {
 }
 
 fn put(fd: c_int, word: usize) {
+    if borrowed::is_here() {
+        borrowed::note_closed(fd);
+        return release(word);
+    }
     if word != PLAIN {
         HIGHEST.fetch_max(fd.max(0) as usize, Ordering::Relaxed);
     }
@@ -144,7 +150,9 @@ pub(crate) fn forget(fd: c_int) {
 
 /// The descriptor must stay as it is, unless it is ours already.
 pub(crate) fn refuse(fd: c_int) {
-    if let Some(entry) = entry(fd) {
+    if let Some(entry) = entry(fd)
+        && !borrowed::is_here()
+    {
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         let _ = entry.compare_exchange(PLAIN, NEVER, order.0, order.1);
     }
@@ -158,6 +166,7 @@ pub(crate) fn reserve(fd: c_int) {
 /// Whether the descriptor still is this library's: the application may close what it does not know.
 pub(crate) fn is_reserved(fd: c_int) -> bool {
     entry(fd).is_some_and(|entry| entry.load(Ordering::Acquire) == INTERNAL)
+        && !borrowed::has_closed(fd)
 }
 
 /// Whether nothing stands against upgrading this descriptor.
@@ -177,10 +186,17 @@ pub(crate) fn duplicate(from: c_int, to: c_int) {
         return;
     }
     let word = entry(from).map_or(PLAIN, |entry| entry.load(Ordering::Acquire));
+    if borrowed::is_here() {
+        // The program that is executed will have it.
+        if let Some(connection) = connection(from) {
+            connection.leave(from, Why::Execute);
+        }
+        return;
+    }
     match word & TAG {
         CONNECTION => match connection(from) {
             Some(connection) if covers(to) => put_connection(to, connection),
-            Some(connection) => connection.leave(from, crate::statistics::Why::Descriptor),
+            Some(connection) => connection.leave(from, Why::Descriptor),
             None => forget(to),
         },
         LISTENER => listener(from).map_or_else(|| forget(to), |it| put_listener(to, it)),

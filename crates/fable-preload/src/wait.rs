@@ -54,6 +54,14 @@ impl Deadline {
         }
     }
 
+    /// What is left of it in milliseconds, rounded up; negative means for ever.
+    pub(crate) fn left_ms(self) -> i32 {
+        let Some(left) = self.left() else { return -1 };
+        let ms =
+            left.tv_sec.saturating_mul(1_000).saturating_add((left.tv_nsec + 999_999) / 1_000_000);
+        i32::try_from(ms).unwrap_or(i32::MAX)
+    }
+
     /// What is left of it; `None` means for ever.
     pub(crate) fn left(self) -> Option<timespec> {
         let left_ns = match self {

@@ -26,6 +26,7 @@ pub(crate) use ready::ASKED;
 pub(crate) use receive::Reading;
 pub(crate) use sleeper::forget_sleepers;
 
+use crate::borrowed;
 use crate::counted::{Counted, Held};
 use crate::lock::Locked;
 use crate::page::{self, Page, Ring, Side};
@@ -198,6 +199,9 @@ impl Connection {
 
     /// The descriptor is a plain TCP socket from now on.
     pub(crate) fn become_plain(&self, fd: c_int) {
+        if borrowed::is_here() {
+            return borrowed::note_left();
+        }
         crate::epoll::release(self, fd);
         // Who closes it is to see that calls sleep for it.
         if !self.has_sleepers() {

@@ -39,7 +39,7 @@ impl Reading {
 }
 
 /// Buffers of one call of the kernel.
-pub(super) const LIST_MAX: usize = 16;
+pub(super) const LIST_MAX: usize = 64;
 pub(super) const NOTHING: libc::iovec = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
 
 /// What one attempt brought.
@@ -226,8 +226,10 @@ impl Connection {
         if left.is_none() {
             // The peer may go over, and ring, between a look at the page and a read. So look at the
             // stream first and then at the page: what was there before the peer went over is data.
-            let Some((at, length)) = cursor.segment() else { return Ok(Some(Step::End)) };
-            let peeked = sys::receive(fd, at, length, libc::MSG_PEEK);
+            if cursor.is_done() {
+                return Ok(Some(Step::End));
+            }
+            let peeked = receive_into(fd, cursor, usize::MAX, libc::MSG_PEEK);
             left = self.before_ring(fd)?;
             if left.is_none() {
                 let certain = match peeked {
@@ -403,13 +405,8 @@ impl Connection {
 
 /// Reads from TCP, at most `limit` bytes and without sleeping.
 fn read_stream(fd: c_int, cursor: &mut Cursor, reading: Reading, limit: usize) -> Result<Step> {
-    let mut room = [NOTHING; LIST_MAX];
-    let list = cursor.gather(limit, &mut room);
-    if list.is_empty() {
-        return Ok(Step::End);
-    }
-    let flags = reading.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
-    match sys::receive_list(fd, list, flags) {
+    let flags = reading.flags & !libc::MSG_WAITALL;
+    match receive_into(fd, cursor, limit, flags) {
         Ok(0) => Ok(Step::End),
         Ok(moved) => {
             cursor.advance(moved);
@@ -418,4 +415,12 @@ fn read_stream(fd: c_int, cursor: &mut Cursor, reading: Reading, limit: usize) -
         Err(Errno(libc::EAGAIN)) => Ok(Step::Empty),
         Err(errno) => Err(errno),
     }
+}
+
+/// recv(2) without sleeping into all buffers, at most `limit` bytes, which the cursor does not step
+/// over.
+fn receive_into(fd: c_int, cursor: &Cursor, limit: usize, flags: c_int) -> Result<usize> {
+    let mut room = [NOTHING; LIST_MAX];
+    let list = cursor.gather(limit, &mut room);
+    if list.is_empty() { Ok(0) } else { sys::receive_list(fd, list, flags | libc::MSG_DONTWAIT) }
 }

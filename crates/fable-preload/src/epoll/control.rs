@@ -12,11 +12,12 @@ use crate::statistics::Why;
 use crate::sys::{self, Errno, Result};
 use crate::table;
 
-/// What the kernel is asked about a connection, whatever the application asked for.
-const KERNEL_EVENTS: c_int =
-    libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLET;
-
-fn in_kernel(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+pub(super) fn in_kernel(
+    epfd: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
     // SAFETY: the pointer is the application's or ours.
     unsafe { real::epoll_ctl(epfd, operation, fd, event) }
 }
@@ -123,7 +124,7 @@ fn add(
         told: 0,
         seen: Marks::default(),
     });
-    let mut kernel = epoll_event { events: KERNEL_EVENTS as u32, u64: members.token(slot) };
+    let mut kernel = members.kernel_event(slot);
     if in_kernel(epfd, libc::EPOLL_CTL_ADD, fd, &mut kernel) != 0 {
         let errno = sys::errno();
         members.remove(slot);
@@ -159,6 +160,7 @@ fn modify(
         registration.ask_kernel |= !connection.is_inside() || connection.has_ended();
     }
     members.warm(slot);
+    set.wake(&members, epfd, slot);
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use libc::epoll_event;
 
+use super::control::in_kernel;
 use super::{Marks, Members, Registration, Set, is_token};
 use crate::connection::{ASKED, Connection};
 use crate::counted::Held;
@@ -176,18 +177,42 @@ impl Set {
     /// Notes what the kernel reported: applications' events stay, those of our tokens make warm.
     pub(super) fn sort(&self, reports: &mut Reports, kernel: usize) {
         let first = reports.count;
-        let Some(mut members) = self.members.take() else {
-            reports.count += kernel;
-            return;
-        };
+        // Refused to a handler of a signal that came while this thread had the lock.
+        let mut members = self.members.take();
         for index in first..first + kernel {
             let event = reports.get(index);
             if !is_token(event.u64) {
                 let (events, data) = (event.events, event.u64);
                 reports.push(events, data);
-            } else if let Some(slot) = members.slot_of_token(event.u64) {
+            } else if let Some(members) = &mut members
+                && let Some(slot) = members.slot_of_token(event.u64)
+            {
                 members.note(slot, event.events);
             }
+        }
+    }
+
+    /// Has a thread that sleeps for the set look at a member: the kernel reports it when it is
+    /// registered again, because there is room in its socket. Costs nothing where no thread sleeps.
+    pub(super) fn wake(&self, members: &Members, epfd: c_int, slot: usize) {
+        if self.asleep.load(Ordering::SeqCst) > 0
+            && let Some(Some(registration)) = members.slots.get(slot)
+        {
+            let _keep = sys::KeepErrno::new();
+            let mut event = members.kernel_event(slot);
+            in_kernel(epfd, libc::EPOLL_CTL_MOD, registration.fd, &mut event);
+        }
+    }
+
+    /// Before this thread goes on with what it was told: what comes meanwhile, and what there was no
+    /// room for, is for another thread that sleeps.
+    pub(super) fn hand_over(&self, epfd: c_int) {
+        if self.asleep.load(Ordering::SeqCst) > 0
+            && let Some(mut members) = self.members.take()
+            && members.cool()
+            && let Some(&slot) = members.hot.first()
+        {
+            self.wake(&members, epfd, slot);
         }
     }
 }

@@ -30,6 +30,10 @@ use crate::spin::Spin;
 use crate::statistics::Why;
 use crate::table;
 
+/// What the kernel is asked about a connection, whatever the application asked for.
+const KERNEL_EVENTS: c_int =
+    libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLET;
+
 /// One connection in one set.
 struct Registration {
     fd: c_int,
@@ -79,6 +83,8 @@ struct Members {
 pub(crate) struct Set {
     users: AtomicUsize,
     count: AtomicUsize,
+    /// Threads of this process that sleep for the set, or are about to.
+    asleep: AtomicUsize,
     members: Locked<Members>,
     spin: Spin,
 }
@@ -148,6 +154,11 @@ impl Members {
         secret() << 32 | u64::from(generation) << INDEX_BITS | slot as u64
     }
 
+    /// How a member is registered in the kernel.
+    fn kernel_event(&self, slot: usize) -> epoll_event {
+        epoll_event { events: KERNEL_EVENTS as u32, u64: self.token(slot) }
+    }
+
     /// The slot that a token of ours names, if it still does.
     fn slot_of_token(&self, token: u64) -> Option<usize> {
         let slot = (token & ((1 << INDEX_BITS) - 1)) as usize;
@@ -203,6 +214,7 @@ pub(crate) fn created(fd: c_int) {
         let set: &'static Set = Box::leak(Box::new(Set {
             users: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
+            asleep: AtomicUsize::new(0),
             members: Locked::new(Members::new()),
             spin: Spin::new(),
         }));
@@ -327,6 +339,7 @@ pub(crate) fn let_go(child: bool) {
         set.members.let_go();
         if child && let Some(mut members) = set.members.take() {
             members.inherited = true;
+            set.asleep.store(0, Ordering::Relaxed);
         }
     });
     UNUSED.let_go();

@@ -26,7 +26,7 @@ struct Wait<'a> {
     mask: *const sigset_t,
 }
 
-/// Does what epoll_pwait2(2) does; `None` if the set has no members of ours.
+/// Does what epoll_pwait2(2) does; `None` if the kernel is to say what is wrong with the arguments.
 ///
 /// # Safety
 /// There is room for `room` events, and `mask` is null or a set of signals.
@@ -38,62 +38,95 @@ pub(crate) unsafe fn wait(
     deadline: Deadline,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    if set.count.load(Ordering::Relaxed) == 0 || room <= 0 || events.is_null() {
+    if room <= 0 || events.is_null() {
         return None;
     }
     if set.members.take().is_none_or(|members| members.inherited) {
         super::bar(set);
-        return None;
     }
     // SAFETY: promised by the caller.
     let mut reports = unsafe { Reports::new(events, room as usize) };
     let wait = Wait { set, epfd, mask };
     loop {
-        set.gather(&mut reports);
-        if reports.count > 0 {
-            if wait.is_kernel_due() && !reports.is_full() {
-                // A failure has no place beside events; it comes back when there are none.
-                let _ = wait.ask_kernel(&mut reports, Deadline::Now);
-            }
-            return Some(reports.count as c_int);
-        }
-        if !deadline.has_passed() {
-            if wait.is_kernel_due() {
-                if let Err(failure) = wait.ask_kernel(&mut reports, Deadline::Now) {
-                    return Some(failure);
-                }
+        let found = if set.count.load(Ordering::Relaxed) == 0 {
+            wait.sleep_without_members(&mut reports, deadline)
+        } else {
+            wait.turn(&mut reports, deadline)
+        };
+        match found {
+            Ok(is_over) if is_over => {
                 if reports.count > 0 {
-                    // What else the kernel just told of belongs to the same answer.
-                    set.gather(&mut reports);
-                    return Some(reports.count as c_int);
+                    set.hand_over(epfd);
                 }
+                return Some(reports.count as c_int);
             }
-            if wait.look(deadline) {
-                continue;
-            }
-        }
-        let news = set.members.take().is_none_or(|mut members| members.cool());
-        let until = if news { Deadline::Now } else { deadline.within(SLEEP_NS) };
-        if !until.has_passed() {
-            statistics::count(Why::Sleeps);
-        }
-        if let Err(failure) = wait.ask_kernel(&mut reports, until) {
-            return Some(failure);
-        }
-        if reports.count == 0
-            && !news
-            && let Some(mut members) = set.members.take()
-        {
-            members.sweep();
-        }
-        set.gather(&mut reports);
-        if reports.count > 0 || deadline.has_passed() {
-            return Some(reports.count as c_int);
+            Ok(_) => (),
+            Err(failure) => return Some(failure),
         }
     }
 }
 
 impl Wait<'_> {
+    /// Waits for what is not ours, and for the first member: another thread may register it
+    /// meanwhile, and then the kernel reports a token of ours. Whether the wait is over.
+    fn sleep_without_members(
+        &self,
+        reports: &mut Reports,
+        deadline: Deadline,
+    ) -> Result<bool, c_int> {
+        let found = self.ask_kernel(reports, deadline)?;
+        Ok(found == 0 || reports.count > 0)
+    }
+
+    /// Looks at the members, and sleeps if there is nothing to report. Whether the wait is over.
+    fn turn(&self, reports: &mut Reports, deadline: Deadline) -> Result<bool, c_int> {
+        self.set.gather(reports);
+        if reports.count > 0 {
+            if self.is_kernel_due() && !reports.is_full() {
+                // A failure has no place beside events; it comes back when there are none.
+                let _ = self.ask_kernel(reports, Deadline::Now);
+            }
+            return Ok(true);
+        }
+        if !deadline.has_passed() {
+            if self.is_kernel_due() {
+                self.ask_kernel(reports, Deadline::Now)?;
+                if reports.count > 0 {
+                    // What else the kernel just told of belongs to the same answer.
+                    self.set.gather(reports);
+                    return Ok(true);
+                }
+            }
+            if self.look(deadline) {
+                return Ok(false);
+            }
+        }
+        self.sleep(reports, deadline)?;
+        self.set.gather(reports);
+        Ok(reports.count > 0 || deadline.has_passed())
+    }
+
+    /// Asks the peers for doorbells and sleeps until the kernel reports something.
+    fn sleep(&self, reports: &mut Reports, deadline: Deadline) -> Result<(), c_int> {
+        // Who changes the set from here on wakes this thread (`Set::wake`).
+        self.set.asleep.fetch_add(1, Ordering::SeqCst);
+        let news = self.set.members.take().is_none_or(|mut members| members.cool());
+        let until = if news { Deadline::Now } else { deadline.within(SLEEP_NS) };
+        if !until.has_passed() {
+            statistics::count(Why::Sleeps);
+        }
+        let found = self.ask_kernel(reports, until);
+        self.set.asleep.fetch_sub(1, Ordering::SeqCst);
+        found?;
+        if reports.count == 0
+            && !news
+            && let Some(mut members) = self.set.members.take()
+        {
+            members.sweep();
+        }
+        Ok(())
+    }
+
     fn is_kernel_due(&self) -> bool {
         let now_ns = sys::now_ns();
         let last = self.set.members.take().map_or(now_ns, |members| members.asked_kernel_ns);
@@ -103,16 +136,30 @@ impl Wait<'_> {
     /// Asks the kernel, and sorts its answer.
     fn ask_kernel(&self, reports: &mut Reports, until: Deadline) -> Result<usize, c_int> {
         let (at, room) = reports.rest();
-        let timeout: Option<timespec> = until.left();
-        let pointer = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // SAFETY: there is room for so many events, and the mask is the application's.
-        let found = unsafe { real::epoll_pwait2(self.epfd, at, room as c_int, pointer, self.mask) };
+        // SAFETY: there is room for so many events.
+        let found = unsafe { self.wait_in_kernel(at, room as c_int, until) };
         if let Some(mut members) = self.set.members.take() {
             members.asked_kernel_ns = sys::now_ns();
         }
         let found_count = usize::try_from(found).map_err(|_| found)?;
         self.set.sort(reports, found_count);
         Ok(found_count)
+    }
+
+    /// epoll_pwait2(2), or what kernels before Linux 5.11 have.
+    ///
+    /// # Safety
+    /// There is room for `room` events.
+    unsafe fn wait_in_kernel(&self, at: *mut epoll_event, room: c_int, until: Deadline) -> c_int {
+        let timeout: Option<timespec> = until.left();
+        let pointer = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        // SAFETY: promised by the caller, and the mask is the application's.
+        let found = unsafe { real::epoll_pwait2(self.epfd, at, room, pointer, self.mask) };
+        if found >= 0 || sys::errno() != libc::ENOSYS {
+            return found;
+        }
+        // SAFETY: as above.
+        unsafe { real::epoll_pwait(self.epfd, at, room, until.left_ms(), self.mask) }
     }
 
     /// Looks at memory for a while; whether it promises a report.

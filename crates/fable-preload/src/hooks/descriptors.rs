@@ -5,11 +5,13 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use super::refused;
 use crate::connection::Connection;
 use crate::statistics::Why;
-use crate::{epoll, rendezvous, sys, table};
+use crate::{borrowed, epoll, rendezvous, sys, table};
 
 /// What is due before a descriptor is closed, by whatever call.
 pub(super) fn closing(fd: c_int) {
-    if let Some(connection) = table::connection(fd) {
+    if let Some(connection) = table::connection(fd)
+        && !borrowed::is_here()
+    {
         let _keep = sys::KeepErrno::new();
         Connection::keep_for_sleepers(&connection, fd);
         epoll::closing(&connection, fd);
@@ -70,9 +72,12 @@ pub(super) unsafe extern "C" fn dup(fd: c_int) -> c_int {
 
 /// Before a number is taken for another descriptor.
 fn make_way(fd: c_int, to: c_int) {
-    if table::is_reserved(to) {
+    if fd == to || table::is_foreign(to) && !table::is_reserved(to) {
+        return;
+    }
+    if table::is_reserved(to) && !borrowed::is_here() {
         rendezvous::move_aside(to);
-    } else if fd != to && !table::is_foreign(to) {
+    } else {
         closing(to);
     }
 }

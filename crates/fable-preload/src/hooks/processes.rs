@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int, c_void};
 use libc::pid_t;
 
 use crate::statistics::Why;
-use crate::{settings, table};
+use crate::{borrowed, settings, sys, table};
 
 type List = *const *const c_char;
 
@@ -24,17 +24,59 @@ fn handing_over(ends_here: bool) {
         let Some(connection) = table::connection(fd) else { continue };
         if !table::closes_on_exec(fd) {
             connection.leave(fd, Why::Execute);
-        } else if ends_here {
+        } else if ends_here && !borrowed::is_here() {
             connection.let_go(fd);
         }
     }
 }
 
-/// A child of vfork(2) would change our table with its parent's memory; fork(2) may stand for it.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn vfork() -> pid_t {
+/// Where vfork(2) cannot be followed, fork(2) may stand for it.
+#[cfg_attr(not(target_arch = "x86_64"), unsafe(export_name = "vfork"))]
+unsafe extern "C" fn fork_instead() -> pid_t {
     // SAFETY: no arguments.
     unsafe { real::fork() }
+}
+
+/// vfork(2) in front of the kernel itself: no function of this library may have a frame on the
+/// stack when the child returns into the application, because the child then overwrites it.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn vfork() -> pid_t {
+    core::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {lend}",
+        "add rsp, 8",
+        "test eax, eax",
+        "jz {fork_instead}",
+        // The address to return to, which the kernel keeps for both.
+        "pop rdi",
+        "mov eax, {number}",
+        "syscall",
+        "push rdi",
+        "test eax, eax",
+        "jz 2f",
+        "mov edi, eax",
+        "sub rsp, 8",
+        "call {take_back}",
+        "add rsp, 8",
+        "2:",
+        "ret",
+        lend = sym borrowed::lend,
+        fork_instead = sym fork_instead,
+        take_back = sym take_back,
+        number = const libc::SYS_vfork,
+    )
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn take_back(result: c_int) -> c_int {
+    borrowed::take_back();
+    if result < 0 {
+        sys::set_errno(-result);
+        return -1;
+    }
+    result
 }
 
 #[unsafe(no_mangle)]

@@ -122,9 +122,12 @@ pub(super) unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_in
     // SAFETY: as above.
     let is_empty = !table::is_foreign(fd) && unsafe { has_no_room(list, count) };
     // Into no room readv(2) reads nothing, as read(2).
-    // SAFETY: as above; a negative count is refused by the kernel.
-    let received =
-        if is_empty { None } else { unsafe { receive_many(fd, list, count as usize, 0) } };
+    let received = if is_empty {
+        None
+    } else {
+        // SAFETY: as above; a negative count is refused by the kernel.
+        unsafe { receive_many(fd, list, count as usize, 0) }
+    };
     // SAFETY: as above.
     received.unwrap_or_else(|| unsafe { real::readv(fd, list, count) })
 }

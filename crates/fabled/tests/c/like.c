@@ -494,6 +494,31 @@ static void added_twice(void) {
     release(pair);
 }
 
+static void show_scattered(int fd, int flags) {
+    char parts[3][14];
+    struct iovec list[] = {{parts[0], 4}, {parts[1], 7}, {parts[2], sizeof parts[2]}};
+    struct msghdr message = {.msg_iov = list, .msg_iovlen = 3};
+    ssize_t moved = recvmsg(fd, &message, flags);
+    printf("received: %zd, %.4s %.7s %.11s\n", moved, parts[0], parts[1], parts[2]);
+}
+
+/* One call fills several buffers, whether the bytes were sent before the connection was accepted or
+   later. */
+static void scattered_reads(void) {
+    struct sockaddr_in address;
+    int listener = listen_anywhere(&address);
+    int client = dial(&address);
+    CHECK(write(client, "Mary had a little lamb", 22) == 22);
+    int server = accept(listener, NULL, NULL);
+    CHECK(server >= 0);
+    for (int turn = 0; turn < 3; turn++) {
+        show_scattered(server, MSG_PEEK);
+        show_scattered(server, 0);
+        CHECK(write(server, "x", 1) == 1 && read(client, &(char){0}, 1) == 1);
+        CHECK(write(client, "Mary had a little lamb", 22) == 22);
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -515,6 +540,7 @@ static const struct {
     {"connect-and-accept", connect_and_accept},
     {"added-twice", added_twice},
     {"bounded", bounded_buffers},
+    {"scattered", scattered_reads},
 };
 
 int main(int count, char **arguments) {

@@ -9,15 +9,15 @@ fn run(mut command: Command, words: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Runs a case of `like.c` both ways, for each way in which the peer goes.
-fn compare(program: &Program, case: &str, ends: &[&str]) {
-    compare_with(program, case, ends, &[]);
+/// Runs a case of a program both ways, for each way in which a process goes, or a thread waits.
+fn compare(program: &Program, case: &str, ways: &[&str]) {
+    compare_with(program, case, ways, &[]);
 }
 
 /// As above, with options of `fable run`.
-fn compare_with(program: &Program, case: &str, ends: &[&str], options: &[&str]) {
-    for end in ends {
-        let words = [case, end];
+fn compare_with(program: &Program, case: &str, ways: &[&str], options: &[&str]) {
+    for way in ways {
+        let words = [case, way];
         let plain = run(Command::new(program.path()), &words);
         assert!(plain.status.success(), "{words:?} without: {plain:?}");
         let runner = Runner::new();
@@ -40,16 +40,21 @@ const GONE: &[&str] = &["close", "exit", "kill", "syscall"];
 const EXECUTED: &[&str] = &["close", "exit", "syscall", "shutdown"];
 const CLOSED: &[&str] = &["close", "exit", "syscall"];
 
+/// How a child of vfork(2) goes in `borrowed.c`.
+const CHILDREN: &[&str] = &["exec", "fails", "kill"];
+/// How `waiters.c` waits for an epoll set.
+const WAITS: &[&str] = &["wait", "pwait", "pwait2", "syscall", "old"];
+
 macro_rules! cases {
-    ($($function:ident = $case:literal $ends:expr;)*) => {$(
+    ($program:literal: $($function:ident = $case:literal $ways:expr;)*) => {$(
         #[test]
         fn $function() {
-            compare(&compile("like"), $case, $ends);
+            compare(&compile($program), $case, $ways);
         }
     )*};
 }
 
-cases! {
+cases! { "like":
     a_write_that_waits_ends_with_its_peer = "write-to-leaver" GONE;
     a_write_into_memory_that_waits_ends_with_its_peer = "write-to-leaver-inside" GONE;
     a_write_to_a_peer_that_has_gone_ends = "write-to-leaver-early" GONE;
@@ -65,7 +70,29 @@ cases! {
     the_library_has_no_descriptors_that_calls_can_see = "descriptors" &["close"];
     a_connect_makes_no_edge_of_its_own = "edges" &["close"];
     sizes_of_buffers_hold_a_writer_up = "bounded" &["close"];
+    one_call_fills_several_buffers = "scattered" &["close"];
     a_descriptor_is_registered_once = "added-twice" GONE;
+}
+
+cases! { "waiters":
+    a_first_member_of_a_set_wakes_who_waits_for_it = "added" WAITS;
+    a_member_that_left_is_told_no_more = "removed" WAITS;
+    a_member_that_was_closed_is_told_no_more = "closed" WAITS;
+    a_member_that_goes_back_to_tcp_is_told_still = "plain" WAITS;
+    a_member_that_is_armed_again_wakes_who_waits_for_it = "armed" WAITS;
+    threads_that_wait_for_one_set_share_what_comes = "shared" WAITS;
+    a_thread_that_waits_takes_what_comes_while_another_works = "again" WAITS;
+    a_child_hears_nothing_that_was_never_registered = "inherited" WAITS;
+}
+
+cases! { "borrowed":
+    a_child_of_vfork_has_its_parent_s_memory = "memory" CHILDREN;
+    a_child_of_vfork_closes_what_is_its_own = "closes" CHILDREN;
+    a_child_of_vfork_closes_rows_of_its_own = "closes-row" CHILDREN;
+    a_child_of_vfork_takes_numbers_of_its_own = "replaces" CHILDREN;
+    a_child_of_vfork_executes_with_a_duplicate = "output" CHILDREN;
+    a_child_of_vfork_executes_with_a_connection = "passed" CHILDREN;
+    children_of_vfork_copy_no_memory = "many" &["fails", "kill"];
 }
 
 #[test]

@@ -3,5 +3,4 @@
 mod like;
 mod obstacles;
 mod programs;
-mod servers;
 mod support;
