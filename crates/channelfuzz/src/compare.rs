@@ -11,6 +11,7 @@ use std::collections::HashMap;
 /// Compares two runs; what is allowed is counted by rule.
 pub(crate) fn compare(
     script: &Script,
+    names: [&'static str; 2],
     outcomes: [&Outcome; 2],
     rules: &mut RuleCounts<Rule>,
 ) -> Result<(), Failure> {
@@ -34,7 +35,7 @@ pub(crate) fn compare(
     // The requests of both drivers were added up.
     let crowded = written.iter().map(|bytes| *bytes > 2 * SOCKET_BUFFER_BYTES).collect();
     let mut comparison =
-        Comparison { script, rules, diverged, broken_write, crowded, reads, shared, accepts };
+        Comparison { script, names, rules, diverged, broken_write, crowded, reads, shared, accepts };
     let [left, right] = outcomes;
     let [theirs, others] = [left, right].map(by_step);
     for at in 0..script.ops.len() {
@@ -43,8 +44,14 @@ pub(crate) fn compare(
             comparison.requests(at, one, other)?;
         }
     }
-    (0..left.ends.len())
-        .try_for_each(|member| comparison.ends(member, left.ends[member], right.ends[member]))
+    let ends = left.ends.iter().zip(&right.ends);
+    ends.enumerate().try_for_each(|(member, (left, right))| {
+        comparison.ends("end of", member, *left, *right)
+    })?;
+    let ends = left.peer_ends.iter().zip(&right.peer_ends);
+    ends.enumerate().try_for_each(|(link, (left, right))| {
+        comparison.ends("end at the peer of", 2 * link, *left, *right)
+    })
 }
 
 /// The requests of a run by the operation that filed them.
@@ -54,6 +61,7 @@ fn by_step(outcome: &Outcome) -> HashMap<usize, &Request> {
 
 struct Comparison<'a> {
     script: &'a Script,
+    names: [&'static str; 2],
     rules: &'a mut RuleCounts<Rule>,
     /// The links on which the drivers have gone apart.
     diverged: Vec<bool>,
@@ -99,7 +107,8 @@ impl Comparison<'_> {
             self.diverge(op.member, Rule::DivergedState);
             return Ok(());
         }
-        let text = format!("step {at}, {op}: uring gave {left:?}, epoll {right:?}");
+        let [one, other] = self.names;
+        let text = format!("step {at}, {op}: {one} gave {left:?}, {other} {right:?}");
         Err(Failure::new(format!("call {}", op.verb.text()), text))
     }
 
@@ -226,9 +235,10 @@ impl Comparison<'_> {
         Err(self.difference(at, left, right))
     }
 
-    /// How what comes in has ended.
+    /// How what comes in on one side has ended.
     fn ends(
         &mut self,
+        which: &str,
         member: usize,
         left: Option<Result<u64, i32>>,
         right: Option<Result<u64, i32>>,
@@ -240,7 +250,8 @@ impl Comparison<'_> {
                     return Ok(());
                 }
                 let kind = self.kind(member).text();
-                let class = format!("end of {kind}: uring {one:?}, epoll {other:?}");
+                let [left, right] = self.names;
+                let class = format!("{which} {kind}: {left} {one:?}, {right} {other:?}");
                 Err(Failure::new(class, format!("of what comes to member {member}")))
             }
             _ => Ok(()),
@@ -256,9 +267,10 @@ impl Comparison<'_> {
             None => "nothing".to_string(),
         };
         let (one, other) = (describe(left), describe(right));
-        let class = format!("{what:?} on {kind}: uring {one}, epoll {other}");
+        let [first, second] = self.names;
+        let class = format!("{what:?} on {kind}: {first} {one}, {second} {other}");
         let text = format!(
-            "step {at}, {}: uring {:?} ({} in {}), epoll {:?} ({} in {})",
+            "step {at}, {}: {first} {:?} ({} in {}), {second} {:?} ({} in {})",
             self.script.ops[at],
             left.last,
             left.brought,

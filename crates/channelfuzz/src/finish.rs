@@ -1,9 +1,10 @@
 //! The end of a run: everything that has to come comes, and everything is given back.
 
 use crate::arrive::GREETING;
-use crate::link::make;
+use crate::link::{Link, make};
 use crate::model::Delivery;
 use crate::peer::{Got, read_once};
+use crate::road::Road;
 use crate::rules::Rule;
 use crate::run::{Call, Checked, Run};
 use crate::script::{LinkKind, Op, Verb};
@@ -33,6 +34,7 @@ impl Run<'_> {
         self.drain_peers();
         self.check_served()?;
         self.check_descriptors()?;
+        self.check_peers()?;
         self.check_outbound()?;
         self.check_channel()
     }
@@ -287,6 +289,15 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// The peer of a TCP connection that the channel has left is told of its end.
+    fn check_peers(&mut self) -> Checked {
+        let is_told = |link: &Link| {
+            let waits = link.kind.is_tcp() && link.peer.is_some();
+            !waits || link.peer_end.is_some()
+        };
+        self.until("the end at the peer", Run::pump_writes, |run| run.links.iter().all(is_told))
+    }
+
     /// The peer got what was written.
     fn check_outbound(&mut self) -> Checked {
         for link in &mut self.links {
@@ -334,7 +345,7 @@ impl Run<'_> {
         let broken = |text: String| Failure::new("setup", text);
         let number = self.links.len() + usize::from(kind == LinkKind::UnixDatagram);
         let (mut link, source) =
-            make(kind, self.script.seed, number).map_err(|error| broken(error.to_string()))?;
+            make(kind, Road::LOOPBACK, self.script.seed, number).map_err(|error| broken(error.to_string()))?;
         let source = source.ok_or_else(|| broken(format!("{} has no source", kind.text())))?;
         let handle = self.channel.register(source, 0).map_err(|error| broken(error.to_string()))?;
         if what == What::ReceiveFrom {

@@ -27,12 +27,36 @@ const KINDS: &[(u64, LinkKind)] = &[
     (2, LinkKind::Wake),
 ];
 
+/// The same for a user-level stack: what it has itself, and some of what the kernel has beside it.
+const STACK_KINDS: &[(u64, LinkKind)] = &[
+    (9, LinkKind::Tcp),
+    (4, LinkKind::Connecting),
+    (4, LinkKind::Outgoing),
+    (6, LinkKind::TcpListener),
+    (2, LinkKind::File),
+    (1, LinkKind::Unix),
+    (1, LinkKind::Udp),
+    (1, LinkKind::PipeIn),
+    (1, LinkKind::Timer),
+    (1, LinkKind::Ticker),
+    (1, LinkKind::Wake),
+];
+
 /// The script that belongs to the seed.
 pub fn script(seed: u64) -> Script {
+    script_of(seed, KINDS)
+}
+
+/// The script that belongs to the seed, for a user-level stack.
+pub fn tcp_script(seed: u64) -> Script {
+    script_of(seed, STACK_KINDS)
+}
+
+fn script_of(seed: u64, kinds: &[(u64, LinkKind)]) -> Script {
     let mut random = Random::new(seed);
     let settings = settings(&mut random);
     let count = random.range(1, LINKS_MAX);
-    let mut links: Vec<LinkKind> = (0..count).map(|_| random.weighted(KINDS)).collect();
+    let mut links: Vec<LinkKind> = (0..count).map(|_| random.weighted(kinds)).collect();
     // Something to send over the others.
     if count > 1 && random.chance(30) {
         links[0] = LinkKind::File;

@@ -28,13 +28,17 @@ mod link;
 mod model;
 mod operate;
 mod peer;
+mod road;
 mod rules;
 mod run;
 mod script;
 mod semantics;
+mod setup;
+mod stacks;
 mod write;
 
 pub use campaign::{Campaign, Drivers, Report};
-pub use generate::script;
+pub use generate::{script, tcp_script};
 pub use rules::Rule;
 pub use script::{LinkKind, Op, Script, Settings, Verb};
+pub use stacks::Stacks;

@@ -33,6 +33,7 @@ impl Run<'_> {
                 return Ok(Call::Done);
             }
             Verb::Join => return self.join(op.member),
+            Verb::PeerConnect => return self.peer_connect(op.member / 2),
             Verb::ConnectTo => return Ok(self.connect_to(op)),
             _ => {}
         }
@@ -62,13 +63,6 @@ impl Run<'_> {
             Verb::PeerEnd => link.peer_end(),
             Verb::PeerClose => link.peer_close(),
             Verb::PeerReset => link.peer_reset(),
-            Verb::PeerConnect => {
-                if link.state.channel_gone {
-                    return Ok(Some(Call::Skipped));
-                }
-                link.add_client()
-                    .map_err(|error| Failure::new("setup", format!("no client: {error}")))?;
-            }
             Verb::PeerWake => {
                 if let Some(waker) = &link.waker {
                     (0..op.a).for_each(|_| waker.wake());
@@ -80,6 +74,13 @@ impl Run<'_> {
         Ok(Some(Call::Done))
     }
 
+    fn peer_connect(&mut self, link: usize) -> Checked<Call> {
+        if self.links[link].state.channel_gone {
+            return Ok(Call::Skipped);
+        }
+        self.connect_client(link).map(|()| Call::Done)
+    }
+
     /// Registers a kept descriptor again, or a duplicate.
     fn join(&mut self, member: usize) -> Checked<Call> {
         if self.members[member].handle.is_some() {
@@ -89,6 +90,10 @@ impl Run<'_> {
             return self.register(member, descriptor);
         }
         let first = &self.members[member & !1];
+        let link = &self.links[member / 2];
+        if link.road.is_for_stack && link.kind.is_inet_stream() {
+            return Ok(Call::Skipped);
+        }
         if member.is_multiple_of(2) || self.links[member / 2].kind.is_timer() {
             return Ok(Call::Skipped);
         }
@@ -194,7 +199,10 @@ impl Run<'_> {
             return Err(Failure::new("cookie", text));
         }
         self.accepted[member / 2] += remains.connections.len() as u64;
-        self.members[member].descriptor = remains.descriptor;
+        let link = &self.links[member / 2];
+        // A connection of the stack's ends with its handle, so that the kernel's has to.
+        let is_kept = !(link.road.is_for_stack && link.kind.is_inet_stream());
+        self.members[member].descriptor = remains.descriptor.filter(|_| is_kept);
         self.note_gone(member / 2);
         Ok(Call::Done)
     }

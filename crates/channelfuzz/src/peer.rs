@@ -2,6 +2,7 @@
 
 use crate::link::Link;
 use crate::script::LinkKind;
+use crate::setup::prepare_peer;
 use fuzzkit::pattern;
 use rustix::io::Errno;
 use socket2::SockRef;
@@ -90,9 +91,18 @@ impl Link {
         }
         let mut count = 0;
         while count < limit {
-            let Got::Bytes(bytes) = read_once(peer, limit - count) else { break };
-            count += bytes.len();
-            self.outbound.got.extend_from_slice(&bytes);
+            let end = match read_once(peer, limit - count) {
+                Got::Bytes(bytes) => {
+                    count += bytes.len();
+                    self.outbound.got.extend_from_slice(&bytes);
+                    continue;
+                }
+                Got::Nothing => break,
+                Got::End => Ok(0),
+                Got::Broken(error) => Err(error.raw_os_error()),
+            };
+            self.peer_end.get_or_insert(end);
+            break;
         }
         count
     }
@@ -118,7 +128,7 @@ impl Link {
             if self.peer.is_some() || self.state.peer_closed {
                 return;
             }
-            let _ = stream.set_nodelay(true);
+            let _ = prepare_peer(&stream);
             self.peer = Some(stream.into());
         }
     }

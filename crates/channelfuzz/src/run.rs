@@ -2,11 +2,12 @@
 
 use crate::link::{self, Link};
 use crate::model::Delivery;
+use crate::road::Way;
 use crate::rules::Rule;
 use crate::script::{LinkKind, Op, Script, Verb};
 use crate::semantics::{self, Ending, What};
 use fuzzkit::{Failure, RuleCounts, Watch};
-use megapipe::{BufferClass, Channel, Config, DriverChoice, Handle, Lease};
+use megapipe::{BufferClass, Channel, Config, Handle, Lease};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -26,6 +27,12 @@ impl Pace {
     /// To see whether a difference is one of timing.
     pub(crate) const SLOW: Pace =
         Pace { quiet: Duration::from_millis(15), patience: Duration::from_secs(5) };
+
+    /// The same for a driver that answers from another thread.
+    fn of(self, way: &Way) -> Pace {
+        let quiet = if way.has_thread { 4 * self.quiet } else { self.quiet };
+        Pace { quiet, ..self }
+    }
 }
 
 /// More completions in a row than all data of a script can bring.
@@ -111,6 +118,8 @@ pub(crate) struct Outcome {
     pub(crate) calls: Vec<Call>,
     pub(crate) requests: Vec<Request>,
     pub(crate) ends: Vec<Option<Result<u64, i32>>>,
+    /// How what the peer of each link reads has ended.
+    pub(crate) peer_ends: Vec<Option<Result<u64, i32>>>,
     pub(crate) rules: RuleCounts<Rule>,
     pub(crate) operations: u64,
 }
@@ -118,7 +127,7 @@ pub(crate) struct Outcome {
 /// One script over one driver.
 pub(crate) struct Run<'a> {
     pub(crate) script: &'a Script,
-    pub(crate) driver: DriverChoice,
+    pub(crate) way: Way,
     pub(crate) pace: Pace,
     pub(crate) watch: &'a Watch,
     pub(crate) channel: Channel<usize>,
@@ -139,13 +148,14 @@ pub(crate) struct Run<'a> {
 /// Runs a script over a driver.
 pub(crate) fn run(
     script: &Script,
-    driver: DriverChoice,
+    way: Way,
     pace: Pace,
     watch: &Watch,
 ) -> Checked<Outcome> {
-    watch.begin(format_args!("{driver:?}: {script}"));
+    watch.begin(format_args!("{}: {script}", way.name));
+    let pace = pace.of(&way);
     let before = open_descriptors()?;
-    let outcome = Run::new(script, driver, pace, watch).and_then(Run::complete);
+    let outcome = Run::new(script, way, pace, watch).and_then(Run::complete);
     watch.end();
     let outcome = outcome?;
     let until = Instant::now() + pace.patience;
@@ -172,14 +182,14 @@ pub(crate) fn open_descriptors() -> Checked<usize> {
 impl<'a> Run<'a> {
     fn new(
         script: &'a Script,
-        driver: DriverChoice,
+        way: Way,
         pace: Pace,
         watch: &'a Watch,
     ) -> Checked<Run<'a>> {
         let settings = &script.settings;
         let class = |(count, bytes)| BufferClass { count, bytes };
         let config = Config {
-            driver,
+            driver: way.driver,
             batch: settings.batch,
             completions: 64,
             max_handles: settings.max_handles,
@@ -193,7 +203,7 @@ impl<'a> Run<'a> {
             .map_err(|error| Failure::new("setup", format!("no channel: {error}")))?;
         let mut run = Run {
             script,
-            driver,
+            way,
             pace,
             watch,
             channel,
@@ -209,13 +219,18 @@ impl<'a> Run<'a> {
             at: usize::MAX,
         };
         for (number, kind) in script.links.iter().enumerate() {
-            let (link, source) = link::make(*kind, script.seed, number).map_err(|error| {
+            let made = link::make(*kind, way.road, script.seed, number);
+            let (link, source) = made.map_err(|error| {
                 Failure::new("setup", format!("no link {}: {error}", kind.text()))
             })?;
             run.links.push(link);
             run.members.extend([Member::default(), Member::default()]);
-            if let Some(source) = source {
-                run.register(2 * number, source)?;
+            match source {
+                Some(listener) if *kind == LinkKind::Tcp && way.road.is_for_stack => {
+                    run.accept_link(number, listener)?;
+                }
+                Some(source) => _ = run.register(2 * number, source)?,
+                None => {}
             }
         }
         Ok(run)
@@ -236,9 +251,12 @@ impl<'a> Run<'a> {
         self.at = usize::MAX;
         self.finish()?;
         let ends = self.members.iter().map(|member| member.end).collect();
-        let Run { requests, rules, .. } = self;
+        let peer_ends = self.links.iter().map(|link| link.peer_end).collect();
+        let Run { requests, rules, links, .. } = self;
+        // An end of the stack's that still waits for its peer's would keep the channel waiting.
+        drop(links);
         let operations = calls.iter().filter(|call| **call != Call::Skipped).count() as u64;
-        Ok(Outcome { calls, requests, ends, rules, operations })
+        Ok(Outcome { calls, requests, ends, peer_ends, rules, operations })
     }
 
     /// Registers what becomes this member.
@@ -370,7 +388,7 @@ impl<'a> Run<'a> {
 
     pub(crate) fn name(&self, member: usize) -> String {
         let kind = self.links[member / 2].kind.text();
-        format!("{kind} (member {member}, {:?})", self.driver)
+        format!("{kind} (member {member}, {})", self.way.name)
     }
 
     /// Sets what is known of a request's write.

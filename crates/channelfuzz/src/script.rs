@@ -150,6 +150,11 @@ impl LinkKind {
         self == LinkKind::Tcp || self.is_connecting()
     }
 
+    /// Whether it is of those that a user-level stack may have.
+    pub(crate) fn is_inet_stream(self) -> bool {
+        self.is_tcp() || self == LinkKind::TcpListener
+    }
+
     /// Whether the channel makes the connection.
     pub(crate) fn is_connecting(self) -> bool {
         matches!(self, LinkKind::Connecting | LinkKind::Outgoing)

@@ -552,5 +552,6 @@ impl<P: Port> Drop for Road<P> {
     fn drop(&mut self) {
         self.clear();
         self.port.finish();
+        self.drop_doorbells();
     }
 }
