@@ -102,6 +102,10 @@ impl Comparison<'_> {
             self.diverge(op.member, Rule::Backpressure);
             return Ok(());
         }
+        if op.verb == Verb::Descriptor && left.is_unsupported() && self.kind(op.member).is_tcp() {
+            self.rules.used(Rule::NoDescriptor);
+            return Ok(());
+        }
         if self.diverged[op.member / 2] || *left == Call::Skipped || *right == Call::Skipped {
             // What there is to call (a held lease, a member that was closed) depends on before.
             self.diverge(op.member, Rule::DivergedState);

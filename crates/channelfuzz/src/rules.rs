@@ -44,6 +44,8 @@ fuzzkit::rules! {
         DeferredClose: "A close, an abort or an unregistration takes effect with the next flush \
             or dispatch at the latest: until then a pending receive may take data from a \
             duplicate of the handle, so that the fuzzer flushes after it.",
+        NoDescriptor: "A connection of the user-level stack has no file of the kernel's behind it: \
+            asking for a descriptor fails with EOPNOTSUPP.",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
             it was one of timing.",
     }

@@ -51,6 +51,14 @@ pub(crate) enum Call {
     Refused(String),
 }
 
+impl Call {
+    /// Whether it was refused because there is no such thing here.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        let errno = format!("(os error {})", libc::EOPNOTSUPP);
+        matches!(self, Call::Refused(text) if text.ends_with(&errno))
+    }
+}
+
 /// A request and what came of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {

@@ -276,6 +276,7 @@ impl<P: Port> Road<P> {
             Operation::Read { .. }
             | Operation::Peek { .. }
             | Operation::ReadVectored { .. }
+            | Operation::ReadMessage { .. }
             | Operation::Receive { .. } => {
                 if entry.inbound.is_some() {
                     return self.end(tag, -libc::EBUSY);

@@ -79,6 +79,10 @@ impl<P: Port> Road<P> {
                 let vector = unsafe { pieces(vector, count) };
                 self.read_vectored(socket, vector)
             }
+            Operation::ReadMessage { message } => {
+                // SAFETY: as above, of the header and of what it points to.
+                unsafe { self.read_message(socket, message) }
+            }
             Operation::Receive { large, repeat } => {
                 return self.receive(number, socket, task.tag, large, repeat);
             }
@@ -119,6 +123,23 @@ impl<P: Port> Road<P> {
             }
         }
         Step::Ended(total as i32)
+    }
+
+    /// A stream has neither names nor control data, as its header then says.
+    ///
+    /// # Safety
+    ///
+    /// The header and what it points to are valid, and the driver's.
+    unsafe fn read_message(&mut self, socket: SocketId, message: *mut libc::msghdr) -> Step {
+        // SAFETY: as promised by the caller.
+        let vector = unsafe { pieces((*message).msg_iov, (*message).msg_iovlen as u32) };
+        let step = self.read_vectored(socket, vector);
+        if let Step::Ended(0..) = step {
+            // SAFETY: as promised by the caller; the header is nowhere else in use.
+            let header = unsafe { &mut *message };
+            (header.msg_namelen, header.msg_controllen, header.msg_flags) = (0, 0, 0);
+        }
+        step
     }
 
     fn receive(&mut self, number: u32, socket: SocketId, tag: u64, large: bool, repeat: bool) {
