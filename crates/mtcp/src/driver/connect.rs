@@ -144,9 +144,11 @@ impl<P: Port> Road<P> {
             return false;
         }
         entry.phase = Phase::Connected(socket);
-        let (unused, lent) = (entry.kernel.take(), std::mem::take(&mut entry.lent));
+        let unused = entry.kernel.take();
         self.end(task.tag, 0);
         if let Some(kernel) = unused {
+            let lent = self.move_lent(number);
+            self.handed = true;
             drop(self.kernel.detach(kernel, &lent));
         }
         true

@@ -60,8 +60,6 @@ pub(super) struct Entry {
     /// It is a listener on an address of IPv6, or comes from one: its peers' addresses are told as
     /// IPv6's, those of IPv4 mapped.
     pub(super) speaks_v6: bool,
-    /// The kernel's driver may have an operation on the socket from before it connected.
-    pub(super) lent: Vec<u64>,
     /// Waits for its turn to go on receiving.
     pub(super) queued: bool,
     /// Waits for a buffer.
@@ -78,7 +76,6 @@ impl Entry {
             poll: None,
             extras: None,
             speaks_v6: false,
-            lent: Vec::new(),
             queued: false,
             hungry: false,
         }

@@ -55,6 +55,7 @@
 mod address;
 mod connect;
 mod entry;
+mod lent;
 mod listen;
 mod options;
 mod reach;

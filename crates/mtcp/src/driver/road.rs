@@ -1,6 +1,7 @@
 //! The driver itself: what is the stack's is done here, everything else is handed down.
 
 use super::entry::{Entries, Entry, Phase, Poll, Task};
+use super::lent::Lent;
 use super::listen::Shared;
 use super::reach::Reach;
 use super::seat::Seat;
@@ -26,9 +27,6 @@ pub(super) struct Lingering {
     pub(super) until: Instant,
 }
 
-/// Operations of the kernel's driver that an endpoint's connect may have to cancel.
-const LENT_MAX: usize = 8;
-
 /// Times that a turn may move the stack again for what it has brought about itself.
 const PASSES: usize = 4;
 
@@ -48,6 +46,8 @@ pub(super) struct Road<P: Port> {
     pub(super) discarded: Discarded,
     /// Operations that both roads serve.
     pub(super) shared: Vec<Shared>,
+    /// Operations of the kernel's driver on sockets that may connect over the stack yet.
+    pub(super) lent: Vec<Lent>,
     /// Endpoints that can go on receiving at once, and those that wait for a buffer.
     pub(super) again: VecDeque<u32>,
     pub(super) hungry: Vec<u32>,
@@ -88,6 +88,7 @@ impl<P: Port> Road<P> {
             limit: config.completions as usize,
             discarded: Discarded::default(),
             shared: Vec::new(),
+            lent: Vec::new(),
             again: VecDeque::new(),
             hungry: Vec::new(),
             lingering: Vec::new(),
@@ -247,12 +248,9 @@ impl<P: Port> Road<P> {
                     self.begin_connect(number, kernel, tag, (address, bytes))
                 }
                 _ => {
-                    // One for each direction and kind is under way at a time.
-                    if entry.lent.len() >= LENT_MAX {
-                        entry.lent.remove(0);
-                    }
-                    entry.lent.push(tag);
-                    self.hand_down(tag, kernel, operation)
+                    self.hand_down(tag, kernel, operation)?;
+                    self.lend(number, tag, &operation);
+                    Ok(())
                 }
             },
             (Phase::Kernel, Some(kernel)) => self.hand_down(tag, kernel, operation),
@@ -513,12 +511,6 @@ impl<P: Port> Road<P> {
     fn delegated(&mut self, number: u32) -> Option<Object> {
         let entry = self.entries.get_mut(number)?;
         if matches!(entry.phase, Phase::Fresh | Phase::Kernel) { entry.kernel } else { None }
-    }
-
-    /// The kernel's socket of an endpoint that is about to leave it, if it may be busy there.
-    fn lent(&mut self, number: u32) -> Option<Object> {
-        let entry = self.entries.get_mut(number)?;
-        entry.kernel.filter(|_| !entry.lent.is_empty())
     }
 
     /// The kernel's socket of an object, if it has one; a connection of the stack's has none.

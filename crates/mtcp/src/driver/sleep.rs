@@ -79,6 +79,10 @@ impl<P: Port> Road<P> {
                 }
                 continue;
             }
+            if !self.lent.is_empty() && self.settle_lent(&sink[at]) {
+                sink.remove(at);
+                continue;
+            }
             if !self.shared.is_empty() {
                 self.settle_shared(&mut sink[at]);
             }
