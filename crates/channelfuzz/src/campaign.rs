@@ -139,8 +139,8 @@ impl Campaign {
         let mut result = Ok(());
         if let ([others @ .., right], [.., last]) = (&outcomes[..], &ways[..]) {
             for (left, way) in others.iter().zip(&ways) {
-                let names = [way.name, last.name];
-                result = result.and(compare(script, names, [left, right], &mut used));
+                let compared = compare(script, [way, last], [left, right], &mut used);
+                result = result.and(compared);
             }
         }
         if counts {

@@ -1,6 +1,7 @@
 //! Compares what one script left over both drivers, request by request.
 
 use crate::link::SOCKET_BUFFER_BYTES;
+use crate::road::Way;
 use crate::rules::Rule;
 use crate::run::{Call, Outcome, Request};
 use crate::script::{LinkKind, Script, Verb};
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 /// Compares two runs; what is allowed is counted by rule.
 pub(crate) fn compare(
     script: &Script,
-    names: [&'static str; 2],
+    ways: [&Way; 2],
     outcomes: [&Outcome; 2],
     rules: &mut RuleCounts<Rule>,
 ) -> Result<(), Failure> {
@@ -21,7 +22,8 @@ pub(crate) fn compare(
     }
     let none = vec![false; script.links.len()];
     let (mut broken_write, diverged) = (none.clone(), none.clone());
-    let (mut reads, mut shared, mut accepts) = (none.clone(), none.clone(), none);
+    let (mut reads, mut shared, mut accepts) = (none.clone(), none.clone(), none.clone());
+    let shut_early = none;
     let mut written = vec![0; script.links.len()];
     for request in outcomes.iter().flat_map(|outcome| &outcome.requests) {
         let link = request.member / 2;
@@ -34,8 +36,18 @@ pub(crate) fn compare(
     }
     // The requests of both drivers were added up.
     let crowded = written.iter().map(|bytes| *bytes > 2 * SOCKET_BUFFER_BYTES).collect();
-    let mut comparison =
-        Comparison { script, names, rules, diverged, broken_write, crowded, reads, shared, accepts };
+    let mut comparison = Comparison {
+        script,
+        ways,
+        rules,
+        diverged,
+        broken_write,
+        crowded,
+        reads,
+        shared,
+        accepts,
+        shut_early,
+    };
     let [left, right] = outcomes;
     let [theirs, others] = [left, right].map(by_step);
     for at in 0..script.ops.len() {
@@ -45,9 +57,8 @@ pub(crate) fn compare(
         }
     }
     let ends = left.ends.iter().zip(&right.ends);
-    ends.enumerate().try_for_each(|(member, (left, right))| {
-        comparison.ends("end of", member, *left, *right)
-    })?;
+    ends.enumerate()
+        .try_for_each(|(member, (left, right))| comparison.ends("end of", member, *left, *right))?;
     let ends = left.peer_ends.iter().zip(&right.peer_ends);
     ends.enumerate().try_for_each(|(link, (left, right))| {
         comparison.ends("end at the peer of", 2 * link, *left, *right)
@@ -61,7 +72,7 @@ fn by_step(outcome: &Outcome) -> HashMap<usize, &Request> {
 
 struct Comparison<'a> {
     script: &'a Script,
-    names: [&'static str; 2],
+    ways: [&'a Way; 2],
     rules: &'a mut RuleCounts<Rule>,
     /// The links on which the drivers have gone apart.
     diverged: Vec<bool>,
@@ -75,6 +86,8 @@ struct Comparison<'a> {
     accepts: Vec<bool>,
     /// The links whose open file two members have.
     shared: Vec<bool>,
+    /// The links that were shut down before they were connected.
+    shut_early: Vec<bool>,
 }
 
 impl Comparison<'_> {
@@ -102,7 +115,7 @@ impl Comparison<'_> {
             self.diverge(op.member, Rule::Backpressure);
             return Ok(());
         }
-        if op.verb == Verb::Descriptor && left.is_unsupported() && self.kind(op.member).is_tcp() {
+        if op.verb == Verb::Descriptor && left.is_unsupported() && self.is_of_stack(op.member) {
             self.rules.used(Rule::NoDescriptor);
             return Ok(());
         }
@@ -111,7 +124,7 @@ impl Comparison<'_> {
             self.diverge(op.member, Rule::DivergedState);
             return Ok(());
         }
-        let [one, other] = self.names;
+        let [one, other] = self.names();
         let text = format!("step {at}, {op}: {one} gave {left:?}, {other} {right:?}");
         Err(Failure::new(format!("call {}", op.verb.text()), text))
     }
@@ -133,6 +146,10 @@ impl Comparison<'_> {
         }
         let (Some(one), Some(other)) = (left.last, right.last) else { return Ok(()) };
         let cancelled = Err(libc::ECANCELED);
+        let early = Err(libc::ENOTCONN);
+        if what == What::Disconnect && self.is_of_stack(member) && [one, other] == [early; 2] {
+            self.shut_early[member / 2] = true;
+        }
         match (one, other) {
             _ if one == other && left.brought == right.brought => Ok(()),
             _ if what.reads() && self.shared[member / 2] => {
@@ -172,8 +189,21 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
+            _ if self.shut_early[member / 2] => {
+                self.diverge(member, Rule::ShutBeforeConnect);
+                Ok(())
+            }
             _ => Err(self.difference(at, left, right)),
         }
+    }
+
+    /// Whether a member is the user-level stack's on one way.
+    fn is_of_stack(&self, member: usize) -> bool {
+        self.ways[0].road.is_for_stack && self.kind(member).is_inet_stream()
+    }
+
+    fn names(&self) -> [&'static str; 2] {
+        self.ways.map(|way| way.name)
     }
 
     /// Both succeeded, or failed in the same way, with different amounts.
@@ -254,7 +284,7 @@ impl Comparison<'_> {
                     return Ok(());
                 }
                 let kind = self.kind(member).text();
-                let [left, right] = self.names;
+                let [left, right] = self.names();
                 let class = format!("{which} {kind}: {left} {one:?}, {right} {other:?}");
                 Err(Failure::new(class, format!("of what comes to member {member}")))
             }
@@ -271,7 +301,7 @@ impl Comparison<'_> {
             None => "nothing".to_string(),
         };
         let (one, other) = (describe(left), describe(right));
-        let [first, second] = self.names;
+        let [first, second] = self.names();
         let class = format!("{what:?} on {kind}: {first} {one}, {second} {other}");
         let text = format!(
             "step {at}, {}: {first} {:?} ({} in {}), {second} {:?} ({} in {})",

@@ -344,8 +344,8 @@ impl Run<'_> {
     fn lease_all(&mut self, kind: LinkKind, count: usize, what: What) -> Checked<usize> {
         let broken = |text: String| Failure::new("setup", text);
         let number = self.links.len() + usize::from(kind == LinkKind::UnixDatagram);
-        let (mut link, source) =
-            make(kind, Road::LOOPBACK, self.script.seed, number).map_err(|error| broken(error.to_string()))?;
+        let (mut link, source) = make(kind, Road::LOOPBACK, self.script.seed, number)
+            .map_err(|error| broken(error.to_string()))?;
         let source = source.ok_or_else(|| broken(format!("{} has no source", kind.text())))?;
         let handle = self.channel.register(source, 0).map_err(|error| broken(error.to_string()))?;
         if what == What::ReceiveFrom {

@@ -46,6 +46,9 @@ fuzzkit::rules! {
             duplicate of the handle, so that the fuzzer flushes after it.",
         NoDescriptor: "A connection of the user-level stack has no file of the kernel's behind it: \
             asking for a descriptor fails with EOPNOTSUPP.",
+        ShutBeforeConnect: "A shutdown of a socket that is not connected fails with ENOTCONN, and \
+            the kernel keeps it for the connection that follows, which cannot send (or ends what \
+            it receives) without a word to the peer; the user-level stack forgets it.",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
             it was one of timing.",
     }

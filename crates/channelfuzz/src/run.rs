@@ -70,6 +70,8 @@ pub(crate) struct Request {
     pub(crate) is_cancelled: bool,
     /// Whether others of its kind were pending when it was filed, which it waits for.
     pub(crate) is_behind: bool,
+    /// Whether it was filed while the link was not connected.
+    pub(crate) is_early: bool,
     /// Whether its handle went before it was complete.
     pub(crate) is_withdrawn: bool,
     pub(crate) completions: u32,
@@ -154,12 +156,7 @@ pub(crate) struct Run<'a> {
 }
 
 /// Runs a script over a driver.
-pub(crate) fn run(
-    script: &Script,
-    way: Way,
-    pace: Pace,
-    watch: &Watch,
-) -> Checked<Outcome> {
+pub(crate) fn run(script: &Script, way: Way, pace: Pace, watch: &Watch) -> Checked<Outcome> {
     watch.begin(format_args!("{}: {script}", way.name));
     let pace = pace.of(&way);
     let before = open_descriptors()?;
@@ -188,12 +185,7 @@ pub(crate) fn open_descriptors() -> Checked<usize> {
 }
 
 impl<'a> Run<'a> {
-    fn new(
-        script: &'a Script,
-        way: Way,
-        pace: Pace,
-        watch: &'a Watch,
-    ) -> Checked<Run<'a>> {
+    fn new(script: &'a Script, way: Way, pace: Pace, watch: &'a Watch) -> Checked<Run<'a>> {
         let settings = &script.settings;
         let class = |(count, bytes)| BufferClass { count, bytes };
         let config = Config {
@@ -303,6 +295,7 @@ impl<'a> Run<'a> {
             repeats: false,
             is_cancelled: false,
             is_behind,
+            is_early: !self.links[op.member / 2].state.is_connected,
             is_withdrawn: false,
             completions: 0,
             brought: 0,

@@ -244,8 +244,9 @@ impl Stack {
         self.table.held(socket)?.connection.peek(offset, room)
     }
 
-    /// Ends one or both directions: the peer sees our end after all data; what comes after a
-    /// shutdown of receiving is dropped and acknowledged.
+    /// Ends one or both directions: the peer sees our end after all data. After a shutdown of
+    /// receiving, [`Stack::receive`] gives what came and then the end instead of
+    /// [`Error::WouldBlock`]; what comes after a shutdown of both resets the connection.
     ///
     /// # Errors
     /// [`Error::UnknownSocket`], [`Error::NotConnected`].

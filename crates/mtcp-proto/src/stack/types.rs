@@ -64,7 +64,7 @@ impl Readiness {
 /// Which directions end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Nothing more is received.
+    /// Nothing more is waited for.
     Receive,
     /// Nothing more is sent.
     Send,

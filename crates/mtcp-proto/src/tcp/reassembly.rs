@@ -172,11 +172,6 @@ impl Reassembly {
         }
     }
 
-    /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
-        *self = Reassembly::new();
-    }
-
     #[cfg(test)]
     fn list(&self) -> &[Range] {
         self.ranges.as_ref().map_or(&[], |ranges| &ranges.list[..ranges.count])
