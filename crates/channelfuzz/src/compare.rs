@@ -189,6 +189,10 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
+            _ if self.is_corked(at, member) => {
+                self.diverge(member, Rule::MoreSentAtOnce);
+                Ok(())
+            }
             _ if self.shut_early[member / 2] => {
                 self.diverge(member, Rule::ShutBeforeConnect);
                 Ok(())
@@ -200,6 +204,16 @@ impl Comparison<'_> {
     /// Whether a member is the user-level stack's on one way.
     fn is_of_stack(&self, member: usize) -> bool {
         self.ways[0].road.is_for_stack && self.kind(member).is_inet_stream()
+    }
+
+    /// Whether something was announced to be followed by more, and the peer is gone.
+    fn is_corked(&self, at: usize, member: usize) -> bool {
+        let was = |verbs: &[Verb]| {
+            let mut before = self.script.ops[..=at].iter();
+            before.any(|op| op.member / 2 == member / 2 && verbs.contains(&op.verb))
+        };
+        let gone = [Verb::PeerClose, Verb::PeerReset];
+        self.is_of_stack(member) && was(&[Verb::WriteMore]) && was(&gone)
     }
 
     fn names(&self) -> [&'static str; 2] {
