@@ -42,17 +42,20 @@ const STACK_KINDS: &[(u64, LinkKind)] = &[
     (1, LinkKind::Wake),
 ];
 
+/// How often an operation is one on an option, where the ways could differ in it.
+const OPTIONS_PERCENT: u64 = 6;
+
 /// The script that belongs to the seed.
 pub fn script(seed: u64) -> Script {
-    script_of(seed, KINDS)
+    script_of(seed, KINDS, 0)
 }
 
 /// The script that belongs to the seed, for a user-level stack.
 pub fn tcp_script(seed: u64) -> Script {
-    script_of(seed, STACK_KINDS)
+    script_of(seed, STACK_KINDS, OPTIONS_PERCENT)
 }
 
-fn script_of(seed: u64, kinds: &[(u64, LinkKind)]) -> Script {
+fn script_of(seed: u64, kinds: &[(u64, LinkKind)], options_percent: u64) -> Script {
     let mut random = Random::new(seed);
     let settings = settings(&mut random);
     let count = random.range(1, LINKS_MAX);
@@ -62,7 +65,13 @@ fn script_of(seed: u64, kinds: &[(u64, LinkKind)]) -> Script {
         links[0] = LinkKind::File;
     }
     let count = random.range(OPS_MIN, OPS_MAX);
-    let ops = (0..count).map(|_| op(&mut random, &links)).collect();
+    let next = |_| {
+        if options_percent > 0 && random.chance(options_percent) {
+            return option(&mut random, links.len());
+        }
+        op(&mut random, &links)
+    };
+    let ops = (0..count).map(next).collect();
     Script { seed, settings, links, ops }
 }
 
@@ -77,6 +86,13 @@ fn settings(random: &mut Random) -> Settings {
         max_handles: random.pick(&[12, 16, 64]),
         lockstep: random.chance(70),
     }
+}
+
+/// Sets or reads an option.
+fn option(random: &mut Random, links: usize) -> Op {
+    let member = 2 * random.below(links as u64) as usize;
+    let verb = random.pick(&[Verb::SetOption, Verb::GetOption, Verb::GetOption]);
+    Op { verb, member, a: random.below(8) as u32, b: random.below(3) as u32 }
 }
 
 fn op(random: &mut Random, links: &[LinkKind]) -> Op {

@@ -27,6 +27,7 @@ mod generate;
 mod link;
 mod model;
 mod operate;
+mod options;
 mod peer;
 mod road;
 mod rules;

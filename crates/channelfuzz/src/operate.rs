@@ -181,6 +181,7 @@ impl Run<'_> {
                 }
                 Err(error) => Ok(called(Some(error))),
             },
+            Verb::SetOption | Verb::GetOption => Ok(self.use_option(op, handle)),
             Verb::Unregister => self.unregister(op.member, handle),
             Verb::Close => self.end(op.member, handle, Ending::Close),
             Verb::Abort => self.end(op.member, handle, Ending::Abort),

@@ -124,9 +124,16 @@ impl Link {
             && let Ok((stream, _)) = listener.accept()
             && stream.set_nonblocking(true).is_ok()
         {
-            // The peer serves one connection; a later one it closes.
-            if self.peer.is_some() || self.state.peer_closed {
+            // The peer serves one connection; a later one it closes, unless the first was given up
+            // before the channel had it: the user-level stack ends a connect that is cancelled.
+            let is_gone = |peer| matches!(peek(peer), Got::Broken(_));
+            let is_left = self.road.is_for_stack && self.peer.as_ref().is_some_and(is_gone);
+            if (self.peer.is_some() && !is_left) || self.state.peer_closed {
                 return;
+            }
+            if is_left {
+                self.inbound.written = self.inbound.received;
+                self.peer_end = None;
             }
             let _ = prepare_peer(&stream);
             self.peer = Some(stream.into());

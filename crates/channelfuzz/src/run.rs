@@ -49,6 +49,8 @@ pub(crate) enum Call {
     /// Refused for lack of room.
     NoRoom,
     Refused(String),
+    /// The number and the value of an option.
+    Told(i32, Vec<u8>),
 }
 
 impl Call {

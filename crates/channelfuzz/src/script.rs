@@ -104,6 +104,10 @@ words! {
         Abort = "abort",
         /// Registers a kept descriptor again or a duplicate of the first member's.
         Join = "join",
+        /// Sets the option with the number `a` to the value with the number `b`.
+        SetOption = "set-option",
+        /// Reads the option with the number `a`.
+        GetOption = "get-option",
         /// Asks for another descriptor and drops it.
         Descriptor = "descriptor",
         /// Hands requests to the kernel.
