@@ -34,6 +34,7 @@ impl Run<'_> {
             }
             Verb::Join => return self.join(op.member),
             Verb::PeerConnect => return self.peer_connect(op.member / 2),
+            Verb::PeerDrain => return self.peer_drain(op.member / 2),
             Verb::ConnectTo => return Ok(self.connect_to(op)),
             _ => {}
         }
@@ -59,7 +60,6 @@ impl Run<'_> {
         match op.verb {
             Verb::PeerWrite => _ = link.peer_write(op.a as usize),
             Verb::PeerRead => _ = link.peer_read(op.a as usize),
-            Verb::PeerDrain => _ = link.peer_drain(),
             Verb::PeerEnd => link.peer_end(),
             Verb::PeerClose => link.peer_close(),
             Verb::PeerReset => link.peer_reset(),
@@ -72,6 +72,19 @@ impl Run<'_> {
             _ => return Ok(None),
         }
         Ok(Some(Call::Done))
+    }
+
+    /// The peer reads all there is, and what comes because it has made room.
+    fn peer_drain(&mut self, link: usize) -> Checked<Call> {
+        let is_for_stack = self.links[link].road.is_for_stack && self.links[link].kind.is_tcp();
+        while self.links[link].peer_drain() > 0 && is_for_stack {
+            let flushed = self.channel.flush();
+            flushed.map_err(|error| Failure::new("flush", error.to_string()))?;
+            if self.way.has_thread {
+                std::thread::sleep(self.pace.quiet);
+            }
+        }
+        Ok(Call::Done)
     }
 
     fn peer_connect(&mut self, link: usize) -> Checked<Call> {

@@ -46,7 +46,11 @@ impl Run<'_> {
             _ => 4,
         };
         match self.channel.socket_option(handle, level, name, &mut value[..room]) {
-            Ok(length) => Call::Told(name, value[..length.min(room)].to_vec()),
+            Ok(length) => {
+                let is_error = name == libc::SO_ERROR && value != [0; 8];
+                self.links[op.member / 2].state.error_told |= is_error;
+                Call::Told(name, value[..length.min(room)].to_vec())
+            }
             Err(error) => called(Some(error)),
         }
     }

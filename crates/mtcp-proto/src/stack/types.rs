@@ -64,7 +64,7 @@ impl Readiness {
 /// Which directions end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Nothing more is waited for.
+    /// Nothing more is received.
     Receive,
     /// Nothing more is sent.
     Send,

@@ -137,7 +137,7 @@ impl Connection {
             State::SynReceived => self.send.next != self.send.initial,
             _ => true,
         };
-        if matches!(reason, Failure::Reset | Failure::ResetAfterEnd) {
+        if matches!(reason, Failure::Reset | Failure::Broken) {
             context.counters.connections_reset += 1;
         }
         self.finish(context);

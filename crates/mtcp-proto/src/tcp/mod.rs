@@ -42,8 +42,8 @@ pub enum Congestion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Reset,
-    /// Reset after the peer had ended its direction.
-    ResetAfterEnd,
+    /// A reset after the peer's FIN: only what is sent meets it, as on Linux.
+    Broken,
     Refused,
     TimedOut,
     Unreachable,
@@ -54,7 +54,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         match failure {
             Failure::Reset => Error::Reset,
-            Failure::ResetAfterEnd => Error::Shutdown,
+            Failure::Broken => Error::Shutdown,
             Failure::Refused => Error::Refused,
             Failure::TimedOut => Error::TimedOut,
             Failure::Unreachable => Error::Unreachable,

@@ -23,7 +23,7 @@ pub(super) struct Receiver {
     pub(super) largest: u16,
     /// How far our windows are shifted.
     pub(super) scale: u8,
-    /// The application wants no more.
+    /// The application wants no more: it finds the end behind what comes all the same.
     pub(super) shut: bool,
     /// The peer's FIN has come, and everything before it.
     pub(super) ended: bool,
@@ -177,12 +177,11 @@ impl Connection {
         if fresh.is_empty() || receive.ended {
             return;
         }
-        let both_shut = receive.shut && matches!(self.state, State::FinWait1 | State::FinWait2);
         if self.orphan {
             // Nobody will ever take it (RFC 2525, section 2.17).
             self.fail(Failure::Aborted, true, context);
-        } else if both_shut {
-            // The peer learns that it is lost (RFC 9293, section 3.6.1), and so does our side.
+        } else if receive.shut && self.send.fin {
+            // Both directions are shut down: the peer must know that nobody takes it.
             self.fail(Failure::Reset, true, context);
         } else if ahead > 0 {
             self.take_out_of_order(sequence, fresh, context);
@@ -279,12 +278,9 @@ impl Connection {
     }
 
     fn nothing_to_give(&mut self, no_room: bool) -> Result<usize, Error> {
-        // The stream has ended in order: an error is for who sends.
-        if self.receive.ended {
-            return Ok(0);
-        }
         match self.error.take() {
-            Some(error) if !no_room => Err(error.into()),
+            // Behind the peer's end, an error is for who sends.
+            Some(error) if !no_room && !self.receive.ended => Err(error.into()),
             error => {
                 self.error = error;
                 self.end_or_wait(no_room)
@@ -316,7 +312,7 @@ impl Connection {
         }
     }
 
-    /// Whoever waits for data has the end; what came or comes can still be taken, as in Linux.
+    /// For an application that wants no more: what came can still be taken, as on Linux.
     pub(super) fn stop_receiving(&mut self) {
         self.receive.shut = true;
     }

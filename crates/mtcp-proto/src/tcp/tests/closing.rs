@@ -117,62 +117,58 @@ fn time_wait_answers_a_repeated_fin_and_no_reset() {
     assert_eq!(peer.end.state(), State::TimeWait, "RFC 1337");
 }
 
-/// As Linux has it: a shutdown of receiving ends waiting, and takes no data away.
 #[test]
-fn what_came_is_received_after_a_shutdown_of_receiving() {
+fn what_comes_after_receiving_was_shut_down_is_received_before_the_end() {
     let mut peer = ByHand::new(Config::default());
     let how = Shutdown::Receive;
-    peer.data(&[1; 1448]);
     assert_eq!(peer.end.with(|connection, context| connection.shut_down(how, context)), Ok(()));
-    for _ in 0..10 {
-        peer.data(&[2; 1448]);
+    for _ in 0..100 {
+        peer.data(&[0; 1448]);
     }
     assert_eq!(peer.end.connection.receive.acknowledged, peer.next);
-    let found = peer.end.receive_all();
-    assert_eq!((found.len(), found[0], found[1448]), (11 * 1448, 1, 2));
     assert!(peer.end.is(Readiness::READABLE));
-    let end = peer.end.with(|connection, context| connection.receive(&mut [0; 9], context));
-    assert_eq!(end, Ok(0));
+    assert_eq!(peer.end.receive_all().len(), 100 * 1448);
+    let mut room = [0; 8];
+    let end = peer.end.with(|connection, context| connection.receive(&mut room, context));
+    assert_eq!(end, Ok(0), "the end, and no waiting");
+    assert!(peer.end.is(Readiness::READABLE) && !peer.end.is(Readiness::PEER_CLOSED));
 }
 
-/// RFC 9293, section 3.6.1: the peer learns that its data is lost.
 #[test]
-fn data_after_a_shutdown_of_both_directions_reset_the_connection() {
-    let mut peer = ByHand::new(Config::default());
-    peer.data(&[1; 10]);
-    let how = Shutdown::Both;
-    assert_eq!(peer.end.with(|connection, context| connection.shut_down(how, context)), Ok(()));
-    assert!(peer.end.put()[0].has(Flags::FIN));
-    peer.expected += 1;
-    peer.acknowledge();
-    assert_eq!(peer.end.state(), State::FinWait2);
-    let answers = peer.data(&[2; 10]);
-    assert!(answers[0].has(Flags::RST));
-    assert_eq!(peer.end.state(), State::Closed);
-    let mut room = [0; 100];
-    let mut receive =
-        |end: &mut End| end.with(|connection, context| connection.receive(&mut room, context));
-    assert_eq!(receive(&mut peer.end), Ok(10), "what came before");
-    assert_eq!(receive(&mut peer.end), Err(Error::Reset));
-    assert_eq!(receive(&mut peer.end), Ok(0));
+fn data_after_both_directions_were_shut_down_reset_the_connection() {
+    for shutdowns in [&[Shutdown::Both][..], &[Shutdown::Receive, Shutdown::Send]] {
+        let mut peer = ByHand::new(Config::default());
+        for how in shutdowns {
+            let done = peer.end.with(|connection, context| connection.shut_down(*how, context));
+            assert_eq!(done, Ok(()));
+        }
+        assert!(peer.end.put()[0].has(Flags::FIN));
+        peer.expected += 1;
+        peer.acknowledge();
+        let answers = peer.data(&[1; 10]);
+        assert!(answers[0].has(Flags::RST));
+        assert_eq!(peer.end.state(), State::Closed);
+        assert_eq!(peer.end.connection.take_error(), Some(Error::Reset));
+    }
 }
 
-/// As Linux has it: the stream that is received has ended in order, and what is sent is lost.
 #[test]
-fn a_reset_after_the_peers_end_is_told_to_who_sends() {
+fn a_reset_behind_the_peer_s_end_is_told_to_who_sends() {
     let mut peer = ByHand::new(Config::default());
-    peer.data(&[5; 10]);
-    peer.odd(|seen| seen.header.flags = Flags::ACK.with(Flags::FIN));
+    let fin = peer.segment(Flags::ACK.with(Flags::FIN), &[]);
+    peer.end.take(&fin);
     peer.next += 1;
     peer.odd(|seen| seen.header.flags = Flags::RST);
     assert_eq!(peer.end.state(), State::Closed);
-    assert_eq!(peer.end.receive_all().len(), 10);
-    for _ in 0..2 {
-        let end = peer.end.with(|connection, context| connection.receive(&mut [0; 9], context));
-        assert_eq!(end, Ok(0));
-    }
-    assert!(peer.end.is(Readiness::ERROR));
-    assert_eq!(peer.end.connection.take_error(), Some(Error::Shutdown));
+    let mut room = [0; 8];
+    let mut receive =
+        |end: &mut End| end.with(|connection, context| connection.receive(&mut room, context));
+    assert_eq!(receive(&mut peer.end), Ok(0), "the end came first");
+    assert!(peer.end.is(Readiness::ERROR), "the error is kept");
+    let send = |end: &mut End| end.with(|connection, context| connection.send(b"x", context));
+    assert_eq!(send(&mut peer.end), Err(Error::Shutdown), "EPIPE");
+    assert!(!peer.end.is(Readiness::ERROR));
+    assert_eq!(receive(&mut peer.end), Ok(0));
 }
 
 #[test]
