@@ -189,7 +189,7 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
-            _ if self.is_corked(at, member) => {
+            _ if self.is_corked(member) => {
                 self.diverge(member, Rule::MoreSentAtOnce);
                 Ok(())
             }
@@ -207,10 +207,10 @@ impl Comparison<'_> {
     }
 
     /// Whether something was announced to be followed by more, and the peer is gone.
-    fn is_corked(&self, at: usize, member: usize) -> bool {
+    fn is_corked(&self, member: usize) -> bool {
         let was = |verbs: &[Verb]| {
-            let mut before = self.script.ops[..=at].iter();
-            before.any(|op| op.member / 2 == member / 2 && verbs.contains(&op.verb))
+            let mut ops = self.script.ops.iter();
+            ops.any(|op| op.member / 2 == member / 2 && verbs.contains(&op.verb))
         };
         let gone = [Verb::PeerClose, Verb::PeerReset];
         self.is_of_stack(member) && was(&[Verb::WriteMore]) && was(&gone)

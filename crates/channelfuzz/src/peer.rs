@@ -124,13 +124,9 @@ impl Link {
             && let Ok((stream, _)) = listener.accept()
             && stream.set_nonblocking(true).is_ok()
         {
-            // The peer serves one connection; a later one it closes, unless the first was given up
-            // before the channel had it: the user-level stack ends a connect that is cancelled.
-            let is_gone = |peer| {
-                self.peer_end.is_some_and(|end| end.is_err())
-                    || matches!(peek(peer), Got::Broken(_))
-            };
-            let is_left = self.road.is_for_stack && self.peer.as_ref().is_some_and(is_gone);
+            // The peer serves one connection; a later one it closes. But the user-level stack ends
+            // a connect that is cancelled, and the connection of the next one takes its place.
+            let is_left = self.road.is_for_stack && self.peer.is_some();
             if (self.peer.is_some() && !is_left) || self.state.peer_closed {
                 return;
             }

@@ -1,8 +1,9 @@
 //! What the driver keeps of each of its endpoints.
 
+use crate::socket::events::{Events, of_readiness};
 use crate::socket::settings::Extras;
 use megapipe::road::{Object, Operation};
-use mtcp_proto::SocketId;
+use mtcp_proto::{Readiness, SocketId};
 
 /// Where an endpoint's connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,9 @@ pub(super) struct Entry {
     pub(super) inbound: Option<Task>,
     pub(super) outbound: Option<Task>,
     pub(super) poll: Option<Poll>,
+    /// The application has shut down receiving or sending.
+    pub(super) receive_shut: bool,
+    pub(super) send_shut: bool,
     /// Settings that differ from the stack's defaults, and where it was bound.
     pub(super) extras: Option<Box<Extras>>,
     /// It is a listener on an address of IPv6, or comes from one: its peers' addresses are told as
@@ -74,11 +78,25 @@ impl Entry {
             inbound: None,
             outbound: None,
             poll: None,
+            receive_shut: false,
+            send_shut: false,
             extras: None,
             speaks_v6: false,
             queued: false,
             hungry: false,
         }
+    }
+
+    /// What poll(2) would say of the stack's connection in this state.
+    pub(super) fn events(&self, readiness: Readiness) -> u32 {
+        let mut events = of_readiness(readiness);
+        if self.receive_shut {
+            events |= Events::IN | Events::READ_HANG_UP;
+        }
+        if self.receive_shut && self.send_shut {
+            events |= Events::HANG_UP;
+        }
+        events.0
     }
 
     /// The stack's connection, if there is one.

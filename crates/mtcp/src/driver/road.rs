@@ -7,7 +7,6 @@ use super::reach::Reach;
 use super::seat::Seat;
 use super::sleep::Doorbell;
 use crate::engine::Port;
-use crate::socket::events::of_readiness;
 use megapipe::Kind;
 use megapipe::road::{
     Below, Discarded, Driver, Endpoint, Full, InstalledSocket, NO_OFFSET, Object, Operation,
@@ -173,7 +172,7 @@ impl<P: Port> Road<P> {
         let Some(entry) = self.entries.get_mut(number) else { return };
         let Some(poll) = entry.poll else { return };
         let always = (libc::POLLERR | libc::POLLHUP) as u32;
-        let events = of_readiness(readiness).0 & (poll.events | always);
+        let events = entry.events(readiness) & (poll.events | always);
         if events == 0 {
             return;
         }
@@ -311,8 +310,11 @@ impl<P: Port> Road<P> {
                 self.tell_poll(number, readiness);
             }
             Operation::Shutdown { how } => {
-                let result = self.shut_down_stream(socket, how);
+                let result = self.shut_down_stream(number, socket, how);
                 self.end(tag, result);
+                // Who waits has the end, and is told.
+                let readiness = self.port.readiness(socket);
+                self.tell_poll(number, readiness);
                 self.try_inbound(number);
             }
             Operation::Connect { .. } => {

@@ -72,7 +72,12 @@ impl<P: Port> Road<P> {
             Operation::Peek { address, bytes } => {
                 // SAFETY: as above.
                 let room = unsafe { room(address, bytes as usize) };
-                step_of(self.port.peek(socket, room))
+                let peeked = self.port.peek(socket, room);
+                if peeked.is_err_and(|error| error != Error::WouldBlock) {
+                    // Whoever is told of an error takes it, as in the kernel.
+                    self.port.take_error(socket);
+                }
+                step_of(peeked)
             }
             Operation::ReadVectored { vector, count, .. } => {
                 // SAFETY: as above.
@@ -248,14 +253,26 @@ impl<P: Port> Road<P> {
     }
 
     /// Ends directions; the result of shutdown(2).
-    pub(super) fn shut_down_stream(&mut self, socket: SocketId, how: libc::c_int) -> i32 {
+    pub(super) fn shut_down_stream(
+        &mut self,
+        number: u32,
+        socket: SocketId,
+        how: libc::c_int,
+    ) -> i32 {
         let how = match how {
             libc::SHUT_RD => Shutdown::Receive,
             libc::SHUT_WR => Shutdown::Send,
             libc::SHUT_RDWR => Shutdown::Both,
             _ => return -libc::EINVAL,
         };
-        self.port.shutdown(socket, how).map_or_else(|error| -errno(error), |()| 0)
+        if let Err(error) = self.port.shutdown(socket, how) {
+            return -errno(error);
+        }
+        if let Some(entry) = self.entries.get_mut(number) {
+            entry.receive_shut |= how != Shutdown::Send;
+            entry.send_shut |= how != Shutdown::Receive;
+        }
+        0
     }
 }
 
