@@ -32,8 +32,6 @@ struct Place {
     window: usize,
     /// Nothing more is read from the stack.
     ended: bool,
-    /// What sending was told of the end, which stands behind the data that came before it.
-    failure: Option<Error>,
     /// The end of sending that waits for `to_send`.
     end: Option<End>,
 }
@@ -225,15 +223,8 @@ impl Server {
                     }
                     return;
                 }
-                // The connection is over, which is told behind what it has received.
-                Err(error) => {
-                    chunk.consume(usize::MAX);
-                    if let Some(place) = self.place(socket)
-                        && error != Error::Shutdown
-                    {
-                        place.failure = Some(error);
-                    }
-                }
+                // The connection is over; that is told by an event of its own.
+                Err(_) => chunk.consume(usize::MAX),
             }
             if chunk.len() > 0 {
                 if let Some(place) = self.place(socket) {
@@ -328,10 +319,7 @@ impl Server {
                     self.chunks.give(chunk);
                     return self.fail(socket);
                 }
-                Ok(0) => match self.end_of(socket) {
-                    Some(event) => (true, event),
-                    None => return self.chunks.give(chunk),
-                },
+                Ok(0) => (true, Event::Ended { socket }),
                 Ok(_) => (false, Event::Data { socket, chunk }),
                 Err(error) => (true, Event::Failed { socket, error }),
             };
@@ -341,16 +329,6 @@ impl Server {
                 place.given += charge;
             }
         }
-    }
-
-    /// What the end of the data is; `None` if only our side was shut down, so that more may come.
-    fn end_of(&mut self, socket: SocketId) -> Option<Event> {
-        let readiness = self.engine.stack().readiness(socket).ok()?;
-        if !readiness.intersects(Readiness::PEER_CLOSED) {
-            return None;
-        }
-        let failure = self.place(socket)?.failure.take();
-        Some(failure.map_or(Event::Ended { socket }, |error| Event::Failed { socket, error }))
     }
 
     /// Tells of a failure that no data waits in front of.
