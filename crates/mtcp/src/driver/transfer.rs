@@ -72,7 +72,7 @@ impl<P: Port> Road<P> {
             Operation::Peek { address, bytes } => {
                 // SAFETY: as above.
                 let room = unsafe { room(address, bytes as usize) };
-                let peeked = self.port.peek(socket, room);
+                let peeked = self.port.peek(socket, 0, room);
                 if peeked.is_err_and(|error| error != Error::WouldBlock) {
                     // Whoever is told of an error takes it, as in the kernel.
                     self.port.take_error(socket);

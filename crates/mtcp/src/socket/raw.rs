@@ -220,7 +220,7 @@ fn state_number(state: State) -> u8 {
         State::SynReceived => 3,
         State::FinWait1 => 4,
         State::FinWait2 => 5,
-        // The kernel keeps TIME-WAIT apart from the socket, which is closed.
+        // The kernel's TIME_WAIT is no socket's.
         State::TimeWait | State::Closed => 7,
         State::CloseWait => 8,
         State::LastAck => 9,
