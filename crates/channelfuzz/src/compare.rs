@@ -59,6 +59,11 @@ pub(crate) fn compare(
     let ends = left.ends.iter().zip(&right.ends);
     ends.enumerate()
         .try_for_each(|(member, (left, right))| comparison.ends("end of", member, *left, *right))?;
+    for (link, (left, right)) in left.client_ends.iter().zip(&right.client_ends).enumerate() {
+        for (left, right) in left.iter().zip(right) {
+            comparison.ends("end at a client of", 2 * link, *left, *right)?;
+        }
+    }
     let ends = left.peer_ends.iter().zip(&right.peer_ends);
     ends.enumerate().try_for_each(|(link, (left, right))| {
         comparison.ends("end at the peer of", 2 * link, *left, *right)

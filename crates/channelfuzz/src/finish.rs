@@ -1,7 +1,7 @@
 //! The end of a run: everything that has to come comes, and everything is given back.
 
 use crate::arrive::GREETING;
-use crate::link::{Link, make};
+use crate::link::{Client, Link, make};
 use crate::model::Delivery;
 use crate::peer::{Got, read_once};
 use crate::road::Road;
@@ -218,17 +218,24 @@ impl Run<'_> {
             let until = Instant::now() + self.pace.patience;
             loop {
                 self.links[link].read_clients();
-                let got = |client: &&crate::link::Client| client.got == GREETING && client.is_ended;
+                let got = |client: &&Client| client.got == GREETING && client.end.is_some();
                 let clients = &self.links[link].clients;
                 let found = clients.iter().filter(got).count();
-                if found >= greeted {
+                let is_told = clients.iter().all(|client| client.end.is_some());
+                if found >= greeted && (is_told || !self.links[link].state.channel_gone) {
                     break;
                 }
                 if Instant::now() > until {
-                    let text = format!("{greeted} connections were greeted, {found} clients know");
+                    let (all, untold) =
+                        (clients.len(), clients.iter().filter(|one| one.end.is_none()).count());
+                    let text = format!(
+                        "{greeted} connections were greeted, {found} clients know; {untold} of {all} are not told of the end"
+                    );
                     return Err(Failure::new("greeting lost", text));
                 }
-                std::thread::sleep(LOOK);
+                if let Some(done) = self.dispatch(LOOK)? {
+                    self.arrive(done)?;
+                }
             }
         }
         Ok(())

@@ -29,7 +29,8 @@ pub(crate) const SOCKET_BUFFER_BYTES: usize = 32 << 10;
 pub(crate) struct Client {
     pub(crate) socket: OwnedFd,
     pub(crate) got: Vec<u8>,
-    pub(crate) is_ended: bool,
+    /// How what it reads has ended: 0 or an error.
+    pub(crate) end: Option<Result<u64, i32>>,
     /// Whether its connection has come with its address.
     pub(crate) is_named: bool,
 }
@@ -247,8 +248,7 @@ impl Link {
         }
         socket.set_nonblocking(true)?;
         let socket = OwnedFd::from(socket);
-        let (is_ended, is_named) = (false, false);
-        self.clients.push(Client { socket, got: Vec::new(), is_ended, is_named });
+        self.clients.push(Client { socket, got: Vec::new(), end: None, is_named: false });
         Ok(())
     }
 

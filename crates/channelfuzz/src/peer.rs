@@ -178,16 +178,18 @@ impl Link {
 
     /// Reads what has come for the clients.
     pub(crate) fn read_clients(&mut self) {
-        for client in self.clients.iter_mut().filter(|client| !client.is_ended) {
+        for client in self.clients.iter_mut().filter(|client| client.end.is_none()) {
             loop {
-                match read_once(&client.socket, ROOM_BYTES) {
-                    Got::Bytes(bytes) => client.got.extend_from_slice(&bytes),
-                    Got::Nothing => break,
-                    Got::End | Got::Broken(_) => {
-                        client.is_ended = true;
-                        break;
+                client.end = match read_once(&client.socket, ROOM_BYTES) {
+                    Got::Bytes(bytes) => {
+                        client.got.extend_from_slice(&bytes);
+                        continue;
                     }
-                }
+                    Got::Nothing => None,
+                    Got::End => Some(Ok(0)),
+                    Got::Broken(error) => Some(Err(error.raw_os_error())),
+                };
+                break;
             }
         }
     }

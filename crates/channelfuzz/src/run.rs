@@ -132,6 +132,8 @@ pub(crate) struct Outcome {
     pub(crate) ends: Vec<Option<Result<u64, i32>>>,
     /// How what the peer of each link reads has ended.
     pub(crate) peer_ends: Vec<Option<Result<u64, i32>>>,
+    /// The same of each listener's clients.
+    pub(crate) client_ends: Vec<Vec<Option<Result<u64, i32>>>>,
     pub(crate) rules: RuleCounts<Rule>,
     pub(crate) operations: u64,
 }
@@ -254,11 +256,14 @@ impl<'a> Run<'a> {
         self.finish()?;
         let ends = self.members.iter().map(|member| member.end).collect();
         let peer_ends = self.links.iter().map(|link| link.peer_end).collect();
+        let ends_of =
+            |link: &Link| link.clients.iter().map(|client| client.end).collect::<Vec<_>>();
+        let client_ends = self.links.iter().map(ends_of).collect();
         let Run { requests, rules, links, .. } = self;
         // An end of the stack's that still waits for its peer's would keep the channel waiting.
         drop(links);
         let operations = calls.iter().filter(|call| **call != Call::Skipped).count() as u64;
-        Ok(Outcome { calls, requests, ends, peer_ends, rules, operations })
+        Ok(Outcome { calls, requests, ends, peer_ends, client_ends, rules, operations })
     }
 
     /// Registers what becomes this member.

@@ -93,7 +93,10 @@ impl Entry {
         if self.receive_shut {
             events |= Events::IN | Events::READ_HANG_UP;
         }
-        if self.receive_shut && self.send_shut {
+        if self.send_shut {
+            events |= Events::OUT;
+        }
+        if self.send_shut && (self.receive_shut || readiness.intersects(Readiness::PEER_CLOSED)) {
             events |= Events::HANG_UP;
         }
         events.0
