@@ -23,6 +23,8 @@ use std::time::Duration;
 pub(crate) const FILE_BYTES: usize = 64 << 10;
 /// Small enough that writes of a script fill them.
 pub(crate) const SOCKET_BUFFER_BYTES: usize = 32 << 10;
+/// As the kernel begins with.
+const PEER_BUFFER_BYTES: usize = 64 << 10;
 
 /// A client of a listener.
 #[derive(Debug)]
@@ -202,6 +204,7 @@ impl Link {
     /// Listens at one address, and holds another one at which nothing does.
     fn await_connection(&mut self) -> io::Result<()> {
         let listener = TcpListener::bind((self.road.peer, 0))?;
+        self.limit_peer(&listener)?;
         listener.set_nonblocking(true)?;
         self.target = Some((listener.local_addr()?.into(), Some(listener)));
         let unheard = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -210,6 +213,15 @@ impl Link {
         let address = address.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         self.unheard = Some((address.into(), unheard));
         Ok(())
+    }
+
+    /// What the channel writes has to wait for a peer that does not read, wherever the namespace
+    /// has large buffers.
+    fn limit_peer(&self, socket: &impl AsFd) -> io::Result<()> {
+        match self.road.is_for_stack {
+            true => SockRef::from(socket).set_recv_buffer_size(PEER_BUFFER_BYTES),
+            false => Ok(()),
+        }
     }
 
     /// Finds the client with this address whose connection has not come with it yet; true if there
@@ -238,6 +250,9 @@ impl Link {
             _ => return Ok(()),
         };
         let socket = Socket::new(domain, Type::STREAM, None)?;
+        if domain == Domain::IPV4 {
+            self.limit_peer(&socket)?;
+        }
         // A UNIX socket would wait for room in the queue, and a stack that the channel drives
         // answers later.
         let waits = domain == Domain::IPV4 && !self.road.is_for_stack;

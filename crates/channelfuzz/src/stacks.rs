@@ -9,6 +9,7 @@ use mtcp::device::tap::{TapDevice, TapOptions, bring_up};
 use mtcp::device::{Device, Link};
 use mtcp::driver::Engines;
 use std::cell::RefCell;
+use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
@@ -18,6 +19,9 @@ use std::time::{Duration, Instant};
 const QUEUE_TIME_MAX: Duration = Duration::from_secs(20);
 /// Bytes of a stack's send buffer: as the kernel has it after `SO_SNDBUF`, which it doubles.
 const SEND_BUFFER_BYTES: u32 = 2 * crate::link::SOCKET_BUFFER_BYTES as u32;
+/// As large as the stack's receive buffer, behind which a peer's end is not seen.
+const RECEIVE_BUFFERS: &str = "/proc/sys/net/ipv4/tcp_rmem";
+const RECEIVE_BYTES: &str = "4096 2097152 6291456";
 /// The MTU of the devices, and of the loopback device beside them.
 const MTU_BYTES: u16 = 1500;
 
@@ -51,6 +55,8 @@ impl Stacks {
             return Err(format!("make a network namespace: {error}; it needs CAP_SYS_ADMIN"));
         }
         ip(&format!("link set lo mtu {MTU_BYTES} up"))?;
+        fs::write(RECEIVE_BUFFERS, RECEIVE_BYTES)
+            .map_err(|error| format!("write {RECEIVE_BUFFERS}: {error}; it needs root"))?;
         for (mode, driver, interface, network) in MODES {
             let engines = Engines::new(stack(mode, interface, network)?);
             ENGINES.with_borrow_mut(|all| all.push((driver, engines)));

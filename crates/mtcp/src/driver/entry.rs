@@ -64,6 +64,8 @@ pub(super) struct Entry {
     /// It is a listener on an address of IPv6, or comes from one: its peers' addresses are told as
     /// IPv6's, those of IPv4 mapped.
     pub(super) speaks_v6: bool,
+    /// No accept has taken it: it waited when its listener went.
+    pub(super) unaccepted: bool,
     /// Waits for its turn to go on receiving.
     pub(super) queued: bool,
     /// Waits for a buffer.
@@ -82,6 +84,7 @@ impl Entry {
             send_shut: false,
             extras: None,
             speaks_v6: false,
+            unaccepted: false,
             queued: false,
             hungry: false,
         }

@@ -120,11 +120,15 @@ impl<P: Port> Road<P> {
         Socket::from_endpoint(Endpoint::Installed(installed))
     }
 
-    /// Closes the connections that were accepted and dropped.
+    /// Closes the connections that were accepted and dropped; those that only waited to be accepted
+    /// are reset, as the kernel does when a listener is closed.
     pub(super) fn free_discarded(&mut self) {
         while let Some(number) = self.discarded.pop() {
-            if let Some(socket) = self.entries.remove(number).and_then(|entry| entry.socket()) {
-                self.port.close(socket);
+            let Some(entry) = self.entries.remove(number) else { continue };
+            match entry.socket() {
+                Some(socket) if entry.unaccepted => self.port.abort(socket),
+                Some(socket) => self.port.close(socket),
+                None => {}
             }
         }
     }
