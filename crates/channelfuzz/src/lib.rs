@@ -12,6 +12,10 @@
 //! - the drivers against each other, request by request (`compare`). What may differ has a
 //!   [`Rule`], whose uses are counted.
 //!
+//! The same for the channel over the user-level stack of [`mtcp`], in each mode of its engine
+//! ([`Stacks`]), which is compared with the kernel: connections and listeners of TCP, beside what
+//! the kernel's driver has below it. The peer is the kernel in all cases.
+//!
 //! A script runs in lockstep (after each operation, completions are dispatched until none comes) or
 //! loosely; only in lockstep the drivers are compared. A case that fails is shrunk.
 //!

@@ -46,6 +46,39 @@ const MENDED: &[&str] = &[
     // What is to be followed is sent at once, and so refused earlier.
     "seed 273289521313382; settings 8 8 300 4 16384 64 16 1; links tcp; peer-close 0 0 0; \
      write-more 0 517 0; write 0 7 0",
+    "seed 140105404119130; settings 32 16 512 8 16384 24 12 1; links tcp; receive 0 1 0; \
+     write-more 0 4 1; peer-close 0 0 0",
+    // A peek told of a reset and left it there, to be told again.
+    "seed 250242079208168; settings 4 8 300 8 2048 12 64 1; links connecting; connect 0 0 0; \
+     peer-reset 0 0 0; peek 0 1831 0; get-option 0 4 0; read 0 10 0",
+    // A poll was not told of the application's own shutdown.
+    "seed 272054822639835; settings 2 2 512 8 16384 256 16 1; links tcp; disconnect 0 0 0; \
+     poll 0 8192 0",
+    "seed 272054822639835; settings 2 2 512 8 16384 256 16 1; links tcp; poll 0 8192 0; \
+     disconnect 0 0 0",
+    "seed 272054822639835; settings 2 2 512 8 16384 256 16 1; links tcp; poll 0 8192 1; \
+     disconnect 0 2 0",
+    // SO_ERROR did not tell a reset after the peer's end.
+    "seed 38307697176876; settings 1 8 1024 2 16384 64 16 1; links tcp; peer-end 0 0 0; \
+     peer-reset 0 0 0; get-option 0 4 2",
+    // TCP_INFO said TIME-WAIT of a connection that the kernel calls closed.
+    "seed 121858830070595; settings 4 4 300 2 2048 24 64 1; links tcp; disconnect 0 1 0; \
+     get-option 0 5 0; peer-close 0 0 0; get-option 0 5 0",
+    // Clients that waited when their listener was closed had an end instead of a reset.
+    "seed 75998492153184; settings 2 2 512 8 2048 12 12 1; links tcp-listener tcp-listener; \
+     peer-connect 2 0 0; abort 2 0 0; peer-connect 0 0 0; close 0 0 0",
+    // A peer accepted the connection of a cancelled connect, and then that of the next one.
+    "seed 274992099870028; settings 32 2 300 2 4096 12 12 0; links connecting; connect 0 0 0; \
+     peer-drain 0 0 0; cancel 0 0 0; connect 0 0 0; dispatch 0 2 1; peer-read 0 7152 0; \
+     dispatch 0 4 0; read 0 11822 0",
+    "seed 23770096563688; settings 1 2 256 8 4096 24 16 0; links file outgoing; \
+     connect-to 2 0 0; cancel 2 0 0; peer-write 2 26259 0; connect 2 0 0; send-file 2 19224 14012",
+    // What the peer reads makes room for more, which a close behind it must not leave unread.
+    "seed 227684791398237; settings 4 16 1024 4 4096 12 16 1; links tcp; write 0 154631 0; \
+     receive 0 0 0; peer-drain 0 0 0; peer-close 0 0 0",
+    // An error that SO_ERROR told is not told to a read.
+    "seed 144893340452331; settings 2 2 512 2 16384 12 16 0; links tcp; write 0 490 0; \
+     peer-close 0 0 0; get-option 0 4 1; read 0 228 0",
 ];
 
 #[test]
