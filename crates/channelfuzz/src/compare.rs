@@ -171,7 +171,7 @@ impl Comparison<'_> {
             }
             (Err(libc::EPIPE), Err(libc::ECONNRESET))
             | (Err(libc::ECONNRESET), Err(libc::EPIPE))
-                if what.writes() || what == What::Close =>
+                if (what.writes() || what == What::Close) && !self.is_of_stack(member) =>
             {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())

@@ -229,7 +229,8 @@ impl Run<'_> {
                     let (all, untold) =
                         (clients.len(), clients.iter().filter(|one| one.end.is_none()).count());
                     let text = format!(
-                        "{greeted} connections were greeted, {found} clients know; {untold} of {all} are not told of the end"
+                        "{greeted} connections were greeted, {found} clients know; {untold} of {all} \
+                         clients are not told of the end"
                     );
                     return Err(Failure::new("greeting lost", text));
                 }

@@ -37,7 +37,7 @@ fn run_differential(root: &Path, seconds: u64) -> Result<(), String> {
     }
     let fuzzers = [
         ("channelfuzz", steps::channelfuzz(seconds)),
-        ("channelfuzz over mtcp", steps::channelfuzz(seconds).and("--driver").and("mtcp")),
+        ("channelfuzz over mtcp", steps::channelfuzz_over_stack(seconds)),
         ("callfuzz", steps::callfuzz(seconds)),
     ];
     for (name, fuzzer) in fuzzers {

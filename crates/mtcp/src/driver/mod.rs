@@ -30,7 +30,8 @@
 //!   `unregister` gives `None` and closes it with the next `flush` or `dispatch`, and an accept of
 //!   descriptors brings connections without one all the same.
 //! - **Messages.** `send_message` writes to a connection of the stack's as `write` does and refuses
-//!   descriptors; other control data ends with `EOPNOTSUPP`. `receive_message` reads as `read` does.
+//!   descriptors; other control data ends with `EOPNOTSUPP`. `receive_message` reads as `read`
+//!   does.
 //! - **Lightweight sockets.** All accepted connections are
 //!   [lightweight](megapipe::Socket::is_lightweight). Registering one with another channel fails
 //!   with `EXDEV` and closes it.
