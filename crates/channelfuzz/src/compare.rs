@@ -23,7 +23,7 @@ pub(crate) fn compare(
     let none = vec![false; script.links.len()];
     let (mut broken_write, diverged) = (none.clone(), none.clone());
     let (mut reads, mut shared, mut accepts) = (none.clone(), none.clone(), none.clone());
-    let shut_early = none;
+    let (shut_early, closed_unread) = (none.clone(), none);
     let mut written = vec![0; script.links.len()];
     for request in outcomes.iter().flat_map(|outcome| &outcome.requests) {
         let link = request.member / 2;
@@ -46,6 +46,7 @@ pub(crate) fn compare(
         reads,
         shared,
         accepts,
+        closed_unread,
         shut_early,
     };
     let [left, right] = outcomes;
@@ -63,6 +64,9 @@ pub(crate) fn compare(
         for (left, right) in left.iter().zip(right) {
             comparison.ends("end at a client of", 2 * link, *left, *right)?;
         }
+    }
+    for (link, was) in left.closed_unread.iter().zip(&right.closed_unread).enumerate() {
+        comparison.closed_unread[link] = *was.0 || *was.1;
     }
     let ends = left.peer_ends.iter().zip(&right.peer_ends);
     ends.enumerate().try_for_each(|(link, (left, right))| {
@@ -91,6 +95,8 @@ struct Comparison<'a> {
     accepts: Vec<bool>,
     /// The links whose open file two members have.
     shared: Vec<bool>,
+    /// The links that were closed with unread input.
+    closed_unread: Vec<bool>,
     /// The links that were shut down before they were connected.
     shut_early: Vec<bool>,
 }
@@ -300,6 +306,10 @@ impl Comparison<'_> {
             (Some(one), Some(other)) if one != other => {
                 if self.diverged[member / 2] || self.broken_write[member / 2] {
                     self.rules.used(Rule::DivergedState);
+                    return Ok(());
+                }
+                if self.closed_unread[member / 2] && self.crowded[member / 2] {
+                    self.rules.used(Rule::DiscardedInput);
                     return Ok(());
                 }
                 let kind = self.kind(member).text();

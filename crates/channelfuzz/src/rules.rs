@@ -44,6 +44,9 @@ fuzzkit::rules! {
         DeferredClose: "A close, an abort or an unregistration takes effect with the next flush \
             or dispatch at the latest: until then a pending receive may take data from a \
             duplicate of the handle, so that the fuzzer flushes after it.",
+        DiscardedInput: "A close that has to wait for its output discards what comes in, and the \
+            peer sees the end; one that has not resets the connection because of unread input. \
+            Which of both a close with much queued output is depends on when the peer reads.",
         NoDescriptor: "A connection of the user-level stack has no file of the kernel's behind it: \
             asking for a descriptor fails with EOPNOTSUPP.",
         ShutBeforeConnect: "A shutdown of a socket that is not connected fails with ENOTCONN, and \

@@ -134,6 +134,8 @@ pub(crate) struct Outcome {
     pub(crate) peer_ends: Vec<Option<Result<u64, i32>>>,
     /// The same of each listener's clients.
     pub(crate) client_ends: Vec<Vec<Option<Result<u64, i32>>>>,
+    /// Whether each link was closed with unread input.
+    pub(crate) closed_unread: Vec<bool>,
     pub(crate) rules: RuleCounts<Rule>,
     pub(crate) operations: u64,
 }
@@ -259,11 +261,21 @@ impl<'a> Run<'a> {
         let ends_of =
             |link: &Link| link.clients.iter().map(|client| client.end).collect::<Vec<_>>();
         let client_ends = self.links.iter().map(ends_of).collect();
+        let closed_unread = self.links.iter().map(|link| link.state.closed_unread).collect();
         let Run { requests, rules, links, .. } = self;
         // An end of the stack's that still waits for its peer's would keep the channel waiting.
         drop(links);
         let operations = calls.iter().filter(|call| **call != Call::Skipped).count() as u64;
-        Ok(Outcome { calls, requests, ends, peer_ends, client_ends, rules, operations })
+        Ok(Outcome {
+            calls,
+            requests,
+            ends,
+            peer_ends,
+            closed_unread,
+            client_ends,
+            rules,
+            operations,
+        })
     }
 
     /// Registers what becomes this member.
