@@ -1,9 +1,10 @@
 //! The end of a run: everything that has to come comes, and everything is given back.
 
 use crate::arrive::GREETING;
-use crate::link::make;
+use crate::link::{Client, Link, make};
 use crate::model::Delivery;
 use crate::peer::{Got, read_once};
+use crate::road::Road;
 use crate::rules::Rule;
 use crate::run::{Call, Checked, Run};
 use crate::script::{LinkKind, Op, Verb};
@@ -33,6 +34,7 @@ impl Run<'_> {
         self.drain_peers();
         self.check_served()?;
         self.check_descriptors()?;
+        self.check_peers()?;
         self.check_outbound()?;
         self.check_channel()
     }
@@ -216,17 +218,25 @@ impl Run<'_> {
             let until = Instant::now() + self.pace.patience;
             loop {
                 self.links[link].read_clients();
-                let got = |client: &&crate::link::Client| client.got == GREETING && client.is_ended;
+                let got = |client: &&Client| client.got == GREETING && client.end.is_some();
                 let clients = &self.links[link].clients;
                 let found = clients.iter().filter(got).count();
-                if found >= greeted {
+                let is_told = clients.iter().all(|client| client.end.is_some());
+                if found >= greeted && (is_told || !self.links[link].state.channel_gone) {
                     break;
                 }
                 if Instant::now() > until {
-                    let text = format!("{greeted} connections were greeted, {found} clients know");
+                    let (all, untold) =
+                        (clients.len(), clients.iter().filter(|one| one.end.is_none()).count());
+                    let text = format!(
+                        "{greeted} connections were greeted, {found} clients know; {untold} of {all} \
+                         clients are not told of the end"
+                    );
                     return Err(Failure::new("greeting lost", text));
                 }
-                std::thread::sleep(LOOK);
+                if let Some(done) = self.dispatch(LOOK)? {
+                    self.arrive(done)?;
+                }
             }
         }
         Ok(())
@@ -287,6 +297,15 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// The peer of a TCP connection that the channel has left is told of its end.
+    fn check_peers(&mut self) -> Checked {
+        let is_told = |link: &Link| {
+            let waits = link.kind.is_tcp() && link.peer.is_some();
+            !waits || link.peer_end.is_some()
+        };
+        self.until("the end at the peer", Run::pump_writes, |run| run.links.iter().all(is_told))
+    }
+
     /// The peer got what was written.
     fn check_outbound(&mut self) -> Checked {
         for link in &mut self.links {
@@ -333,8 +352,8 @@ impl Run<'_> {
     fn lease_all(&mut self, kind: LinkKind, count: usize, what: What) -> Checked<usize> {
         let broken = |text: String| Failure::new("setup", text);
         let number = self.links.len() + usize::from(kind == LinkKind::UnixDatagram);
-        let (mut link, source) =
-            make(kind, self.script.seed, number).map_err(|error| broken(error.to_string()))?;
+        let (mut link, source) = make(kind, Road::LOOPBACK, self.script.seed, number)
+            .map_err(|error| broken(error.to_string()))?;
         let source = source.ok_or_else(|| broken(format!("{} has no source", kind.text())))?;
         let handle = self.channel.register(source, 0).map_err(|error| broken(error.to_string()))?;
         if what == What::ReceiveFrom {

@@ -2,11 +2,12 @@
 
 use crate::link::{self, Link};
 use crate::model::Delivery;
+use crate::road::Way;
 use crate::rules::Rule;
 use crate::script::{LinkKind, Op, Script, Verb};
 use crate::semantics::{self, Ending, What};
 use fuzzkit::{Failure, RuleCounts, Watch};
-use megapipe::{BufferClass, Channel, Config, DriverChoice, Handle, Lease};
+use megapipe::{BufferClass, Channel, Config, Handle, Lease};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -26,6 +27,12 @@ impl Pace {
     /// To see whether a difference is one of timing.
     pub(crate) const SLOW: Pace =
         Pace { quiet: Duration::from_millis(15), patience: Duration::from_secs(5) };
+
+    /// The same for a driver that answers from another thread.
+    fn of(self, way: &Way) -> Pace {
+        let quiet = if way.has_thread { 4 * self.quiet } else { self.quiet };
+        Pace { quiet, ..self }
+    }
 }
 
 /// More completions in a row than all data of a script can bring.
@@ -42,6 +49,16 @@ pub(crate) enum Call {
     /// Refused for lack of room.
     NoRoom,
     Refused(String),
+    /// The number and the value of an option.
+    Told(i32, Vec<u8>),
+}
+
+impl Call {
+    /// Whether it was refused because there is no such thing here.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        let errno = format!("(os error {})", libc::EOPNOTSUPP);
+        matches!(self, Call::Refused(text) if text.ends_with(&errno))
+    }
 }
 
 /// A request and what came of it.
@@ -55,6 +72,8 @@ pub(crate) struct Request {
     pub(crate) is_cancelled: bool,
     /// Whether others of its kind were pending when it was filed, which it waits for.
     pub(crate) is_behind: bool,
+    /// Whether it was filed while the link was not connected.
+    pub(crate) is_early: bool,
     /// Whether its handle went before it was complete.
     pub(crate) is_withdrawn: bool,
     pub(crate) completions: u32,
@@ -111,6 +130,12 @@ pub(crate) struct Outcome {
     pub(crate) calls: Vec<Call>,
     pub(crate) requests: Vec<Request>,
     pub(crate) ends: Vec<Option<Result<u64, i32>>>,
+    /// How what the peer of each link reads has ended.
+    pub(crate) peer_ends: Vec<Option<Result<u64, i32>>>,
+    /// The same of each listener's clients.
+    pub(crate) client_ends: Vec<Vec<Option<Result<u64, i32>>>>,
+    /// Whether each link was closed with unread input.
+    pub(crate) closed_unread: Vec<bool>,
     pub(crate) rules: RuleCounts<Rule>,
     pub(crate) operations: u64,
 }
@@ -118,7 +143,7 @@ pub(crate) struct Outcome {
 /// One script over one driver.
 pub(crate) struct Run<'a> {
     pub(crate) script: &'a Script,
-    pub(crate) driver: DriverChoice,
+    pub(crate) way: Way,
     pub(crate) pace: Pace,
     pub(crate) watch: &'a Watch,
     pub(crate) channel: Channel<usize>,
@@ -137,15 +162,11 @@ pub(crate) struct Run<'a> {
 }
 
 /// Runs a script over a driver.
-pub(crate) fn run(
-    script: &Script,
-    driver: DriverChoice,
-    pace: Pace,
-    watch: &Watch,
-) -> Checked<Outcome> {
-    watch.begin(format_args!("{driver:?}: {script}"));
+pub(crate) fn run(script: &Script, way: Way, pace: Pace, watch: &Watch) -> Checked<Outcome> {
+    watch.begin(format_args!("{}: {script}", way.name));
+    let pace = pace.of(&way);
     let before = open_descriptors()?;
-    let outcome = Run::new(script, driver, pace, watch).and_then(Run::complete);
+    let outcome = Run::new(script, way, pace, watch).and_then(Run::complete);
     watch.end();
     let outcome = outcome?;
     let until = Instant::now() + pace.patience;
@@ -170,16 +191,11 @@ pub(crate) fn open_descriptors() -> Checked<usize> {
 }
 
 impl<'a> Run<'a> {
-    fn new(
-        script: &'a Script,
-        driver: DriverChoice,
-        pace: Pace,
-        watch: &'a Watch,
-    ) -> Checked<Run<'a>> {
+    fn new(script: &'a Script, way: Way, pace: Pace, watch: &'a Watch) -> Checked<Run<'a>> {
         let settings = &script.settings;
         let class = |(count, bytes)| BufferClass { count, bytes };
         let config = Config {
-            driver,
+            driver: way.driver,
             batch: settings.batch,
             completions: 64,
             max_handles: settings.max_handles,
@@ -193,7 +209,7 @@ impl<'a> Run<'a> {
             .map_err(|error| Failure::new("setup", format!("no channel: {error}")))?;
         let mut run = Run {
             script,
-            driver,
+            way,
             pace,
             watch,
             channel,
@@ -209,13 +225,18 @@ impl<'a> Run<'a> {
             at: usize::MAX,
         };
         for (number, kind) in script.links.iter().enumerate() {
-            let (link, source) = link::make(*kind, script.seed, number).map_err(|error| {
+            let made = link::make(*kind, way.road, script.seed, number);
+            let (link, source) = made.map_err(|error| {
                 Failure::new("setup", format!("no link {}: {error}", kind.text()))
             })?;
             run.links.push(link);
             run.members.extend([Member::default(), Member::default()]);
-            if let Some(source) = source {
-                run.register(2 * number, source)?;
+            match source {
+                Some(listener) if *kind == LinkKind::Tcp && way.road.is_for_stack => {
+                    run.accept_link(number, listener)?;
+                }
+                Some(source) => _ = run.register(2 * number, source)?,
+                None => {}
             }
         }
         Ok(run)
@@ -236,9 +257,25 @@ impl<'a> Run<'a> {
         self.at = usize::MAX;
         self.finish()?;
         let ends = self.members.iter().map(|member| member.end).collect();
-        let Run { requests, rules, .. } = self;
+        let peer_ends = self.links.iter().map(|link| link.peer_end).collect();
+        let ends_of =
+            |link: &Link| link.clients.iter().map(|client| client.end).collect::<Vec<_>>();
+        let client_ends = self.links.iter().map(ends_of).collect();
+        let closed_unread = self.links.iter().map(|link| link.state.closed_unread).collect();
+        let Run { requests, rules, links, .. } = self;
+        // An end of the stack's that still waits for its peer's would keep the channel waiting.
+        drop(links);
         let operations = calls.iter().filter(|call| **call != Call::Skipped).count() as u64;
-        Ok(Outcome { calls, requests, ends, rules, operations })
+        Ok(Outcome {
+            calls,
+            requests,
+            ends,
+            peer_ends,
+            closed_unread,
+            client_ends,
+            rules,
+            operations,
+        })
     }
 
     /// Registers what becomes this member.
@@ -277,6 +314,7 @@ impl<'a> Run<'a> {
             repeats: false,
             is_cancelled: false,
             is_behind,
+            is_early: !self.links[op.member / 2].state.is_connected,
             is_withdrawn: false,
             completions: 0,
             brought: 0,
@@ -370,7 +408,7 @@ impl<'a> Run<'a> {
 
     pub(crate) fn name(&self, member: usize) -> String {
         let kind = self.links[member / 2].kind.text();
-        format!("{kind} (member {member}, {:?})", self.driver)
+        format!("{kind} (member {member}, {})", self.way.name)
     }
 
     /// Sets what is known of a request's write.

@@ -35,8 +35,11 @@ fn run_differential(root: &Path, seconds: u64) -> Result<(), String> {
     if !run(&steps::callfuzz_library())?.success() {
         return Err("the library that callfuzz needs does not build".to_string());
     }
-    let fuzzers =
-        [("channelfuzz", steps::channelfuzz(seconds)), ("callfuzz", steps::callfuzz(seconds))];
+    let fuzzers = [
+        ("channelfuzz", steps::channelfuzz(seconds)),
+        ("channelfuzz over mtcp", steps::channelfuzz_over_stack(seconds)),
+        ("callfuzz", steps::callfuzz(seconds)),
+    ];
     for (name, fuzzer) in fuzzers {
         println!("fuzz: {name} for {seconds} s");
         if !run(&fuzzer)?.success() {

@@ -170,6 +170,11 @@ pub(crate) fn channelfuzz(seconds: u64) -> Cargo {
     Cargo::new("run --package channelfuzz --locked -- --seconds").and(&seconds.to_string())
 }
 
+/// The same for the channel over the user-level stack, compared with the kernel.
+pub(crate) fn channelfuzz_over_stack(seconds: u64) -> Cargo {
+    channelfuzz(seconds).and("--driver").and("mtcp")
+}
+
 /// The library that `callfuzz` puts under its processes, which cargo does not build for it.
 pub(crate) fn callfuzz_library() -> Cargo {
     Cargo::new("build --package fable-preload --locked")
@@ -355,6 +360,13 @@ mod tests {
     fn the_differential_fuzzer_is_given_its_time() {
         let line = differential().repeat();
         assert_eq!(line, "cargo run --package channelfuzz --locked -- --seconds 30");
+    }
+
+    #[test]
+    fn the_differential_fuzzer_runs_over_the_stack() {
+        let line = channelfuzz_over_stack(9).to_string();
+        let end = "--seconds 9 --driver mtcp";
+        assert_eq!(line, format!("cargo run --package channelfuzz --locked -- {end}"));
     }
 
     #[test]

@@ -128,7 +128,8 @@ impl<P: Port> Road<P> {
         socket: SocketId,
         readiness: Readiness,
     ) -> bool {
-        let failed = readiness.intersects(Readiness::ERROR);
+        // What was reset after it stood has data, and its error, for those who receive.
+        let failed = readiness.intersects(Readiness::ERROR) && !self.port.was_established(socket);
         let stands = Readiness::WRITABLE.with(Readiness::PEER_CLOSED).with(Readiness::CLOSED);
         if !failed && !readiness.intersects(stands) {
             return false;
@@ -144,9 +145,11 @@ impl<P: Port> Road<P> {
             return false;
         }
         entry.phase = Phase::Connected(socket);
-        let (unused, lent) = (entry.kernel.take(), std::mem::take(&mut entry.lent));
+        let unused = entry.kernel.take();
         self.end(task.tag, 0);
         if let Some(kernel) = unused {
+            let lent = self.move_lent(number);
+            self.handed = true;
             drop(self.kernel.detach(kernel, &lent));
         }
         true

@@ -29,12 +29,19 @@ struct Place {
     data: VecDeque<Chunk>,
     data_bytes: usize,
     low_water: usize,
-    /// Bytes that the stack has not taken yet.
+    /// What the chunks count for that the stack has not taken yet.
     unsent: usize,
+    /// The bytes in them.
+    unsent_bytes: usize,
     /// The stack's readiness: whether it is connected, and what the peer has done.
     readiness: Readiness,
     connected: bool,
+    /// No more data will come.
     ended: bool,
+    /// Because the peer has ended its direction: receivers are told of that, and of no error.
+    ended_by_peer: bool,
+    /// The application has ended the directions.
+    receive_ended: bool,
     send_ended: bool,
     error: Option<Error>,
     /// Is in the queue of news.
@@ -42,6 +49,15 @@ struct Place {
 }
 
 impl Place {
+    fn may_send(&self) -> bool {
+        self.connected && self.unsent + CHUNK_BYTES <= WINDOW_BYTES
+    }
+
+    /// Small chunks are in the way of further ones: the engine need only take them.
+    fn is_cluttered(&self) -> bool {
+        self.connected && !self.may_send() && self.unsent_bytes < WINDOW_BYTES / 2
+    }
+
     fn over(&self) -> bool {
         self.readiness.intersects(Readiness::CLOSED.with(Readiness::ERROR)) || self.error.is_some()
     }
@@ -50,21 +66,19 @@ impl Place {
         let mut ready =
             Readiness(self.readiness.0 & (Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0));
         let enough = self.data_bytes >= self.low_water.max(1);
-        if enough || self.ended || self.error.is_some() || !self.connections.is_empty() {
+        if enough || self.ended || self.receive_ended || !self.connections.is_empty() {
             ready = ready.with(Readiness::READABLE);
         }
-        let room = self.connected && self.unsent + CHUNK_BYTES <= WINDOW_BYTES;
-        if room || self.over() {
+        if self.may_send() || self.over() {
             ready = ready.with(Readiness::WRITABLE);
         }
         if self.error.is_some() {
             ready = ready.with(Readiness::ERROR);
         }
-        // The end is told when all that came before it was.
-        if !self.ended && self.error.is_none() {
-            ready = ready.without(Readiness::CLOSED);
-        }
-        ready
+        // An end that cannot be read yet is not told.
+        let over = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
+        let readable = self.data_bytes > 0 || self.ended || self.receive_ended;
+        if readable { ready } else { ready.without(over) }
     }
 }
 
@@ -230,26 +244,28 @@ impl Application {
                 None => return self.commands.send(Command::Taken { socket, chunk }),
             },
             Event::Sent { socket, chunk } => {
+                let (charge, bytes) = (chunk.sending_charge(), chunk.filled());
                 self.chunks.give(chunk);
                 let Some(place) = self.place(socket) else { return };
-                place.unsent = place.unsent.saturating_sub(CHUNK_BYTES);
+                place.unsent = place.unsent.saturating_sub(charge);
+                place.unsent_bytes = place.unsent_bytes.saturating_sub(bytes);
                 socket
             }
-            Event::Ended { socket } => {
+            Event::Ended { socket, by_peer } => {
                 let Some(place) = self.place(socket) else { return };
                 place.ended = true;
+                place.ended_by_peer = by_peer;
                 socket
             }
             Event::Failed { socket, error } => {
                 let Some(place) = self.place(socket) else { return };
                 place.error = Some(error);
-                place.ended = true;
                 socket
             }
-            Event::Ready { socket, readiness } => {
+            Event::Ready { socket, readiness, established } => {
                 let Some(place) = self.place(socket) else { return };
                 place.readiness = readiness;
-                place.connected |= readiness.intersects(Readiness::WRITABLE);
+                place.connected |= established;
                 socket
             }
         };
@@ -379,15 +395,21 @@ impl Port for Application {
         if place.send_ended || place.over() {
             return Err(Error::Shutdown);
         }
+        if place.is_cluttered() && !data.is_empty() {
+            // What the engine cannot take, its buffer has no room for.
+            self.call(|_| ());
+        }
         let mut sent = 0;
         while sent < data.len() {
-            let Some(place) = self.place(socket) else { break };
-            if !place.connected || place.unsent + CHUNK_BYTES > WINDOW_BYTES {
+            if !self.place(socket).is_some_and(|place| place.may_send()) {
                 break;
             }
-            place.unsent += CHUNK_BYTES;
             let mut chunk = self.chunks.take();
             sent += chunk.append(&data[sent..]);
+            if let Some(place) = self.place(socket) {
+                place.unsent += chunk.sending_charge();
+                place.unsent_bytes += chunk.filled();
+            }
             self.commands.send(Command::Send { socket, chunk });
         }
         if sent == 0 && !data.is_empty() { Err(Error::WouldBlock) } else { Ok(sent) }
@@ -413,26 +435,31 @@ impl Port for Application {
         if taken > 0 || room.is_empty() {
             return Ok(taken);
         }
-        match place.error.take() {
-            Some(error) => Err(error),
-            None if place.ended => Ok(0),
-            None => Err(Error::WouldBlock),
+        match place.error {
+            Some(error) if place.ended && !place.ended_by_peer => {
+                place.error = None;
+                Err(error)
+            }
+            _ if place.ended || place.receive_ended => Ok(0),
+            _ => Err(Error::WouldBlock),
         }
     }
 
-    fn peek(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
+    fn peek(&mut self, socket: SocketId, offset: usize, room: &mut [u8]) -> Result<usize, Error> {
         let place = self.place(socket).ok_or(Error::UnknownSocket)?;
-        let mut copied = 0;
+        let (mut skip, mut copied) = (offset, 0);
         for chunk in &place.data {
-            let bytes = chunk.len().min(room.len() - copied);
-            room[copied..copied + bytes].copy_from_slice(&chunk.bytes()[..bytes]);
+            let here = chunk.bytes().get(skip..).unwrap_or_default();
+            skip = skip.saturating_sub(chunk.len());
+            let bytes = here.len().min(room.len() - copied);
+            room[copied..copied + bytes].copy_from_slice(&here[..bytes]);
             copied += bytes;
         }
         match place.error {
             _ if copied > 0 || room.is_empty() => Ok(copied),
-            Some(error) => Err(error),
-            None if place.ended => Ok(0),
-            None => Err(Error::WouldBlock),
+            Some(error) if place.ended && !place.ended_by_peer => Err(error),
+            _ if place.ended || place.receive_ended => Ok(0),
+            _ => Err(Error::WouldBlock),
         }
     }
 
@@ -446,7 +473,7 @@ impl Port for Application {
             return Err(Error::NotConnected);
         }
         place.send_ended |= how != Shutdown::Receive;
-        place.ended |= how != Shutdown::Send;
+        place.receive_ended |= how != Shutdown::Send;
         self.commands.send(Command::Shutdown { socket, how });
         Ok(())
     }
@@ -467,6 +494,11 @@ impl Port for Application {
             Some(place) if place.open && place.generation == socket.generation => place.ready(),
             _ => Readiness::CLOSED,
         }
+    }
+
+    fn was_established(&self, socket: SocketId) -> bool {
+        let place = self.places.get(socket.index as usize);
+        place.is_some_and(|place| place.generation == socket.generation && place.connected)
     }
 
     fn take_error(&mut self, socket: SocketId) -> Option<Error> {
@@ -512,7 +544,7 @@ impl Port for Application {
         if let Some(place) = self.place(socket) {
             let here = place.data_bytes + place.connections.len();
             info.receive_queue = info.receive_queue.saturating_add(here as u32);
-            info.send_queue = info.send_queue.saturating_add(place.unsent as u32);
+            info.send_queue = info.send_queue.saturating_add(place.unsent_bytes as u32);
         }
         Ok(info)
     }
