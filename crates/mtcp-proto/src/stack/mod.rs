@@ -244,8 +244,9 @@ impl Stack {
         self.table.held(socket)?.connection.peek(offset, room)
     }
 
-    /// Ends one or both directions: the peer sees our end after all data; what comes after a
-    /// shutdown of receiving is dropped and acknowledged.
+    /// Ends one or both directions: the peer sees our end after all data. After a shutdown of
+    /// receiving, what comes can still be received, and the end of the stream follows it at once;
+    /// after a shutdown of both, data that come reset the connection, as on Linux.
     ///
     /// # Errors
     /// [`Error::UnknownSocket`], [`Error::NotConnected`].
@@ -285,6 +286,17 @@ impl Stack {
         let error = entry.connection.take_error();
         self.settle(socket.index);
         error
+    }
+
+    /// Whether the connection was established once, whatever has become of it.
+    pub fn was_established(&self, socket: SocketId) -> bool {
+        self.table.held(socket).is_ok_and(|entry| entry.connection.was_established())
+    }
+
+    /// Whether the peer's end has come, after all its data. Behind it, a failure is told by
+    /// [`Stack::send`] and [`Stack::take_error`] only.
+    pub fn has_peer_ended(&self, socket: SocketId) -> bool {
+        self.table.held(socket).is_ok_and(|entry| entry.connection.has_peer_ended())
     }
 
     /// The next socket whose readiness has grown, with all that it is ready for now: told when a

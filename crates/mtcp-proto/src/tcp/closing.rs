@@ -23,7 +23,7 @@ impl Connection {
             return Err(Error::NotConnected);
         }
         if matches!(how, Shutdown::Receive | Shutdown::Both) {
-            self.stop_receiving(context);
+            self.stop_receiving();
         }
         if matches!(how, Shutdown::Send | Shutdown::Both) {
             self.stop_sending(context);
@@ -137,7 +137,7 @@ impl Connection {
             State::SynReceived => self.send.next != self.send.initial,
             _ => true,
         };
-        if reason == Failure::Reset {
+        if matches!(reason, Failure::Reset | Failure::Broken) {
             context.counters.connections_reset += 1;
         }
         self.finish(context);

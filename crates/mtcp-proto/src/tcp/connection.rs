@@ -189,6 +189,14 @@ impl Connection {
         self.ready()
     }
 
+    pub(crate) fn was_established(&self) -> bool {
+        self.send.started
+    }
+
+    pub(crate) fn has_peer_ended(&self) -> bool {
+        self.receive.ended
+    }
+
     /// Counts up whenever further data comes, so that the stack can tell of it again.
     pub(crate) fn arrivals(&self) -> u16 {
         self.receive.arrivals

@@ -42,6 +42,8 @@ pub enum Congestion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Reset,
+    /// A reset after the peer's FIN: only what is sent meets it, as on Linux.
+    Broken,
     Refused,
     TimedOut,
     Unreachable,
@@ -52,6 +54,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         match failure {
             Failure::Reset => Error::Reset,
+            Failure::Broken => Error::Shutdown,
             Failure::Refused => Error::Refused,
             Failure::TimedOut => Error::TimedOut,
             Failure::Unreachable => Error::Unreachable,

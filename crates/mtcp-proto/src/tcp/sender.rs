@@ -50,6 +50,8 @@ pub(super) struct Sender {
     pub(super) fin: bool,
     /// That FIN was acknowledged.
     pub(super) fin_acknowledged: bool,
+    /// The connection was established once.
+    pub(super) started: bool,
     /// A byte beyond the window was sent, which the peer may take or not.
     pub(super) probed: bool,
     pub(super) ring: Ring,
@@ -86,6 +88,7 @@ impl Sender {
             sack: false,
             fin: false,
             fin_acknowledged: false,
+            started: false,
             probed: false,
             ring: Ring::new(),
             scoreboard: Scoreboard::new(),
@@ -97,6 +100,7 @@ impl Sender {
 
     /// The connection is established.
     pub(super) fn start(&mut self, kind: Congestion, segments: u32) {
+        self.started = true;
         let full = u32::from(self.full);
         let segments = segments.min((INITIAL_WINDOW_BYTES / full).max(2));
         let segments = u16::try_from(segments).unwrap_or(u16::MAX);
