@@ -34,6 +34,7 @@ mod signals;
 mod state;
 mod stream;
 mod table;
+mod vectors;
 mod wait;
 
 /// Runs before the program's own code.

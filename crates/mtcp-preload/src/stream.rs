@@ -2,11 +2,11 @@
 
 use crate::outcome::{Outcome, failure, would_block};
 use crate::state;
+use crate::vectors::Vectors;
 use crate::wait::{self, Deadline, Interrupted};
 use core::ffi::c_int;
-use libc::off_t;
-use mtcp::{Context, Descriptor, Flags, OptionName, SocketOption};
-use std::io::{IoSlice, IoSliceMut};
+use libc::{iovec, off_t};
+use mtcp::{Context, Descriptor, Events, Flags, OptionName, SocketOption};
 
 /// Bytes of a file that are read at once to be sent.
 const FILE_CHUNK: usize = 64 << 10;
@@ -48,31 +48,33 @@ fn attempt<R>(
     done.map_or_else(|| failure(libc::EAGAIN), Ok)
 }
 
-/// Takes data into several buffers.
-pub(crate) fn receive(
-    descriptor: Descriptor,
-    rooms: &mut [IoSliceMut<'_>],
-    flags: c_int,
-) -> Outcome<usize> {
+/// Takes data into buffers. What ends or breaks the stream behind data is for the next call.
+pub(crate) fn receive(descriptor: Descriptor, rooms: Vectors<'_>, flags: c_int) -> Outcome<usize> {
     let nonblocking = flags & libc::MSG_DONTWAIT != 0;
-    let whole = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0 && !nonblocking;
+    let peek = flags & libc::MSG_PEEK != 0;
+    let whole = flags & libc::MSG_WAITALL != 0;
     let flags = Flags(flags & !libc::MSG_WAITALL);
-    let wanted: usize = rooms.iter().map(|room| room.len()).sum();
-    if wanted == 0 {
-        return Ok(0);
-    }
     let mut done = 0;
     loop {
         let outcome = attempt(descriptor, nonblocking, OptionName::ReceiveTimeout, |context| {
-            receive_some(context, descriptor, rooms, done, flags)
+            if done == 0 {
+                return receive_some(context, descriptor, rooms, 0, flags);
+            }
+            let known = if peek { done } else { 0 };
+            if context.readable_bytes(descriptor)? > known {
+                let skip = if peek { 0 } else { done };
+                return receive_some(context, descriptor, rooms, skip, flags);
+            }
+            if context.has_ended(descriptor)? { Ok(0) } else { failure(libc::EAGAIN) }
         });
         match outcome {
             Ok(0) => return Ok(done),
+            Ok(bytes) if peek => done = bytes,
             Ok(bytes) => done += bytes,
             Err(_) if done > 0 => return Ok(done),
             Err(error) => return Err(error),
         }
-        if !whole || done == wanted {
+        if !whole || done == rooms.bytes() {
             return Ok(done);
         }
     }
@@ -81,50 +83,54 @@ pub(crate) fn receive(
 fn receive_some(
     context: &mut Context,
     descriptor: Descriptor,
-    rooms: &mut [IoSliceMut<'_>],
-    mut skip: usize,
+    rooms: Vectors<'_>,
+    skip: usize,
     flags: Flags,
 ) -> Outcome<usize> {
+    let wanted = rooms.bytes() - skip;
+    if wanted == 0 || rooms.is_faulty() && context.readable_bytes(descriptor)? > wanted {
+        // Whether there is something, an end or an error, is told all the same.
+        context.recv(descriptor, &mut [0], Flags(flags.0 | libc::MSG_PEEK))?;
+        return if rooms.is_faulty() { failure(libc::EFAULT) } else { Ok(0) };
+    }
     let mut total = 0;
-    for room in rooms {
-        if skip >= room.len() {
-            skip -= room.len();
-            continue;
-        }
-        let room = &mut room[skip..];
-        skip = 0;
-        match context.recv(descriptor, room, flags) {
-            Ok(bytes) => {
-                total += bytes;
-                // What is peeked at once more would be the same.
-                if bytes < room.len() || flags.0 & libc::MSG_PEEK != 0 {
-                    break;
-                }
+    for room in rooms.rooms(skip) {
+        if total > 0 {
+            let known = if flags.0 & libc::MSG_PEEK != 0 { total } else { 0 };
+            if context.readable_bytes(descriptor)? <= known {
+                break;
             }
-            Err(error) if total == 0 => return Err(error),
-            Err(_) => break,
+        }
+        let bytes = if flags.0 & libc::MSG_PEEK != 0 && total > 0 {
+            context.peek_at(descriptor, total, room)?
+        } else {
+            context.recv(descriptor, room, flags)?
+        };
+        total += bytes;
+        if bytes < room.len() {
+            break;
         }
     }
     Ok(total)
 }
 
 /// Sends data; a blocking socket takes all of it. A connection whose sending side has ended raises
-/// SIGPIPE, as the kernel does, unless MSG_NOSIGNAL says no.
-pub(crate) fn transmit(
-    descriptor: Descriptor,
-    data: &[IoSlice<'_>],
-    flags: c_int,
-) -> Outcome<usize> {
+/// SIGPIPE, as the kernel does, unless MSG_NOSIGNAL says no. An error behind data is for the next
+/// call.
+pub(crate) fn transmit(descriptor: Descriptor, data: Vectors<'_>, flags: c_int) -> Outcome<usize> {
     let silent = flags & libc::MSG_NOSIGNAL != 0;
     let nonblocking = flags & libc::MSG_DONTWAIT != 0;
     let flags = Flags(flags);
-    let wanted: usize = data.iter().map(|part| part.len()).sum();
     let mut done = 0;
     loop {
         let outcome = attempt(descriptor, nonblocking, OptionName::SendTimeout, |context| {
+            if done > 0 && context.readiness(descriptor)?.intersects(Events::ERROR) {
+                return Ok(0);
+            }
             transmit_some(context, descriptor, data, done, flags)
         });
         match outcome {
+            Ok(0) => return Ok(done),
             Ok(bytes) => done += bytes,
             Err(_) if done > 0 => return Ok(done),
             Err(error) => {
@@ -135,7 +141,7 @@ pub(crate) fn transmit(
                 return Err(error);
             }
         }
-        if done == wanted || nonblocking || is_nonblocking(descriptor)? {
+        if done == data.bytes() || nonblocking || is_nonblocking(descriptor)? {
             return Ok(done);
         }
     }
@@ -148,18 +154,20 @@ fn is_nonblocking(descriptor: Descriptor) -> Outcome<bool> {
 fn transmit_some(
     context: &mut Context,
     descriptor: Descriptor,
-    data: &[IoSlice<'_>],
-    mut skip: usize,
+    data: Vectors<'_>,
+    skip: usize,
     flags: Flags,
 ) -> Outcome<usize> {
+    if data.bytes() == 0 || data.is_faulty() {
+        // A connection that is broken is told all the same.
+        context.send(descriptor, &[], flags)?;
+        return if data.is_faulty() { failure(libc::EFAULT) } else { Ok(0) };
+    }
     let mut total = 0;
-    for part in data {
-        if skip > 0 && skip >= part.len() {
-            skip -= part.len();
-            continue;
+    for part in data.parts(skip) {
+        if total > 0 && context.readiness(descriptor)?.intersects(Events::ERROR) {
+            break;
         }
-        let part = &part[skip..];
-        skip = 0;
         match context.send(descriptor, part, flags) {
             Ok(bytes) => {
                 total += bytes;
@@ -204,7 +212,9 @@ pub(crate) fn send_file(
         if read == 0 {
             break;
         }
-        match transmit(descriptor, &[IoSlice::new(&chunk[..read])], 0) {
+        let vector = iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: read };
+        // SAFETY: the chunk has so many bytes.
+        match unsafe { Vectors::one(&vector) }.and_then(|data| transmit(descriptor, data, 0)) {
             Ok(sent) => {
                 done += sent;
                 if sent < read {

@@ -1,8 +1,9 @@
 //! sendmsg(2), recvmsg(2) and their kin.
 
-use super::transfers::{parts, refused, rooms};
+use super::transfers::refused;
 use crate::outcome::{failure, long, number};
 use crate::table::{self, Kind};
+use crate::vectors::Vectors;
 use crate::{report, stream};
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
@@ -23,10 +24,8 @@ unsafe fn receive(descriptor: Descriptor, message: *mut msghdr, flags: c_int) ->
     message.msg_controllen = 0;
     message.msg_flags = 0;
     // SAFETY: as above.
-    match unsafe { rooms(message.msg_iov, message.msg_iovlen as c_int) } {
-        Some(rooms) => long(stream::receive(descriptor, rooms, flags)),
-        None => long(if message.msg_iovlen == 0 { Ok(0) } else { failure(libc::EMSGSIZE) }),
-    }
+    let rooms = unsafe { Vectors::new(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
+    long(rooms.and_then(|rooms| stream::receive(descriptor, rooms, flags)))
 }
 
 /// # Safety
@@ -41,10 +40,8 @@ unsafe fn transmit(descriptor: Descriptor, message: *const msghdr, flags: c_int)
         return long(failure(libc::EOPNOTSUPP));
     }
     // SAFETY: as above.
-    match unsafe { parts(message.msg_iov, message.msg_iovlen as c_int) } {
-        Some(parts) => long(stream::transmit(descriptor, parts, flags)),
-        None => long(if message.msg_iovlen == 0 { Ok(0) } else { failure(libc::EMSGSIZE) }),
-    }
+    let parts = unsafe { Vectors::new(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
+    long(parts.and_then(|parts| stream::transmit(descriptor, parts, flags)))
 }
 
 #[unsafe(no_mangle)]

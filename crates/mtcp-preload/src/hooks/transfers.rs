@@ -2,14 +2,11 @@
 
 use crate::outcome::{failure, long};
 use crate::table::{self, Kind};
+use crate::vectors::Vectors;
 use crate::{report, stream};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use mtcp::Descriptor;
-use std::io::{IoSlice, IoSliceMut};
-
-/// What readv(2) takes at most.
-const VECTORS: c_int = 1024;
 
 /// # Safety
 /// `length` bytes can be written.
@@ -19,16 +16,9 @@ unsafe fn receive_one(
     length: size_t,
     flags: c_int,
 ) -> ssize_t {
-    if length == 0 {
-        return 0;
-    }
-    if to.is_null() {
-        return long(failure(libc::EFAULT));
-    }
-    // SAFETY: promised by the caller; no more than a slice can have.
-    let room =
-        unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length.min(isize::MAX as usize)) };
-    long(stream::receive(descriptor, &mut [IoSliceMut::new(room)], flags))
+    let vector = one(to, length);
+    // SAFETY: promised by the caller.
+    long(unsafe { Vectors::one(&vector) }.and_then(|room| stream::receive(descriptor, room, flags)))
 }
 
 /// # Safety
@@ -39,16 +29,14 @@ unsafe fn send_one(
     length: size_t,
     flags: c_int,
 ) -> ssize_t {
-    if from.is_null() && length > 0 {
-        return long(failure(libc::EFAULT));
-    }
-    let data: &[u8] = if length == 0 {
-        &[]
-    } else {
-        // SAFETY: promised by the caller; no more than a slice can have.
-        unsafe { std::slice::from_raw_parts(from.cast(), length.min(isize::MAX as usize)) }
-    };
-    long(stream::transmit(descriptor, &[IoSlice::new(data)], flags))
+    let vector = one(from.cast_mut(), length);
+    // SAFETY: promised by the caller.
+    long(unsafe { Vectors::one(&vector) }.and_then(|data| stream::transmit(descriptor, data, flags)))
+}
+
+/// A buffer; no more of it than a slice can have.
+fn one(base: *mut c_void, length: size_t) -> iovec {
+    iovec { iov_base: base, iov_len: length.min(isize::MAX as usize) }
 }
 
 /// A child sends on a connection of its parent: the kernel's socket behind the number would answer
@@ -58,36 +46,10 @@ pub(super) fn refused(fd: c_int) -> ssize_t {
     long(failure(libc::ENOTCONN))
 }
 
-/// The application's buffers; `None` if there are too many, or none.
-///
-/// # Safety
-/// The list has so many entries, each with so many bytes, for as long as the result is used.
-pub(super) unsafe fn rooms<'a>(
-    list: *const iovec,
-    count: c_int,
-) -> Option<&'a mut [IoSliceMut<'a>]> {
-    if !(1..=VECTORS).contains(&count) || list.is_null() {
-        return None;
-    }
-    // SAFETY: promised by the caller; IoSliceMut has the layout of iovec. It is not written to.
-    Some(unsafe { std::slice::from_raw_parts_mut(list.cast_mut().cast(), count as usize) })
-}
-
-/// As [`rooms`], to be sent.
-///
-/// # Safety
-/// As for [`rooms`].
-pub(super) unsafe fn parts<'a>(list: *const iovec, count: c_int) -> Option<&'a [IoSlice<'a>]> {
-    if !(1..=VECTORS).contains(&count) || list.is_null() {
-        return None;
-    }
-    // SAFETY: promised by the caller; IoSlice has the layout of iovec.
-    Some(unsafe { std::slice::from_raw_parts(list.cast(), count as usize) })
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
     match table::kind(fd) {
+        Kind::Socket(_) if length == 0 => 0,
         // SAFETY: the application's buffer; as in all functions here.
         Kind::Socket(descriptor) => unsafe { receive_one(descriptor, to, length, 0) },
         // SAFETY: as above.
@@ -132,11 +94,12 @@ unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize
         // SAFETY: as above.
         return unsafe { real::readv(fd, list, count) };
     };
-    // SAFETY: as above.
-    match unsafe { rooms(list, count) } {
-        Some(rooms) => long(stream::receive(descriptor, rooms, 0)),
-        None => long(if count == 0 { Ok(0) } else { failure(libc::EINVAL) }),
-    }
+    // SAFETY: as above. A negative number is too many.
+    let rooms = unsafe { Vectors::new(list, count as c_uint as usize, libc::EINVAL) };
+    long(match rooms {
+        Ok(rooms) if rooms.is_empty() => Ok(0),
+        rooms => rooms.and_then(|rooms| stream::receive(descriptor, rooms, 0)),
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -148,11 +111,12 @@ unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssiz
         // SAFETY: as above.
         return unsafe { real::writev(fd, list, count) };
     };
-    // SAFETY: as above.
-    match unsafe { parts(list, count) } {
-        Some(parts) => long(stream::transmit(descriptor, parts, 0)),
-        None => long(if count == 0 { Ok(0) } else { failure(libc::EINVAL) }),
-    }
+    // SAFETY: as above. A negative number is too many.
+    let parts = unsafe { Vectors::new(list, count as c_uint as usize, libc::EINVAL) };
+    long(match parts {
+        Ok(parts) if parts.is_empty() => Ok(0),
+        parts => parts.and_then(|parts| stream::transmit(descriptor, parts, 0)),
+    })
 }
 
 #[unsafe(no_mangle)]

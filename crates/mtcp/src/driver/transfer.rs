@@ -72,7 +72,7 @@ impl<P: Port> Road<P> {
             Operation::Peek { address, bytes } => {
                 // SAFETY: as above.
                 let room = unsafe { room(address, bytes as usize) };
-                step_of(self.port.peek(socket, room))
+                step_of(self.port.peek(socket, 0, room))
             }
             Operation::ReadVectored { vector, count, .. } => {
                 // SAFETY: as above.

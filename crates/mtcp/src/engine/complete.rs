@@ -62,8 +62,8 @@ impl Port for Engine {
         self.stack.receive(self.now, socket, room)
     }
 
-    fn peek(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
-        self.stack.peek(socket, 0, room)
+    fn peek(&mut self, socket: SocketId, offset: usize, room: &mut [u8]) -> Result<usize, Error> {
+        self.stack.peek(socket, offset, room)
     }
 
     fn receivable(&mut self, socket: SocketId) -> usize {
@@ -84,6 +84,10 @@ impl Port for Engine {
 
     fn readiness(&self, socket: SocketId) -> Readiness {
         self.stack.readiness(socket).unwrap_or(Readiness::CLOSED)
+    }
+
+    fn was_established(&self, socket: SocketId) -> bool {
+        self.stack.was_established(socket)
     }
 
     fn take_error(&mut self, socket: SocketId) -> Option<Error> {

@@ -43,13 +43,15 @@ pub(crate) trait Port {
     ) -> Result<SocketId, Error>;
     fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error>;
     fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error>;
-    fn peek(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error>;
+    /// From `offset` bytes on, which are there.
+    fn peek(&mut self, socket: SocketId, offset: usize, room: &mut [u8]) -> Result<usize, Error>;
     /// Bytes that can be received at once.
     fn receivable(&mut self, socket: SocketId) -> usize;
     fn shutdown(&mut self, socket: SocketId, how: Shutdown) -> Result<(), Error>;
     fn close(&mut self, socket: SocketId);
     fn abort(&mut self, socket: SocketId);
     fn readiness(&self, socket: SocketId) -> Readiness;
+    fn was_established(&self, socket: SocketId) -> bool;
     fn take_error(&mut self, socket: SocketId) -> Option<Error>;
     fn next_event(&mut self) -> Option<(SocketId, Readiness)>;
     fn options(&mut self, socket: SocketId) -> Result<Options, Error>;

@@ -39,6 +39,15 @@ impl Context {
         self.ready(descriptor)
     }
 
+    /// Whether the stream has ended behind what can be read, so that reading does not wait for it.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn has_ended(&mut self, descriptor: Descriptor) -> io::Result<bool> {
+        let over = Events::ERROR | Events::HANG_UP | Events::READ_HANG_UP;
+        Ok(self.ready(descriptor)?.intersects(over))
+    }
+
     /// Bytes that can be read at once (`FIONREAD`).
     ///
     /// # Errors

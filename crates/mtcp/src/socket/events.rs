@@ -73,6 +73,21 @@ impl EpollEvent {
     }
 }
 
+/// The same of a socket, with what its application has shut down.
+pub(super) fn of_socket(readiness: Readiness, ended: super::Ended) -> Events {
+    let mut events = of_readiness(readiness);
+    if ended.receive {
+        events |= Events::IN | Events::READ_HANG_UP;
+    }
+    if ended.send {
+        events |= Events::OUT;
+    }
+    if ended.send && (ended.receive || readiness.intersects(Readiness::PEER_CLOSED)) {
+        events |= Events::HANG_UP;
+    }
+    events
+}
+
 /// What the kernel's tcp_poll would say of a connection in this state.
 pub(crate) fn of_readiness(readiness: Readiness) -> Events {
     let mut events = Events(0);

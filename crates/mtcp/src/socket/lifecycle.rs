@@ -1,12 +1,12 @@
 //! From socket to close.
 
 use super::errors::{failure, from};
-use super::events::of_readiness;
+use super::events::Events;
 use super::naming::plain;
 use super::pipe::PipeEnd;
 use super::settings::Extras;
-use super::{Context, Descriptor, FRUITLESS_CALLS, Family, Object, Phase, Socket};
-use mtcp_proto::{Error, ListenOptions, Readiness, Shutdown, SocketId};
+use super::{Context, Descriptor, FRUITLESS_CALLS, Ended, Family, Object, Phase, Socket};
+use mtcp_proto::{Error, ListenOptions, Readiness, Shutdown, SocketId, State};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -22,6 +22,7 @@ impl Context {
             family,
             nonblocking: false,
             seen: Readiness::default(),
+            ended: Ended::default(),
             id: None,
             extras: None,
         }))
@@ -65,7 +66,7 @@ impl Context {
         match socket.phase {
             Phase::Listening => return Ok(()),
             Phase::Fresh => {}
-            Phase::Connecting | Phase::Connected => return Err(from(libc::EINVAL)),
+            _ => return Err(from(libc::EINVAL)),
         }
         if self.extras(descriptor)?.local.is_none() {
             let all: IpAddr = match self.socket_of(descriptor)?.family {
@@ -114,6 +115,7 @@ impl Context {
             family,
             nonblocking: false,
             seen: Readiness::default(),
+            ended: Ended::default(),
             id: None,
             extras,
         }))?;
@@ -162,15 +164,16 @@ impl Context {
     ///
     /// # Errors
     /// `EINPROGRESS` (not blocking, or the time is over), `EALREADY`, `EISCONN`, `ECONNREFUSED`,
-    /// `ETIMEDOUT`, `EHOSTUNREACH`, `EADDRNOTAVAIL` (no free port), `EADDRINUSE`, `EAFNOSUPPORT`,
-    /// `EBADF`, `ENOTSOCK`, `EINVAL` (listens; an IPv4 address with `IPV6_V6ONLY`), `ENFILE`.
+    /// `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNABORTED` (it has failed, and SO_ERROR told why),
+    /// `EADDRNOTAVAIL` (no free port), `EADDRINUSE`, `EAFNOSUPPORT`, `EBADF`, `ENOTSOCK`, `EINVAL`
+    /// (an IPv4 address with `IPV6_V6ONLY`), `ENFILE`.
     pub fn connect(&mut self, descriptor: Descriptor, remote: SocketAddr) -> io::Result<()> {
         let socket = self.socket_of(descriptor)?;
         let (nonblocking, phase) = (socket.nonblocking, socket.phase);
         let remote = plain(remote, socket.family, socket.extras.as_deref())?;
         match phase {
-            Phase::Listening => return Err(from(libc::EINVAL)),
-            Phase::Connected => return Err(from(libc::EISCONN)),
+            Phase::Disconnecting => return Err(from(libc::EINVAL)),
+            Phase::Connected | Phase::Listening => return Err(from(libc::EISCONN)),
             Phase::Connecting if nonblocking => {
                 return self.connected(descriptor)?.ok_or_else(|| from(libc::EALREADY));
             }
@@ -213,25 +216,31 @@ impl Context {
         Ok(())
     }
 
-    /// Whether an attempt to connect has succeeded; `None` if that is not known yet.
+    /// For `connect`: whether the attempt has succeeded; `None` if that is not known yet.
     ///
     /// # Errors
     /// Why it has failed; the socket can then be used for another attempt.
-    pub(super) fn connected(&mut self, descriptor: Descriptor) -> io::Result<Option<()>> {
+    fn connected(&mut self, descriptor: Descriptor) -> io::Result<Option<()>> {
         let socket = self.socket_of(descriptor)?;
         let Some(id) = socket.id else { return Err(from(libc::ENOTCONN)) };
         let ready = self.port.readiness(id);
-        if ready.intersects(Readiness::ERROR) {
-            let error = self.port.take_error(id).unwrap_or(Error::Refused);
+        let over = Readiness::ERROR.with(Readiness::CLOSED);
+        if ready.intersects(over) && self.is_over(id) {
+            let error = self.port.take_error(id).unwrap_or(Error::Aborted);
             self.forget_connection(descriptor, id)?;
             return Err(failure(error));
         }
-        let over = Readiness::WRITABLE.with(Readiness::PEER_CLOSED).with(Readiness::CLOSED);
-        if !ready.intersects(over) {
+        if !self.port.was_established(id) {
             return Ok(None);
         }
         self.socket_of(descriptor)?.phase = Phase::Connected;
         Ok(Some(()))
+    }
+
+    /// Whether nothing is left of a connection, as the kernel sees it in CLOSE.
+    pub(super) fn is_over(&mut self, id: SocketId) -> bool {
+        let state = self.port.info(id).map(|info| info.state);
+        matches!(state, Ok(State::Closed | State::TimeWait) | Err(_))
     }
 
     /// The attempt is over, and the socket as new, but for its settings.
@@ -245,6 +254,7 @@ impl Context {
         socket.id = None;
         socket.phase = Phase::Fresh;
         socket.seen = Readiness::default();
+        socket.ended = Ended::default();
         Ok(())
     }
 
@@ -261,12 +271,28 @@ impl Context {
         let socket = self.socket_of(descriptor)?;
         let id = match (socket.phase, socket.id) {
             (Phase::Connected | Phase::Connecting, Some(id)) => id,
+            (Phase::Listening, _) if how == Shutdown::Send => return Ok(()),
             _ => return Err(from(libc::ENOTCONN)),
         };
+        if self.socket_of(descriptor)?.phase == Phase::Connecting {
+            let begun = self.port.was_established(id);
+            let failed = self.port.readiness(id).intersects(Readiness::CLOSED);
+            if !begun && !failed {
+                // As the kernel has it: the attempt is given up.
+                self.forget_connection(descriptor, id)?;
+                self.notify(descriptor, Events(u32::MAX));
+                return self.spend(1);
+            }
+            let over = failed && self.is_over(id);
+            let phase = if over { Phase::Disconnecting } else { Phase::Connected };
+            self.socket_of(descriptor)?.phase = phase;
+        }
         self.port.shutdown(id, how).map_err(failure)?;
+        let socket = self.socket_of(descriptor)?;
+        socket.ended.receive |= how != Shutdown::Send;
+        socket.ended.send |= how != Shutdown::Receive;
         // What has ended here is news to who watches, as in the kernel.
-        let ready = of_readiness(self.port.readiness(id));
-        self.notify(descriptor, ready);
+        self.notify(descriptor, Events(u32::MAX));
         self.spend(1)
     }
 

@@ -69,9 +69,19 @@ pub(crate) struct Defaults {
 enum Phase {
     /// Neither listening nor connected.
     Fresh,
+    /// `connect` has begun and has not told what became of it, whatever that is.
     Connecting,
     Connected,
     Listening,
+    /// The attempt to connect has failed, and was shut down before `connect` told of it.
+    Disconnecting,
+}
+
+/// The directions that the application has shut down itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ended {
+    receive: bool,
+    send: bool,
 }
 
 #[derive(Debug)]
@@ -81,6 +91,7 @@ struct Socket {
     nonblocking: bool,
     /// What epolls were told, as far as it still holds for sure.
     seen: Readiness,
+    ended: Ended,
     /// The stack's socket, unless [`Phase::Fresh`].
     id: Option<SocketId>,
     /// What few sockets have.
@@ -236,7 +247,7 @@ impl Context {
     fn ready(&mut self, descriptor: Descriptor) -> io::Result<Events> {
         Ok(match &self.table.get(descriptor)?.object {
             Object::Socket(socket) => match socket.id {
-                Some(id) => events::of_readiness(self.port.readiness(id)),
+                Some(id) => events::of_socket(self.port.readiness(id), socket.ended),
                 None => Events::OUT | Events::HANG_UP,
             },
             Object::Pipe(pipe, end) => pipe.ready(*end),

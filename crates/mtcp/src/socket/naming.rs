@@ -2,8 +2,8 @@
 
 use super::errors::{failure, from};
 use super::settings::Extras;
-use super::{Context, Descriptor, Family, Phase};
-use mtcp_proto::{Error, Options, SocketId};
+use super::{Context, Descriptor, Family};
+use mtcp_proto::{Error, Options, SocketId, State};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -150,18 +150,13 @@ impl Context {
     /// The peer's address. See getpeername(2).
     ///
     /// # Errors
-    /// `EBADF`, `ENOTSOCK`, `ENOTCONN`.
+    /// `EBADF`, `ENOTSOCK`, `ENOTCONN` (also of a connection that is over).
     pub fn getpeername(&mut self, descriptor: Descriptor) -> io::Result<SocketAddr> {
         let socket = self.socket_of(descriptor)?;
-        let (Phase::Connected | Phase::Connecting, Some(id)) = (socket.phase, socket.id) else {
-            return Err(from(libc::ENOTCONN));
-        };
-        let family = socket.family;
-        if socket.phase == Phase::Connecting && self.connected(descriptor)?.is_none() {
-            return Err(from(libc::ENOTCONN));
-        }
+        let (family, id) = (socket.family, socket.id.ok_or_else(|| from(libc::ENOTCONN))?);
         let info = self.port.info(id).map_err(failure)?;
-        let remote = info.remote.ok_or_else(|| from(libc::ENOTCONN))?;
+        let none = matches!(info.state, State::SynSent | State::Closed | State::TimeWait);
+        let remote = info.remote.filter(|_| !none).ok_or_else(|| from(libc::ENOTCONN))?;
         Ok(clothed(remote, family))
     }
 }

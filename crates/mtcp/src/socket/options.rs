@@ -171,16 +171,8 @@ impl Context {
 
     /// SO_ERROR: why the connection, or the attempt, has failed; told once.
     fn pending_error(&mut self, descriptor: Descriptor) -> io::Result<i32> {
-        let socket = self.socket_of(descriptor)?;
-        let (phase, id) = (socket.phase, socket.id);
-        match (phase, id) {
-            (Phase::Connecting, _) => Ok(match self.connected(descriptor) {
-                Ok(_) => 0,
-                Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
-            }),
-            (Phase::Connected, Some(id)) => Ok(self.port.take_error(id).map_or(0, errno)),
-            _ => Ok(0),
-        }
+        let id = self.socket_of(descriptor)?.id;
+        Ok(id.and_then(|id| self.port.take_error(id)).map_or(0, errno))
     }
 
     fn tcp_info(&mut self, descriptor: Descriptor) -> io::Result<SocketOption> {

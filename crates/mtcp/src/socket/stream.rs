@@ -1,7 +1,7 @@
 //! Reading and writing.
 
 use super::errors::{failure, from};
-use super::{Context, Descriptor, FRUITLESS_CALLS, Object, Phase};
+use super::{Context, Descriptor, Events, FRUITLESS_CALLS, Object, Phase};
 use mtcp_proto::{Error, Readiness, SocketId};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::BitOr;
@@ -21,6 +21,14 @@ impl Flags {
 
     const fn has(self, other: Flags) -> bool {
         self.0 & other.0 != 0
+    }
+}
+
+/// A socket without a connection takes no data, as if it had been shut down.
+fn cannot_send(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENOTCONN) => from(libc::EPIPE),
+        _ => error,
     }
 }
 
@@ -63,7 +71,7 @@ impl Context {
             return self.read_pipe(descriptor, room)?.ok_or_else(|| from(libc::EINVAL));
         };
         let nonblocking = nonblocking || flags.has(Flags::DONT_WAIT);
-        let taken = self.take(id, room, flags)?;
+        let taken = self.take(id, 0, room, flags)?;
         match taken {
             Some(bytes) if bytes == room.len() || nonblocking || !flags.has(Flags::WAIT_ALL) => {
                 self.spend(1)?;
@@ -80,7 +88,8 @@ impl Context {
         self.read_blocking(id, room, flags, taken, wanted, timeout)
     }
 
-    /// Goes on until `wanted` bytes are there, the stream ends or the time is over.
+    /// Goes on until `wanted` bytes are there, the stream ends or the time is over. An error behind
+    /// data is for the next call.
     fn read_blocking(
         &mut self,
         id: SocketId,
@@ -92,22 +101,22 @@ impl Context {
     ) -> io::Result<usize> {
         let peek = flags.has(Flags::PEEK);
         let mut done = begun.unwrap_or(0);
-        let ended = begun == Some(0);
-        if ended {
+        if begun == Some(0) {
             return Ok(0);
         }
         let outcome = self.block(timeout, |context| {
+            let known = if peek { done } else { 0 };
+            if done > 0 && context.port.receivable(id) <= known {
+                return Ok(context.is_ended(id).then_some(()));
+            }
             let from = if peek { 0 } else { done };
-            match context.take(id, &mut room[from..], flags) {
-                Ok(Some(0)) => Ok(Some(())),
-                Ok(Some(bytes)) => {
-                    let stuck = peek && bytes == done && context.has_ended(id);
+            match context.take(id, 0, &mut room[from..], flags)? {
+                Some(0) => Ok(Some(())),
+                Some(bytes) => {
                     done = from + bytes;
-                    Ok((done >= wanted || stuck).then_some(()))
+                    Ok((done >= wanted).then_some(()))
                 }
-                Ok(None) => Ok(None),
-                Err(_) if done > 0 => Ok(Some(())),
-                Err(error) => Err(error),
+                None => Ok(None),
             }
         });
         match outcome {
@@ -116,23 +125,53 @@ impl Context {
         }
     }
 
-    fn has_ended(&self, id: SocketId) -> bool {
+    fn is_ended(&self, id: SocketId) -> bool {
         let over = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
         self.port.readiness(id).intersects(over)
     }
 
+    fn has_failed(&self, id: SocketId) -> bool {
+        self.port.readiness(id).intersects(Readiness::ERROR)
+    }
+
     /// `None`: nothing is there yet.
-    fn take(&mut self, id: SocketId, room: &mut [u8], flags: Flags) -> io::Result<Option<usize>> {
+    fn take(
+        &mut self,
+        id: SocketId,
+        offset: usize,
+        room: &mut [u8],
+        flags: Flags,
+    ) -> io::Result<Option<usize>> {
         let taken = if flags.has(Flags::PEEK) {
-            self.port.peek(id, room)
+            self.port.peek(id, offset, room)
         } else {
             self.port.receive(id, room)
         };
         match taken {
             Ok(bytes) => Ok(Some(bytes)),
-            Err(Error::WouldBlock) => Ok(None),
-            Err(error) => Err(failure(error)),
+            // Not connected yet.
+            Err(Error::WouldBlock | Error::NotConnected) => Ok(None),
+            Err(error) => {
+                // Peeking tells of an error once, too.
+                self.port.take_error(id);
+                Err(failure(error))
+            }
         }
+    }
+
+    /// Shows data from `offset` bytes on, which are there, without taking them (`MSG_PEEK` into
+    /// several buffers). Does not wait.
+    ///
+    /// # Errors
+    /// As [`Context::recv`].
+    pub fn peek_at(
+        &mut self,
+        descriptor: Descriptor,
+        offset: usize,
+        room: &mut [u8],
+    ) -> io::Result<usize> {
+        let (id, _) = self.stream(descriptor)?.ok_or_else(|| from(libc::EINVAL))?;
+        self.take(id, offset, room, Flags::PEEK)?.ok_or_else(|| from(libc::EAGAIN))
     }
 
     /// Sends data; a blocking socket takes all of it. See write(2).
@@ -152,7 +191,7 @@ impl Context {
         if flags.0 & !(Flags::DONT_WAIT.0 | HARMLESS) != 0 {
             return Err(from(libc::EOPNOTSUPP));
         }
-        let Some((id, nonblocking)) = self.stream(descriptor)? else {
+        let Some((id, nonblocking)) = self.stream(descriptor).map_err(cannot_send)? else {
             return self.write_pipe(descriptor, data)?.ok_or_else(|| from(libc::EINVAL));
         };
         // Whether it can be written to afterwards is not known; an event will be news.
@@ -161,7 +200,7 @@ impl Context {
         }
         let sent = match self.port.send(id, data) {
             Ok(sent) => sent,
-            Err(Error::WouldBlock) => 0,
+            Err(Error::WouldBlock | Error::NotConnected) => 0,
             Err(error) => return Err(failure(error)),
         };
         if sent == data.len() {
@@ -183,13 +222,18 @@ impl Context {
         mut sent: usize,
         timeout: Option<Duration>,
     ) -> io::Result<usize> {
-        let outcome = self.block(timeout, |context| match context.port.send(id, &data[sent..]) {
-            Ok(bytes) => {
-                sent += bytes;
-                Ok((sent == data.len()).then_some(()))
+        let outcome = self.block(timeout, |context| {
+            if sent > 0 && context.has_failed(id) {
+                return Ok(Some(()));
             }
-            Err(Error::WouldBlock) => Ok(None),
-            Err(error) => Err(failure(error)),
+            match context.port.send(id, &data[sent..]) {
+                Ok(bytes) => {
+                    sent += bytes;
+                    Ok((sent == data.len()).then_some(()))
+                }
+                Err(Error::WouldBlock | Error::NotConnected) => Ok(None),
+                Err(error) => Err(failure(error)),
+            }
         });
         match outcome {
             Err(error) if sent == 0 => Err(error),
@@ -208,16 +252,14 @@ impl Context {
     ) -> io::Result<usize> {
         let mut total = 0;
         for room in rooms.iter_mut().filter(|room| !room.is_empty()) {
-            let flags = if total == 0 { Flags(0) } else { Flags::DONT_WAIT };
-            match self.recv(descriptor, room, flags) {
-                Ok(bytes) => {
-                    total += bytes;
-                    if bytes < room.len() {
-                        break;
-                    }
-                }
-                Err(error) if total == 0 => return Err(error),
-                Err(_) => break,
+            // The end, or an error, behind data is for the next call.
+            if total > 0 && self.readable_bytes(descriptor)? == 0 {
+                break;
+            }
+            let bytes = self.read(descriptor, room)?;
+            total += bytes;
+            if bytes < room.len() {
+                break;
             }
         }
         Ok(total)
@@ -230,6 +272,10 @@ impl Context {
     pub fn writev(&mut self, descriptor: Descriptor, data: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut total = 0;
         for part in data.iter().filter(|part| !part.is_empty()) {
+            // An error behind data is for the next call.
+            if total > 0 && self.readiness(descriptor)?.intersects(Events::ERROR) {
+                break;
+            }
             match self.write(descriptor, part) {
                 Ok(bytes) => {
                     total += bytes;
@@ -250,20 +296,8 @@ impl Context {
             return Ok(None);
         };
         match (socket.phase, socket.id) {
-            (Phase::Connected, Some(id)) => Ok(Some((id, socket.nonblocking))),
-            (Phase::Connecting, Some(id)) => {
-                let nonblocking = socket.nonblocking;
-                match self.connected(descriptor)? {
-                    Some(()) => Ok(Some((id, nonblocking))),
-                    None if nonblocking => {
-                        self.spend(FRUITLESS_CALLS)?;
-                        Err(from(libc::EAGAIN))
-                    }
-                    None => {
-                        self.block(None, |context| context.connected(descriptor))?;
-                        Ok(Some((id, nonblocking)))
-                    }
-                }
+            (Phase::Connected | Phase::Connecting | Phase::Disconnecting, Some(id)) => {
+                Ok(Some((id, socket.nonblocking)))
             }
             _ => Err(from(libc::ENOTCONN)),
         }

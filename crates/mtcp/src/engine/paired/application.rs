@@ -34,7 +34,12 @@ struct Place {
     /// The stack's readiness: whether it is connected, and what the peer has done.
     readiness: Readiness,
     connected: bool,
+    /// No more data will come.
     ended: bool,
+    /// Because the peer has ended its direction: receivers are told of that, and of no error.
+    ended_by_peer: bool,
+    /// The application has ended the directions.
+    receive_ended: bool,
     send_ended: bool,
     error: Option<Error>,
     /// Is in the queue of news.
@@ -50,7 +55,7 @@ impl Place {
         let mut ready =
             Readiness(self.readiness.0 & (Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0));
         let enough = self.data_bytes >= self.low_water.max(1);
-        if enough || self.ended || self.error.is_some() || !self.connections.is_empty() {
+        if enough || self.ended || self.receive_ended || !self.connections.is_empty() {
             ready = ready.with(Readiness::READABLE);
         }
         let room = self.connected && self.unsent + CHUNK_BYTES <= WINDOW_BYTES;
@@ -60,11 +65,10 @@ impl Place {
         if self.error.is_some() {
             ready = ready.with(Readiness::ERROR);
         }
-        // The end is told when all that came before it was.
-        if !self.ended && self.error.is_none() {
-            ready = ready.without(Readiness::CLOSED);
-        }
-        ready
+        // An end that cannot be read yet is not told.
+        let over = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
+        let readable = self.data_bytes > 0 || self.ended || self.receive_ended;
+        if readable { ready } else { ready.without(over) }
     }
 }
 
@@ -235,21 +239,21 @@ impl Application {
                 place.unsent = place.unsent.saturating_sub(CHUNK_BYTES);
                 socket
             }
-            Event::Ended { socket } => {
+            Event::Ended { socket, by_peer } => {
                 let Some(place) = self.place(socket) else { return };
                 place.ended = true;
+                place.ended_by_peer = by_peer;
                 socket
             }
             Event::Failed { socket, error } => {
                 let Some(place) = self.place(socket) else { return };
                 place.error = Some(error);
-                place.ended = true;
                 socket
             }
-            Event::Ready { socket, readiness } => {
+            Event::Ready { socket, readiness, established } => {
                 let Some(place) = self.place(socket) else { return };
                 place.readiness = readiness;
-                place.connected |= readiness.intersects(Readiness::WRITABLE);
+                place.connected |= established;
                 socket
             }
         };
@@ -413,26 +417,31 @@ impl Port for Application {
         if taken > 0 || room.is_empty() {
             return Ok(taken);
         }
-        match place.error.take() {
-            Some(error) => Err(error),
-            None if place.ended => Ok(0),
-            None => Err(Error::WouldBlock),
+        match place.error {
+            Some(error) if place.ended && !place.ended_by_peer => {
+                place.error = None;
+                Err(error)
+            }
+            _ if place.ended || place.receive_ended => Ok(0),
+            _ => Err(Error::WouldBlock),
         }
     }
 
-    fn peek(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
+    fn peek(&mut self, socket: SocketId, offset: usize, room: &mut [u8]) -> Result<usize, Error> {
         let place = self.place(socket).ok_or(Error::UnknownSocket)?;
-        let mut copied = 0;
+        let (mut skip, mut copied) = (offset, 0);
         for chunk in &place.data {
-            let bytes = chunk.len().min(room.len() - copied);
-            room[copied..copied + bytes].copy_from_slice(&chunk.bytes()[..bytes]);
+            let here = chunk.bytes().get(skip..).unwrap_or_default();
+            skip = skip.saturating_sub(chunk.len());
+            let bytes = here.len().min(room.len() - copied);
+            room[copied..copied + bytes].copy_from_slice(&here[..bytes]);
             copied += bytes;
         }
         match place.error {
             _ if copied > 0 || room.is_empty() => Ok(copied),
-            Some(error) => Err(error),
-            None if place.ended => Ok(0),
-            None => Err(Error::WouldBlock),
+            Some(error) if place.ended && !place.ended_by_peer => Err(error),
+            _ if place.ended || place.receive_ended => Ok(0),
+            _ => Err(Error::WouldBlock),
         }
     }
 
@@ -446,7 +455,7 @@ impl Port for Application {
             return Err(Error::NotConnected);
         }
         place.send_ended |= how != Shutdown::Receive;
-        place.ended |= how != Shutdown::Send;
+        place.receive_ended |= how != Shutdown::Send;
         self.commands.send(Command::Shutdown { socket, how });
         Ok(())
     }
@@ -467,6 +476,11 @@ impl Port for Application {
             Some(place) if place.open && place.generation == socket.generation => place.ready(),
             _ => Readiness::CLOSED,
         }
+    }
+
+    fn was_established(&self, socket: SocketId) -> bool {
+        let place = self.places.get(socket.index as usize);
+        place.is_some_and(|place| place.generation == socket.generation && place.connected)
     }
 
     fn take_error(&mut self, socket: SocketId) -> Option<Error> {

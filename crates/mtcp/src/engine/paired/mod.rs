@@ -83,11 +83,12 @@ enum Event {
         socket: SocketId,
         chunk: Chunk,
     },
-    /// No more data will come.
+    /// No more data will come; `by_peer`: because the peer has ended its direction.
     Ended {
         socket: SocketId,
+        by_peer: bool,
     },
-    /// The connection has failed, after all data that was told of.
+    /// The connection has failed. Data that came before may follow, and [`Event::Ended`].
     Failed {
         socket: SocketId,
         error: Error,
@@ -96,6 +97,7 @@ enum Event {
     Ready {
         socket: SocketId,
         readiness: Readiness,
+        established: bool,
     },
     /// The call was made.
     Called,

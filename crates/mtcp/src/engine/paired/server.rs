@@ -274,7 +274,7 @@ impl Server {
         if place.listener {
             return self.offer(socket);
         }
-        self.events.send(Event::Ready { socket, readiness });
+        self.ready(socket);
         if readiness.intersects(Readiness::WRITABLE) {
             self.flush(socket);
         }
@@ -282,8 +282,14 @@ impl Server {
     }
 
     fn ready(&mut self, socket: SocketId) {
-        if let Ok(readiness) = self.engine.stack().readiness(socket) {
-            self.events.send(Event::Ready { socket, readiness });
+        let stack = self.engine.stack();
+        let Ok(readiness) = stack.readiness(socket) else { return };
+        let established = stack.was_established(socket);
+        // Whoever sends is told at once; whoever receives, after the data.
+        let error = stack.take_error(socket);
+        self.events.send(Event::Ready { socket, readiness, established });
+        if let Some(error) = error {
+            self.events.send(Event::Failed { socket, error });
         }
     }
 
@@ -314,33 +320,27 @@ impl Server {
             let stack = self.engine.stack();
             let outcome = chunk.fill(|room| stack.receive(now, socket, room));
             let charge = chunk.charge();
+            let over = stack.readiness(socket).unwrap_or(Readiness::CLOSED);
+            let by_peer = stack.has_peer_ended(socket);
             let (ended, event) = match outcome {
-                Err(Error::WouldBlock | Error::NotConnected) => {
+                Ok(1..) => (false, Event::Data { socket, chunk }),
+                // After a shutdown of receiving, data may still come.
+                Ok(0) if over.intersects(Readiness::PEER_CLOSED.with(Readiness::CLOSED)) => {
                     self.chunks.give(chunk);
-                    return self.fail(socket);
+                    (true, Event::Ended { socket, by_peer })
                 }
-                Ok(0) => (true, Event::Ended { socket }),
-                Ok(_) => (false, Event::Data { socket, chunk }),
-                Err(error) => (true, Event::Failed { socket, error }),
+                Ok(0) | Err(Error::WouldBlock | Error::NotConnected) => {
+                    return self.chunks.give(chunk);
+                }
+                Err(error) => {
+                    self.chunks.give(chunk);
+                    (false, Event::Failed { socket, error })
+                }
             };
             self.events.send(event);
             if let Some(place) = self.place(socket) {
                 place.ended = ended;
                 place.given += charge;
-            }
-        }
-    }
-
-    /// Tells of a failure that no data waits in front of.
-    fn fail(&mut self, socket: SocketId) {
-        let failed = self.engine.stack().readiness(socket);
-        if !failed.is_ok_and(|readiness| readiness.intersects(Readiness::ERROR)) {
-            return;
-        }
-        if let Some(error) = self.engine.stack().take_error(socket) {
-            self.events.send(Event::Failed { socket, error });
-            if let Some(place) = self.place(socket) {
-                place.ended = true;
             }
         }
     }
