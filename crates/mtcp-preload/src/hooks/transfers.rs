@@ -31,7 +31,9 @@ unsafe fn send_one(
 ) -> ssize_t {
     let vector = one(from.cast_mut(), length);
     // SAFETY: promised by the caller.
-    long(unsafe { Vectors::one(&vector) }.and_then(|data| stream::transmit(descriptor, data, flags)))
+    long(
+        unsafe { Vectors::one(&vector) }.and_then(|data| stream::transmit(descriptor, data, flags)),
+    )
 }
 
 /// A buffer; no more of it than a slice can have.

@@ -129,8 +129,7 @@ impl<P: Port> Road<P> {
         readiness: Readiness,
     ) -> bool {
         // What was reset after it stood has data, and its error, for those who receive.
-        let failed =
-            readiness.intersects(Readiness::ERROR) && !self.port.was_established(socket);
+        let failed = readiness.intersects(Readiness::ERROR) && !self.port.was_established(socket);
         let stands = Readiness::WRITABLE.with(Readiness::PEER_CLOSED).with(Readiness::CLOSED);
         if !failed && !readiness.intersects(stands) {
             return false;

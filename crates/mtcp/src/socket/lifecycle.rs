@@ -5,7 +5,7 @@ use super::events::Events;
 use super::naming::plain;
 use super::pipe::PipeEnd;
 use super::settings::Extras;
-use super::{Context, Descriptor, FRUITLESS_CALLS, Ended, Family, Object, Phase, Socket};
+use super::{Context, Descriptor, Ended, FRUITLESS_CALLS, Family, Object, Phase, Socket};
 use mtcp_proto::{Error, ListenOptions, Readiness, Shutdown, SocketId, State};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -271,21 +271,22 @@ impl Context {
         let socket = self.socket_of(descriptor)?;
         let id = match (socket.phase, socket.id) {
             (Phase::Connected | Phase::Connecting, Some(id)) => id,
-            (Phase::Listening, _) if how == Shutdown::Send => return Ok(()),
             _ => return Err(from(libc::ENOTCONN)),
         };
+        let begun = self.port.was_established(id);
+        let over = self.port.readiness(id).intersects(Readiness::CLOSED) && self.is_over(id);
         if self.socket_of(descriptor)?.phase == Phase::Connecting {
-            let begun = self.port.was_established(id);
-            let failed = self.port.readiness(id).intersects(Readiness::CLOSED);
-            if !begun && !failed {
+            if !begun && !over {
                 // As the kernel has it: the attempt is given up.
                 self.forget_connection(descriptor, id)?;
                 self.notify(descriptor, Events(u32::MAX));
                 return self.spend(1);
             }
-            let over = failed && self.is_over(id);
             let phase = if over { Phase::Disconnecting } else { Phase::Connected };
             self.socket_of(descriptor)?.phase = phase;
+        }
+        if over {
+            return Err(from(libc::ENOTCONN));
         }
         self.port.shutdown(id, how).map_err(failure)?;
         let socket = self.socket_of(descriptor)?;
@@ -305,7 +306,7 @@ impl Context {
     pub fn close(&mut self, descriptor: Descriptor) -> io::Result<()> {
         let mut lingered = Ok(());
         if let Object::Socket(socket) = &self.table.get(descriptor)?.object
-            && let (Phase::Connected, Some(id)) = (socket.phase, socket.id)
+            && let (Phase::Connected | Phase::Connecting, Some(id)) = (socket.phase, socket.id)
             && let Some(linger) = socket.extras.as_ref().and_then(|extras| extras.linger)
             && linger > Duration::ZERO
         {
