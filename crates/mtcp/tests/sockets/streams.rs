@@ -121,11 +121,14 @@ fn a_refused_connection_says_so_once() {
             pair.client.option(socket, OptionName::Error).expect("a socket"),
             SocketOption::Error(0)
         );
-        // The socket can be used again.
+        // The call tells that there is no connection, whose error was told; then the socket can be
+        // used again.
+        assert_eq!(errno(pair.client.connect(socket, address(9))), libc::ECONNABORTED);
         let listener = pair.listen(9);
         assert_eq!(errno(pair.client.connect(socket, address(9))), libc::EINPROGRESS);
         pair.retry(|pair| pair.server.accept(listener)).expect("a connection");
         pair.until(|pair| pair.client.getpeername(socket).ok());
+        pair.client.connect(socket, address(9)).expect("to be told of the success, once");
         assert_eq!(errno(pair.client.connect(socket, address(9))), libc::EISCONN);
     }
 }

@@ -27,6 +27,17 @@ static int arrive_asynchronously(const char *state) {
     return fd;
 }
 
+static void await_over(int fd) {
+    struct tcp_info info = {0};
+    socklen_t size = sizeof info;
+    long end = now_ms() + LIMIT_MS;
+    while (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state != 7) {
+        CHECK(now_ms() < end);
+        events_of(fd);
+        usleep(50);
+    }
+}
+
 /* A connection on which happened what the name of the state says. */
 static int arrive(const char *state) {
     if (is(state, "async")) return arrive_asynchronously(state);
@@ -48,7 +59,7 @@ static int arrive(const char *state) {
         peer(SHUT, 0);
         await(fd, POLLRDHUP);
     }
-    if (is(state, "both-ended")) await(fd, POLLHUP);
+    if (is(state, "both-ended")) await_over(fd);
     if (is(state, "read-end")) CHECK(recv(fd, (char[8]){0}, 8, 0) == 0);
     if (is(state, "reset")) {
         peer(RESET, 0);
