@@ -84,4 +84,7 @@ cases! {
     data_after_a_shutdown_are_what_they_are_on_the_kernel = "sockets" "data-after-shutdown";
     data_before_the_first_call_are_kept = "sockets" "early-data";
     a_connection_made_meanwhile_is_told_once = "sockets" "async-connects";
+    peeking_fills_all_buffers = "transfers" "peeks";
+    buffers_that_are_none_are_no_slices = "transfers" "nulls";
+    small_writes_do_not_block = "transfers" "small-writes";
 }

@@ -29,8 +29,10 @@ struct Place {
     data: VecDeque<Chunk>,
     data_bytes: usize,
     low_water: usize,
-    /// Bytes that the stack has not taken yet.
+    /// What the chunks count for that the stack has not taken yet.
     unsent: usize,
+    /// The bytes in them.
+    unsent_bytes: usize,
     /// The stack's readiness: whether it is connected, and what the peer has done.
     readiness: Readiness,
     connected: bool,
@@ -47,6 +49,15 @@ struct Place {
 }
 
 impl Place {
+    fn may_send(&self) -> bool {
+        self.connected && self.unsent + CHUNK_BYTES <= WINDOW_BYTES
+    }
+
+    /// Small chunks are in the way of further ones: the engine need only take them.
+    fn is_cluttered(&self) -> bool {
+        self.connected && !self.may_send() && self.unsent_bytes < WINDOW_BYTES / 2
+    }
+
     fn over(&self) -> bool {
         self.readiness.intersects(Readiness::CLOSED.with(Readiness::ERROR)) || self.error.is_some()
     }
@@ -58,8 +69,7 @@ impl Place {
         if enough || self.ended || self.receive_ended || !self.connections.is_empty() {
             ready = ready.with(Readiness::READABLE);
         }
-        let room = self.connected && self.unsent + CHUNK_BYTES <= WINDOW_BYTES;
-        if room || self.over() {
+        if self.may_send() || self.over() {
             ready = ready.with(Readiness::WRITABLE);
         }
         if self.error.is_some() {
@@ -234,9 +244,11 @@ impl Application {
                 None => return self.commands.send(Command::Taken { socket, chunk }),
             },
             Event::Sent { socket, chunk } => {
+                let (charge, bytes) = (chunk.sending_charge(), chunk.filled());
                 self.chunks.give(chunk);
                 let Some(place) = self.place(socket) else { return };
-                place.unsent = place.unsent.saturating_sub(CHUNK_BYTES);
+                place.unsent = place.unsent.saturating_sub(charge);
+                place.unsent_bytes = place.unsent_bytes.saturating_sub(bytes);
                 socket
             }
             Event::Ended { socket, by_peer } => {
@@ -383,15 +395,21 @@ impl Port for Application {
         if place.send_ended || place.over() {
             return Err(Error::Shutdown);
         }
+        if place.is_cluttered() && !data.is_empty() {
+            // What the engine cannot take, its buffer has no room for.
+            self.call(|_| ());
+        }
         let mut sent = 0;
         while sent < data.len() {
-            let Some(place) = self.place(socket) else { break };
-            if !place.connected || place.unsent + CHUNK_BYTES > WINDOW_BYTES {
+            if !self.place(socket).is_some_and(|place| place.may_send()) {
                 break;
             }
-            place.unsent += CHUNK_BYTES;
             let mut chunk = self.chunks.take();
             sent += chunk.append(&data[sent..]);
+            if let Some(place) = self.place(socket) {
+                place.unsent += chunk.sending_charge();
+                place.unsent_bytes += chunk.filled();
+            }
             self.commands.send(Command::Send { socket, chunk });
         }
         if sent == 0 && !data.is_empty() { Err(Error::WouldBlock) } else { Ok(sent) }
@@ -526,7 +544,7 @@ impl Port for Application {
         if let Some(place) = self.place(socket) {
             let here = place.data_bytes + place.connections.len();
             info.receive_queue = info.receive_queue.saturating_add(here as u32);
-            info.send_queue = info.send_queue.saturating_add(place.unsent as u32);
+            info.send_queue = info.send_queue.saturating_add(place.unsent_bytes as u32);
         }
         Ok(info)
     }

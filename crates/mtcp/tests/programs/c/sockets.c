@@ -86,7 +86,6 @@ static ssize_t send_parts(int fd) {
 static const char *const CALLS[] = {"events",  "error", "read",  "peek", "none", "readv", "all",
                                     "send",    "empty", "writev", "name",   "peername", "count",
                                     "connect", "shut-read", "shut-write", "shut-both", "accept"};
-#define COUNT(list) (int)(sizeof list / sizeof *list)
 
 /* A call has begun something of which the next one may or may not see the outcome. */
 static int begun;
@@ -275,27 +274,16 @@ static void async_connects(void) {
 }
 
 int main(int count, char **arguments) {
-    CHECK(count == 5);
-    signal(SIGPIPE, broken);
-    own.sin_family = far.sin_family = AF_INET;
-    own.sin_addr.s_addr = inet_addr(arguments[2]);
-    far.sin_addr.s_addr = inet_addr(arguments[3]);
-    start_peer(arguments[4]);
+    static const struct test_case CASES[] = {
+        {"errors-behind-data", errors_behind_data},
+        {"short-writes", short_writes},
+        {"data-after-shutdown", data_after_shutdown},
+        {"early-data", early_data},
+        {"async-connects", async_connects},
+    };
+    prepare(count, arguments);
     const char *name = arguments[1];
-    if (is(name, "state:")) {
-        orders(name + strlen("state:"));
-    } else if (strcmp(name, "errors-behind-data") == 0) {
-        errors_behind_data();
-    } else if (strcmp(name, "short-writes") == 0) {
-        short_writes();
-    } else if (strcmp(name, "data-after-shutdown") == 0) {
-        data_after_shutdown();
-    } else if (strcmp(name, "early-data") == 0) {
-        early_data();
-    } else if (strcmp(name, "async-connects") == 0) {
-        async_connects();
-    } else {
-        CHECK(!"a case of this name");
-    }
+    if (!is(name, "state:")) return run_case(name, CASES, COUNT(CASES));
+    orders(name + strlen("state:"));
     return 0;
 }

@@ -1,6 +1,8 @@
 /* Two ends of a connection for cases of socket calls: the subject, which calls and prints, and a
    peer on the kernel of another network namespace, which does what the subject asks for. */
 #pragma once
+/* Not every program uses every helper. */
+#pragma GCC diagnostic ignored "-Wunused-function"
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -14,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <linux/sockios.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -278,3 +281,30 @@ static void name_events(const char *what, unsigned events) {
 }
 
 static void tell_events(int fd) { name_events("events", events_of(fd)); }
+
+struct test_case {
+    const char *name;
+    void (*run)(void);
+};
+
+static void prepare(int count, char **arguments) {
+    CHECK(count == 5);
+    signal(SIGPIPE, broken);
+    own.sin_family = far.sin_family = AF_INET;
+    own.sin_addr.s_addr = inet_addr(arguments[2]);
+    far.sin_addr.s_addr = inet_addr(arguments[3]);
+    start_peer(arguments[4]);
+}
+
+#define COUNT(list) (int)(sizeof list / sizeof *list)
+
+/* Runs the case of that name. */
+static int run_case(const char *name, const struct test_case *cases, int count) {
+    for (int index = 0; index < count; index++)
+        if (strcmp(cases[index].name, name) == 0) {
+            cases[index].run();
+            return 0;
+        }
+    CHECK(!"a case of this name");
+    return 1;
+}
