@@ -10,7 +10,7 @@ use super::scoreboard::Scoreboard;
 use super::timers::NEVER;
 use crate::memory::Ring;
 use crate::sequence::Sequence;
-use crate::stack::{Config, Error};
+use crate::stack::{Config, Error, Manner};
 use crate::time::Instant;
 use std::time::Duration;
 
@@ -50,8 +50,6 @@ pub(super) struct Sender {
     pub(super) fin: bool,
     /// That FIN was acknowledged.
     pub(super) fin_acknowledged: bool,
-    /// The connection was established once.
-    pub(super) started: bool,
     /// A byte beyond the window was sent, which the peer may take or not.
     pub(super) probed: bool,
     pub(super) ring: Ring,
@@ -88,7 +86,6 @@ impl Sender {
             sack: false,
             fin: false,
             fin_acknowledged: false,
-            started: false,
             probed: false,
             ring: Ring::new(),
             scoreboard: Scoreboard::new(),
@@ -100,7 +97,6 @@ impl Sender {
 
     /// The connection is established.
     pub(super) fn start(&mut self, kind: Congestion, segments: u32) {
-        self.started = true;
         let full = u32::from(self.full);
         let segments = segments.min((INITIAL_WINDOW_BYTES / full).max(2));
         let segments = u16::try_from(segments).unwrap_or(u16::MAX);
@@ -196,18 +192,21 @@ impl Connection {
         let all = bytes == unsent;
         let fin = all && send.fin && window > bytes;
         let part = if bytes < full { bytes } else { bytes % full };
-        let at_once = self.options.no_delay || send.fin || send.outstanding() == 0;
+        let urgent = self.is_sending_urgent();
+        let held = (self.held || self.options.cork()) && !send.fin && !urgent;
+        let no_delay = (self.options.no_delay || send.fin || urgent) && !held;
+        let at_once = no_delay || (send.outstanding() == 0 && !held);
         if part == 0 || (all && bytes < full && at_once) {
             return (bytes > 0).then_some(Fresh { bytes, fin });
         }
-        if all && (self.options.no_delay || send.fin) {
+        if all && no_delay {
             return Some(Fresh { bytes, fin });
         }
         if bytes >= full {
             return Some(Fresh { bytes: bytes - part, fin: false });
         }
         let worthwhile = send.window_max / 2;
-        (send.outstanding() == 0 && worthwhile > 0 && bytes >= worthwhile)
+        (send.outstanding() == 0 && worthwhile > 0 && bytes >= worthwhile && !(held && all))
             .then_some(Fresh { bytes, fin: false })
     }
 
@@ -234,6 +233,7 @@ impl Connection {
     pub(super) fn take_data(
         &mut self,
         data: &[u8],
+        manner: Manner,
         context: &mut Context<'_>,
     ) -> Result<usize, Error> {
         if self.state == State::Closed {
@@ -271,6 +271,10 @@ impl Connection {
                 self.timers.memory = context.now + MEMORY_RETRY;
             }
             return Err(Error::WouldBlock);
+        }
+        self.held = manner.more;
+        if manner.urgent {
+            self.mark_urgent();
         }
         self.watch_window(context);
         Ok(taken)
