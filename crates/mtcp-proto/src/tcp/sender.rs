@@ -273,7 +273,7 @@ impl Connection {
             return Err(Error::WouldBlock);
         }
         self.held = manner.more;
-        if manner.urgent {
+        if manner.urgent && taken == data.len() {
             self.mark_urgent();
         }
         self.watch_window(context);
