@@ -50,9 +50,9 @@ fn attempt<R>(
 
 /// Takes data into buffers. What ends or breaks the stream behind data is for the next call.
 pub(crate) fn receive(descriptor: Descriptor, rooms: Vectors<'_>, flags: c_int) -> Outcome<usize> {
-    let nonblocking = flags & libc::MSG_DONTWAIT != 0;
+    let nonblocking = flags & (libc::MSG_DONTWAIT | libc::MSG_OOB) != 0;
     let peek = flags & libc::MSG_PEEK != 0;
-    let whole = flags & libc::MSG_WAITALL != 0;
+    let whole = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_OOB == 0;
     let flags = Flags(flags & !libc::MSG_WAITALL);
     let mut done = 0;
     loop {
@@ -61,11 +61,11 @@ pub(crate) fn receive(descriptor: Descriptor, rooms: Vectors<'_>, flags: c_int) 
                 return receive_some(context, descriptor, rooms, 0, flags);
             }
             let known = if peek { done } else { 0 };
-            if context.readable_bytes(descriptor)? > known {
+            if context.has_more(descriptor, known)? {
                 let skip = if peek { 0 } else { done };
                 return receive_some(context, descriptor, rooms, skip, flags);
             }
-            if context.has_ended(descriptor)? { Ok(0) } else { failure(libc::EAGAIN) }
+            if context.stops_behind(descriptor, known)? { Ok(0) } else { failure(libc::EAGAIN) }
         });
         match outcome {
             Ok(0) => return Ok(done),
@@ -87,6 +87,9 @@ fn receive_some(
     skip: usize,
     flags: Flags,
 ) -> Outcome<usize> {
+    if flags.0 & libc::MSG_OOB != 0 {
+        return context.recv(descriptor, rooms.rooms(0).next().unwrap_or_default(), flags);
+    }
     let wanted = rooms.bytes() - skip;
     if wanted == 0 || rooms.is_faulty() && context.readable_bytes(descriptor)? > wanted {
         // Whether there is something, an end or an error, is told all the same.
@@ -97,7 +100,7 @@ fn receive_some(
     for room in rooms.rooms(skip) {
         if total > 0 {
             let known = if flags.0 & libc::MSG_PEEK != 0 { total } else { 0 };
-            if context.readable_bytes(descriptor)? <= known {
+            if !context.has_more(descriptor, known)? {
                 break;
             }
         }

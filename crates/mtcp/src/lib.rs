@@ -81,6 +81,6 @@ pub use self::config::{Config, ConfigError};
 pub use self::engine::{Engine, EngineCounters};
 pub use self::socket::{
     Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags, OptionName, PipeWriter,
-    SocketOption, TcpInfo,
+    SIOCATMARK, SocketOption, TcpInfo,
 };
 pub use self::start::{Mtcp, StartError, pin};

@@ -25,7 +25,11 @@ unsafe fn receive(descriptor: Descriptor, message: *mut msghdr, flags: c_int) ->
     message.msg_flags = 0;
     // SAFETY: as above.
     let rooms = unsafe { Vectors::new(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
-    long(rooms.and_then(|rooms| stream::receive(descriptor, rooms, flags)))
+    let received = rooms.and_then(|rooms| stream::receive(descriptor, rooms, flags));
+    if flags & libc::MSG_OOB != 0 && received.is_ok() {
+        message.msg_flags = libc::MSG_OOB;
+    }
+    long(received)
 }
 
 /// # Safety

@@ -142,7 +142,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int 
         return unsafe { real::ioctl(fd, request, argument) };
     };
     let pointer = argument as *mut c_int;
-    let asks = request == libc::FIONREAD as usize || request == libc::TIOCOUTQ as usize;
+    let asks = matches!(request as u64, libc::FIONREAD | libc::TIOCOUTQ | mtcp::SIOCATMARK);
     if !asks && request != libc::FIONBIO as usize {
         // What is asked of an interface or the number itself is the kernel's.
         // SAFETY: as above.
@@ -166,4 +166,13 @@ unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int 
         unsafe { pointer.write(answer) };
         0
     }))
+}
+
+/// The C library's own asks the kernel by a call that cannot be seen.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
+    let mut answer: c_int = 0;
+    // SAFETY: the answer is an int.
+    let outcome = unsafe { ioctl(fd, mtcp::SIOCATMARK as usize, &raw mut answer as usize) };
+    if outcome < 0 { outcome } else { answer }
 }

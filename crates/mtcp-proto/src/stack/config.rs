@@ -154,6 +154,8 @@ pub struct Options {
     pub linger_reset: bool,
     /// The largest segment that is sent and offered, where the path allows more.
     pub maximum_segment: Option<u16>,
+    /// Sends full segments only, or what has waited for some 200 ms (TCP_CORK).
+    pub cork: bool,
 }
 
 impl Default for Options {
@@ -170,6 +172,7 @@ impl Default for Options {
             congestion: Congestion::Cubic,
             linger_reset: false,
             maximum_segment: None,
+            cork: false,
         }
     }
 }

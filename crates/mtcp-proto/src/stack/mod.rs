@@ -25,8 +25,8 @@ mod types;
 
 pub use self::config::{Config, Keepalive, ListenOptions, Options, Secret, Steering, SynCookies};
 pub use self::types::{
-    Checksum, ConnectionInfo, Counters, Error, Packet, PartialChecksum, Readiness, Shutdown, Sink,
-    SinkCapabilities, SocketId,
+    Checksum, ConnectionInfo, Counters, Error, Manner, Packet, PartialChecksum, Readiness,
+    Shutdown, Sink, SinkCapabilities, SocketId, Urgent,
 };
 
 pub(crate) use self::flow::Flow;
@@ -219,7 +219,30 @@ impl Stack {
     /// after a shutdown of this direction, [`Error::Reset`] and [`Error::TimedOut`] once the
     /// connection has failed.
     pub fn send(&mut self, now: Instant, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
-        self.with_held(now, socket, |entry, context| entry.connection.send(data, context))
+        self.send_as(now, socket, data, Manner::default())
+    }
+
+    /// Like [`Stack::send`], in a manner of its own.
+    ///
+    /// # Errors
+    /// As [`Stack::send`].
+    pub fn send_as(
+        &mut self,
+        now: Instant,
+        socket: SocketId,
+        data: &[u8],
+        manner: Manner,
+    ) -> Result<usize, Error> {
+        self.with_held(now, socket, |entry, context| {
+            entry.connection.send_as(data, manner, context)
+        })
+    }
+
+    /// The last urgent byte that the peer has announced, with how many bytes of the stream were
+    /// taken by now. What changes it is an event of [`Readiness::READABLE`].
+    pub fn urgent(&self, socket: SocketId) -> Option<(Urgent, u64)> {
+        let connection = &self.table.held(socket).ok()?.connection;
+        Some((connection.urgent()?, connection.taken_bytes()))
     }
 
     /// Takes received data; 0 is the end of the stream (or `room` is empty). Data that came before

@@ -72,6 +72,27 @@ pub enum Shutdown {
     Both,
 }
 
+/// How data is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// More follows soon: a segment that is not full waits for it, as with [`Options::cork`]
+    /// (`MSG_MORE`).
+    ///
+    /// [`Options::cork`]: super::Options::cork
+    pub more: bool,
+    /// The last byte is urgent (`MSG_OOB`).
+    pub urgent: bool,
+}
+
+/// The last urgent byte that the peer has announced. It stays in its place in the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Urgent {
+    /// How many bytes of the stream come before it.
+    pub position: u64,
+    /// The byte, once it has come.
+    pub byte: Option<u8>,
+}
+
 /// Why a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -18,7 +18,9 @@ use super::timestamps::Stamping;
 use super::{Failure, State};
 use crate::memory::BufferPool;
 use crate::sequence::Sequence;
-use crate::stack::{Config, ConnectionInfo, Counters, Error, Options, Readiness, Shutdown, Sink};
+use crate::stack::{
+    Config, ConnectionInfo, Counters, Error, Manner, Options, Readiness, Shutdown, Sink,
+};
 use crate::stack::{Flow, SocketId};
 use crate::time::Instant;
 use crate::wire::ip::Ecn;
@@ -77,6 +79,10 @@ pub(crate) struct Connection {
     pub(super) passive: bool,
     /// The application has gone.
     pub(super) orphan: bool,
+    /// It was established once.
+    pub(super) started: bool,
+    /// More data follows soon: a segment that it can fill is held back (MSG_MORE).
+    pub(super) held: bool,
     pub(super) due: Due,
     pub(super) acks: Acknowledging,
     pub(super) ecn: Marking,
@@ -190,7 +196,7 @@ impl Connection {
     }
 
     pub(crate) fn was_established(&self) -> bool {
-        self.send.started
+        self.started
     }
 
     pub(crate) fn has_peer_ended(&self) -> bool {
@@ -202,8 +208,18 @@ impl Connection {
         self.receive.arrivals
     }
 
+    #[cfg(test)]
     pub(crate) fn send(&mut self, data: &[u8], context: &mut Context<'_>) -> Result<usize, Error> {
-        self.take_data(data, context)
+        self.send_as(data, Manner::default(), context)
+    }
+
+    pub(crate) fn send_as(
+        &mut self,
+        data: &[u8],
+        manner: Manner,
+        context: &mut Context<'_>,
+    ) -> Result<usize, Error> {
+        self.take_data(data, manner, context)
     }
 
     pub(crate) fn receive(
@@ -267,7 +283,7 @@ impl Connection {
 
     /// All options hold from now on, but for the congestion control, which the handshake settles.
     pub(crate) fn set_options(&mut self, options: &Options, context: &mut Context<'_>) {
-        self.options = Settings::new(options);
+        self.options.change(options);
         if self.is_synchronized() {
             self.fit_segments();
             self.lose_patience(context);

@@ -22,6 +22,7 @@ mod sender;
 mod settings;
 mod timers;
 mod timestamps;
+mod urgent;
 
 #[cfg(test)]
 mod tests;

@@ -327,7 +327,9 @@ impl Connection {
         let single = u32::from(self.send.segment).saturating_sub(header_bytes as u32 - 20).max(1);
         let device = (capabilities.segmentation_bytes.min(65_535) as usize)
             .saturating_sub(all_headers) as u32;
-        let most = if segment.new { device.max(single) } else { single };
+        // Each segment names the urgent byte by its distance.
+        let joined = segment.new && !self.is_sending_urgent();
+        let most = if joined { device.max(single) } else { single };
         let mut bytes = segment.bytes.min(most);
         if bytes < segment.bytes && bytes > single {
             bytes -= bytes % single;
@@ -344,6 +346,10 @@ impl Connection {
         header.flags = header.flags.with(self.ecn.flags(new_data));
         if fin {
             header.flags = header.flags.with(Flags::FIN);
+        }
+        if let Some(pointer) = self.urgent_pointer(segment.sequence) {
+            header.flags = header.flags.with(Flags::URG);
+            header.urgent = pointer;
         }
         let offset = segment.sequence.since(self.send.unacknowledged);
         let end = segment.sequence + bytes;

@@ -1,5 +1,5 @@
 //! What comes: the window that we offer, and the data that lie in it (RFC 9293, sections 3.8.6
-//! and 3.10.7.4). Urgent data are data like others (RFC 6093).
+//! and 3.10.7.4).
 
 use super::connection::{Connection, Context};
 use super::reassembly::Reassembly;

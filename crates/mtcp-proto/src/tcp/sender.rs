@@ -10,7 +10,7 @@ use super::scoreboard::Scoreboard;
 use super::timers::NEVER;
 use crate::memory::Ring;
 use crate::sequence::Sequence;
-use crate::stack::{Config, Error};
+use crate::stack::{Config, Error, Manner};
 use crate::time::Instant;
 use std::time::Duration;
 
@@ -196,18 +196,21 @@ impl Connection {
         let all = bytes == unsent;
         let fin = all && send.fin && window > bytes;
         let part = if bytes < full { bytes } else { bytes % full };
-        let at_once = self.options.no_delay || send.fin || send.outstanding() == 0;
+        let urgent = self.is_sending_urgent();
+        let held = (self.held || self.options.cork()) && !send.fin && !urgent;
+        let no_delay = (self.options.no_delay || send.fin || urgent) && !held;
+        let at_once = no_delay || (send.outstanding() == 0 && !held);
         if part == 0 || (all && bytes < full && at_once) {
             return (bytes > 0).then_some(Fresh { bytes, fin });
         }
-        if all && (self.options.no_delay || send.fin) {
+        if all && no_delay {
             return Some(Fresh { bytes, fin });
         }
         if bytes >= full {
             return Some(Fresh { bytes: bytes - part, fin: false });
         }
         let worthwhile = send.window_max / 2;
-        (send.outstanding() == 0 && worthwhile > 0 && bytes >= worthwhile)
+        (send.outstanding() == 0 && worthwhile > 0 && bytes >= worthwhile && !(held && all))
             .then_some(Fresh { bytes, fin: false })
     }
 
@@ -234,6 +237,7 @@ impl Connection {
     pub(super) fn take_data(
         &mut self,
         data: &[u8],
+        manner: Manner,
         context: &mut Context<'_>,
     ) -> Result<usize, Error> {
         if self.state == State::Closed {
@@ -271,6 +275,10 @@ impl Connection {
                 self.timers.memory = context.now + MEMORY_RETRY;
             }
             return Err(Error::WouldBlock);
+        }
+        self.held = manner.more;
+        if manner.urgent && taken == data.len() {
+            self.mark_urgent();
         }
         self.watch_window(context);
         Ok(taken)

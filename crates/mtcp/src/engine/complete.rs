@@ -4,7 +4,8 @@ use super::alarm::Alarm;
 use super::port::Port;
 use super::{Engine, clock};
 use mtcp_proto::{
-    ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, Shutdown, SocketId,
+    ConnectionInfo, Counters, Error, ListenOptions, Manner, Options, Readiness, Shutdown, SocketId,
+    Urgent,
 };
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -54,8 +55,8 @@ impl Port for Engine {
         self.stack.connect(self.now, local, remote, options)
     }
 
-    fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
-        self.stack.send(self.now, socket, data)
+    fn send_as(&mut self, socket: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error> {
+        self.stack.send_as(self.now, socket, data, manner)
     }
 
     fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
@@ -84,6 +85,10 @@ impl Port for Engine {
 
     fn readiness(&self, socket: SocketId) -> Readiness {
         self.stack.readiness(socket).unwrap_or(Readiness::CLOSED)
+    }
+
+    fn urgent(&self, socket: SocketId) -> Option<(Urgent, u64)> {
+        self.stack.urgent(socket)
     }
 
     fn was_established(&self, socket: SocketId) -> bool {

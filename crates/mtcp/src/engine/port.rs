@@ -3,7 +3,8 @@
 
 use super::alarm::Alarm;
 use mtcp_proto::{
-    ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, Shutdown, SocketId,
+    ConnectionInfo, Counters, Error, ListenOptions, Manner, Options, Readiness, Shutdown, SocketId,
+    Urgent,
 };
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -41,7 +42,10 @@ pub(crate) trait Port {
         remote: SocketAddr,
         options: &Options,
     ) -> Result<SocketId, Error>;
-    fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error>;
+    fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
+        self.send_as(socket, data, Manner::default())
+    }
+    fn send_as(&mut self, socket: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error>;
     fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error>;
     /// From `offset` bytes on, which are there.
     fn peek(&mut self, socket: SocketId, offset: usize, room: &mut [u8]) -> Result<usize, Error>;
@@ -51,6 +55,8 @@ pub(crate) trait Port {
     fn close(&mut self, socket: SocketId);
     fn abort(&mut self, socket: SocketId);
     fn readiness(&self, socket: SocketId) -> Readiness;
+    /// The peer's last urgent byte, and the bytes that were received by now.
+    fn urgent(&self, socket: SocketId) -> Option<(Urgent, u64)>;
     fn was_established(&self, socket: SocketId) -> bool;
     fn take_error(&mut self, socket: SocketId) -> Option<Error>;
     fn next_event(&mut self) -> Option<(SocketId, Readiness)>;

@@ -12,6 +12,8 @@ impl Events {
     pub const IN: Events = Events(libc::EPOLLIN as u32);
     /// `EPOLLOUT`: data can be sent.
     pub const OUT: Events = Events(libc::EPOLLOUT as u32);
+    /// `EPOLLPRI`: an urgent byte has come.
+    pub const URGENT: Events = Events(libc::EPOLLPRI as u32);
     /// `EPOLLERR`: the connection has failed. Told whether asked for or not.
     pub const ERROR: Events = Events(libc::EPOLLERR as u32);
     /// `EPOLLHUP`: both directions have ended. Told whether asked for or not.
@@ -31,6 +33,10 @@ impl Events {
     /// Whether all bits of `other` are set.
     pub const fn contains(self, other: Events) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    pub(crate) const fn without(self, other: Events) -> Events {
+        Events(self.0 & !other.0)
     }
 
     pub(crate) const fn and(self, other: Events) -> Events {

@@ -17,7 +17,9 @@ pub(crate) mod raw;
 pub(crate) mod settings;
 mod stream;
 mod table;
+mod urgent;
 
+pub use self::control::SIOCATMARK;
 pub use self::epoll::EpollControl;
 pub use self::events::{EpollEvent, Events};
 pub use self::options::{OptionName, SocketOption, TcpInfo};
@@ -247,7 +249,10 @@ impl Context {
     fn ready(&mut self, descriptor: Descriptor) -> io::Result<Events> {
         Ok(match &self.table.get(descriptor)?.object {
             Object::Socket(socket) => match socket.id {
-                Some(id) => events::of_socket(self.port.readiness(id), socket.ended),
+                Some(id) => {
+                    let events = events::of_socket(self.port.readiness(id), socket.ended);
+                    self.ready_with_urgent(descriptor, events)
+                }
                 None => Events::OUT | Events::HANG_UP,
             },
             Object::Pipe(pipe, end) => pipe.ready(*end),

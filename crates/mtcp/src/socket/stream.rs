@@ -2,7 +2,7 @@
 
 use super::errors::{failure, from};
 use super::{Context, Descriptor, Events, FRUITLESS_CALLS, Object, Phase};
-use mtcp_proto::{Error, Readiness, SocketId};
+use mtcp_proto::{Error, Manner, Readiness, SocketId};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::BitOr;
 use std::time::Duration;
@@ -19,7 +19,12 @@ impl Flags {
     /// `MSG_WAITALL`: waits until all the room is filled, or the stream ends.
     pub const WAIT_ALL: Flags = Flags(libc::MSG_WAITALL);
 
-    const fn has(self, other: Flags) -> bool {
+    /// `MSG_OOB`: the urgent byte; of what is sent, the last one.
+    pub const OUT_OF_BAND: Flags = Flags(libc::MSG_OOB);
+    /// `MSG_MORE`: more data follows soon, for which a segment that is not full waits.
+    pub const MORE: Flags = Flags(libc::MSG_MORE);
+
+    pub(super) const fn has(self, other: Flags) -> bool {
         self.0 & other.0 != 0
     }
 }
@@ -63,13 +68,17 @@ impl Context {
         room: &mut [u8],
         flags: Flags,
     ) -> io::Result<usize> {
-        let known = Flags::PEEK | Flags::DONT_WAIT | Flags::WAIT_ALL | Flags(HARMLESS);
+        let known = Flags::PEEK | Flags::DONT_WAIT | Flags::WAIT_ALL | Flags::OUT_OF_BAND;
+        let known = known | Flags(HARMLESS);
         if flags.0 & !known.0 != 0 {
             return Err(from(libc::EOPNOTSUPP));
         }
         let Some((id, nonblocking)) = self.stream(descriptor)? else {
             return self.read_pipe(descriptor, room)?.ok_or_else(|| from(libc::EINVAL));
         };
+        if flags.has(Flags::OUT_OF_BAND) {
+            return self.receive_urgent(descriptor, id, room, flags);
+        }
         let nonblocking = nonblocking || flags.has(Flags::DONT_WAIT);
         let taken = self.take(id, 0, room, flags)?;
         match taken {
@@ -106,8 +115,9 @@ impl Context {
         }
         let outcome = self.block(timeout, |context| {
             let known = if peek { done } else { 0 };
-            if done > 0 && context.port.receivable(id) <= known {
-                return Ok(context.is_ended(id).then_some(()));
+            let marked = context.mark(id).is_some_and(|mark| mark.ahead == known);
+            if done > 0 && (marked || context.port.receivable(id) <= known) {
+                return Ok((marked || context.is_ended(id)).then_some(()));
             }
             let from = if peek { 0 } else { done };
             match context.take(id, 0, &mut room[from..], flags)? {
@@ -142,12 +152,7 @@ impl Context {
         room: &mut [u8],
         flags: Flags,
     ) -> io::Result<Option<usize>> {
-        let taken = if flags.has(Flags::PEEK) {
-            self.port.peek(id, offset, room)
-        } else {
-            self.port.receive(id, room)
-        };
-        match taken {
+        match self.take_around_mark(id, offset, room, flags.has(Flags::PEEK)) {
             Ok(bytes) => Ok(Some(bytes)),
             // Not connected yet.
             Err(Error::WouldBlock | Error::NotConnected) => Ok(None),
@@ -188,7 +193,8 @@ impl Context {
     /// # Errors
     /// Also `EOPNOTSUPP`: a flag that is not understood.
     pub fn send(&mut self, descriptor: Descriptor, data: &[u8], flags: Flags) -> io::Result<usize> {
-        if flags.0 & !(Flags::DONT_WAIT.0 | HARMLESS) != 0 {
+        let known = Flags::DONT_WAIT | Flags::OUT_OF_BAND | Flags(HARMLESS);
+        if flags.0 & !known.0 != 0 {
             return Err(from(libc::EOPNOTSUPP));
         }
         let Some((id, nonblocking)) = self.stream(descriptor).map_err(cannot_send)? else {
@@ -198,7 +204,8 @@ impl Context {
         if let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object {
             socket.seen = socket.seen.without(Readiness::WRITABLE);
         }
-        let sent = match self.port.send(id, data) {
+        let manner = Manner { more: flags.has(Flags::MORE), urgent: flags.has(Flags::OUT_OF_BAND) };
+        let sent = match self.port.send_as(id, data, manner) {
             Ok(sent) => sent,
             Err(Error::WouldBlock | Error::NotConnected) => 0,
             Err(error) => return Err(failure(error)),
@@ -212,7 +219,7 @@ impl Context {
             return if sent > 0 { Ok(sent) } else { Err(from(libc::EAGAIN)) };
         }
         let timeout = self.send_timeout(descriptor)?;
-        self.write_blocking(id, data, sent, timeout)
+        self.write_blocking(id, data, sent, manner, timeout)
     }
 
     fn write_blocking(
@@ -220,13 +227,14 @@ impl Context {
         id: SocketId,
         data: &[u8],
         mut sent: usize,
+        manner: Manner,
         timeout: Option<Duration>,
     ) -> io::Result<usize> {
         let outcome = self.block(timeout, |context| {
             if sent > 0 && context.has_failed(id) {
                 return Ok(Some(()));
             }
-            match context.port.send(id, &data[sent..]) {
+            match context.port.send_as(id, &data[sent..], manner) {
                 Ok(bytes) => {
                     sent += bytes;
                     Ok((sent == data.len()).then_some(()))
@@ -253,7 +261,7 @@ impl Context {
         let mut total = 0;
         for room in rooms.iter_mut().filter(|room| !room.is_empty()) {
             // The end, or an error, behind data is for the next call.
-            if total > 0 && self.readable_bytes(descriptor)? == 0 {
+            if total > 0 && !self.has_more(descriptor, 0)? {
                 break;
             }
             let bytes = self.read(descriptor, room)?;

@@ -86,5 +86,9 @@ cases! {
     a_connection_made_meanwhile_is_told_once = "sockets" "async-connects";
     peeking_fills_all_buffers = "transfers" "peeks";
     buffers_that_are_none_are_no_slices = "transfers" "nulls";
+    urgent_bytes_are_found_where_they_stand = "transfers" "urgent";
+    reading_stops_at_the_last_urgent_byte = "transfers" "urgent-twice";
+    urgent_bytes_that_are_sent_are_found = "transfers" "urgent-writes";
+    writes_wait_to_be_joined = "transfers" "joined";
     small_writes_do_not_block = "transfers" "small-writes";
 }

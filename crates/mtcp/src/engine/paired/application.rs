@@ -1,13 +1,15 @@
 //! The application's side: it knows of each connection what the engine has told, and answers from
 //! that.
 
-use super::chunk::{CHARGE_BYTES, CHUNK_BYTES, Chunk, Chunks};
+use super::chunk::{CHARGE_BYTES, Chunks};
+use super::place::Place;
 use super::sender::Sender;
-use super::{Command, Event, Fate, WINDOW_BYTES};
+use super::{Command, Event, Fate};
 use crate::engine::{Alarm, Engine, Port};
 use crate::spsc::Consumer;
 use mtcp_proto::{
-    ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, Shutdown, SocketId,
+    ConnectionInfo, Counters, Error, ListenOptions, Manner, Options, Readiness, Shutdown, SocketId,
+    Urgent,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -18,69 +20,6 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// What is known of one of the stack's sockets.
-#[derive(Default)]
-struct Place {
-    generation: u32,
-    /// It was told of, and neither closed nor aborted.
-    open: bool,
-    connections: VecDeque<SocketId>,
-    data: VecDeque<Chunk>,
-    data_bytes: usize,
-    low_water: usize,
-    /// What the chunks count for that the stack has not taken yet.
-    unsent: usize,
-    /// The bytes in them.
-    unsent_bytes: usize,
-    /// The stack's readiness: whether it is connected, and what the peer has done.
-    readiness: Readiness,
-    connected: bool,
-    /// No more data will come.
-    ended: bool,
-    /// Because the peer has ended its direction: receivers are told of that, and of no error.
-    ended_by_peer: bool,
-    /// The application has ended the directions.
-    receive_ended: bool,
-    send_ended: bool,
-    error: Option<Error>,
-    /// Is in the queue of news.
-    queued: bool,
-}
-
-impl Place {
-    fn may_send(&self) -> bool {
-        self.connected && self.unsent + CHUNK_BYTES <= WINDOW_BYTES
-    }
-
-    /// Small chunks are in the way of further ones: the engine need only take them.
-    fn is_cluttered(&self) -> bool {
-        self.connected && !self.may_send() && self.unsent_bytes < WINDOW_BYTES / 2
-    }
-
-    fn over(&self) -> bool {
-        self.readiness.intersects(Readiness::CLOSED.with(Readiness::ERROR)) || self.error.is_some()
-    }
-
-    fn ready(&self) -> Readiness {
-        let mut ready =
-            Readiness(self.readiness.0 & (Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0));
-        let enough = self.data_bytes >= self.low_water.max(1);
-        if enough || self.ended || self.receive_ended || !self.connections.is_empty() {
-            ready = ready.with(Readiness::READABLE);
-        }
-        if self.may_send() || self.over() {
-            ready = ready.with(Readiness::WRITABLE);
-        }
-        if self.error.is_some() {
-            ready = ready.with(Readiness::ERROR);
-        }
-        // An end that cannot be read yet is not told.
-        let over = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
-        let readable = self.data_bytes > 0 || self.ended || self.receive_ended;
-        if readable { ready } else { ready.without(over) }
-    }
-}
 
 /// The port of an application whose engine runs beside it.
 pub(crate) struct Application {
@@ -243,6 +182,11 @@ impl Application {
                 }
                 None => return self.commands.send(Command::Taken { socket, chunk }),
             },
+            Event::Urgent { socket, urgent } => {
+                let Some(place) = self.place(socket) else { return };
+                place.urgent = Some(urgent);
+                socket
+            }
             Event::Sent { socket, chunk } => {
                 let (charge, bytes) = (chunk.sending_charge(), chunk.filled());
                 self.chunks.give(chunk);
@@ -387,7 +331,7 @@ impl Port for Application {
         Ok(socket)
     }
 
-    fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
+    fn send_as(&mut self, socket: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error> {
         let place = self.place(socket).ok_or(Error::UnknownSocket)?;
         if let Some(error) = place.error.take() {
             return Err(error);
@@ -410,7 +354,9 @@ impl Port for Application {
                 place.unsent += chunk.sending_charge();
                 place.unsent_bytes += chunk.filled();
             }
-            self.commands.send(Command::Send { socket, chunk });
+            // Only the last chunk of a call ends with what its manner says.
+            let manner = if sent == data.len() { manner } else { Manner::default() };
+            self.commands.send(Command::Send { socket, chunk, manner });
         }
         if sent == 0 && !data.is_empty() { Err(Error::WouldBlock) } else { Ok(sent) }
     }
@@ -425,6 +371,7 @@ impl Port for Application {
             chunk.consume(bytes);
             taken += bytes;
             place.data_bytes -= bytes;
+            place.taken_bytes += bytes as u64;
             if chunk.len() == 0
                 && let Some(chunk) = place.data.pop_front()
             {
@@ -494,6 +441,11 @@ impl Port for Application {
             Some(place) if place.open && place.generation == socket.generation => place.ready(),
             _ => Readiness::CLOSED,
         }
+    }
+
+    fn urgent(&self, socket: SocketId) -> Option<(Urgent, u64)> {
+        let place = self.places.get(socket.index as usize)?;
+        (place.generation == socket.generation).then_some((place.urgent?, place.taken_bytes))
     }
 
     fn was_established(&self, socket: SocketId) -> bool {

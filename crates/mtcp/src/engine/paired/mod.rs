@@ -8,6 +8,7 @@
 
 mod application;
 mod chunk;
+mod place;
 mod sender;
 mod server;
 
@@ -16,7 +17,7 @@ pub(crate) use self::server::start;
 
 use self::chunk::Chunk;
 use super::Engine;
-use mtcp_proto::{Error, Readiness, Shutdown, SocketId};
+use mtcp_proto::{Error, Manner, Readiness, Shutdown, SocketId, Urgent};
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
 /// Messages that a ring holds; more wait with their sender.
@@ -37,6 +38,7 @@ enum Command {
     Send {
         socket: SocketId,
         chunk: Chunk,
+        manner: Manner,
     },
     /// Data was read: the chunk goes back, and as much may follow.
     Taken {
@@ -77,6 +79,11 @@ enum Event {
     Data {
         socket: SocketId,
         chunk: Chunk,
+    },
+    /// The peer has announced an urgent byte, or it has come; told before the data.
+    Urgent {
+        socket: SocketId,
+        urgent: Urgent,
     },
     /// Data was taken by the stack: the chunk comes back.
     Sent {

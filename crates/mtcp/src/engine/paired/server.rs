@@ -6,7 +6,7 @@ use super::sender::Sender;
 use super::{ACCEPT_WINDOW, Command, Event, Fate, SLOTS, WINDOW_BYTES};
 use crate::engine::{Alarm, Engine, Port};
 use crate::spsc::{Consumer, ring};
-use mtcp_proto::{Error, Readiness, SocketId};
+use mtcp_proto::{Error, Manner, Readiness, SocketId, Urgent};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -26,10 +26,12 @@ struct Place {
     listener: bool,
     /// Connections that the application was given and has not accepted.
     offered: u32,
-    to_send: VecDeque<Chunk>,
+    to_send: VecDeque<(Chunk, Manner)>,
     /// Bytes that the application has and has not read.
     given: usize,
     window: usize,
+    /// What was told of urgent data.
+    urgent: Option<Urgent>,
     /// Nothing more is read from the stack.
     ended: bool,
     /// The end of sending that waits for `to_send`.
@@ -129,7 +131,7 @@ impl Server {
             let Some(Some(command)) = self.commands.read(Option::take) else { break };
             any = true;
             match command {
-                Command::Send { socket, chunk } => self.send(socket, chunk),
+                Command::Send { socket, chunk, manner } => self.send(socket, chunk, manner),
                 Command::Taken { socket, chunk } => self.taken(socket, chunk),
                 Command::Accepted { listener } => {
                     if let Some(place) = self.place(listener) {
@@ -196,14 +198,14 @@ impl Server {
     fn forget(&mut self, socket: SocketId) {
         let Some(place) = self.place(socket) else { return };
         let place = std::mem::take(place);
-        for chunk in place.to_send {
+        for (chunk, _) in place.to_send {
             self.events.send(Event::Sent { socket, chunk });
         }
     }
 
-    fn send(&mut self, socket: SocketId, chunk: Chunk) {
+    fn send(&mut self, socket: SocketId, chunk: Chunk, manner: Manner) {
         match self.open(socket) {
-            Some(place) => place.to_send.push_back(chunk),
+            Some(place) => place.to_send.push_back((chunk, manner)),
             None => self.events.send(Event::Sent { socket, chunk }),
         }
         self.flush(socket);
@@ -214,12 +216,12 @@ impl Server {
         loop {
             let now = self.engine.now();
             let Some(place) = self.place(socket) else { return };
-            let Some(mut chunk) = place.to_send.pop_front() else { break };
-            match self.engine.stack().send(now, socket, chunk.bytes()) {
+            let Some((mut chunk, manner)) = place.to_send.pop_front() else { break };
+            match self.engine.stack().send_as(now, socket, chunk.bytes(), manner) {
                 Ok(bytes) => chunk.consume(bytes),
                 Err(Error::WouldBlock) => {
                     if let Some(place) = self.place(socket) {
-                        place.to_send.push_front(chunk);
+                        place.to_send.push_front((chunk, manner));
                     }
                     return;
                 }
@@ -228,7 +230,7 @@ impl Server {
             }
             if chunk.len() > 0 {
                 if let Some(place) = self.place(socket) {
-                    place.to_send.push_front(chunk);
+                    place.to_send.push_front((chunk, manner));
                 }
                 continue;
             }
@@ -290,6 +292,12 @@ impl Server {
         self.events.send(Event::Ready { socket, readiness, established });
         if let Some(error) = error {
             self.events.send(Event::Failed { socket, error });
+        }
+        if let Some((urgent, _)) = self.engine.stack().urgent(socket)
+            && let Some(place) = self.place(socket)
+            && place.urgent.replace(urgent) != Some(urgent)
+        {
+            self.events.send(Event::Urgent { socket, urgent });
         }
     }
 

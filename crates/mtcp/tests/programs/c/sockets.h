@@ -19,6 +19,7 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>

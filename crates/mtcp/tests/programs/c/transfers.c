@@ -7,6 +7,11 @@ static void print_bytes(const char *what, const char *bytes, ssize_t count) {
     if (count > 0) printf(":%.*s", (int)count, bytes);
 }
 
+static ssize_t receive_parts(int fd, char *room) {
+    struct iovec parts[2] = {{room, 2}, {room + 2, 30}};
+    return readv(fd, parts, 2);
+}
+
 /* Peeking into several buffers, at the same bytes again and again. */
 static void peeks(void) {
     int fd = dial();
@@ -91,9 +96,148 @@ static void small_writes(void) {
     }
 }
 
+static int queued(int fd) {
+    int count = -1;
+    CHECK(ioctl(fd, FIONREAD, &count) == 0);
+    return count;
+}
+
+static void tell_urgent(int fd) {
+    fd_set readable, exceptional;
+    FD_ZERO(&readable);
+    FD_ZERO(&exceptional);
+    FD_SET(fd, &readable);
+    FD_SET(fd, &exceptional);
+    struct timeval none = {0, 0};
+    CHECK(select(fd + 1, &readable, NULL, &exceptional, &none) >= 0);
+    printf(" selected=%d%d", FD_ISSET(fd, &readable), FD_ISSET(fd, &exceptional));
+    tell_events(fd);
+    tell("count", queued(fd));
+    tell("mark", sockatmark(fd));
+}
+
+/* Urgent bytes that the peer sends, read in different ways. */
+static void urgent_reads(int in_line, int amount, int way) {
+    char room[64];
+    int fd = way == 0 ? answer() : dial(), on = in_line;
+    socklen_t size = sizeof on;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) == 0);
+    CHECK(getsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, &size) == 0 && on == in_line);
+    set_nonblocking(fd, 1);
+    printf("inline %d amount %d way %d:", in_line, amount, way);
+    tell("early", recv(fd, room, 1, MSG_OOB));
+    peer(URGENT, amount);
+    await(fd, POLLPRI);
+    tell_urgent(fd);
+    if (way == 1) print_bytes("urgent", room, recv(fd, room, 8, MSG_OOB | MSG_PEEK));
+    if (way <= 2) print_bytes("urgent", room, recv(fd, room, 8, MSG_OOB));
+    if (way == 2) print_bytes("urgent", room, recv(fd, room, 8, MSG_OOB));
+    tell_urgent(fd);
+    peer(SEND, 4);
+    long end = now_ms() + LIMIT_MS;
+    struct tcp_info info = {0};
+    while (info.tcpi_bytes_received < (unsigned)amount + 4) {
+        size = sizeof info;
+        CHECK(now_ms() < end && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0);
+        events_of(fd);
+    }
+    for (int times = 0; times < 4; times++) {
+        print_bytes("peek", room, recv(fd, room, sizeof room, MSG_PEEK));
+        print_bytes("read", room, way == 3 ? receive_parts(fd, room) : read(fd, room, 32));
+        tell_urgent(fd);
+    }
+    print_bytes("late", room, recv(fd, room, 1, MSG_OOB));
+    putchar('\n');
+    close(fd);
+}
+
+static void urgent(void) {
+    for (int in_line = 0; in_line < 2; in_line++)
+        for (int amount = 1; amount < 6; amount += 2)
+            for (int way = 0; way < 4; way++)
+                urgent_reads(in_line, amount, way);
+}
+
+/* Two urgent bytes, and waiting for all that come around them. */
+static void urgent_twice(void) {
+    for (int in_line = 0; in_line < 2; in_line++) {
+        char room[64];
+        int fd = dial();
+        CHECK(setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &in_line, sizeof in_line) == 0);
+        printf("inline %d:", in_line);
+        peer(URGENT, 3);
+        peer(URGENT, 4);
+        peer(SEND, 2);
+        peer(SHUT, 0);
+        await(fd, POLLRDHUP);
+        for (int times = 0; times < 4; times++) {
+            print_bytes("all", room, recv(fd, room, 20, MSG_WAITALL));
+            tell("mark", sockatmark(fd));
+        }
+        putchar('\n');
+        close(fd);
+    }
+}
+
+/* Urgent bytes that the peer receives. */
+static void urgent_writes(void) {
+    int fd = dial();
+    printf("writes:");
+    tell("send", send(fd, "ab", 2, 0));
+    tell("send", send(fd, "cde", 3, MSG_OOB));
+    tell("urgent", peer(OUT_OF_BAND, 0));
+    tell("peer", peer(RECEIVE, 4));
+    tell("mark", peer(AT_MARK, 0));
+    tell("send", send(fd, "f", 1, MSG_OOB | MSG_DONTWAIT));
+    tell("urgent", peer(OUT_OF_BAND, 0));
+    tell("send", send(fd, "gh", 2, 0));
+    tell("peer", peer(RECEIVE, 2));
+    putchar('\n');
+    close(fd);
+}
+
+/* Writes that are joined to one segment, or wait no longer than a while. */
+static void joined(void) {
+    for (int way = 0; way < 6; way++) {
+        int fd = dial(), on = 1, off = 0;
+        socklen_t size = sizeof on;
+        char data[100] = "", page[2000] = "";
+        CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
+        if (way >= 2) CHECK(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on) == 0);
+        CHECK(getsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, &size) == 0);
+        int flags = way == 1 ? MSG_MORE : 0, sum = 0;
+        struct iovec parts[2] = {{data, 40}, {data, 60}};
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+        sum += send(fd, data, 100, flags);
+        sum += way == 4 ? writev(fd, parts, 2) : sendmsg(fd, &message, flags);
+        if (way == 5) sum += send(fd, page, sizeof page, 0);
+        sum += send(fd, data, 100, 0);
+        if (way == 2 || way >= 4)
+            CHECK(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off) == 0);
+        if (way == 3) CHECK(shutdown(fd, SHUT_WR) == 0);
+        printf("way %d: on=%d", way, on);
+        tell("sent", sum);
+        tell("peer", peer(RECEIVE, sum));
+        /* Separate ones may be joined on the way. */
+        tell("segments", way == 0 ? 0 : peer(SEGMENTS, 0));
+        putchar('\n');
+        close(fd);
+    }
+    /* What is held back comes all the same. */
+    int fd = dial();
+    tell("held", send(fd, "x", 1, MSG_MORE));
+    tell("peer", peer(RECEIVE, 1));
+    putchar('\n');
+    close(fd);
+}
+
 int main(int count, char **arguments) {
     static const struct test_case CASES[] = {
-        {"peeks", peeks}, {"nulls", nulls}, {"small-writes", small_writes}};
+        {"peeks", peeks},   {"nulls", nulls},
+        {"urgent", urgent}, {"small-writes", small_writes},
+        {"joined", joined}, {"urgent-twice", urgent_twice},
+        {"urgent-writes", urgent_writes},
+    };
     prepare(count, arguments);
     return run_case(arguments[1], CASES, COUNT(CASES));
 }
