@@ -85,6 +85,20 @@ pub(crate) fn unmapped(address: SocketAddr) -> (SocketAddr, bool) {
     (address, false)
 }
 
+/// Whether the kernel would take an address for this socket: it is of its family, and IPv4 in IPv6's
+/// clothes is not refused by IPV6_V6ONLY. What it would not take, it refuses best itself.
+pub(crate) fn suits(fd: c_int, address: SocketAddr) -> bool {
+    let mut family: c_int = 0;
+    let mut size = size_of_val(&family) as socklen_t;
+    let at = (&raw mut family).cast();
+    // SAFETY: the room is as large as `size` says.
+    let known =
+        unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, &raw mut size) } == 0;
+    let wanted = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mapped = unmapped(address).1;
+    known && family == wanted && !(mapped && crate::adopt::is_ipv6_only(fd))
+}
+
 /// The way back.
 pub(crate) fn mapped(address: SocketAddr) -> SocketAddr {
     match address {

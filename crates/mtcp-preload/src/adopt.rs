@@ -9,9 +9,12 @@ use libc::socklen_t;
 use mtcp::{Descriptor, Family};
 
 /// Options that are taken over as they are.
-const OPTIONS: [(c_int, c_int); 11] = [
+const OPTIONS: [(c_int, c_int); 16] = [
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
     (libc::SOL_SOCKET, libc::SO_LINGER),
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
     (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
@@ -21,7 +24,12 @@ const OPTIONS: [(c_int, c_int); 11] = [
     (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
 ];
+
+/// What the kernel tells of TCP_MAXSEG as long as it was not set.
+const DEFAULT_SEGMENT: i32 = 536;
 
 /// Which buffers the application has set: bit 0 sending, bit 1 receiving (linux/socket.h).
 const SO_BUF_LOCK: c_int = 72;
@@ -68,6 +76,10 @@ fn take_options(world: &mut World, fd: c_int, descriptor: Descriptor) {
         }
     }
     let mut room = [0u8; 4];
+    let segment = kernel_option(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &mut room);
+    if segment.is_some() && i32::from_ne_bytes(room) != DEFAULT_SEGMENT {
+        let _ = world.context.setsockopt(descriptor, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &room);
+    }
     let locked = kernel_option(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &mut room)
         .map_or(0, |_| i32::from_ne_bytes(room));
     for (bit, name) in [(1, libc::SO_SNDBUF), (2, libc::SO_RCVBUF)] {

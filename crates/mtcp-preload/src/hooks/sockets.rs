@@ -52,7 +52,11 @@ fn bind_here(fd: c_int, at: SocketAddr) -> Outcome<Option<c_int>> {
         }
         // On all addresses it is not known yet whether the socket will listen or connect, and
         // where to.
-        Kind::Fresh if !local.ip().is_unspecified() && is_of_stack(local.ip()) => {
+        Kind::Fresh
+            if !local.ip().is_unspecified()
+                && is_of_stack(local.ip())
+                && address::suits(fd, at) =>
+        {
             let mut guard = state::lock()?;
             let descriptor = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
             bind_or_disown(&mut guard, fd, descriptor, local)?;
@@ -98,12 +102,13 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
         }
         Kind::Fresh => {
             let Some(local) = address::bound_to(fd) else { return Ok(None) };
+            let (local, mapped) = address::unmapped(local);
             let concerns = is_of_stack(local.ip()) || local.is_ipv6() && takes_both(fd);
             if !local.ip().is_unspecified() || !concerns {
                 return Ok(None);
             }
             let mut guard = state::lock()?;
-            let descriptor = adopt::adopt(&mut guard, fd, family_of(local), false)?;
+            let descriptor = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
             bind_or_disown(&mut guard, fd, descriptor, local)?;
             report::note(format_args!(
                 "descriptor {fd} listens on {local} on the stack's addresses, not on the kernel's"
@@ -131,7 +136,7 @@ fn connect_here(fd: c_int, to: SocketAddr) -> Outcome<Option<c_int>> {
     let (remote, mapped) = address::unmapped(to);
     let descriptor = match table::kind(fd) {
         Kind::Socket(descriptor) => descriptor,
-        Kind::Fresh if address::leads_through_stack(remote.ip()) => {
+        Kind::Fresh if address::leads_through_stack(remote.ip()) && address::suits(fd, to) => {
             let bound = address::bound_to(fd);
             let mut guard = state::lock()?;
             let descriptor = adopt::adopt(&mut guard, fd, family_of(remote), mapped)?;

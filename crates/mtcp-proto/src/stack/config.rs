@@ -190,6 +190,9 @@ pub struct ListenOptions {
     /// On `::`, takes connections to IPv4 addresses as well (RFC 3493, section 3.7); elsewhere
     /// without effect.
     pub both_families: bool,
+    /// Listeners that all have it may share an address, and with it the connections
+    /// (SO_REUSEPORT).
+    pub reuse_port: bool,
 }
 
 impl Default for ListenOptions {
@@ -199,6 +202,7 @@ impl Default for ListenOptions {
             connection: Options::default(),
             defer_accept: None,
             both_families: false,
+            reuse_port: false,
         }
     }
 }

@@ -143,7 +143,7 @@ impl Stack {
             Verdict::Ignore => {}
             Verdict::Replace(least) => {
                 let local = segment.flow.local();
-                let listener = self.listeners.find((local.ip(), local.port()));
+                let listener = self.listeners.find((local.ip(), local.port()), segment.hash);
                 if let Some(listener) = listener.filter(|&listener| self.has_room(listener)) {
                     self.forget_time_wait(record);
                     self.shared.counters.time_wait_reused += 1;
@@ -186,7 +186,7 @@ impl Stack {
             return;
         }
         let local = (ip.destination, segment.header.destination_port);
-        let listener = self.listeners.find(local);
+        let listener = self.listeners.find(local, segment.hash);
         let opening = Flags(flags.0 & (Flags::SYN.0 | Flags::ACK.0 | Flags::RST.0));
         match (listener, opening) {
             (Some(listener), Flags::SYN) => return self.take_syn(listener, segment, None),

@@ -281,9 +281,13 @@ impl Connection {
         self.options.options()
     }
 
-    /// All options hold from now on, but for the congestion control, which the handshake settles.
+    /// All options hold from now on, but for the congestion control and the largest segment, which
+    /// the handshake settles.
     pub(crate) fn set_options(&mut self, options: &Options, context: &mut Context<'_>) {
-        self.options.change(options);
+        // The segments of a connection were agreed on.
+        let fixed = self.is_synchronized().then(|| self.options.maximum_segment());
+        let maximum_segment = fixed.unwrap_or(options.maximum_segment);
+        self.options.change(&Options { maximum_segment, ..*options });
         if self.is_synchronized() {
             self.fit_segments();
             self.lose_patience(context);

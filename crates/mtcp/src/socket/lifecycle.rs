@@ -2,7 +2,7 @@
 
 use super::errors::{failure, from};
 use super::events::Events;
-use super::naming::plain;
+use super::naming::{Reuse, plain};
 use super::pipe::PipeEnd;
 use super::settings::Extras;
 use super::{Context, Descriptor, Ended, FRUITLESS_CALLS, Family, Object, Phase, Socket};
@@ -37,7 +37,7 @@ impl Context {
         let socket = self.socket_of(descriptor)?;
         let family = socket.family;
         let bound = socket.extras.as_ref().is_some_and(|extras| extras.local.is_some());
-        let reuse = socket.extras.as_ref().is_some_and(|extras| extras.reuse_address);
+        let reuse = Reuse::of(socket.extras.as_deref());
         if bound || socket.phase != Phase::Fresh {
             return Err(from(libc::EINVAL));
         }
@@ -83,6 +83,7 @@ impl Context {
             connection: extras.options,
             defer_accept: extras.defer_accept,
             both_families: !extras.ipv6_only,
+            reuse_port: extras.reuse_port,
         };
         let id = self.port.listen(local, &options).map_err(failure)?;
         let socket = self.socket_of(descriptor)?;

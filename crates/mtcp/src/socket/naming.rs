@@ -2,7 +2,7 @@
 
 use super::errors::{failure, from};
 use super::settings::Extras;
-use super::{Context, Descriptor, Family};
+use super::{Context, Descriptor, Family, Object, Phase};
 use mtcp_proto::{Error, Options, SocketId, State};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,7 +12,23 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub(super) struct Bound {
     descriptor: Descriptor,
     local: SocketAddr,
-    reuse: bool,
+    reuse: Reuse,
+}
+
+/// Which options a socket had when it was bound.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reuse {
+    address: bool,
+    port: bool,
+}
+
+impl Reuse {
+    pub(super) fn of(extras: Option<&Extras>) -> Reuse {
+        extras.map_or_else(Reuse::default, |extras| Reuse {
+            address: extras.reuse_address,
+            port: extras.reuse_port,
+        })
+    }
 }
 
 /// Where connections come from that were bound to no address, in turn.
@@ -32,26 +48,32 @@ impl Context {
             let local = SocketAddr::new(address, self.next_port);
             let last = self.next_port == *range.end();
             self.next_port = if last { *range.start() } else { self.next_port + 1 };
-            if !self.is_bound(local, false) {
+            if !self.is_bound(local, Reuse::default()) {
                 return Ok(local);
             }
         }
         Err(from(libc::EADDRINUSE))
     }
 
-    /// Whether another socket of this context is bound there, and not both allow it (SO_REUSEADDR).
-    /// Whether one listens there, the stack knows.
-    pub(super) fn is_bound(&self, local: SocketAddr, reuse: bool) -> bool {
+    /// Whether another socket of this context is bound there, and not both allow it: SO_REUSEPORT,
+    /// or SO_REUSEADDR as long as the other one does not listen.
+    pub(super) fn is_bound(&self, local: SocketAddr, reuse: Reuse) -> bool {
         let bound = self.bound.get(&local.port()).map_or(&[][..], Vec::as_slice);
         bound.iter().any(|other| {
             let ip = other.local.ip();
             let overlap = ip.is_ipv4() == local.is_ipv4()
                 && (ip == local.ip() || ip.is_unspecified() || local.ip().is_unspecified());
-            overlap && !(reuse && other.reuse)
+            let listens = matches!(
+                self.table.get(other.descriptor).map(|entry| &entry.object),
+                Ok(Object::Socket(socket)) if socket.phase == Phase::Listening
+            );
+            let shared =
+                reuse.port && other.reuse.port || reuse.address && other.reuse.address && !listens;
+            overlap && !shared
         })
     }
 
-    pub(super) fn note_bound(&mut self, descriptor: Descriptor, local: SocketAddr, reuse: bool) {
+    pub(super) fn note_bound(&mut self, descriptor: Descriptor, local: SocketAddr, reuse: Reuse) {
         self.bound.entry(local.port()).or_default().push(Bound { descriptor, local, reuse });
     }
 

@@ -60,7 +60,8 @@ pub enum SocketOption {
     KeepInterval(Duration),
     /// `TCP_KEEPCNT`: probes without an answer before the connection fails; 1 to 127.
     KeepCount(u8),
-    /// `TCP_MAXSEG`: the largest segment; when told, the one in force if connected.
+    /// `TCP_MAXSEG`: the largest segment, 0 for what the path allows; when told, the one in force if
+    /// connected.
     MaximumSegment(u16),
     /// `TCP_CONGESTION`: "cubic" or "reno".
     Congestion(Congestion),
@@ -285,6 +286,7 @@ pub(crate) fn apply(
         SocketOption::KeepInterval(time) => extras.keepalive.interval = probe_time(time)?,
         SocketOption::KeepCount(probes @ 1..=127) => extras.keepalive.probes = probes,
         SocketOption::KeepCount(_) => return Err(from(libc::EINVAL)),
+        SocketOption::MaximumSegment(0) => options.maximum_segment = None,
         SocketOption::MaximumSegment(bytes) if SEGMENT_BYTES.contains(&bytes) => {
             options.maximum_segment = Some(bytes);
         }

@@ -90,5 +90,10 @@ cases! {
     reading_stops_at_the_last_urgent_byte = "transfers" "urgent-twice";
     urgent_bytes_that_are_sent_are_found = "transfers" "urgent-writes";
     writes_wait_to_be_joined = "transfers" "joined";
+    addresses_are_shared_as_options_say = "options" "reuse";
+    connections_are_shared_among_listeners = "options" "shared";
+    segments_are_as_large_as_the_option_says = "options" "segments";
+    addresses_of_ipv4_may_be_written_as_ipv6 = "options" "mapped";
+    options_that_are_set_early_hold = "options" "early";
     small_writes_do_not_block = "transfers" "small-writes";
 }
