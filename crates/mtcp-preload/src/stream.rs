@@ -2,6 +2,7 @@
 
 use crate::outcome::{Outcome, failure, would_block};
 use crate::state;
+use crate::table::Handle;
 use crate::wait::{self, Deadline, Interrupted};
 use core::ffi::c_int;
 use libc::off_t;
@@ -16,29 +17,32 @@ const FILE_CHUNK: usize = 64 << 10;
 /// # Errors
 /// Those of the attempt; `EAGAIN` when it would block and shall not, or the time is over.
 fn attempt<R>(
-    descriptor: Descriptor,
+    socket: Handle,
     nonblocking: bool,
     time: OptionName,
     mut attempt: impl FnMut(&mut Context) -> Outcome<R>,
 ) -> Outcome<R> {
     let deadline = {
-        let mut guard = state::lock()?;
+        let mut guard = state::lock_quietly()?;
         let world = guard.world()?;
+        world.check(socket)?;
         match attempt(&mut world.context) {
             Err(error) if would_block(&error) => {}
             done => return done,
         }
-        if nonblocking || world.socket(descriptor)?.nonblocking {
-            return failure(libc::EAGAIN);
+        if nonblocking || world.socket(socket)?.nonblocking {
+            // What has come since the last turn is there.
+            world.context.turn()?;
+            return attempt(&mut world.context);
         }
-        match world.context.option(descriptor, time) {
+        match world.context.option(socket.descriptor, time) {
             Ok(SocketOption::ReceiveTimeout(time) | SocketOption::SendTimeout(time)) => {
                 Deadline::after(time)
             }
             _ => Deadline::Never,
         }
     };
-    let done = wait::until(deadline, &[], Interrupted::of(deadline), |world| {
+    let done = wait::until(deadline, Some(socket), &[], Interrupted::of(deadline), |world| {
         world.context.turn()?;
         match attempt(&mut world.context) {
             Err(error) if would_block(&error) => Ok(None),
@@ -50,7 +54,7 @@ fn attempt<R>(
 
 /// Takes data into several buffers.
 pub(crate) fn receive(
-    descriptor: Descriptor,
+    socket: Handle,
     rooms: &mut [IoSliceMut<'_>],
     flags: c_int,
 ) -> Outcome<usize> {
@@ -63,8 +67,8 @@ pub(crate) fn receive(
     }
     let mut done = 0;
     loop {
-        let outcome = attempt(descriptor, nonblocking, OptionName::ReceiveTimeout, |context| {
-            receive_some(context, descriptor, rooms, done, flags)
+        let outcome = attempt(socket, nonblocking, OptionName::ReceiveTimeout, |context| {
+            receive_some(context, socket.descriptor, rooms, done, flags)
         });
         match outcome {
             Ok(0) => return Ok(done),
@@ -110,19 +114,15 @@ fn receive_some(
 
 /// Sends data; a blocking socket takes all of it. A connection whose sending side has ended raises
 /// SIGPIPE, as the kernel does, unless MSG_NOSIGNAL says no.
-pub(crate) fn transmit(
-    descriptor: Descriptor,
-    data: &[IoSlice<'_>],
-    flags: c_int,
-) -> Outcome<usize> {
+pub(crate) fn transmit(socket: Handle, data: &[IoSlice<'_>], flags: c_int) -> Outcome<usize> {
     let silent = flags & libc::MSG_NOSIGNAL != 0;
     let nonblocking = flags & libc::MSG_DONTWAIT != 0;
     let flags = Flags(flags);
     let wanted: usize = data.iter().map(|part| part.len()).sum();
     let mut done = 0;
     loop {
-        let outcome = attempt(descriptor, nonblocking, OptionName::SendTimeout, |context| {
-            transmit_some(context, descriptor, data, done, flags)
+        let outcome = attempt(socket, nonblocking, OptionName::SendTimeout, |context| {
+            transmit_some(context, socket.descriptor, data, done, flags)
         });
         match outcome {
             Ok(bytes) => done += bytes,
@@ -135,14 +135,14 @@ pub(crate) fn transmit(
                 return Err(error);
             }
         }
-        if done == wanted || nonblocking || is_nonblocking(descriptor)? {
+        if done == wanted || nonblocking || is_nonblocking(socket)? {
             return Ok(done);
         }
     }
 }
 
-fn is_nonblocking(descriptor: Descriptor) -> Outcome<bool> {
-    Ok(state::lock()?.world()?.socket(descriptor)?.nonblocking)
+fn is_nonblocking(socket: Handle) -> Outcome<bool> {
+    Ok(state::lock_quietly()?.world()?.socket(socket)?.nonblocking)
 }
 
 fn transmit_some(
@@ -176,7 +176,7 @@ fn transmit_some(
 
 /// sendfile(2) by way of a buffer; where the file goes on is moved by what was sent.
 pub(crate) fn send_file(
-    descriptor: Descriptor,
+    socket: Handle,
     from: c_int,
     offset: Option<&mut off_t>,
     count: usize,
@@ -204,7 +204,7 @@ pub(crate) fn send_file(
         if read == 0 {
             break;
         }
-        match transmit(descriptor, &[IoSlice::new(&chunk[..read])], 0) {
+        match transmit(socket, &[IoSlice::new(&chunk[..read])], 0) {
             Ok(sent) => {
                 done += sent;
                 if sent < read {

@@ -1,9 +1,11 @@
 //! Numbers: closing and duplicating them, and the end of the process.
 
 use crate::outcome::{failure, number};
-use crate::table::{self, Kind};
+use crate::table::{self, Handle, Kind};
+use crate::wait::{self, Deadline, Interrupted};
 use crate::{epoll, report, state};
 use core::ffi::{c_char, c_int, c_uint, c_void};
+use std::time::Duration;
 
 /// What has to be done before the kernel closes the number; false: it is not the application's.
 fn leaves(fd: c_int) -> bool {
@@ -22,16 +24,41 @@ fn leaves(fd: c_int) -> bool {
             epoll::forget_early(fd);
             epoll::close(fd, shadow);
         }
-        Kind::Socket(descriptor) => match state::lock() {
-            Ok(mut guard) => match guard.world() {
-                Ok(world) => world.release(fd, descriptor),
-                Err(_) => table::set(fd, Kind::Plain),
-            },
-            // A signal handler closes what the interrupted call may be using.
-            Err(_) => return false,
-        },
+        Kind::Socket(socket) => return leaves_socket(fd, socket),
     }
     true
+}
+
+fn leaves_socket(fd: c_int, socket: Handle) -> bool {
+    // A signal handler closes what the interrupted call may be using.
+    let Ok(mut guard) = state::lock() else { return false };
+    table::set(fd, Kind::Plain);
+    let Ok(world) = guard.world() else { return true };
+    match world.begin_to_linger(socket) {
+        None => world.release(socket),
+        Some(time) => {
+            // Others go on meanwhile; the number's use of the socket is this call's now.
+            drop(guard);
+            linger(socket, time);
+        }
+    }
+    true
+}
+
+/// Waits until all is sent, at most so long; a signal that is handled ends that (socket(7)).
+fn linger(socket: Handle, time: Duration) {
+    let deadline = Deadline::after(Some(time));
+    let lingered = wait::until(deadline, Some(socket), &[], Interrupted::of(deadline), |world| {
+        world.context.turn()?;
+        Ok(world.context.has_lingered(socket.descriptor).then_some(()))
+    });
+    // close(2) does not say whether that was long enough.
+    drop(lingered);
+    if let Ok(mut guard) = state::lock()
+        && let Ok(world) = guard.world()
+    {
+        world.release(socket);
+    }
 }
 
 /// A child of vfork(2) works in its parent's memory and must change nothing of it.
@@ -87,8 +114,8 @@ pub(super) fn duplicated(fd: c_int, new: c_int) -> c_int {
         return new;
     }
     match table::kind(fd) {
-        Kind::Socket(descriptor) => {
-            let twin = || state::lock()?.world()?.duplicate(new, descriptor);
+        kind @ Kind::Socket(_) => {
+            let twin = || state::lock_quietly()?.world()?.duplicate(new, kind);
             if twin().is_err() {
                 table::set(new, Kind::Inherited);
             }
@@ -99,7 +126,11 @@ pub(super) fn duplicated(fd: c_int, new: c_int) -> c_int {
             table::set(fd, Kind::Plain);
         }
         Kind::Epoll | Kind::Shadowed(_) => {
-            report::note(format_args!("epoll {fd} has a duplicate that knows the kernel's part"));
+            if epoll::duplicate(fd, new).is_err() {
+                report::note(format_args!(
+                    "epoll {fd} has a duplicate that knows the kernel's part"
+                ));
+            }
         }
         Kind::Inherited => table::set(new, Kind::Inherited),
         Kind::Plain | Kind::Internal => {}

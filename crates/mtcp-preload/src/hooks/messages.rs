@@ -2,15 +2,14 @@
 
 use super::transfers::{parts, refused, rooms};
 use crate::outcome::{failure, long, number};
-use crate::table::{self, Kind};
+use crate::table::{self, Handle, Kind};
 use crate::{report, stream};
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
-use mtcp::Descriptor;
 
 /// # Safety
 /// As recvmsg(2) asks.
-unsafe fn receive(descriptor: Descriptor, message: *mut msghdr, flags: c_int) -> ssize_t {
+unsafe fn receive(socket: Handle, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the application's message.
     let Some(message) = (unsafe { message.as_mut() }) else {
         return long(failure(libc::EFAULT));
@@ -24,14 +23,14 @@ unsafe fn receive(descriptor: Descriptor, message: *mut msghdr, flags: c_int) ->
     message.msg_flags = 0;
     // SAFETY: as above.
     match unsafe { rooms(message.msg_iov, message.msg_iovlen as c_int) } {
-        Some(rooms) => long(stream::receive(descriptor, rooms, flags)),
+        Some(rooms) => long(stream::receive(socket, rooms, flags)),
         None => long(if message.msg_iovlen == 0 { Ok(0) } else { failure(libc::EMSGSIZE) }),
     }
 }
 
 /// # Safety
 /// As sendmsg(2) asks.
-unsafe fn transmit(descriptor: Descriptor, message: *const msghdr, flags: c_int) -> ssize_t {
+unsafe fn transmit(socket: Handle, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the application's message.
     let Some(message) = (unsafe { message.as_ref() }) else {
         return long(failure(libc::EFAULT));
@@ -42,7 +41,7 @@ unsafe fn transmit(descriptor: Descriptor, message: *const msghdr, flags: c_int)
     }
     // SAFETY: as above.
     match unsafe { parts(message.msg_iov, message.msg_iovlen as c_int) } {
-        Some(parts) => long(stream::transmit(descriptor, parts, flags)),
+        Some(parts) => long(stream::transmit(socket, parts, flags)),
         None => long(if message.msg_iovlen == 0 { Ok(0) } else { failure(libc::EMSGSIZE) }),
     }
 }
@@ -51,7 +50,7 @@ unsafe fn transmit(descriptor: Descriptor, message: *const msghdr, flags: c_int)
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     match table::kind(fd) {
         // SAFETY: the application's pointers, as in all functions here.
-        Kind::Socket(descriptor) => unsafe { receive(descriptor, message, flags) },
+        Kind::Socket(socket) => unsafe { receive(socket, message, flags) },
         // SAFETY: as above.
         _ => unsafe { real::recvmsg(fd, message, flags) },
     }
@@ -62,7 +61,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     match table::kind(fd) {
         Kind::Inherited => refused(fd),
         // SAFETY: as above.
-        Kind::Socket(descriptor) => unsafe { transmit(descriptor, message, flags) },
+        Kind::Socket(socket) => unsafe { transmit(socket, message, flags) },
         // SAFETY: as above.
         _ => unsafe { real::sendmsg(fd, message, flags) },
     }
@@ -106,8 +105,8 @@ unsafe extern "C" fn recvmmsg(
         }
         // One message is a valid answer, and the next one may not be there.
         // SAFETY: as above.
-        Kind::Socket(descriptor) => unsafe {
-            each(list, count.min(1), |message| receive(descriptor, message, flags))
+        Kind::Socket(socket) => unsafe {
+            each(list, count.min(1), |message| receive(socket, message, flags))
         },
         // SAFETY: as above.
         _ => unsafe { real::recvmmsg(fd, list, count, flags, timeout) },
@@ -118,8 +117,8 @@ unsafe extern "C" fn recvmmsg(
 unsafe extern "C" fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     match table::kind(fd) {
         // SAFETY: as above.
-        Kind::Socket(descriptor) => unsafe {
-            each(list, count.min(1), |message| transmit(descriptor, message, flags))
+        Kind::Socket(socket) => unsafe {
+            each(list, count.min(1), |message| transmit(socket, message, flags))
         },
         // SAFETY: as above.
         _ => unsafe { real::sendmmsg(fd, list, count, flags) },

@@ -1,11 +1,10 @@
 //! read(2), write(2) and their kin.
 
 use crate::outcome::{failure, long};
-use crate::table::{self, Kind};
+use crate::table::{self, Handle, Kind};
 use crate::{report, stream};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
-use mtcp::Descriptor;
 use std::io::{IoSlice, IoSliceMut};
 
 /// What readv(2) takes at most.
@@ -13,12 +12,7 @@ const VECTORS: c_int = 1024;
 
 /// # Safety
 /// `length` bytes can be written.
-unsafe fn receive_one(
-    descriptor: Descriptor,
-    to: *mut c_void,
-    length: size_t,
-    flags: c_int,
-) -> ssize_t {
+unsafe fn receive_one(socket: Handle, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
     if length == 0 {
         return 0;
     }
@@ -28,17 +22,12 @@ unsafe fn receive_one(
     // SAFETY: promised by the caller; no more than a slice can have.
     let room =
         unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length.min(isize::MAX as usize)) };
-    long(stream::receive(descriptor, &mut [IoSliceMut::new(room)], flags))
+    long(stream::receive(socket, &mut [IoSliceMut::new(room)], flags))
 }
 
 /// # Safety
 /// `length` bytes can be read.
-unsafe fn send_one(
-    descriptor: Descriptor,
-    from: *const c_void,
-    length: size_t,
-    flags: c_int,
-) -> ssize_t {
+unsafe fn send_one(socket: Handle, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
     if from.is_null() && length > 0 {
         return long(failure(libc::EFAULT));
     }
@@ -48,7 +37,7 @@ unsafe fn send_one(
         // SAFETY: promised by the caller; no more than a slice can have.
         unsafe { std::slice::from_raw_parts(from.cast(), length.min(isize::MAX as usize)) }
     };
-    long(stream::transmit(descriptor, &[IoSlice::new(data)], flags))
+    long(stream::transmit(socket, &[IoSlice::new(data)], flags))
 }
 
 /// A child sends on a connection of its parent: the kernel's socket behind the number would answer
@@ -89,7 +78,7 @@ pub(super) unsafe fn parts<'a>(list: *const iovec, count: c_int) -> Option<&'a [
 unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
     match table::kind(fd) {
         // SAFETY: the application's buffer; as in all functions here.
-        Kind::Socket(descriptor) => unsafe { receive_one(descriptor, to, length, 0) },
+        Kind::Socket(socket) => unsafe { receive_one(socket, to, length, 0) },
         // SAFETY: as above.
         _ => unsafe { real::read(fd, to, length) },
     }
@@ -120,7 +109,7 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: size_t) -> ss
     match table::kind(fd) {
         Kind::Inherited => refused(fd),
         // SAFETY: as above.
-        Kind::Socket(descriptor) => unsafe { send_one(descriptor, from, length, 0) },
+        Kind::Socket(socket) => unsafe { send_one(socket, from, length, 0) },
         // SAFETY: as above.
         _ => unsafe { real::write(fd, from, length) },
     }
@@ -128,13 +117,13 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: size_t) -> ss
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-    let Kind::Socket(descriptor) = table::kind(fd) else {
+    let Kind::Socket(socket) = table::kind(fd) else {
         // SAFETY: as above.
         return unsafe { real::readv(fd, list, count) };
     };
     // SAFETY: as above.
     match unsafe { rooms(list, count) } {
-        Some(rooms) => long(stream::receive(descriptor, rooms, 0)),
+        Some(rooms) => long(stream::receive(socket, rooms, 0)),
         None => long(if count == 0 { Ok(0) } else { failure(libc::EINVAL) }),
     }
 }
@@ -144,13 +133,13 @@ unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssiz
     if table::kind(fd) == Kind::Inherited {
         return refused(fd);
     }
-    let Kind::Socket(descriptor) = table::kind(fd) else {
+    let Kind::Socket(socket) = table::kind(fd) else {
         // SAFETY: as above.
         return unsafe { real::writev(fd, list, count) };
     };
     // SAFETY: as above.
     match unsafe { parts(list, count) } {
-        Some(parts) => long(stream::transmit(descriptor, parts, 0)),
+        Some(parts) => long(stream::transmit(socket, parts, 0)),
         None => long(if count == 0 { Ok(0) } else { failure(libc::EINVAL) }),
     }
 }
@@ -159,7 +148,7 @@ unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssiz
 unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
     match table::kind(fd) {
         // SAFETY: as above.
-        Kind::Socket(descriptor) => unsafe { receive_one(descriptor, to, length, flags) },
+        Kind::Socket(socket) => unsafe { receive_one(socket, to, length, flags) },
         // SAFETY: as above.
         _ => unsafe { real::recv(fd, to, length, flags) },
     }
@@ -187,12 +176,12 @@ unsafe extern "C" fn recvfrom(
     address: *mut sockaddr,
     size: *mut socklen_t,
 ) -> ssize_t {
-    let Kind::Socket(descriptor) = table::kind(fd) else {
+    let Kind::Socket(socket) = table::kind(fd) else {
         // SAFETY: as above.
         return unsafe { real::recvfrom(fd, to, length, flags, address, size) };
     };
     // SAFETY: as above.
-    let received = unsafe { receive_one(descriptor, to, length, flags) };
+    let received = unsafe { receive_one(socket, to, length, flags) };
     if received >= 0 && !address.is_null() && !size.is_null() {
         // SAFETY: as above. A stream names no sender.
         unsafe { *size = 0 };
@@ -220,7 +209,7 @@ unsafe extern "C" fn send(fd: c_int, from: *const c_void, length: size_t, flags:
     match table::kind(fd) {
         Kind::Inherited => refused(fd),
         // SAFETY: as above.
-        Kind::Socket(descriptor) => unsafe { send_one(descriptor, from, length, flags) },
+        Kind::Socket(socket) => unsafe { send_one(socket, from, length, flags) },
         // SAFETY: as above.
         _ => unsafe { real::send(fd, from, length, flags) },
     }
@@ -238,7 +227,7 @@ unsafe extern "C" fn sendto(
     match table::kind(fd) {
         Kind::Inherited => refused(fd),
         // SAFETY: as above. A stream has one receiver, whatever the call says.
-        Kind::Socket(descriptor) => unsafe { send_one(descriptor, from, length, flags) },
+        Kind::Socket(socket) => unsafe { send_one(socket, from, length, flags) },
         // SAFETY: as above.
         _ => unsafe { real::sendto(fd, from, length, flags, address, size) },
     }
@@ -254,9 +243,9 @@ unsafe extern "C" fn sendfile(
     match (table::kind(to), table::kind(from)) {
         (_, Kind::Socket(_)) => long(failure(libc::EINVAL)),
         (Kind::Inherited, _) => refused(to),
-        (Kind::Socket(descriptor), _) => {
+        (Kind::Socket(socket), _) => {
             // SAFETY: as above; the offset is null or valid.
-            long(stream::send_file(descriptor, from, unsafe { offset.as_mut() }, count))
+            long(stream::send_file(socket, from, unsafe { offset.as_mut() }, count))
         }
         // SAFETY: as above.
         _ => unsafe { real::sendfile(to, from, offset, count) },

@@ -28,6 +28,19 @@ pub(crate) trait Port {
     /// `timeout`; zero if there is something to do.
     fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration>;
 
+    /// Shows the engine what was asked for since the last turn, and wakes it if it sleeps; costs
+    /// next to nothing if nothing was. An engine that is called inline has no need of it.
+    fn publish(&mut self) {}
+
+    /// Takes what the engine has told, without a system call if it has told nothing; true if it has
+    /// told anything. An engine that is called inline tells only in turns.
+    fn look(&mut self) -> bool {
+        false
+    }
+
+    /// Whether what [`Port::prepare_to_sleep`] prepared has been undone by a turn since.
+    fn is_disturbed(&self) -> bool;
+
     /// Wakes whoever sleeps in [`Port::wait`].
     fn alarm(&self) -> &Arc<Alarm>;
 

@@ -44,10 +44,15 @@ impl Namespace {
 
     /// Runs ip(8) in the namespace, with these words; gives what it prints.
     pub(crate) fn ip(&self, words: &str) -> String {
-        let place = format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd());
+        let place = self.path();
         let (succeeded, printed) = shell::run(&format!("nsenter --net={place} ip {words}"));
         assert!(succeeded, "ip {words}: {printed}; it is of iproute2: cargo xtask setup");
         printed
+    }
+
+    /// A path by which processes of this test enter the namespace.
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
     /// Waits until an interface that is up sends what it is given: the kernel gives it its queue a
@@ -80,7 +85,7 @@ impl Namespace {
 
     /// Joins this namespace with another one, or itself, by two ends of a cable, which are up.
     pub(crate) fn join(&self, name: &str, other: &Namespace, other_name: &str) {
-        let path = format!("/proc/{}/fd/{}", std::process::id(), other.0.as_raw_fd());
+        let path = other.path();
         self.ip(&format!("link add {name} type veth peer name {other_name} netns {path}"));
         self.ip(&format!("link set {name} up"));
         other.ip(&format!("link set {other_name} up"));

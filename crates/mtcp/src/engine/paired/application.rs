@@ -332,6 +332,24 @@ impl Port for Application {
         timeout
     }
 
+    fn publish(&mut self) {
+        self.commands.publish();
+    }
+
+    fn look(&mut self) -> bool {
+        if self.events.is_empty() {
+            return false;
+        }
+        if std::mem::take(&mut self.lying) {
+            self.alarm.get_up(true);
+        }
+        self.take_events()
+    }
+
+    fn is_disturbed(&self) -> bool {
+        !self.lying
+    }
+
     fn alarm(&self) -> &Arc<Alarm> {
         &self.alarm
     }
