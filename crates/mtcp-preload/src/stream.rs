@@ -3,7 +3,7 @@
 use crate::outcome::{Outcome, failure, would_block};
 use crate::state;
 use crate::table::Handle;
-use crate::wait::{self, Deadline, Interrupted};
+use crate::wait::{self, Deadline, Held, Interrupted};
 use core::ffi::c_int;
 use libc::off_t;
 use mtcp::{Context, Descriptor, Flags, OptionName, SocketOption};
@@ -12,29 +12,39 @@ use std::io::{IoSlice, IoSliceMut};
 /// Bytes of a file that are read at once to be sent.
 const FILE_CHUNK: usize = 64 << 10;
 
-/// Makes an attempt, and goes on making it if the socket is blocking.
+/// Makes an attempt, and goes on making it if the socket is blocking. A call that sleeps, or that
+/// makes further attempts (less than `wanted` was moved), keeps the socket in `held`.
 ///
 /// # Errors
 /// Those of the attempt; `EAGAIN` when it would block and shall not, or the time is over.
-fn attempt<R>(
+fn attempt(
     socket: Handle,
-    nonblocking: bool,
+    held: &mut Held,
+    (nonblocking, wanted): (bool, usize),
     time: OptionName,
-    mut attempt: impl FnMut(&mut Context) -> Outcome<R>,
-) -> Outcome<R> {
+    mut attempt: impl FnMut(&mut Context) -> Outcome<usize>,
+) -> Outcome<usize> {
     let deadline = {
         let mut guard = state::lock_quietly()?;
         let world = guard.world()?;
         world.check(socket)?;
+        let nonblocking = nonblocking || world.socket(socket)?.nonblocking;
         match attempt(&mut world.context) {
             Err(error) if would_block(&error) => {}
-            done => return done,
+            Ok(bytes) => {
+                if bytes < wanted && !nonblocking {
+                    held.hold(world, socket)?;
+                }
+                return Ok(bytes);
+            }
+            Err(error) => return Err(error),
         }
-        if nonblocking || world.socket(socket)?.nonblocking {
+        if nonblocking {
             // What has come since the last turn is there.
             world.context.turn()?;
             return attempt(&mut world.context);
         }
+        held.hold(world, socket)?;
         match world.context.option(socket.descriptor, time) {
             Ok(SocketOption::ReceiveTimeout(time) | SocketOption::SendTimeout(time)) => {
                 Deadline::after(time)
@@ -42,7 +52,7 @@ fn attempt<R>(
             _ => Deadline::Never,
         }
     };
-    let done = wait::until(deadline, Some(socket), &[], Interrupted::of(deadline), |world| {
+    let done = wait::until(deadline, None, &[], Interrupted::of(deadline), |world| {
         world.context.turn()?;
         match attempt(&mut world.context) {
             Err(error) if would_block(&error) => Ok(None),
@@ -65,9 +75,10 @@ pub(crate) fn receive(
     if wanted == 0 {
         return Ok(0);
     }
-    let mut done = 0;
+    let (mut done, mut held) = (0, Held::default());
     loop {
-        let outcome = attempt(socket, nonblocking, OptionName::ReceiveTimeout, |context| {
+        let how = (nonblocking, if whole { wanted - done } else { 0 });
+        let outcome = attempt(socket, &mut held, how, OptionName::ReceiveTimeout, |context| {
             receive_some(context, socket.descriptor, rooms, done, flags)
         });
         match outcome {
@@ -119,9 +130,10 @@ pub(crate) fn transmit(socket: Handle, data: &[IoSlice<'_>], flags: c_int) -> Ou
     let nonblocking = flags & libc::MSG_DONTWAIT != 0;
     let flags = Flags(flags);
     let wanted: usize = data.iter().map(|part| part.len()).sum();
-    let mut done = 0;
+    let (mut done, mut held) = (0, Held::default());
     loop {
-        let outcome = attempt(socket, nonblocking, OptionName::SendTimeout, |context| {
+        let how = (nonblocking, wanted - done);
+        let outcome = attempt(socket, &mut held, how, OptionName::SendTimeout, |context| {
             transmit_some(context, socket.descriptor, data, done, flags)
         });
         match outcome {

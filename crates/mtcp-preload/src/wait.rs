@@ -158,7 +158,22 @@ impl Interrupted {
 
 /// What a call that sleeps keeps: a socket or an epoll that another thread closes meanwhile goes on
 /// until the call has ended, and its number serves no other before.
-struct Held(Option<Handle>);
+#[derive(Default)]
+pub(crate) struct Held(Option<Handle>);
+
+impl Held {
+    /// From now on, unless it is held already.
+    ///
+    /// # Errors
+    /// `EBADF`: it was closed before.
+    pub(crate) fn hold(&mut self, world: &mut World, handle: Handle) -> Outcome<()> {
+        if self.0.is_none() {
+            world.hold(handle)?;
+            self.0 = Some(handle);
+        }
+        Ok(())
+    }
+}
 
 impl Drop for Held {
     fn drop(&mut self) {
@@ -184,7 +199,8 @@ pub(crate) fn until<R>(
     interrupted: Interrupted,
     mut attempt: impl FnMut(&mut World) -> Outcome<Option<R>>,
 ) -> Outcome<Option<R>> {
-    let held = {
+    let mut held = Held::default();
+    {
         let mut guard = state::lock_quietly()?;
         let world = guard.world()?;
         on.map(|handle| world.check(handle)).transpose()?;
@@ -192,12 +208,9 @@ pub(crate) fn until<R>(
         if first.is_some() || matches!(deadline, Deadline::Now) && !interrupted.has_mask() {
             return Ok(first);
         }
-        on.map(|handle| world.hold(handle)).transpose()?;
-        Held(on)
-    };
-    let outcome = sleep_until(deadline, kernel, interrupted, attempt);
-    drop(held);
-    outcome
+        on.map(|handle| held.hold(world, handle)).transpose()?;
+    }
+    sleep_until(deadline, kernel, interrupted, attempt)
 }
 
 fn sleep_until<R>(

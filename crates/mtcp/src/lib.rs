@@ -80,7 +80,7 @@ mod system;
 pub use self::config::{Config, ConfigError};
 pub use self::engine::{Engine, EngineCounters};
 pub use self::socket::{
-    Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags, OptionName, PipeWriter,
-    SocketOption, TcpInfo,
+    Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags, Linger, OptionName,
+    PipeWriter, SocketOption, TcpInfo,
 };
 pub use self::start::{Mtcp, StartError, pin};

@@ -5,6 +5,7 @@ use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Deadline, Interrupted};
 use crate::{epoll, report, state};
 use core::ffi::{c_char, c_int, c_uint, c_void};
+use mtcp::Linger;
 use std::time::Duration;
 
 /// What has to be done before the kernel closes the number; false: it is not the application's.
@@ -47,13 +48,21 @@ fn leaves_socket(fd: c_int, socket: Handle) -> bool {
 
 /// Waits until all is sent, at most so long; a signal that is handled ends that (socket(7)).
 fn linger(socket: Handle, time: Duration) {
-    let deadline = Deadline::after(Some(time));
-    let lingered = wait::until(deadline, Some(socket), &[], Interrupted::of(deadline), |world| {
-        world.context.turn()?;
-        Ok(world.context.has_lingered(socket.descriptor).then_some(()))
-    });
-    // close(2) does not say whether that was long enough.
-    drop(lingered);
+    let end = Deadline::after(Some(time));
+    let mut step = Linger::default();
+    loop {
+        // Acknowledgements are no events: it is looked for them.
+        let left = end.left().unwrap_or(time);
+        let next = Deadline::after(Some(step.next(left)));
+        let lingered = wait::until(next, Some(socket), &[], Interrupted::of(end), |world| {
+            world.context.turn()?;
+            Ok(world.context.has_lingered(socket.descriptor).then_some(()))
+        });
+        // close(2) does not say whether that was long enough.
+        if !matches!(lingered, Ok(None)) || left.is_zero() {
+            break;
+        }
+    }
     if let Ok(mut guard) = state::lock()
         && let Ok(world) = guard.world()
     {

@@ -5,7 +5,23 @@ use super::events::Events;
 use super::{Context, Descriptor, Object, Phase};
 use mtcp_proto::{Shutdown, SocketId};
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long who lingers sleeps until the next look: acknowledgements are no events.
+#[derive(Debug, Default)]
+pub struct Linger {
+    last: Duration,
+}
+
+impl Linger {
+    const LONGEST: Duration = Duration::from_millis(16);
+
+    /// The next sleep, at most what is left of the time.
+    pub fn next(&mut self, left: Duration) -> Duration {
+        self.last = (2 * self.last).clamp(Duration::from_millis(1), Linger::LONGEST);
+        self.last.min(left)
+    }
+}
 
 impl Context {
     /// Ends sending on a socket whose SO_LINGER makes [`Context::close`] wait, and gives how long:
@@ -27,6 +43,25 @@ impl Context {
         // What was not read makes close a reset, which needs no waiting.
         let waits = self.port.receivable(id) == 0 && self.port.shutdown(id, Shutdown::Send).is_ok();
         Ok(waits.then_some(time))
+    }
+
+    /// Waits until [`Context::has_lingered`], at most so long.
+    ///
+    /// # Errors
+    /// `EAGAIN`: the time is over; and those of the device.
+    pub(super) fn linger(&mut self, descriptor: Descriptor, time: Duration) -> io::Result<()> {
+        let end = Instant::now().checked_add(time);
+        let mut step = Linger::default();
+        loop {
+            let left = end.map_or(time, |end| end.saturating_duration_since(Instant::now()));
+            let looked = self.block(Some(step.next(left)), |context| {
+                Ok(context.has_lingered(descriptor).then_some(()))
+            });
+            match looked {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && !left.is_zero() => {}
+                done => return done,
+            }
+        }
     }
 
     /// Whether all that was written is acknowledged, or will never be.

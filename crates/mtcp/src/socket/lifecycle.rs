@@ -279,9 +279,7 @@ impl Context {
     /// `EBADF`; `EWOULDBLOCK` if lingering was not long enough (the descriptor is gone then, too).
     pub fn close(&mut self, descriptor: Descriptor) -> io::Result<()> {
         let lingered = match self.begin_to_linger(descriptor)? {
-            Some(time) => {
-                self.block(Some(time), |context| Ok(context.has_lingered(descriptor).then_some(())))
-            }
+            Some(time) => self.linger(descriptor, time),
             None => Ok(()),
         };
         self.discard(descriptor, Context::close_socket)?;

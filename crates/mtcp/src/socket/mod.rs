@@ -20,6 +20,7 @@ pub(crate) mod settings;
 mod stream;
 mod table;
 
+pub use self::closing::Linger;
 pub use self::epoll::EpollControl;
 pub use self::events::{EpollEvent, Events};
 pub use self::options::{OptionName, SocketOption, TcpInfo};

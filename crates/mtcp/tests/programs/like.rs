@@ -87,3 +87,24 @@ cases! { prompt PAIRED;
     an_error_is_told_without_another_call = "error-without-a-call";
     what_was_read_is_room_for_the_peer = "room-after-reading";
 }
+
+cases! { waiting PAIRED;
+    a_sleeping_read_keeps_its_connection = "reused-read";
+    a_sleeping_recv_keeps_its_connection = "reused-recv";
+    a_sleeping_readv_keeps_its_connection = "reused-readv";
+    a_sleeping_recvmsg_keeps_its_connection = "reused-recvmsg";
+    a_sleeping_accept_keeps_its_listener = "reused-listener";
+    a_sleeping_write_keeps_its_connection = "reused-write";
+    a_sleeping_epoll_wait_keeps_its_epoll = "reused-epoll";
+    a_close_that_lingers_holds_nothing_up = "lingering";
+    lingering_ends_when_all_is_sent = "lingering-ends";
+    a_program_s_end_lingers_once = "lingering-exit";
+    a_listener_that_is_shut_down_wakes_accept = "listener-shut-down";
+    a_listener_that_is_shut_down_is_told_by_epoll = "listener-shut-down-polled";
+    accept_has_a_time_limit = "accept-timeout";
+    without_numbers_connections_stay_in_the_queue = "accept-without-numbers";
+    neither_part_of_an_epoll_starves = "one-event";
+    an_epoll_with_two_numbers_is_one = "two-numbers";
+    a_socket_added_to_an_epoll_that_waits_is_seen = "added-while-asleep";
+    the_peers_of_a_killed_program_are_told = "killed";
+}

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,9 +205,9 @@ static void show(const char *what, long result) {
     else printf("%s: %ld\n", what, result);
 }
 
-/* A socket that listens on the local address, and its port. */
+/* A socket that listens on the local address; port 0 becomes a free one. */
 static int open_listener(int *port) {
-    struct sockaddr_in address = address_of(local_address, 0);
+    struct sockaddr_in address = address_of(local_address, *port);
     socklen_t size = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(fd >= 0);
@@ -231,7 +232,7 @@ static struct pair accept_pair(int from, int port) {
 }
 
 static struct pair connect_pair(void) {
-    int port, from = open_listener(&port);
+    int port = 0, from = open_listener(&port);
     struct pair pair = accept_pair(from, port);
     CHECK(close(from) == 0);
     return pair;

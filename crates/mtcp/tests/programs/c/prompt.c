@@ -29,7 +29,7 @@ static void writes(void) {
 }
 
 static void ends(void) {
-    int port, from = open_listener(&port);
+    int port = 0, from = open_listener(&port);
     struct pair pair = accept_pair(from, port);
     CHECK(close(pair.fd) == 0);
     show_received("close", pair.which);
@@ -161,7 +161,7 @@ LOOKS(look_by_select, by_select)
 LOOKS(look_by_epoll, by_epoll)
 
 static void look_by_accept(void) {
-    int port, from = open_listener(&port), fd = -1;
+    int port = 0, from = open_listener(&port), fd = -1;
     CHECK(fcntl(from, F_SETFL, O_NONBLOCK) == 0);
     CHECK(ask(DIAL, 0, port, NULL) == 0);
     for (int tries = 0; tries < TRIES && fd < 0; tries++) {
