@@ -108,3 +108,13 @@ cases! { waiting PAIRED;
     a_socket_added_to_an_epoll_that_waits_is_seen = "added-while-asleep";
     the_peers_of_a_killed_program_are_told = "killed";
 }
+
+cases! { numbers PAIRED;
+    every_way_of_closing_is_seen = "closed";
+    a_number_that_was_closed_unseen_is_free = "replaced";
+    calls_by_number_are_the_functions = "calls";
+    children_take_nothing_from_their_parent = "children";
+    formatted_output_goes_to_the_connection = "formatted";
+    streams_of_the_c_library_work = "streams";
+    io_uring_gives_no_wrong_answer = "rings";
+}
