@@ -38,6 +38,7 @@ mod wait;
 
 /// Runs before the program's own code.
 extern "C" fn start() {
+    fork::start();
     settings::start();
     // SAFETY: the functions are ours and have the right signatures.
     unsafe {

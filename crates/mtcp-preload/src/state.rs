@@ -113,6 +113,7 @@ pub(crate) struct Guard {
 /// # Errors
 /// `EDEADLK`: this thread has it, so this is a signal handler.
 pub(crate) fn lock() -> Outcome<Guard> {
+    fork::notice();
     // SAFETY: the mutex lives for ever.
     match unsafe { libc::pthread_mutex_lock(LOCK.mutex.get()) } {
         0 => Ok(Guard { tells: true, fresh: false }),
@@ -320,6 +321,11 @@ impl World {
         let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
         // SAFETY: plain numbers.
         let fd = crate::outcome::check(unsafe { real::fcntl(placeholder, command, 0) })?;
+        // What had the number was closed unseen.
+        if let Kind::Socket(stale) | Kind::Shadowed(stale) = table::kind(fd) {
+            table::set(fd, Kind::Plain);
+            self.release(stale);
+        }
         if table::covers(fd) {
             return Ok(fd);
         }
@@ -428,8 +434,8 @@ pub(crate) fn inherit() -> Vec<c_int> {
     internal
 }
 
-/// The process whose stack runs, if one does. For who may be a child of vfork(2).
-pub(crate) fn process() -> Option<u32> {
+/// The process whose stack runs, if one does.
+fn process() -> Option<u32> {
     match PROCESS.load(Ordering::Relaxed) {
         0 => None,
         process => Some(process),

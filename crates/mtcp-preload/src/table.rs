@@ -103,6 +103,25 @@ pub(crate) fn set(fd: c_int, kind: Kind) {
     word.store(value, Ordering::Release);
 }
 
+/// Where this library's own descriptors begin, so that the application finds the lowest numbers
+/// free that would be so without.
+const HIDDEN: c_int = 900;
+
+/// Takes a descriptor of this library's own out of the application's way; its number then.
+pub(crate) fn hide(fd: c_int) -> c_int {
+    // SAFETY: plain numbers. The limit on numbers may be lower; then it stays where it is.
+    let hidden = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, HIDDEN as usize) };
+    let fd = if hidden < 0 {
+        fd
+    } else {
+        // SAFETY: the number is new and nobody else's.
+        unsafe { real::close(fd) };
+        hidden
+    };
+    set(fd, Kind::Internal);
+    fd
+}
+
 /// The highest descriptor that ever was more than plain.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 

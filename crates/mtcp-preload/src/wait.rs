@@ -73,8 +73,7 @@ impl Waker {
     fn new() -> Outcome<Waker> {
         // SAFETY: plain numbers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        outcome::check(fd)?;
-        table::set(fd, Kind::Internal);
+        let fd = table::hide(outcome::check(fd)?);
         // SAFETY: the descriptor is new and nobody else's.
         Ok(Waker { event: unsafe { OwnedFd::from_raw_fd(fd) }, rung: AtomicBool::new(false) })
     }

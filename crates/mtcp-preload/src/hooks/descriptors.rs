@@ -3,8 +3,8 @@
 use crate::outcome::{failure, number};
 use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Deadline, Interrupted};
-use crate::{epoll, report, state};
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use crate::{epoll, fork, report, state};
+use core::ffi::{c_int, c_uint};
 use mtcp::Linger;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn leaves(fd: c_int) -> bool {
     match table::kind(fd) {
         Kind::Plain => return true,
         Kind::Internal => return false,
-        kind if !is_own_process() => {
+        kind if !fork::is_own_process() => {
             report::note(format_args!("{kind:?} {fd} stays with the parent of a vfork(2)"));
         }
         Kind::Fresh | Kind::Epoll => {
@@ -70,13 +70,33 @@ fn linger(socket: Handle, time: Duration) {
     }
 }
 
-/// A child of vfork(2) works in its parent's memory and must change nothing of it.
-fn is_own_process() -> bool {
-    state::process().is_none_or(|process| process == std::process::id())
+/// Notes that a number is something new, whatever the table has for it: that was closed without our
+/// knowledge, and ends now. A number less than 0 is none.
+pub(super) fn arrived(fd: c_int) {
+    let kind = table::kind(fd);
+    if kind == Kind::Plain || !fork::is_own_process() {
+        return;
+    }
+    report::note(format_args!("descriptor {fd}, {kind:?}, was closed unseen, and is another now"));
+    match kind {
+        Kind::Socket(handle) | Kind::Shadowed(handle) => {
+            epoll::forget_early(fd);
+            table::set(fd, Kind::Plain);
+            if let Ok(mut guard) = state::lock()
+                && let Ok(world) = guard.world()
+            {
+                world.release(handle);
+            }
+        }
+        _ => {
+            epoll::forget_early(fd);
+            table::set(fd, Kind::Plain);
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     if !leaves(fd) {
         return number(failure(libc::EBADF));
     }
@@ -85,7 +105,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let on_exec = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
     let end = c_int::try_from(last).unwrap_or(c_int::MAX);
     let start = c_int::try_from(first).unwrap_or(c_int::MAX);
@@ -112,16 +132,19 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn closefrom(first: c_int) {
+pub(super) unsafe extern "C" fn closefrom(first: c_int) {
     // SAFETY: plain numbers.
     unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
 }
 
+pub(super) use super::options::fcntl;
+
 /// Notes that a number has become another one's twin; the new one, if it is one.
 pub(super) fn duplicated(fd: c_int, new: c_int) -> c_int {
-    if new < 0 || !is_own_process() {
+    if new < 0 || !fork::is_own_process() {
         return new;
     }
+    arrived(new);
     match table::kind(fd) {
         kind @ Kind::Socket(_) => {
             let twin = || state::lock_quietly()?.world()?.duplicate(new, kind);
@@ -148,13 +171,13 @@ pub(super) fn duplicated(fd: c_int, new: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
+pub(super) unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: a plain number.
     duplicated(fd, unsafe { real::dup(fd) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+pub(super) unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
     if fd == to {
         // SAFETY: plain numbers.
         return unsafe { real::dup2(fd, to) };
@@ -167,7 +190,7 @@ unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if fd == to {
         return number(failure(libc::EINVAL));
     }
@@ -179,20 +202,8 @@ unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    if matches!(table::kind(fd), Kind::Socket(_) | Kind::Inherited) {
-        // The C library's streams enter the kernel by themselves.
-        report::note(format_args!("fdopen(3) of a socket of the stack: EOPNOTSUPP"));
-        crate::outcome::set_errno(libc::EOPNOTSUPP);
-        return std::ptr::null_mut();
-    }
-    // SAFETY: the application's string.
-    unsafe { real::fdopen(fd, mode) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _exit(status: c_int) -> ! {
-    if is_own_process() {
+pub(super) unsafe extern "C" fn _exit(status: c_int) -> ! {
+    if fork::is_own_process() {
         state::finish();
     }
     loop {
@@ -202,7 +213,7 @@ unsafe extern "C" fn _exit(status: c_int) -> ! {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn _Exit(status: c_int) -> ! {
+pub(super) unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: a plain number.
     unsafe { _exit(status) }
 }

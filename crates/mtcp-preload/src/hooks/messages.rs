@@ -47,7 +47,7 @@ unsafe fn transmit(socket: Handle, message: *const msghdr, flags: c_int) -> ssiz
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     match table::kind(fd) {
         // SAFETY: the application's pointers, as in all functions here.
         Kind::Socket(socket) => unsafe { receive(socket, message, flags) },
@@ -57,7 +57,11 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn sendmsg(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
     match table::kind(fd) {
         Kind::Inherited => refused(fd),
         // SAFETY: as above.
@@ -91,7 +95,7 @@ unsafe fn each(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmmsg(
+pub(super) unsafe extern "C" fn recvmmsg(
     fd: c_int,
     list: *mut mmsghdr,
     count: c_uint,
@@ -114,7 +118,12 @@ unsafe extern "C" fn recvmmsg(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    list: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
     match table::kind(fd) {
         // SAFETY: as above.
         Kind::Socket(socket) => unsafe {

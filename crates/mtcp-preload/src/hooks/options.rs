@@ -45,7 +45,7 @@ fn is_about_kind(level: c_int, name: c_int) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockopt(
+pub(super) unsafe extern "C" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -67,7 +67,7 @@ unsafe extern "C" fn getsockopt(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setsockopt(
+pub(super) unsafe extern "C" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -109,7 +109,7 @@ fn status(socket: Handle) -> Outcome<c_int> {
 
 /// fcntl(2) has any number of arguments; one, as large as a register, holds all that there are.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub(super) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     let duplicates = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
     match table::kind(fd) {
         Kind::Plain => {}
@@ -137,13 +137,13 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_in
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: as above.
     unsafe { fcntl64(fd, command, argument) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     let Kind::Socket(socket) = table::kind(fd) else {
         // SAFETY: as above.
         return unsafe { real::ioctl(fd, request, argument) };

@@ -1,10 +1,11 @@
 //! From socket(2) to shutdown(2).
 
+use super::descriptors;
 use crate::outcome::{Outcome, failure, number, would_block};
 use crate::state::{self, Guard, Socket, World};
 use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Deadline, Interrupted};
-use crate::{address, adopt, report};
+use crate::{address, adopt, fork, report};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
 use mtcp::{Events, Family, OptionName, SocketOption};
@@ -12,13 +13,15 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub(super) unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: plain numbers.
     let fd = unsafe { real::socket(family, kind, protocol) };
+    descriptors::arrived(fd);
     let stream = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) == libc::SOCK_STREAM;
     let internet = matches!(family, libc::AF_INET | libc::AF_INET6);
     let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if fd >= 0 && stream && internet && tcp && crate::settings::config().is_some() {
+    let concerns = stream && internet && tcp && crate::settings::config().is_some();
+    if fd >= 0 && concerns && fork::is_own_process() {
         table::set(fd, Kind::Fresh);
     }
     fd
@@ -84,7 +87,11 @@ fn listen_on(guard: &mut Guard, socket: Handle, backlog: u32) -> Outcome<()> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn bind(
+    fd: c_int,
+    address: *const sockaddr,
+    size: socklen_t,
+) -> c_int {
     if matches!(table::kind(fd), Kind::Fresh | Kind::Socket(_))
         // SAFETY: the application's address, as bind(2) asks.
         && let Some(at) = unsafe { address::from_c(address, size) }
@@ -127,7 +134,7 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub(super) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match listen_here(fd, backlog).transpose() {
         Some(done) => number(done),
         // SAFETY: plain numbers.
@@ -187,7 +194,11 @@ fn connect_stream(socket: Handle, remote: SocketAddr) -> Outcome<()> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn connect(
+    fd: c_int,
+    address: *const sockaddr,
+    size: socklen_t,
+) -> c_int {
     if matches!(table::kind(fd), Kind::Fresh | Kind::Socket(_))
         // SAFETY: the application's address, as connect(2) asks.
         && let Some(to) = unsafe { address::from_c(address, size) }
@@ -270,7 +281,7 @@ fn accept_once(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept4(
+pub(super) unsafe extern "C" fn accept4(
     fd: c_int,
     address: *mut sockaddr,
     size: *mut socklen_t,
@@ -278,7 +289,9 @@ unsafe extern "C" fn accept4(
 ) -> c_int {
     let Kind::Socket(listener) = table::kind(fd) else {
         // SAFETY: the application's pointers, as accept(2) asks.
-        return unsafe { real::accept4(fd, address, size, flags) };
+        let new = unsafe { real::accept4(fd, address, size, flags) };
+        descriptors::arrived(new);
+        return new;
     };
     number(accept_stream(listener, flags).map(|(fd, peer)| {
         // SAFETY: as above.
@@ -288,13 +301,17 @@ unsafe extern "C" fn accept4(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, size: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn accept(
+    fd: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> c_int {
     // SAFETY: as above.
     unsafe { accept4(fd, address, size, 0) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+pub(super) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let Kind::Socket(socket) = table::kind(fd) else {
         // SAFETY: plain numbers.
         return unsafe { real::shutdown(fd, how) };
@@ -337,7 +354,11 @@ unsafe fn name(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, size: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn getsockname(
+    fd: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> c_int {
     match table::kind(fd) {
         // SAFETY: the application's pointers, as getsockname(2) asks.
         Kind::Socket(socket) => number(unsafe { name(socket, address, size, false) }),
@@ -347,7 +368,11 @@ unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, size: *mut s
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, size: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn getpeername(
+    fd: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> c_int {
     match table::kind(fd) {
         // SAFETY: the application's pointers, as getpeername(2) asks.
         Kind::Socket(socket) => number(unsafe { name(socket, address, size, true) }),

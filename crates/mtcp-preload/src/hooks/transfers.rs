@@ -75,7 +75,7 @@ pub(super) unsafe fn parts<'a>(list: *const iovec, count: c_int) -> Option<&'a [
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
+pub(super) unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
     match table::kind(fd) {
         // SAFETY: the application's buffer; as in all functions here.
         Kind::Socket(socket) => unsafe { receive_one(socket, to, length, 0) },
@@ -93,7 +93,7 @@ fn abort_if(overflow: bool) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __read_chk(
+pub(super) unsafe extern "C" fn __read_chk(
     fd: c_int,
     to: *mut c_void,
     length: size_t,
@@ -105,7 +105,7 @@ unsafe extern "C" fn __read_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
+pub(super) unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
     match table::kind(fd) {
         Kind::Inherited => refused(fd),
         // SAFETY: as above.
@@ -116,7 +116,7 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: size_t) -> ss
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     let Kind::Socket(socket) = table::kind(fd) else {
         // SAFETY: as above.
         return unsafe { real::readv(fd, list, count) };
@@ -129,7 +129,7 @@ unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     if table::kind(fd) == Kind::Inherited {
         return refused(fd);
     }
@@ -145,7 +145,12 @@ unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssiz
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn recv(
+    fd: c_int,
+    to: *mut c_void,
+    length: size_t,
+    flags: c_int,
+) -> ssize_t {
     match table::kind(fd) {
         // SAFETY: as above.
         Kind::Socket(socket) => unsafe { receive_one(socket, to, length, flags) },
@@ -155,7 +160,7 @@ unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, length: size_t, flags: c_i
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recv_chk(
+pub(super) unsafe extern "C" fn __recv_chk(
     fd: c_int,
     to: *mut c_void,
     length: size_t,
@@ -168,7 +173,7 @@ unsafe extern "C" fn __recv_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvfrom(
+pub(super) unsafe extern "C" fn recvfrom(
     fd: c_int,
     to: *mut c_void,
     length: size_t,
@@ -190,7 +195,7 @@ unsafe extern "C" fn recvfrom(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recvfrom_chk(
+pub(super) unsafe extern "C" fn __recvfrom_chk(
     fd: c_int,
     to: *mut c_void,
     length: size_t,
@@ -205,7 +210,12 @@ unsafe extern "C" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn send(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn send(
+    fd: c_int,
+    from: *const c_void,
+    length: size_t,
+    flags: c_int,
+) -> ssize_t {
     match table::kind(fd) {
         Kind::Inherited => refused(fd),
         // SAFETY: as above.
@@ -216,7 +226,7 @@ unsafe extern "C" fn send(fd: c_int, from: *const c_void, length: size_t, flags:
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendto(
+pub(super) unsafe extern "C" fn sendto(
     fd: c_int,
     from: *const c_void,
     length: size_t,
@@ -234,7 +244,7 @@ unsafe extern "C" fn sendto(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile(
+pub(super) unsafe extern "C" fn sendfile(
     to: c_int,
     from: c_int,
     offset: *mut off_t,
@@ -253,7 +263,7 @@ unsafe extern "C" fn sendfile(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile64(
+pub(super) unsafe extern "C" fn sendfile64(
     to: c_int,
     from: c_int,
     offset: *mut off_t,
@@ -264,7 +274,7 @@ unsafe extern "C" fn sendfile64(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn splice(
+pub(super) unsafe extern "C" fn splice(
     from: c_int,
     from_at: *mut off_t,
     to: c_int,
@@ -279,4 +289,80 @@ unsafe extern "C" fn splice(
     }
     // SAFETY: as above.
     unsafe { real::splice(from, from_at, to, to_at, length, flags) }
+}
+
+/// With offset -1 these are readv(2) and writev(2) with flags; a socket has no other.
+fn is_vector_call(at: off_t, flags: c_int) -> bool {
+    at == -1 && flags & !libc::RWF_NOWAIT == 0
+}
+
+fn flags_of(flags: c_int) -> c_int {
+    if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn preadv2(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    match table::kind(fd) {
+        Kind::Socket(socket) if is_vector_call(at, flags) => {
+            // SAFETY: as above.
+            match unsafe { rooms(list, count) } {
+                Some(rooms) => long(stream::receive(socket, rooms, flags_of(flags))),
+                None => long(if count == 0 { Ok(0) } else { failure(libc::EINVAL) }),
+            }
+        }
+        // SAFETY: as above.
+        _ => unsafe { real::preadv2(fd, list, count, at, flags) },
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn pwritev2(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    match table::kind(fd) {
+        Kind::Inherited => refused(fd),
+        Kind::Socket(socket) if is_vector_call(at, flags) => {
+            // SAFETY: as above.
+            match unsafe { parts(list, count) } {
+                Some(parts) => long(stream::transmit(socket, parts, flags_of(flags))),
+                None => long(if count == 0 { Ok(0) } else { failure(libc::EINVAL) }),
+            }
+        }
+        // SAFETY: as above.
+        _ => unsafe { real::pwritev2(fd, list, count, at, flags) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn preadv64v2(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: as above.
+    unsafe { preadv2(fd, list, count, at, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pwritev64v2(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: as above.
+    unsafe { pwritev2(fd, list, count, at, flags) }
 }
