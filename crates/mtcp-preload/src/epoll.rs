@@ -78,19 +78,29 @@ fn shadow(guard: &mut Guard, set: c_int) -> Outcome<Handle> {
             for twin in twins.into_iter().filter(|twin| *twin != set) {
                 world.duplicate(twin, Kind::Shadowed(shadow))?;
             }
-            kick(set, world.kick);
+            if table::has_waiters(shadow) {
+                kick(set, world.kick);
+            }
             Ok(shadow)
         }
         _ => failure(libc::EINVAL),
     }
 }
 
-/// Gets a thread up that waits in the kernel and does not know of the shadow: a descriptor that is
-/// always ready, told once.
+/// Gets threads up that wait in the kernel and do not know of the shadow: by a descriptor that is
+/// always ready, until all have gone.
 fn kick(set: c_int, ready: c_int) {
-    let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLONESHOT) as u32, u64: KICK };
+    let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: KICK };
     // SAFETY: the event is ours.
     unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, ready, &raw mut event) };
+}
+
+/// Ends that, if no thread waits there any more.
+fn end_kick(set: c_int, ready: c_int, shadow: Handle) {
+    if !table::has_waiters(shadow) {
+        // SAFETY: plain numbers; there is no event to be read.
+        unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_DEL, ready, ptr::null_mut()) };
+    }
 }
 
 fn note_early(set: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) -> Outcome<()> {
@@ -210,11 +220,11 @@ fn gather(
     events: &mut [epoll_event],
 ) -> Outcome<usize> {
     if world.asks_kernel_first(shadow) {
-        let theirs = look(set, events)?;
+        let theirs = look(world, set, shadow, events)?;
         return Ok(theirs + look_at_shadow(world, shadow, &mut events[theirs..])?);
     }
     let ours = look_at_shadow(world, shadow, events)?;
-    Ok(ours + look(set, &mut events[ours..])?)
+    Ok(ours + look(world, set, shadow, &mut events[ours..])?)
 }
 
 /// What the stack's epoll has now.
@@ -233,14 +243,19 @@ fn look_at_shadow(world: &mut World, shadow: Handle, events: &mut [epoll_event])
 }
 
 /// What the kernel's epoll has now.
-fn look(set: c_int, events: &mut [epoll_event]) -> Outcome<usize> {
+fn look(world: &World, set: c_int, shadow: Handle, events: &mut [epoll_event]) -> Outcome<usize> {
     if events.is_empty() {
         return Ok(0);
     }
     let count = events.len() as c_int;
     // SAFETY: there is room for so many events.
     let found = unsafe { real::epoll_pwait(set, events.as_mut_ptr(), count, 0, ptr::null()) };
-    Ok(without_kick(events, check(found)? as usize))
+    let found = check(found)? as usize;
+    let left = without_kick(events, found);
+    if left < found {
+        end_kick(set, world.kick, shadow);
+    }
+    Ok(left)
 }
 
 fn without_kick(events: &mut [epoll_event], mut count: usize) -> usize {
@@ -262,6 +277,7 @@ fn kernel_wait(
     deadline: Deadline,
     mask: *const sigset_t,
 ) -> Outcome<Option<usize>> {
+    let Some(_waiter) = table::Waiter::new(set) else { return Ok(None) };
     let count = events.len() as c_int;
     let time = deadline.left().map(|left| left.as_micros().div_ceil(1000));
     let time = time.map_or(-1, |time| c_int::try_from(time).unwrap_or(c_int::MAX));

@@ -1,7 +1,7 @@
 //! What each descriptor is: one word each, so that those of the kernel cost one look.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use mtcp::Descriptor;
 
 /// Descriptors beyond these are never the stack's.
@@ -101,6 +101,45 @@ pub(crate) fn set(fd: c_int, kind: Kind) {
         HIGHEST.fetch_max(fd as u32, Ordering::Relaxed);
     }
     word.store(value, Ordering::Release);
+}
+
+/// Threads that wait in the kernel for an epoll that has no shadow yet, by its number.
+static WAITERS: [AtomicU16; DESCRIPTORS] = [const { AtomicU16::new(0) }; DESCRIPTORS];
+
+/// A thread that waits in the kernel, for as long as this lives.
+pub(crate) struct Waiter(c_int);
+
+impl Waiter {
+    /// None if the epoll has a shadow: then the thread waits for both. One of the two, who waits
+    /// and who makes the shadow, sees the other.
+    pub(crate) fn new(set: c_int) -> Option<Waiter> {
+        if let Ok(index) = usize::try_from(set)
+            && let Some(count) = WAITERS.get(index)
+        {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        let waiter = Waiter(set);
+        fence(Ordering::SeqCst);
+        (!matches!(kind(set), Kind::Shadowed(_))).then_some(waiter)
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if let Ok(index) = usize::try_from(self.0)
+            && let Some(count) = WAITERS.get(index)
+        {
+            count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Whether any thread waits in the kernel for the epoll of a shadow, by any of its numbers.
+pub(crate) fn has_waiters(shadow: Handle) -> bool {
+    fence(Ordering::SeqCst);
+    known(0, c_int::MAX).any(|(fd, kind)| {
+        kind == Kind::Shadowed(shadow) && WAITERS[fd as usize].load(Ordering::SeqCst) > 0
+    })
 }
 
 /// Where this library's own descriptors begin, so that the application finds the lowest numbers

@@ -54,7 +54,10 @@ fn main() -> ExitCode {
         Command::Check { config } => check(config),
         Command::Run(options) => match run::run(&options) {
             Ok(never) => match never {},
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                eprintln!("mtcp: {error}");
+                return ExitCode::from(error.exit_code());
+            }
         },
         Command::Stat { json, connections, watch, socket } => {
             show(json, connections, watch, socket.as_deref())

@@ -4,6 +4,7 @@
 use launch::{Library, LibraryError, Obstacle};
 use mtcp::config::{Config, ConfigError, ENVIRONMENT};
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -61,6 +62,17 @@ pub(crate) enum RunError {
     /// No program was named.
     #[error("no program was named; say which one to run")]
     NoProgram,
+}
+
+impl RunError {
+    /// What shells say of a command that is not there, and of one that cannot be executed.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            RunError::Execute { source, .. } if source.kind() == ErrorKind::NotFound => 127,
+            RunError::Execute { .. } | RunError::Obstacle { .. } => 126,
+            RunError::Config(_) | RunError::Library(_) | RunError::NoProgram => 1,
+        }
+    }
 }
 
 /// Executes the program in place of this process; returns only if that fails.

@@ -414,6 +414,76 @@ static void killed(void) {
     }
 }
 
+/* Threads of one process on both ends: the client's have the kernel's sockets of the other
+   namespace. Each connection goes back and forth as a handshake of TLS 1.2 does. */
+#define PAIRS 2
+#define HANDSHAKES 500
+#define STEPS 6
+
+static int both_port;
+static atomic_int stalls;
+
+/* Moves so many bytes; a step that takes seconds is a stall. */
+static void move_bytes(int fd, int sends, size_t bytes) {
+    char room[4096] = "";
+    for (size_t done = 0; done < bytes;) {
+        ssize_t moved = sends ? send(fd, room, bytes - done, MSG_NOSIGNAL)
+                              : recv(fd, room, bytes - done, 0);
+        if (moved <= 0) {
+            stalls++;
+            return;
+        }
+        done += moved;
+    }
+}
+
+static void converse(int fd, int first) {
+    static const size_t sizes[STEPS] = {517, 3100, 126, 51, 100, 2000};
+    struct timeval limit = {4, 0};
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0);
+    for (int step = 0; step < STEPS; step++) move_bytes(fd, (step + first) % 2, sizes[step]);
+}
+
+static void *serve_one(void *argument) {
+    int fd = (int)(long)argument;
+    converse(fd, 0);
+    struct pollfd entry = {fd, POLLIN, 0};
+    if (poll(&entry, 1, 4000) != 1) stalls++;
+    close(fd);
+    return NULL;
+}
+
+static void *call_often(void *argument) {
+    (void)argument;
+    int space = open(peer_namespace, O_RDONLY | O_CLOEXEC);
+    CHECK(space >= 0 && setns(space, CLONE_NEWNET) == 0);
+    close(space);
+    struct sockaddr_in address = address_of(local_address, both_port);
+    for (int round = 0; round < HANDSHAKES; round++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+        converse(fd, 1);
+        close(fd);
+    }
+    return NULL;
+}
+
+static void both_ends(void) {
+    int from = open_listener(&both_port);
+    pthread_t callers[PAIRS], servers[PAIRS * HANDSHAKES];
+    for (int index = 0; index < PAIRS; index++)
+        CHECK(pthread_create(&callers[index], NULL, call_often, NULL) == 0);
+    for (int index = 0; index < PAIRS * HANDSHAKES; index++) {
+        long fd = accept(from, NULL, NULL);
+        CHECK(fd >= 0);
+        CHECK(pthread_create(&servers[index], NULL, serve_one, (void *)fd) == 0);
+    }
+    for (int index = 0; index < PAIRS * HANDSHAKES; index++) pthread_join(servers[index], NULL);
+    for (int index = 0; index < PAIRS; index++) pthread_join(callers[index], NULL);
+    printf("stalls: %d\n", stalls);
+}
+
 static const struct test tests[] = {
     {"reused-read", reused_read},
     {"reused-recv", reused_recv},
@@ -433,6 +503,7 @@ static const struct test tests[] = {
     {"two-numbers", two_numbers},
     {"added-while-asleep", added_while_asleep},
     {"killed", killed},
+    {"both-ends", both_ends},
 };
 
 MAIN(tests)
