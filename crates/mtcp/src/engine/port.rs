@@ -11,6 +11,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The local address of a socket, and its peer's if it has one.
+pub(crate) type Names = (SocketAddr, Option<SocketAddr>);
+
 /// The calls of [`mtcp_proto::Stack`], whose documentation says what they do, without the time.
 pub(crate) trait Port {
     /// Moves what can be moved now, without waiting; true if anything was. An error is the device's
@@ -57,6 +60,10 @@ pub(crate) trait Port {
     fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error>;
     fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error>;
     fn peek(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error>;
+    /// The local address and the peer's.
+    fn names(&mut self, socket: SocketId) -> Result<Names, Error> {
+        self.info(socket).map(|info| (info.local, info.remote))
+    }
     /// Bytes that can be received at once.
     fn receivable(&mut self, socket: SocketId) -> usize;
     fn shutdown(&mut self, socket: SocketId, how: Shutdown) -> Result<(), Error>;

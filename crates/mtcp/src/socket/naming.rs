@@ -136,7 +136,7 @@ impl Context {
         let socket = self.socket_of(descriptor)?;
         let family = socket.family;
         if let Some(id) = socket.id {
-            let local = self.port.info(id).map_err(failure)?.local;
+            let (local, _) = self.port.names(id).map_err(failure)?;
             return Ok(clothed(local, family));
         }
         let none: IpAddr = match family {
@@ -160,8 +160,8 @@ impl Context {
         if socket.phase == Phase::Connecting && self.connected(descriptor)?.is_none() {
             return Err(from(libc::ENOTCONN));
         }
-        let info = self.port.info(id).map_err(failure)?;
-        let remote = info.remote.ok_or_else(|| from(libc::ENOTCONN))?;
+        let (_, remote) = self.port.names(id).map_err(failure)?;
+        let remote = remote.ok_or_else(|| from(libc::ENOTCONN))?;
         Ok(clothed(remote, family))
     }
 }

@@ -4,7 +4,7 @@
 use super::chunk::{CHARGE_BYTES, CHUNK_BYTES, Chunk, Chunks};
 use super::sender::Sender;
 use super::{Command, Event, Fate, WINDOW_BYTES};
-use crate::engine::{Alarm, Engine, Port};
+use crate::engine::{Alarm, Engine, Names, Port};
 use crate::spsc::Consumer;
 use mtcp_proto::{
     ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, Shutdown, SocketId,
@@ -25,6 +25,7 @@ struct Place {
     generation: u32,
     /// It was told of, and neither closed nor aborted.
     open: bool,
+    names: Option<Box<Names>>,
     connections: VecDeque<SocketId>,
     data: VecDeque<Chunk>,
     data_bytes: usize,
@@ -202,14 +203,16 @@ impl Application {
             Event::Called => return,
             Event::Opened(outcome) => {
                 // What is told of the socket from now on finds its place.
-                if let Ok(socket) = outcome {
-                    self.open(socket);
-                }
-                self.opened = Some(outcome);
+                self.opened = Some(outcome.map(|(socket, names)| {
+                    self.open(socket).names = names;
+                    socket
+                }));
                 return;
             }
-            Event::Accepted { listener, socket } => {
-                self.open(socket).connected = true;
+            Event::Accepted { listener, socket, names } => {
+                let place = self.open(socket);
+                place.connected = true;
+                place.names = names;
                 let low_water = self.place(listener).map(|place| {
                     place.connections.push_back(socket);
                     place.low_water
@@ -452,6 +455,13 @@ impl Port for Application {
             None if place.ended => Ok(0),
             None => Err(Error::WouldBlock),
         }
+    }
+
+    fn names(&mut self, socket: SocketId) -> Result<Names, Error> {
+        if let Some(names) = self.place(socket).and_then(|place| place.names.as_deref()) {
+            return Ok(*names);
+        }
+        self.info(socket).map(|info| (info.local, info.remote))
     }
 
     fn receivable(&mut self, socket: SocketId) -> usize {
