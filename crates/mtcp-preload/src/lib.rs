@@ -33,6 +33,7 @@ mod settings;
 mod signals;
 mod state;
 mod stream;
+mod survivor;
 mod table;
 mod wait;
 

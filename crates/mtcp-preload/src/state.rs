@@ -3,12 +3,14 @@
 use crate::outcome::{Outcome, failure};
 use crate::table::{self, Handle, Kind};
 use crate::wait::Waker;
-use crate::{fork, report, settings};
+use crate::{address, fork, report, settings, survivor};
 use core::ffi::c_int;
 use mtcp::config::Mode;
+use mtcp::survivor::Ledger;
 use mtcp::{Context, Descriptor, Family, Mtcp};
 use std::cell::UnsafeCell;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -51,6 +53,8 @@ pub(crate) struct World {
     internal: Vec<c_int>,
     /// Always readable; see [`crate::epoll`].
     pub(crate) kick: c_int,
+    /// For who tells the peers if the program is killed.
+    ledger: Option<Ledger>,
 }
 
 /// What has become of the stack.
@@ -234,6 +238,18 @@ impl World {
         handle
     }
 
+    /// The socket has a peer, who is to be told if the program is killed.
+    pub(crate) fn note_peer(&mut self, handle: Handle, remote: SocketAddr) {
+        let Some(ledger) = &self.ledger else { return };
+        // An attempt that failed at once has no address.
+        if let Ok(local) = self.context.getsockname(handle.descriptor)
+            && !local.ip().is_unspecified()
+        {
+            let (local, remote) = (address::unmapped(local).0, address::unmapped(remote).0);
+            ledger.enter(handle.descriptor, local, remote);
+        }
+    }
+
     fn begin_use(&mut self, descriptor: Descriptor, socket: Option<Socket>) -> Handle {
         let index = descriptor.0 as usize;
         if index >= self.entries.len() {
@@ -298,6 +314,9 @@ impl World {
         entry.uses -= 1;
         if entry.uses == 0 {
             entry.socket = None;
+            if let Some(ledger) = &self.ledger {
+                ledger.strike(handle.descriptor);
+            }
             // Lingering took place before; what else fails has nobody to tell.
             let _ = self.context.close(handle.descriptor);
         }
@@ -379,6 +398,7 @@ fn start() -> Result<World, String> {
         placeholders,
         internal,
         kick,
+        ledger: survivor::start(),
     })
 }
 
@@ -389,7 +409,7 @@ pub(crate) fn finish() {
     }
     let Ok(mut guard) = lock() else { return };
     let phase = std::mem::replace(&mut guard.state().phase, Phase::Ended);
-    let Phase::Running(world) = phase else { return };
+    let Phase::Running(mut world) = phase else { return };
     world.wake_all();
     for &fd in &world.internal {
         table::set(fd, Kind::Plain);
@@ -400,7 +420,12 @@ pub(crate) fn finish() {
         }
     }
     drop(guard);
+    let ledger = world.ledger.take();
     drop(world);
+    // Who is killed until here has peers that must be told.
+    if let Some(ledger) = ledger {
+        ledger.end();
+    }
 }
 
 /// The lock is held over fork(2), so that the child finds everything whole.

@@ -70,6 +70,7 @@ pub mod device;
 pub mod driver;
 pub mod network;
 pub mod stat;
+pub mod survivor;
 
 mod engine;
 mod socket;

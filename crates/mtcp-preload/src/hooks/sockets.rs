@@ -171,6 +171,7 @@ fn connect_stream(socket: Handle, remote: SocketAddr) -> Outcome<()> {
         let world = guard.world()?;
         world.check(socket)?;
         let begun = world.context.connect(descriptor, remote);
+        world.note_peer(socket, remote);
         let pending = |error: &std::io::Error| {
             matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EALREADY))
         };
@@ -264,7 +265,8 @@ fn accept_once(
         Ok((descriptor, Ok(peer))) => {
             world.context.set_nonblocking(descriptor, true)?;
             let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
-            world.enter(number, descriptor, Socket { nonblocking, ..socket });
+            let handle = world.enter(number, descriptor, Socket { nonblocking, ..socket });
+            world.note_peer(handle, peer);
             let peer = if socket.mapped { address::mapped(peer) } else { peer };
             Ok(Some((number, peer)))
         }

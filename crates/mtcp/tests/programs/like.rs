@@ -67,7 +67,8 @@ macro_rules! cases {
     };
 }
 
-/// The stack on a thread of its own, and moved by the program's calls.
+/// The stack on a thread of its own: the other one does not move while the program waits for its
+/// peer by other means than the stack's.
 const PAIRED: [&[&str]; 1] = [&[]];
 
 cases! { prompt PAIRED;

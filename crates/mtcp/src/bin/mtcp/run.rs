@@ -100,6 +100,10 @@ pub(crate) fn run(options: &Options) -> Result<std::convert::Infallible, RunErro
         let absolute = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         command.env("MTCP_LOG", if file.as_os_str() == "-" { file } else { &absolute });
     }
+    // The program may be killed: whoever tells its peers is this program.
+    if let Ok(this) = std::env::current_exe() {
+        command.env("MTCP_RUN_LAUNCHER", this);
+    }
     launch::preload(&mut command, LIBRARY.find()?);
     Err(RunError::Execute { program, source: command.exec() })
 }

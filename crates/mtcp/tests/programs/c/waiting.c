@@ -337,6 +337,8 @@ static void one_event(void) {
     event.data.u64 = 1;
     CHECK(epoll_ctl(set, EPOLL_CTL_ADD, other, &event) == 0);
     CHECK(ask(SEND, pair.which, 0, "x") == 1);
+    struct pollfd entry = {pair.fd, POLLIN, 0};
+    CHECK(poll(&entry, 1, LONG_MS) == 1);
     for (int index = 0; index < 1000; index++) {
         CHECK(epoll_wait(set, &event, 1, LONG_MS) == 1 && event.data.u64 < 2);
         counts[event.data.u64]++;
