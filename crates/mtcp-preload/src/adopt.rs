@@ -1,8 +1,8 @@
 //! How a socket of the kernel becomes the stack's.
 
 use crate::outcome::Outcome;
-use crate::state::{Guard, World};
-use crate::table::{self, Kind};
+use crate::state::{Guard, Socket, World};
+use crate::table::{self, Handle, Kind};
 use crate::{epoll, report};
 use core::ffi::c_int;
 use libc::socklen_t;
@@ -39,12 +39,7 @@ const SO_BUF_LOCK: c_int = 72;
 ///
 /// # Errors
 /// `ENETDOWN`: there is no stack to be had; `EMFILE`.
-pub(crate) fn adopt(
-    guard: &mut Guard,
-    fd: c_int,
-    family: Family,
-    mapped: bool,
-) -> Outcome<Descriptor> {
+pub(crate) fn adopt(guard: &mut Guard, fd: c_int, family: Family, mapped: bool) -> Outcome<Handle> {
     // SAFETY: plain numbers.
     let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
     let nonblocking = flags & libc::O_NONBLOCK != 0;
@@ -53,16 +48,16 @@ pub(crate) fn adopt(
     // Blocking is this library's business; the stack must never sleep with the lock held.
     world.context.set_nonblocking(descriptor, true)?;
     take_options(world, fd, descriptor);
-    world.enter(fd, descriptor, (family, nonblocking, mapped));
+    let handle = world.enter(fd, descriptor, Socket { nonblocking, mapped, family });
     report::note(format_args!("descriptor {fd} is the stack's socket {}", descriptor.0));
     epoll::move_early_watches(guard, fd)?;
-    Ok(descriptor)
+    Ok(handle)
 }
 
 /// Gives a socket back that could not be bound or connected after all.
-pub(crate) fn disown(guard: &mut Guard, fd: c_int, descriptor: Descriptor) {
+pub(crate) fn disown(guard: &mut Guard, fd: c_int, socket: Handle) {
     if let Ok(world) = guard.world() {
-        world.release(fd, descriptor);
+        world.release(socket);
         table::set(fd, Kind::Fresh);
     }
 }

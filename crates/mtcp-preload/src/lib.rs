@@ -33,12 +33,14 @@ mod settings;
 mod signals;
 mod state;
 mod stream;
+mod survivor;
 mod table;
 mod vectors;
 mod wait;
 
 /// Runs before the program's own code.
 extern "C" fn start() {
+    fork::start();
     settings::start();
     // SAFETY: the functions are ours and have the right signatures.
     unsafe {

@@ -2,7 +2,7 @@
 
 use crate::outcome::{Outcome, check};
 use crate::state::World;
-use crate::table::{self, Kind};
+use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Deadline, Interrupted};
 use core::ffi::c_short;
 use libc::{nfds_t, pollfd, sigset_t};
@@ -36,7 +36,7 @@ pub(crate) fn poll(
             _ => pollfd { revents: 0, ..*entry },
         })
         .collect();
-    let found = wait::until(deadline, &kernel, Interrupted::Ends(mask), |world| {
+    let found = wait::until(deadline, None, &kernel, Interrupted::Ends(mask), |world| {
         world.context.turn()?;
         let count = look(world, list, &kernel)?;
         Ok((count > 0).then_some(count))
@@ -53,13 +53,13 @@ fn look(world: &mut World, list: &mut [pollfd], kernel: &[pollfd]) -> Outcome<us
     let mut count = 0;
     for (entry, asked) in list.iter_mut().zip(asked) {
         entry.revents = match table::kind(entry.fd) {
-            Kind::Socket(descriptor) => {
-                let ready = world.context.readiness(descriptor).unwrap_or(Events::HANG_UP);
+            Kind::Socket(socket) => {
+                let ready = readiness(world, socket).unwrap_or(Events::HANG_UP);
                 expand(ready) & (entry.events | ALWAYS)
             }
             Kind::Inherited => libc::POLLERR | libc::POLLHUP,
             Kind::Shadowed(shadow) => {
-                let ready = world.context.readiness(shadow).unwrap_or_default();
+                let ready = readiness(world, shadow).unwrap_or_default();
                 asked.revents | expand(ready) & entry.events
             }
             _ => asked.revents,
@@ -67,6 +67,11 @@ fn look(world: &mut World, list: &mut [pollfd], kernel: &[pollfd]) -> Outcome<us
         count += usize::from(entry.revents != 0);
     }
     Ok(count)
+}
+
+fn readiness(world: &mut World, of: Handle) -> Outcome<Events> {
+    let descriptor = world.check(of)?;
+    world.context.readiness(descriptor)
 }
 
 /// With the normal-priority names of the same events; the others have one value in both calls.

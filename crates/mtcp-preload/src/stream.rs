@@ -2,8 +2,9 @@
 
 use crate::outcome::{Outcome, failure, would_block};
 use crate::state;
+use crate::table::Handle;
 use crate::vectors::Vectors;
-use crate::wait::{self, Deadline, Interrupted};
+use crate::wait::{self, Deadline, Held, Interrupted};
 use core::ffi::c_int;
 use libc::{iovec, off_t};
 use mtcp::{Context, Descriptor, Events, Flags, OptionName, SocketOption};
@@ -11,34 +12,47 @@ use mtcp::{Context, Descriptor, Events, Flags, OptionName, SocketOption};
 /// Bytes of a file that are read at once to be sent.
 const FILE_CHUNK: usize = 64 << 10;
 
-/// Makes an attempt, and goes on making it if the socket is blocking.
+/// Makes an attempt, and goes on making it if the socket is blocking. A call that sleeps, or that
+/// makes further attempts (less than `wanted` was moved), keeps the socket in `held`.
 ///
 /// # Errors
 /// Those of the attempt; `EAGAIN` when it would block and shall not, or the time is over.
-fn attempt<R>(
-    descriptor: Descriptor,
-    nonblocking: bool,
+fn attempt(
+    socket: Handle,
+    held: &mut Held,
+    (nonblocking, wanted): (bool, usize),
     time: OptionName,
-    mut attempt: impl FnMut(&mut Context) -> Outcome<R>,
-) -> Outcome<R> {
+    mut attempt: impl FnMut(&mut Context) -> Outcome<usize>,
+) -> Outcome<usize> {
     let deadline = {
-        let mut guard = state::lock()?;
+        let mut guard = state::lock_quietly()?;
         let world = guard.world()?;
+        world.check(socket)?;
+        let nonblocking = nonblocking || world.socket(socket)?.nonblocking;
         match attempt(&mut world.context) {
             Err(error) if would_block(&error) => {}
-            done => return done,
+            Ok(bytes) => {
+                if bytes < wanted && !nonblocking {
+                    held.hold(world, socket)?;
+                }
+                return Ok(bytes);
+            }
+            Err(error) => return Err(error),
         }
-        if nonblocking || world.socket(descriptor)?.nonblocking {
-            return failure(libc::EAGAIN);
+        if nonblocking {
+            // What has come since the last turn is there.
+            world.context.turn()?;
+            return attempt(&mut world.context);
         }
-        match world.context.option(descriptor, time) {
+        held.hold(world, socket)?;
+        match world.context.option(socket.descriptor, time) {
             Ok(SocketOption::ReceiveTimeout(time) | SocketOption::SendTimeout(time)) => {
                 Deadline::after(time)
             }
             _ => Deadline::Never,
         }
     };
-    let done = wait::until(deadline, &[], Interrupted::of(deadline), |world| {
+    let done = wait::until(deadline, None, &[], Interrupted::of(deadline), |world| {
         world.context.turn()?;
         match attempt(&mut world.context) {
             Err(error) if would_block(&error) => Ok(None),
@@ -49,14 +63,16 @@ fn attempt<R>(
 }
 
 /// Takes data into buffers. What ends or breaks the stream behind data is for the next call.
-pub(crate) fn receive(descriptor: Descriptor, rooms: Vectors<'_>, flags: c_int) -> Outcome<usize> {
+pub(crate) fn receive(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usize> {
+    let descriptor = socket.descriptor;
     let nonblocking = flags & (libc::MSG_DONTWAIT | libc::MSG_OOB) != 0;
     let peek = flags & libc::MSG_PEEK != 0;
     let whole = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_OOB == 0;
     let flags = Flags(flags & !libc::MSG_WAITALL);
-    let mut done = 0;
+    let (mut done, mut held) = (0, Held::default());
     loop {
-        let outcome = attempt(descriptor, nonblocking, OptionName::ReceiveTimeout, |context| {
+        let how = (nonblocking, if whole { rooms.bytes() - done } else { 0 });
+        let outcome = attempt(socket, &mut held, how, OptionName::ReceiveTimeout, |context| {
             if done == 0 {
                 return receive_some(context, descriptor, rooms, 0, flags);
             }
@@ -120,13 +136,15 @@ fn receive_some(
 /// Sends data; a blocking socket takes all of it. A connection whose sending side has ended raises
 /// SIGPIPE, as the kernel does, unless MSG_NOSIGNAL says no. An error behind data is for the next
 /// call.
-pub(crate) fn transmit(descriptor: Descriptor, data: Vectors<'_>, flags: c_int) -> Outcome<usize> {
+pub(crate) fn transmit(socket: Handle, data: Vectors<'_>, flags: c_int) -> Outcome<usize> {
+    let descriptor = socket.descriptor;
     let silent = flags & libc::MSG_NOSIGNAL != 0;
     let nonblocking = flags & libc::MSG_DONTWAIT != 0;
     let flags = Flags(flags);
-    let mut done = 0;
+    let (mut done, mut held) = (0, Held::default());
     loop {
-        let outcome = attempt(descriptor, nonblocking, OptionName::SendTimeout, |context| {
+        let how = (nonblocking, data.bytes() - done);
+        let outcome = attempt(socket, &mut held, how, OptionName::SendTimeout, |context| {
             if done > 0 && context.readiness(descriptor)?.intersects(Events::ERROR) {
                 return Ok(0);
             }
@@ -144,14 +162,14 @@ pub(crate) fn transmit(descriptor: Descriptor, data: Vectors<'_>, flags: c_int) 
                 return Err(error);
             }
         }
-        if done == data.bytes() || nonblocking || is_nonblocking(descriptor)? {
+        if done == data.bytes() || nonblocking || is_nonblocking(socket)? {
             return Ok(done);
         }
     }
 }
 
-fn is_nonblocking(descriptor: Descriptor) -> Outcome<bool> {
-    Ok(state::lock()?.world()?.socket(descriptor)?.nonblocking)
+fn is_nonblocking(socket: Handle) -> Outcome<bool> {
+    Ok(state::lock_quietly()?.world()?.socket(socket)?.nonblocking)
 }
 
 fn transmit_some(
@@ -187,7 +205,7 @@ fn transmit_some(
 
 /// sendfile(2) by way of a buffer; where the file goes on is moved by what was sent.
 pub(crate) fn send_file(
-    descriptor: Descriptor,
+    socket: Handle,
     from: c_int,
     offset: Option<&mut off_t>,
     count: usize,
@@ -217,7 +235,7 @@ pub(crate) fn send_file(
         }
         let vector = iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: read };
         // SAFETY: the chunk has so many bytes.
-        match unsafe { Vectors::one(&vector) }.and_then(|data| transmit(descriptor, data, 0)) {
+        match unsafe { Vectors::one(&vector) }.and_then(|data| transmit(socket, data, 0)) {
             Ok(sent) => {
                 done += sent;
                 if sent < read {

@@ -70,6 +70,7 @@ pub mod device;
 pub mod driver;
 pub mod network;
 pub mod stat;
+pub mod survivor;
 
 mod engine;
 mod socket;
@@ -80,7 +81,7 @@ mod system;
 pub use self::config::{Config, ConfigError};
 pub use self::engine::{Engine, EngineCounters};
 pub use self::socket::{
-    Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags, OptionName, PipeWriter,
-    SIOCATMARK, SocketOption, TcpInfo,
+    Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags, Linger, OptionName,
+    PipeWriter, SIOCATMARK, SocketOption, TcpInfo,
 };
 pub use self::start::{Mtcp, StartError, pin};

@@ -2,16 +2,15 @@
 
 use super::transfers::refused;
 use crate::outcome::{failure, long, number};
-use crate::table::{self, Kind};
+use crate::table::{self, Handle, Kind};
 use crate::vectors::Vectors;
 use crate::{report, stream};
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
-use mtcp::Descriptor;
 
 /// # Safety
 /// As recvmsg(2) asks.
-unsafe fn receive(descriptor: Descriptor, message: *mut msghdr, flags: c_int) -> ssize_t {
+unsafe fn receive(socket: Handle, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the application's message.
     let Some(message) = (unsafe { message.as_mut() }) else {
         return long(failure(libc::EFAULT));
@@ -25,7 +24,7 @@ unsafe fn receive(descriptor: Descriptor, message: *mut msghdr, flags: c_int) ->
     message.msg_flags = 0;
     // SAFETY: as above.
     let rooms = unsafe { Vectors::new(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
-    let received = rooms.and_then(|rooms| stream::receive(descriptor, rooms, flags));
+    let received = rooms.and_then(|rooms| stream::receive(socket, rooms, flags));
     if flags & libc::MSG_OOB != 0 && received.is_ok() {
         message.msg_flags = libc::MSG_OOB;
     }
@@ -34,7 +33,7 @@ unsafe fn receive(descriptor: Descriptor, message: *mut msghdr, flags: c_int) ->
 
 /// # Safety
 /// As sendmsg(2) asks.
-unsafe fn transmit(descriptor: Descriptor, message: *const msghdr, flags: c_int) -> ssize_t {
+unsafe fn transmit(socket: Handle, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the application's message.
     let Some(message) = (unsafe { message.as_ref() }) else {
         return long(failure(libc::EFAULT));
@@ -45,25 +44,29 @@ unsafe fn transmit(descriptor: Descriptor, message: *const msghdr, flags: c_int)
     }
     // SAFETY: as above.
     let parts = unsafe { Vectors::new(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
-    long(parts.and_then(|parts| stream::transmit(descriptor, parts, flags)))
+    long(parts.and_then(|parts| stream::transmit(socket, parts, flags)))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     match table::kind(fd) {
         // SAFETY: the application's pointers, as in all functions here.
-        Kind::Socket(descriptor) => unsafe { receive(descriptor, message, flags) },
+        Kind::Socket(socket) => unsafe { receive(socket, message, flags) },
         // SAFETY: as above.
         _ => unsafe { real::recvmsg(fd, message, flags) },
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn sendmsg(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
     match table::kind(fd) {
         Kind::Inherited => refused(fd),
         // SAFETY: as above.
-        Kind::Socket(descriptor) => unsafe { transmit(descriptor, message, flags) },
+        Kind::Socket(socket) => unsafe { transmit(socket, message, flags) },
         // SAFETY: as above.
         _ => unsafe { real::sendmsg(fd, message, flags) },
     }
@@ -93,7 +96,7 @@ unsafe fn each(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmmsg(
+pub(super) unsafe extern "C" fn recvmmsg(
     fd: c_int,
     list: *mut mmsghdr,
     count: c_uint,
@@ -107,8 +110,8 @@ unsafe extern "C" fn recvmmsg(
         }
         // One message is a valid answer, and the next one may not be there.
         // SAFETY: as above.
-        Kind::Socket(descriptor) => unsafe {
-            each(list, count.min(1), |message| receive(descriptor, message, flags))
+        Kind::Socket(socket) => unsafe {
+            each(list, count.min(1), |message| receive(socket, message, flags))
         },
         // SAFETY: as above.
         _ => unsafe { real::recvmmsg(fd, list, count, flags, timeout) },
@@ -116,11 +119,16 @@ unsafe extern "C" fn recvmmsg(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    list: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
     match table::kind(fd) {
         // SAFETY: as above.
-        Kind::Socket(descriptor) => unsafe {
-            each(list, count.min(1), |message| transmit(descriptor, message, flags))
+        Kind::Socket(socket) => unsafe {
+            each(list, count.min(1), |message| transmit(socket, message, flags))
         },
         // SAFETY: as above.
         _ => unsafe { real::sendmmsg(fd, list, count, flags) },

@@ -1,23 +1,27 @@
 //! From socket(2) to shutdown(2).
 
+use super::descriptors;
 use crate::outcome::{Outcome, failure, number, would_block};
-use crate::state::{self, Guard};
-use crate::table::{self, Kind};
+use crate::state::{self, Guard, Socket, World};
+use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Deadline, Interrupted};
-use crate::{address, adopt, report};
+use crate::{address, adopt, fork, report};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
-use mtcp::{Descriptor, Family, OptionName, SocketOption};
+use mtcp::{Events, Family, OptionName, SocketOption};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub(super) unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: plain numbers.
     let fd = unsafe { real::socket(family, kind, protocol) };
+    descriptors::arrived(fd);
     let stream = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) == libc::SOCK_STREAM;
     let internet = matches!(family, libc::AF_INET | libc::AF_INET6);
     let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if fd >= 0 && stream && internet && tcp && crate::settings::config().is_some() {
+    let concerns = stream && internet && tcp && crate::settings::config().is_some();
+    if fd >= 0 && concerns && fork::is_own_process() {
         table::set(fd, Kind::Fresh);
     }
     fd
@@ -46,8 +50,8 @@ fn takes_both(fd: c_int) -> bool {
 fn bind_here(fd: c_int, at: SocketAddr) -> Outcome<Option<c_int>> {
     let (local, mapped) = address::unmapped(at);
     match table::kind(fd) {
-        Kind::Socket(descriptor) => {
-            state::lock()?.world()?.context.bind(descriptor, local)?;
+        Kind::Socket(socket) => {
+            bind_socket(&mut state::lock()?, socket, local)?;
             Ok(Some(0))
         }
         // On all addresses it is not known yet whether the socket will listen or connect, and
@@ -58,29 +62,40 @@ fn bind_here(fd: c_int, at: SocketAddr) -> Outcome<Option<c_int>> {
                 && address::suits(fd, at) =>
         {
             let mut guard = state::lock()?;
-            let descriptor = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
-            bind_or_disown(&mut guard, fd, descriptor, local)?;
+            let socket = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
+            bind_or_disown(&mut guard, fd, socket, local)?;
             Ok(Some(0))
         }
         _ => Ok(None),
     }
 }
 
-fn bind_or_disown(
-    guard: &mut Guard,
-    fd: c_int,
-    descriptor: Descriptor,
-    local: SocketAddr,
-) -> Outcome<()> {
-    let outcome = guard.world()?.context.bind(descriptor, local);
+fn bind_socket(guard: &mut Guard, socket: Handle, local: SocketAddr) -> Outcome<()> {
+    let world = guard.world()?;
+    let descriptor = world.check(socket)?;
+    world.context.bind(descriptor, local)
+}
+
+fn bind_or_disown(guard: &mut Guard, fd: c_int, socket: Handle, local: SocketAddr) -> Outcome<()> {
+    let outcome = bind_socket(guard, socket, local);
     if outcome.is_err() {
-        adopt::disown(guard, fd, descriptor);
+        adopt::disown(guard, fd, socket);
     }
     outcome
 }
 
+fn listen_on(guard: &mut Guard, socket: Handle, backlog: u32) -> Outcome<()> {
+    let world = guard.world()?;
+    let descriptor = world.check(socket)?;
+    world.context.listen(descriptor, backlog)
+}
+
 #[unsafe(no_mangle)]
-unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn bind(
+    fd: c_int,
+    address: *const sockaddr,
+    size: socklen_t,
+) -> c_int {
     if matches!(table::kind(fd), Kind::Fresh | Kind::Socket(_))
         // SAFETY: the application's address, as bind(2) asks.
         && let Some(at) = unsafe { address::from_c(address, size) }
@@ -96,8 +111,8 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
     let backlog = u32::try_from(backlog).unwrap_or(0);
     match table::kind(fd) {
         Kind::Inherited => failure(libc::ENETDOWN),
-        Kind::Socket(descriptor) => {
-            state::lock()?.world()?.context.listen(descriptor, backlog)?;
+        Kind::Socket(socket) => {
+            listen_on(&mut state::lock()?, socket, backlog)?;
             Ok(Some(0))
         }
         Kind::Fresh => {
@@ -108,14 +123,14 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
                 return Ok(None);
             }
             let mut guard = state::lock()?;
-            let descriptor = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
-            bind_or_disown(&mut guard, fd, descriptor, local)?;
+            let socket = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
+            bind_or_disown(&mut guard, fd, socket, local)?;
             report::note(format_args!(
                 "descriptor {fd} listens on {local} on the stack's addresses, not on the kernel's"
             ));
-            let outcome = guard.world()?.context.listen(descriptor, backlog);
+            let outcome = listen_on(&mut guard, socket, backlog);
             if outcome.is_err() {
-                adopt::disown(&mut guard, fd, descriptor);
+                adopt::disown(&mut guard, fd, socket);
             }
             outcome.map(|()| Some(0))
         }
@@ -124,7 +139,7 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub(super) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match listen_here(fd, backlog).transpose() {
         Some(done) => number(done),
         // SAFETY: plain numbers.
@@ -134,36 +149,39 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 
 fn connect_here(fd: c_int, to: SocketAddr) -> Outcome<Option<c_int>> {
     let (remote, mapped) = address::unmapped(to);
-    let descriptor = match table::kind(fd) {
-        Kind::Socket(descriptor) => descriptor,
+    let socket = match table::kind(fd) {
+        Kind::Socket(socket) => socket,
         Kind::Fresh if address::leads_through_stack(remote.ip()) && address::suits(fd, to) => {
             let bound = address::bound_to(fd);
             let mut guard = state::lock()?;
-            let descriptor = adopt::adopt(&mut guard, fd, family_of(remote), mapped)?;
+            let socket = adopt::adopt(&mut guard, fd, family_of(remote), mapped)?;
             if let Some(port) = bound.map(|local| local.port()).filter(|port| *port != 0) {
                 let all: IpAddr = match family_of(remote) {
                     Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
                     Family::V6 => std::net::Ipv6Addr::UNSPECIFIED.into(),
                 };
-                bind_or_disown(&mut guard, fd, descriptor, SocketAddr::new(all, port))?;
+                bind_or_disown(&mut guard, fd, socket, SocketAddr::new(all, port))?;
             }
-            descriptor
+            socket
         }
         _ => return Ok(None),
     };
-    connect_stream(descriptor, remote).map(|()| Some(0))
+    connect_stream(socket, remote).map(|()| Some(0))
 }
 
-fn connect_stream(descriptor: Descriptor, remote: SocketAddr) -> Outcome<()> {
+fn connect_stream(socket: Handle, remote: SocketAddr) -> Outcome<()> {
+    let descriptor = socket.descriptor;
     let deadline = {
         let mut guard = state::lock()?;
         let world = guard.world()?;
+        world.check(socket)?;
         let begun = world.context.connect(descriptor, remote);
+        world.note_peer(socket, remote);
         let pending = |error: &std::io::Error| {
             matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EALREADY))
         };
         match begun {
-            Err(error) if pending(&error) && !world.socket(descriptor)?.nonblocking => {}
+            Err(error) if pending(&error) && !world.socket(socket)?.nonblocking => {}
             done => return done,
         }
         match world.context.option(descriptor, OptionName::SendTimeout) {
@@ -171,7 +189,7 @@ fn connect_stream(descriptor: Descriptor, remote: SocketAddr) -> Outcome<()> {
             _ => Deadline::Never,
         }
     };
-    let done = wait::until(deadline, &[], Interrupted::of(deadline), |world| {
+    let done = wait::until(deadline, Some(socket), &[], Interrupted::of(deadline), |world| {
         world.context.turn()?;
         match world.context.connect(descriptor, remote) {
             Err(error) if error.raw_os_error() == Some(libc::EALREADY) => Ok(None),
@@ -182,7 +200,11 @@ fn connect_stream(descriptor: Descriptor, remote: SocketAddr) -> Outcome<()> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn connect(
+    fd: c_int,
+    address: *const sockaddr,
+    size: socklen_t,
+) -> c_int {
     if matches!(table::kind(fd), Kind::Fresh | Kind::Socket(_))
         // SAFETY: the application's address, as connect(2) asks.
         && let Some(to) = unsafe { address::from_c(address, size) }
@@ -195,42 +217,78 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, size: socklen_
 }
 
 /// A new connection, its number, and its peer.
-fn accept_stream(listener: Descriptor, flags: c_int) -> Outcome<(c_int, SocketAddr)> {
-    let nonblocking = state::lock()?.world()?.socket(listener)?.nonblocking;
-    let deadline = if nonblocking { Deadline::Now } else { Deadline::Never };
-    let accepted = wait::until(deadline, &[], Interrupted::of(deadline), |world| {
-        let descriptor = match world.context.accept(listener) {
-            Err(error) if would_block(&error) => {
-                world.context.turn()?;
-                match world.context.accept(listener) {
-                    Err(error) if would_block(&error) => return Ok(None),
-                    accepted => accepted?,
-                }
-            }
-            accepted => accepted?,
-        };
-        let socket = *world.socket(listener)?;
-        let close_on_exec = flags & libc::SOCK_CLOEXEC != 0;
-        let peer = world.context.getpeername(descriptor);
-        match world.new_number(socket.family, close_on_exec).and_then(|fd| Ok((fd, peer?))) {
-            Ok((fd, peer)) => {
-                world.context.set_nonblocking(descriptor, true)?;
-                let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
-                world.enter(fd, descriptor, (socket.family, nonblocking, socket.mapped));
-                let peer = if socket.mapped { address::mapped(peer) } else { peer };
-                Ok(Some((fd, peer)))
-            }
-            Err(error) => {
-                world.context.abort(descriptor)?;
-                Err(error)
-            }
+fn accept_stream(listener: Handle, flags: c_int) -> Outcome<(c_int, SocketAddr)> {
+    let deadline = {
+        let mut guard = state::lock_quietly()?;
+        let world = guard.world()?;
+        let nonblocking = world.socket(listener)?.nonblocking;
+        match world.context.option(listener.descriptor, OptionName::ReceiveTimeout) {
+            _ if nonblocking => Deadline::Now,
+            Ok(SocketOption::ReceiveTimeout(time)) => Deadline::after(time),
+            _ => Deadline::Never,
         }
+    };
+    let mut tried = false;
+    let interrupted = Interrupted::of(deadline);
+    let accepted = wait::until(deadline, Some(listener), &[], interrupted, |world| {
+        let waits = !matches!(deadline, Deadline::Now);
+        accept_once(world, listener, flags, waits && !std::mem::replace(&mut tried, true))
     })?;
     accepted.map_or_else(|| failure(libc::EAGAIN), Ok)
 }
 
+fn has_connection(world: &mut World, listener: Handle) -> Outcome<bool> {
+    Ok(world.context.readiness(listener.descriptor)?.intersects(Events::IN))
+}
+
+/// The connection's number is made first: if there is none, the connection stays in the queue. A
+/// call that will sleep finds that out before (`needs_number`), as in the kernel.
+fn accept_once(
+    world: &mut World,
+    listener: Handle,
+    flags: c_int,
+    needs_number: bool,
+) -> Outcome<Option<(c_int, SocketAddr)>> {
+    let socket = *world.socket(listener)?;
+    match world.context.option(listener.descriptor, OptionName::AcceptConnections) {
+        Ok(SocketOption::AcceptConnections(true)) => {}
+        _ => return failure(libc::EINVAL),
+    }
+    if !has_connection(world, listener)? {
+        world.context.turn()?;
+        if !needs_number && !has_connection(world, listener)? {
+            return Ok(None);
+        }
+    }
+    let number = world.new_number(socket.family, flags & libc::SOCK_CLOEXEC != 0)?;
+    let accepted = world.context.accept(listener.descriptor);
+    let peer = accepted.and_then(|descriptor| {
+        let peer = world.context.getpeername(descriptor);
+        Ok((descriptor, peer.map_err(|_| io::Error::from_raw_os_error(libc::ECONNABORTED))))
+    });
+    match peer {
+        Ok((descriptor, Ok(peer))) => {
+            world.context.set_nonblocking(descriptor, true)?;
+            let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+            let handle = world.enter(number, descriptor, Socket { nonblocking, ..socket });
+            world.note_peer(handle, peer);
+            let peer = if socket.mapped { address::mapped(peer) } else { peer };
+            Ok(Some((number, peer)))
+        }
+        Ok((descriptor, Err(error))) => {
+            world.context.abort(descriptor)?;
+            world.give_back(number);
+            Err(error)
+        }
+        Err(error) => {
+            world.give_back(number);
+            if would_block(&error) { Ok(None) } else { Err(error) }
+        }
+    }
+}
+
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept4(
+pub(super) unsafe extern "C" fn accept4(
     fd: c_int,
     address: *mut sockaddr,
     size: *mut socklen_t,
@@ -238,7 +296,9 @@ unsafe extern "C" fn accept4(
 ) -> c_int {
     let Kind::Socket(listener) = table::kind(fd) else {
         // SAFETY: the application's pointers, as accept(2) asks.
-        return unsafe { real::accept4(fd, address, size, flags) };
+        let new = unsafe { real::accept4(fd, address, size, flags) };
+        descriptors::arrived(new);
+        return new;
     };
     number(accept_stream(listener, flags).map(|(fd, peer)| {
         // SAFETY: as above.
@@ -248,14 +308,18 @@ unsafe extern "C" fn accept4(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, size: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn accept(
+    fd: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> c_int {
     // SAFETY: as above.
     unsafe { accept4(fd, address, size, 0) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    let Kind::Socket(descriptor) = table::kind(fd) else {
+pub(super) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let Kind::Socket(socket) = table::kind(fd) else {
         // SAFETY: plain numbers.
         return unsafe { real::shutdown(fd, how) };
     };
@@ -265,25 +329,31 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         libc::SHUT_RDWR => std::net::Shutdown::Both,
         _ => return number(failure(libc::EINVAL)),
     };
-    let shut = || state::lock()?.world()?.context.shutdown(descriptor, how).map(|()| 0);
+    let shut = || {
+        let mut guard = state::lock()?;
+        let world = guard.world()?;
+        let descriptor = world.check(socket)?;
+        world.context.shutdown(descriptor, how).map(|()| 0)
+    };
     number(shut())
 }
 
 /// # Safety
 /// As for [`address::to_c`].
 unsafe fn name(
-    descriptor: Descriptor,
+    socket: Handle,
     address: *mut sockaddr,
     size: *mut socklen_t,
     peer: bool,
 ) -> Outcome<c_int> {
-    let mut guard = state::lock()?;
+    let mut guard = state::lock_quietly()?;
     let world = guard.world()?;
+    let descriptor = world.check(socket)?;
     let found = match peer {
         true => world.context.getpeername(descriptor)?,
         false => world.context.getsockname(descriptor)?,
     };
-    let mapped = world.socket(descriptor)?.mapped;
+    let mapped = world.socket(socket)?.mapped;
     let found = if mapped { address::mapped(found) } else { found };
     // SAFETY: promised by the caller.
     unsafe { address::to_c(found, address, size) };
@@ -291,20 +361,28 @@ unsafe fn name(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, size: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn getsockname(
+    fd: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> c_int {
     match table::kind(fd) {
         // SAFETY: the application's pointers, as getsockname(2) asks.
-        Kind::Socket(descriptor) => number(unsafe { name(descriptor, address, size, false) }),
+        Kind::Socket(socket) => number(unsafe { name(socket, address, size, false) }),
         // SAFETY: as above.
         _ => unsafe { real::getsockname(fd, address, size) },
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, size: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn getpeername(
+    fd: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> c_int {
     match table::kind(fd) {
         // SAFETY: the application's pointers, as getpeername(2) asks.
-        Kind::Socket(descriptor) => number(unsafe { name(descriptor, address, size, true) }),
+        Kind::Socket(socket) => number(unsafe { name(socket, address, size, true) }),
         // SAFETY: as above.
         _ => unsafe { real::getpeername(fd, address, size) },
     }

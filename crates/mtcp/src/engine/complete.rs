@@ -30,6 +30,10 @@ impl Port for Engine {
         Engine::prepare_to_sleep(self, timeout)
     }
 
+    fn is_disturbed(&self) -> bool {
+        !self.lying
+    }
+
     fn alarm(&self) -> &Arc<Alarm> {
         &self.alarm
     }

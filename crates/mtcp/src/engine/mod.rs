@@ -17,7 +17,7 @@ pub(crate) use self::alarm::Alarm;
 pub(crate) use self::link::Link;
 pub(crate) use self::mailbox::{Mailboxes, mailboxes};
 pub(crate) use self::paired::{Application, start as start_paired};
-pub(crate) use self::port::Port;
+pub(crate) use self::port::{Names, Port};
 
 use crate::network::Arrival;
 use crate::stat::Board;

@@ -12,6 +12,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The local address of a socket, and its peer's if it has one.
+pub(crate) type Names = (SocketAddr, Option<SocketAddr>);
+
 /// The calls of [`mtcp_proto::Stack`], whose documentation says what they do, without the time.
 pub(crate) trait Port {
     /// Moves what can be moved now, without waiting; true if anything was. An error is the device's
@@ -28,6 +31,19 @@ pub(crate) trait Port {
     /// How long a caller that waits for [`Port::descriptors`] by itself may sleep, at most
     /// `timeout`; zero if there is something to do.
     fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration>;
+
+    /// Shows the engine what was asked for since the last turn, and wakes it if it sleeps; costs
+    /// next to nothing if nothing was. An engine that is called inline has no need of it.
+    fn publish(&mut self) {}
+
+    /// Takes what the engine has told, without a system call if it has told nothing; true if it has
+    /// told anything. An engine that is called inline tells only in turns.
+    fn look(&mut self) -> bool {
+        false
+    }
+
+    /// Whether what [`Port::prepare_to_sleep`] prepared has been undone by a turn since.
+    fn is_disturbed(&self) -> bool;
 
     /// Wakes whoever sleeps in [`Port::wait`].
     fn alarm(&self) -> &Arc<Alarm>;
@@ -49,6 +65,10 @@ pub(crate) trait Port {
     fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error>;
     /// From `offset` bytes on, which are there.
     fn peek(&mut self, socket: SocketId, offset: usize, room: &mut [u8]) -> Result<usize, Error>;
+    /// The local address and the peer's.
+    fn names(&mut self, socket: SocketId) -> Result<Names, Error> {
+        self.info(socket).map(|info| (info.local, info.remote))
+    }
     /// Bytes that can be received at once.
     fn receivable(&mut self, socket: SocketId) -> usize;
     fn shutdown(&mut self, socket: SocketId, how: Shutdown) -> Result<(), Error>;

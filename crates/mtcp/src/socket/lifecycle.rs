@@ -272,6 +272,7 @@ impl Context {
         let socket = self.socket_of(descriptor)?;
         let id = match (socket.phase, socket.id) {
             (Phase::Connected | Phase::Connecting, Some(id)) => id,
+            (Phase::Listening, Some(id)) => return self.shut_listener(descriptor, id, how),
             _ => return Err(from(libc::ENOTCONN)),
         };
         let begun = self.port.was_established(id);
@@ -305,14 +306,10 @@ impl Context {
     /// # Errors
     /// `EBADF`; `EWOULDBLOCK` if lingering was not long enough (the descriptor is gone then, too).
     pub fn close(&mut self, descriptor: Descriptor) -> io::Result<()> {
-        let mut lingered = Ok(());
-        if let Object::Socket(socket) = &self.table.get(descriptor)?.object
-            && let (Phase::Connected | Phase::Connecting, Some(id)) = (socket.phase, socket.id)
-            && let Some(linger) = socket.extras.as_ref().and_then(|extras| extras.linger)
-            && linger > Duration::ZERO
-        {
-            lingered = self.linger(id, linger);
-        }
+        let lingered = match self.begin_to_linger(descriptor)? {
+            Some(time) => self.linger(descriptor, time),
+            None => Ok(()),
+        };
         self.discard(descriptor, Context::close_socket)?;
         lingered.and(self.spend(1))
     }
@@ -329,17 +326,6 @@ impl Context {
 
     fn close_socket(&mut self, id: SocketId) {
         self.port.close(id);
-    }
-
-    fn linger(&mut self, id: SocketId, time: Duration) -> io::Result<()> {
-        // What was not read makes close a reset, which needs no waiting.
-        if self.port.receivable(id) > 0 || self.port.shutdown(id, Shutdown::Send).is_err() {
-            return Ok(());
-        }
-        self.block(Some(time), |context| {
-            let sent = context.port.info(id).map_or(true, |info| info.send_queue == 0);
-            Ok(sent.then_some(()))
-        })
     }
 
     fn discard(

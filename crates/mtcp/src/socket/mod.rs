@@ -5,7 +5,9 @@
 //! those of POSIX, so that who knows the one knows the other; errors are [`std::io::Error`]s that
 //! carry the errno of the man page.
 
+mod closing;
 mod control;
+mod drive;
 mod epoll;
 pub(crate) mod errors;
 pub(crate) mod events;
@@ -19,6 +21,7 @@ mod stream;
 mod table;
 mod urgent;
 
+pub use self::closing::Linger;
 pub use self::control::SIOCATMARK;
 pub use self::epoll::EpollControl;
 pub use self::events::{EpollEvent, Events};
@@ -140,6 +143,8 @@ pub struct Context {
     pipes: Vec<Descriptor>,
     /// Calls until a turn is due.
     credit: u32,
+    /// Events were taken since [`Context::take_news`] was last asked.
+    news: bool,
     defaults: Defaults,
     sources: Option<Sources>,
     /// What was bound by name, by port.
@@ -166,6 +171,7 @@ impl Context {
             places: Vec::new(),
             pipes: Vec::new(),
             credit: CALLS_PER_TURN,
+            news: false,
             next_port: *defaults.ephemeral_ports.start(),
             defaults,
             sources: None,
@@ -187,7 +193,7 @@ impl Context {
     /// Those of the device, if it has gone (`ENXIO`, `ENETDOWN`): they do not pass.
     pub fn turn(&mut self) -> io::Result<()> {
         self.credit = CALLS_PER_TURN;
-        self.port.turn()?;
+        self.news |= self.port.turn()?;
         self.take_events();
         Ok(())
     }
@@ -211,6 +217,7 @@ impl Context {
 
     fn take_events(&mut self) {
         while let Some((id, readiness)) = self.port.next_event() {
+            self.news = true;
             self.tell(id, readiness);
         }
         if self.port.alarm().answer() {
@@ -320,7 +327,9 @@ impl Context {
     /// What [`Drop`] does: closes everything and drives the rest to its end.
     fn finish(&mut self) {
         for descriptor in self.table.descriptors() {
-            // What is closed twice, or lingers on a device that is gone, has nobody to tell.
+            // All connections send their rest at once, for the grace time.
+            let _ = self.begin_to_linger(descriptor);
+            // What is closed twice has nobody to tell.
             let _ = self.close(descriptor);
         }
         let over = self.block(Some(self.defaults.grace), |context| {

@@ -3,7 +3,7 @@
 use super::errors::{failure, from};
 use super::settings::Extras;
 use super::{Context, Descriptor, Family, Object, Phase};
-use mtcp_proto::{Error, Options, SocketId, State};
+use mtcp_proto::{Error, Options, Readiness, SocketId};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -158,7 +158,7 @@ impl Context {
         let socket = self.socket_of(descriptor)?;
         let family = socket.family;
         if let Some(id) = socket.id {
-            let local = self.port.info(id).map_err(failure)?.local;
+            let (local, _) = self.port.names(id).map_err(failure)?;
             return Ok(clothed(local, family));
         }
         let none: IpAddr = match family {
@@ -176,9 +176,12 @@ impl Context {
     pub fn getpeername(&mut self, descriptor: Descriptor) -> io::Result<SocketAddr> {
         let socket = self.socket_of(descriptor)?;
         let (family, id) = (socket.family, socket.id.ok_or_else(|| from(libc::ENOTCONN))?);
-        let info = self.port.info(id).map_err(failure)?;
-        let none = matches!(info.state, State::SynSent | State::Closed | State::TimeWait);
-        let remote = info.remote.filter(|_| !none).ok_or_else(|| from(libc::ENOTCONN))?;
+        let closed = self.port.readiness(id).intersects(Readiness::CLOSED);
+        if !self.port.was_established(id) || closed && self.is_over(id) {
+            return Err(from(libc::ENOTCONN));
+        }
+        let (_, remote) = self.port.names(id).map_err(failure)?;
+        let remote = remote.ok_or_else(|| from(libc::ENOTCONN))?;
         Ok(clothed(remote, family))
     }
 }

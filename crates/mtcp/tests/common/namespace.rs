@@ -55,6 +55,11 @@ impl Namespace {
         printed
     }
 
+    /// A path by which processes of this test enter the namespace.
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
     /// Waits until an interface that is up sends what it is given: the kernel gives it its queue a
     /// moment later, and drops frames before without a word.
     pub(crate) fn await_queue(&self, name: &str) {

@@ -11,6 +11,7 @@ mod process;
 
 mod calls;
 mod command;
+mod like;
 mod sockets;
 mod speed;
 mod support;

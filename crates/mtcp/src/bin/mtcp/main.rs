@@ -2,6 +2,7 @@
 //! do.
 
 mod run;
+mod survive;
 
 use clap::{Parser, Subcommand};
 use mtcp::config::{Config, ENVIRONMENT};
@@ -26,6 +27,9 @@ enum Command {
         /// The file; without one, the file that MTCP_CONFIG names.
         config: Option<PathBuf>,
     },
+    /// Waits for the end of a program and tells its peers (started by the library itself).
+    #[command(hide = true)]
+    Survive,
     /// Runs an unmodified program whose TCP goes through the stack.
     Run(run::Options),
     /// Shows connections by state, counters and drops of running stacks.
@@ -54,8 +58,12 @@ fn main() -> ExitCode {
         Command::Check { config } => check(config),
         Command::Run(options) => match run::run(&options) {
             Ok(never) => match never {},
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                eprintln!("mtcp: {error}");
+                return ExitCode::from(error.exit_code());
+            }
         },
+        Command::Survive => survive::survive().map_err(Into::into),
         Command::Stat { json, connections, watch, socket } => {
             show(json, connections, watch, socket.as_deref())
         }

@@ -5,7 +5,7 @@ use super::chunk::{CHARGE_BYTES, Chunks};
 use super::place::Place;
 use super::sender::Sender;
 use super::{Command, Event, Fate};
-use crate::engine::{Alarm, Engine, Port};
+use crate::engine::{Alarm, Engine, Names, Port};
 use crate::spsc::Consumer;
 use mtcp_proto::{
     ConnectionInfo, Counters, Error, ListenOptions, Manner, Options, Readiness, Shutdown, SocketId,
@@ -155,14 +155,16 @@ impl Application {
             Event::Called => return,
             Event::Opened(outcome) => {
                 // What is told of the socket from now on finds its place.
-                if let Ok(socket) = outcome {
-                    self.open(socket);
-                }
-                self.opened = Some(outcome);
+                self.opened = Some(outcome.map(|(socket, names)| {
+                    self.open(socket).names = names;
+                    socket
+                }));
                 return;
             }
-            Event::Accepted { listener, socket } => {
-                self.open(socket).connected = true;
+            Event::Accepted { listener, socket, names } => {
+                let place = self.open(socket);
+                place.connected = true;
+                place.names = names;
                 let low_water = self.place(listener).map(|place| {
                     place.connections.push_back(socket);
                     place.low_water
@@ -292,6 +294,24 @@ impl Port for Application {
         timeout
     }
 
+    fn publish(&mut self) {
+        self.commands.publish();
+    }
+
+    fn look(&mut self) -> bool {
+        if self.events.is_empty() {
+            return false;
+        }
+        if std::mem::take(&mut self.lying) {
+            self.alarm.get_up(true);
+        }
+        self.take_events()
+    }
+
+    fn is_disturbed(&self) -> bool {
+        !self.lying
+    }
+
     fn alarm(&self) -> &Arc<Alarm> {
         &self.alarm
     }
@@ -408,6 +428,13 @@ impl Port for Application {
             _ if place.ended || place.receive_ended => Ok(0),
             _ => Err(Error::WouldBlock),
         }
+    }
+
+    fn names(&mut self, socket: SocketId) -> Result<Names, Error> {
+        if let Some(names) = self.place(socket).and_then(|place| place.names.as_deref()) {
+            return Ok(*names);
+        }
+        self.info(socket).map(|info| (info.local, info.remote))
     }
 
     fn receivable(&mut self, socket: SocketId) -> usize {

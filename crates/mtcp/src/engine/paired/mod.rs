@@ -16,7 +16,7 @@ pub(crate) use self::application::Application;
 pub(crate) use self::server::start;
 
 use self::chunk::Chunk;
-use super::Engine;
+use super::{Engine, Names};
 use mtcp_proto::{Error, Manner, Readiness, Shutdown, SocketId, Urgent};
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
@@ -71,10 +71,11 @@ enum Command {
 
 /// What the application is told.
 enum Event {
-    /// A connection came in.
+    /// A connection came in. Its names come with it: who accepts asks for them.
     Accepted {
         listener: SocketId,
         socket: SocketId,
+        names: Option<Box<Names>>,
     },
     Data {
         socket: SocketId,
@@ -109,7 +110,7 @@ enum Event {
     /// The call was made.
     Called,
     /// A socket was made (or not), before anything is told of it.
-    Opened(Result<SocketId, Error>),
+    Opened(Result<(SocketId, Option<Box<Names>>), Error>),
 }
 
 /// What both threads look at besides the rings.

@@ -2,6 +2,7 @@
 
 use super::WINDOW_BYTES;
 use super::chunk::{CHUNK_BYTES, Chunk};
+use crate::engine::Names;
 use mtcp_proto::{Error, Readiness, SocketId, Urgent};
 use std::collections::VecDeque;
 
@@ -11,6 +12,7 @@ pub(super) struct Place {
     pub(super) generation: u32,
     /// It was told of, and neither closed nor aborted.
     pub(super) open: bool,
+    pub(super) names: Option<Box<Names>>,
     pub(super) connections: VecDeque<SocketId>,
     pub(super) data: VecDeque<Chunk>,
     pub(super) data_bytes: usize,

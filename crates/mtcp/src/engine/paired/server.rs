@@ -4,7 +4,7 @@ use super::application::Application;
 use super::chunk::{Chunk, Chunks};
 use super::sender::Sender;
 use super::{ACCEPT_WINDOW, Command, Event, Fate, SLOTS, WINDOW_BYTES};
-use crate::engine::{Alarm, Engine, Port};
+use crate::engine::{Alarm, Engine, Names, Port};
 use crate::spsc::{Consumer, ring};
 use mtcp_proto::{Error, Manner, Readiness, SocketId, Urgent};
 use std::collections::VecDeque;
@@ -158,7 +158,8 @@ impl Server {
                 }
                 Command::Open(opening) => {
                     let outcome = opening(&mut self.engine);
-                    self.events.send(Event::Opened(outcome));
+                    let opened = outcome.map(|socket| (socket, self.names(socket)));
+                    self.events.send(Event::Opened(opened));
                 }
             }
         }
@@ -301,11 +302,16 @@ impl Server {
         }
     }
 
+    fn names(&mut self, socket: SocketId) -> Option<Box<Names>> {
+        self.engine.stack().info(socket).ok().map(|info| Box::new((info.local, info.remote)))
+    }
+
     /// Offers connections to the application.
     fn offer(&mut self, listener: SocketId) {
         while self.open(listener).is_some_and(|place| place.offered < ACCEPT_WINDOW) {
             let Ok(socket) = self.engine.stack().accept(listener) else { return };
-            self.events.send(Event::Accepted { listener, socket });
+            let names = self.names(socket);
+            self.events.send(Event::Accepted { listener, socket, names });
             if let Some(place) = self.place(listener) {
                 place.offered += 1;
             }
