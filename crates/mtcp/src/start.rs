@@ -293,6 +293,7 @@ fn open_devices(config: &Config) -> Result<Devices, StartError> {
                 interface: device.interface.clone(),
                 queues,
                 addresses: config.addresses.iter().map(|(address, _)| *address).collect(),
+                offload: device.offload,
                 ..PacketOptions::default()
             };
             Ok((boxed(PacketDevice::open(&options)?), None))

@@ -43,16 +43,25 @@ pub(crate) enum Kind {
     Generic,
     /// AF_XDP in the driver, and our kernel has the addresses as well.
     Shared,
-    /// AF_PACKET.
+    /// AF_PACKET, with checksums and segmentation left to the kernel.
     Packet,
+    /// AF_PACKET without.
+    PlainPacket,
     /// TAP, with checksums and segmentation left to the kernel.
     Tap,
     /// TAP without.
     PlainTap,
 }
 
-pub(crate) const KINDS: [Kind; 6] =
-    [Kind::Native, Kind::Generic, Kind::Shared, Kind::Packet, Kind::Tap, Kind::PlainTap];
+pub(crate) const KINDS: [Kind; 7] = [
+    Kind::Native,
+    Kind::Generic,
+    Kind::Shared,
+    Kind::Packet,
+    Kind::PlainPacket,
+    Kind::Tap,
+    Kind::PlainTap,
+];
 
 /// The namespaces and what joins them.
 pub(crate) struct Site {
@@ -99,11 +108,11 @@ impl Site {
             Kind::Xdp => (DeviceKind::Xdp, XdpMode::Auto),
             Kind::Native | Kind::Shared => (DeviceKind::Xdp, XdpMode::Native),
             Kind::Generic => (DeviceKind::Xdp, XdpMode::Generic),
-            Kind::Packet => (DeviceKind::Packet, XdpMode::Auto),
+            Kind::Packet | Kind::PlainPacket => (DeviceKind::Packet, XdpMode::Auto),
             Kind::Tap | Kind::PlainTap => (DeviceKind::Tap, XdpMode::Auto),
         };
         let interface = if self.is_tap() { THEIR_INTERFACE } else { OUR_INTERFACE };
-        let offload = self.kind != Kind::PlainTap;
+        let offload = !matches!(self.kind, Kind::PlainTap | Kind::PlainPacket);
         let shared = self.kind == Kind::Shared;
         Config {
             device: DeviceConfig {
