@@ -51,7 +51,7 @@ impl Port for Engine {
         remote: SocketAddr,
         options: &Options,
     ) -> Result<SocketId, Error> {
-        self.stack.connect(self.now, local, remote, options)
+        Engine::connect(self, local, remote, options)
     }
 
     fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error> {

@@ -1,8 +1,9 @@
 //! The interface of one engine: packets in and out of a device of whatever kind, by way of the
-//! neighbours.
+//! neighbours. Packets to the stack's own addresses are looped back.
 
+use super::looped::Looped;
 use crate::device::Device;
-use crate::network::{Arrival, Interface};
+use crate::network::{Arrival, Interface, preferred_source};
 use mtcp_proto::{Instant, Packet, Sink, SinkCapabilities};
 use std::collections::BTreeMap;
 use std::io;
@@ -17,6 +18,7 @@ pub(crate) struct Link {
     addresses: Vec<IpAddr>,
     /// The addresses are those that the kernel has on the interface.
     kernel_chooses: bool,
+    looped: Looped,
 }
 
 impl Link {
@@ -25,11 +27,19 @@ impl Link {
         addresses: Vec<IpAddr>,
         kernel_chooses: bool,
     ) -> Link {
-        Link { interface, addresses, kernel_chooses }
+        let mut looped = Looped::default();
+        looped.set_addresses(&addresses);
+        Link { interface, addresses, kernel_chooses, looped }
     }
 
     pub(crate) fn addresses(&self) -> &[IpAddr] {
         &self.addresses
+    }
+
+    /// From which of the stack's addresses a connection to this one begins.
+    pub(super) fn source(&self, remote: IpAddr) -> Option<IpAddr> {
+        let hop = self.interface.next_hop(remote).unwrap_or(remote);
+        preferred_source(&self.addresses, remote, hop)
     }
 
     /// The longest IP packet.
@@ -44,6 +54,15 @@ impl Link {
         take: &mut dyn FnMut(Arrival<'_>),
     ) -> io::Result<usize> {
         self.interface.receive(now, limit, take)
+    }
+
+    /// Takes all packets that were looped back until now.
+    pub(super) fn take_looped(&mut self, mut take: impl FnMut(&[u8])) -> bool {
+        let mut any = false;
+        while self.looped.pop(&mut take) {
+            any = true;
+        }
+        any
     }
 
     /// Takes what another core's queue has heard of neighbours.
@@ -63,6 +82,7 @@ impl Link {
             return Ok(None);
         }
         self.addresses.clone_from(&addresses);
+        self.looped.set_addresses(&addresses);
         Ok(Some(addresses))
     }
 
@@ -81,7 +101,7 @@ impl Link {
     }
 
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
-        self.interface.prepare_to_sleep()
+        self.looped.is_empty() && self.interface.prepare_to_sleep()
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -104,6 +124,7 @@ impl Link {
             ("waited_for_neighbours", interface.waited),
             ("unresolved", interface.unresolved),
             ("unroutable", interface.unroutable),
+            ("looped", self.looped.count()),
         ];
         counts.extend(all.map(|(name, count)| (name.to_owned(), count)));
     }
@@ -117,11 +138,19 @@ impl Sink for Link {
 
     #[inline]
     fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        if self.looped.is_full() {
+            return None;
+        }
         self.interface.room(bytes)
     }
 
     #[inline]
     fn commit(&mut self, packet: Packet) {
-        self.interface.commit(packet);
+        if !self.looped.is_own(packet.destination) {
+            return self.interface.commit(packet);
+        }
+        if let Some(written) = self.interface.written(packet.bytes) {
+            self.looped.push(written);
+        }
     }
 }

@@ -8,6 +8,7 @@
 mod alarm;
 mod complete;
 mod link;
+mod looped;
 mod mailbox;
 mod paired;
 mod port;
@@ -21,8 +22,9 @@ pub(crate) use self::port::Port;
 
 use crate::network::Arrival;
 use crate::stat::Board;
-use mtcp_proto::{Instant, Stack};
+use mtcp_proto::{Checksum, Error, Instant, Options, SocketId, Stack};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,6 +144,10 @@ impl Engine {
             Arrival::Neighbour(frame) => mailboxes.spread(frame),
         })?;
         let mut came = received > 0;
+        came |= link.take_looped(|packet| match steers.then(|| stack.owner(packet)).flatten() {
+            Some(owner) if owner != core => mailboxes.hand_over(owner, packet, Checksum::Looped),
+            _ => stack.input(now, packet, Checksum::Looped),
+        });
         if steers {
             mailboxes.publish();
             came |= mailboxes.take(self.batch, |arrival| match arrival {
@@ -154,6 +160,25 @@ impl Engine {
             self.board.publish(self.core, &self.stack, &self.link, self.counters);
         }
         Ok(came)
+    }
+
+    /// As [`Stack::connect`]; a local address that is missing or unspecified is chosen by the route
+    /// to the remote one.
+    pub(crate) fn connect(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: &Options,
+    ) -> Result<SocketId, Error> {
+        let local = match local {
+            Some(local) if !local.ip().is_unspecified() => Some(local),
+            unspecified => {
+                let port = unspecified.map_or(0, |local| local.port());
+                let source = self.link.source(remote.ip());
+                source.map(|address| SocketAddr::new(address, port)).or(unspecified)
+            }
+        };
+        self.stack.connect(self.now, local, remote, options)
     }
 
     /// Takes what the kernel says of neighbours and addresses; what wakes an engine may be that.

@@ -3,5 +3,6 @@
 mod cores;
 mod epoll;
 mod families;
+mod looped;
 mod pair;
 mod streams;
