@@ -3,7 +3,8 @@
 
 use super::looped::Looped;
 use crate::device::Device;
-use crate::network::{Arrival, Interface, preferred_source};
+use crate::network::{Arrival, Interface, LinkState, Watch, preferred_source};
+use crate::system::errno;
 use mtcp_proto::{Instant, Packet, Sink, SinkCapabilities};
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +19,20 @@ pub(crate) struct Link {
     addresses: Vec<IpAddr>,
     /// The addresses are those that the kernel has on the interface.
     kernel_chooses: bool,
+    /// Follows the device's interface where the addresses are the stack's own.
+    watch: Option<Watch>,
+    /// As it was last.
+    state: Option<LinkState>,
     looped: Looped,
+}
+
+/// What the kernel has said that concerns the stack.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// The addresses have changed and are the kernel's to choose.
+    pub(super) addresses: Option<Vec<IpAddr>>,
+    /// The longest IP packet has changed.
+    pub(super) mtu: Option<u16>,
 }
 
 impl Link {
@@ -29,7 +43,16 @@ impl Link {
     ) -> Link {
         let mut looped = Looped::default();
         looped.set_addresses(&addresses);
-        Link { interface, addresses, kernel_chooses, looped }
+        let state = interface.watch().and_then(Watch::link);
+        Link { interface, addresses, kernel_chooses, watch: None, state, looped }
+    }
+
+    /// Follows the device's interface as well: its packet size and hardware address, and whether
+    /// it is there.
+    pub(crate) fn with_watch(mut self, watch: Watch) -> Link {
+        self.state = watch.link();
+        self.watch = Some(watch);
+        self
     }
 
     pub(crate) fn addresses(&self) -> &[IpAddr] {
@@ -70,24 +93,52 @@ impl Link {
         self.interface.overhear(now, frame);
     }
 
-    /// Takes what the kernel says of neighbours, routes and addresses; the addresses if they have
-    /// changed and are the kernel's to choose.
-    pub(super) fn follow(&mut self, now: Instant) -> io::Result<Option<Vec<IpAddr>>> {
-        if !self.interface.follow(now)? || !self.kernel_chooses {
-            return Ok(None);
+    /// Takes what the kernel says of the interface, neighbours, routes and addresses.
+    ///
+    /// # Errors
+    /// Of netlink; `ENXIO`: the interface is gone.
+    pub(super) fn follow(&mut self, now: Instant) -> io::Result<Changes> {
+        let changed = match &mut self.watch {
+            Some(watch) => watch.follow()?,
+            None => self.interface.follow(now)?,
+        };
+        let mut changes = Changes::default();
+        if changed {
+            changes.mtu = self.follow_link()?;
+            changes.addresses = self.follow_addresses();
         }
-        let Some(watch) = self.interface.watch() else { return Ok(None) };
+        Ok(changes)
+    }
+
+    /// Takes over what has become of the interface; the MTU if it has changed.
+    fn follow_link(&mut self) -> io::Result<Option<u16>> {
+        let own = self.watch.is_some();
+        let watch = self.watch.as_ref().or(self.interface.watch());
+        let Some(state) = watch.map(Watch::link) else { return Ok(None) };
+        let state = state.ok_or_else(|| errno(libc::ENXIO))?;
+        let before = self.state.replace(state);
+        if let Some(hardware) = state.hardware_address.filter(|_| own) {
+            self.interface.set_hardware_address(hardware);
+        }
+        let mtu = u16::try_from(state.mtu).unwrap_or(u16::MAX);
+        let differs = before.is_none_or(|before| before.mtu != state.mtu);
+        // Longer packets than at the start may not fit into the device's memory.
+        Ok(differs.then(|| mtu.min(self.mtu())))
+    }
+
+    fn follow_addresses(&mut self) -> Option<Vec<IpAddr>> {
+        let watch = self.interface.watch().filter(|_| self.kernel_chooses)?;
         let addresses: Vec<IpAddr> = watch.addresses().iter().map(|(ip, _)| *ip).collect();
         if addresses == self.addresses {
-            return Ok(None);
+            return None;
         }
         self.addresses.clone_from(&addresses);
         self.looped.set_addresses(&addresses);
-        Ok(Some(addresses))
+        Some(addresses)
     }
 
     pub(super) fn follows(&self) -> bool {
-        self.interface.watch().is_some()
+        self.watch.is_some() || self.interface.watch().is_some()
     }
 
     pub(super) fn flush(&mut self) -> io::Result<bool> {
@@ -96,7 +147,8 @@ impl Link {
 
     /// The device's first.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> + use<> {
-        let watch = self.interface.watch().map(|watch| watch.descriptor().as_raw_fd());
+        let watch = self.watch.as_ref().or(self.interface.watch());
+        let watch = watch.map(|watch| watch.descriptor().as_raw_fd());
         std::iter::once(self.interface.descriptor().as_raw_fd()).chain(watch)
     }
 

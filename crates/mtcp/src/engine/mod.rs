@@ -60,6 +60,8 @@ pub struct Engine {
     counters: EngineCounters,
     core: u16,
     batch: usize,
+    /// The longest IP packet, by the settings.
+    mtu_max: u16,
     now: Instant,
     /// The device was full when packets were still due.
     blocked: bool,
@@ -75,11 +77,22 @@ impl Engine {
         mailboxes: Mailboxes,
         board: Arc<Board>,
         batch: usize,
+        mtu_max: u16,
     ) -> Engine {
-        let alarm = Arc::clone(mailboxes.alarm());
-        let counters = EngineCounters::default();
-        let (now, blocked, lying) = (clock(), false, false);
-        Engine { stack, link, mailboxes, alarm, board, counters, core, batch, now, blocked, lying }
+        Engine {
+            stack,
+            link,
+            alarm: Arc::clone(mailboxes.alarm()),
+            mailboxes,
+            board,
+            counters: EngineCounters::default(),
+            core,
+            batch,
+            mtu_max,
+            now: clock(),
+            blocked: false,
+            lying: false,
+        }
     }
 
     /// The stack, for all calls but `input` and `output`; [`Engine::now`] is the time to give it.
@@ -183,8 +196,12 @@ impl Engine {
 
     /// Takes what the kernel says of neighbours and addresses; what wakes an engine may be that.
     fn follow(&mut self) -> io::Result<()> {
-        if let Some(addresses) = self.link.follow(self.now)? {
+        let changes = self.link.follow(self.now)?;
+        if let Some(addresses) = changes.addresses {
             self.stack.set_addresses(self.now, &addresses);
+        }
+        if let Some(mtu) = changes.mtu {
+            self.stack.set_mtu(self.now, mtu.min(self.mtu_max));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::resolver::{Knowledge, Resolver, Sorted, Way};
 use super::routes::{Route, Routes};
 use super::watch::Watch;
 use crate::device::{Capabilities, Device, Received, Segmentation, Transmit};
-use mtcp_proto::wire::ethernet;
+use mtcp_proto::wire::ethernet::{self, HardwareAddress};
 use mtcp_proto::{Checksum, Instant, Packet, Sink, SinkCapabilities, neighbour};
 use std::collections::BTreeMap;
 use std::io;
@@ -205,6 +205,13 @@ impl<D: Device> Interface<D> {
             self.release();
         }
         Ok(changed)
+    }
+
+    /// Uses another hardware address of the device, and announces it.
+    pub fn set_hardware_address(&mut self, hardware: HardwareAddress) {
+        if let Some(resolver) = &mut self.resolver {
+            resolver.set_hardware_address(hardware);
+        }
     }
 
     /// What the kernel knows of the interface, where the addresses are its too. When its descriptor

@@ -5,6 +5,7 @@
 mod attacks;
 mod basic;
 mod bulk;
+mod changes;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowd;
