@@ -2,12 +2,16 @@
 //! hardware addresses, packet sizes and routes become others.
 
 use crate::exchange::{Plan, content, expected_answer};
-use crate::site::{Kind, OUR_INTERFACE, OURS, PATIENCE, PORT, Site, THEIR_INTERFACE, Watch};
+use crate::site::{
+    Kind, OUR_INTERFACE, OURS, PATIENCE, PORT, Site, THEIR_INTERFACE, THEIRS, Watch,
+};
 use mtcp::config::Mode;
+use mtcp::{Context, Descriptor, Family};
 use socket2::{Domain, Socket, Type};
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
@@ -44,7 +48,8 @@ fn send(stream: &mut TcpStream, plan: &Plan, from: u64, to: u64) {
 
 /// Transfers in one direction, with a change in the middle.
 fn transfer(site: &Site, up: bool, change: impl Fn()) {
-    let (up_bytes, down_bytes) = if up { (BYTES, 0) } else { (0, BYTES) };
+    // After the change the kernel always has something to send, and so asks its neighbour anew.
+    let (up_bytes, down_bytes) = if up { (BYTES, 0) } else { (1, BYTES) };
     let plan = Plan { up_bytes, down_bytes, seed: 11 };
     let mut stream = connect(site);
     stream.write_all(&plan.header()).expect("it is sent");
@@ -55,12 +60,13 @@ fn transfer(site: &Site, up: bool, change: impl Fn()) {
         change();
         send(&mut stream, &plan, BEFORE, BYTES);
     }
-    stream.shutdown(Shutdown::Write).expect("it is connected");
     let (before, after) = answer.split_at_mut(if up { 0 } else { BEFORE as usize });
     stream.read_exact(before).expect("what comes before the change");
     if !up {
         change();
+        send(&mut stream, &plan, 0, 1);
     }
+    stream.shutdown(Shutdown::Write).expect("it is connected");
     let kind = site.kind;
     let came = stream.read_exact(after);
     came.unwrap_or_else(|error| panic!("{kind:?}, to us: {up}, after the change: {error}"));
@@ -177,4 +183,109 @@ fn segment_to_us(site: &Site) -> u32 {
     let stream = Socket::from(connect(site));
     stream.shutdown(Shutdown::Both).expect("it is connected");
     stream.tcp_mss().expect("it is told")
+}
+
+/// A connection of ours to a listener of the kernel, with a blocking socket.
+fn dial(context: &mut Context, listener: &TcpListener, to: IpAddr) -> (Descriptor, TcpStream) {
+    let socket = context.socket(Family::V4).expect("a socket");
+    let port = listener.local_addr().expect("an address").port();
+    context.connect(socket, SocketAddr::new(to, port)).expect("the kernel answers");
+    let (peer, _) = listener.accept().expect("it is connected");
+    peer.set_read_timeout(Some(PATIENCE)).expect("it is set");
+    (socket, peer)
+}
+
+fn listen(site: &Site) -> TcpListener {
+    site.theirs.run(|| TcpListener::bind("0.0.0.0:0")).expect("a free port")
+}
+
+/// The engine sleeps, or the call in its place; neither may sleep on.
+#[test]
+fn a_call_that_waits_fails_when_the_interface_goes() {
+    for kind in [Kind::Xdp, Kind::Shared, Kind::Packet, Kind::Tap] {
+        for mode in [Mode::Complete, Mode::Paired] {
+            let site = Site::new(kind);
+            let mut config = site.config();
+            config.engine.mode = mode;
+            let mtcp = site.start(config);
+            let listener = listen(&site);
+            let (tell, told) = mpsc::channel();
+            thread::spawn(move || {
+                let mut context = mtcp.context(0).expect("it is free");
+                let (socket, _peer) = dial(&mut context, &listener, THEIRS[0]);
+                tell.send(None).expect("the test waits");
+                let outcome = context.read(socket, &mut [0; 8]).map_err(|e| e.raw_os_error());
+                tell.send(Some(outcome)).expect("the test waits");
+            });
+            assert_eq!(told.recv_timeout(PATIENCE), Ok(None), "{kind:?}, {mode:?}: connected");
+            site.home().ip(&format!("link delete {}", interface_of_ours(&site)));
+            let outcome = told.recv_timeout(PATIENCE);
+            let outcome = outcome.unwrap_or_else(|_| panic!("{kind:?}, {mode:?}: it waits on"));
+            assert_eq!(outcome, Some(Err(Some(libc::ENXIO))), "{kind:?}, {mode:?}");
+        }
+    }
+}
+
+/// Where the kernel has our addresses, its routes and neighbours are followed.
+#[test]
+fn a_transfer_survives_other_routes_and_neighbours() {
+    const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+    const NOBODY: &str = "lladdr 02:00:00:00:00:77";
+    let site = Site::new(Kind::Shared);
+    site.theirs.ip(&format!("address add {FAR}/32 dev lo"));
+    let route = |via: &str| drop(site.ours.ip(&format!("route replace {FAR} via {via}")));
+    let neighbour =
+        |who: &str| drop(site.ours.ip(&format!("neigh {who} dev {OUR_INTERFACE} nud permanent")));
+    neighbour(&format!("replace 10.9.0.77 {NOBODY}"));
+    route("10.9.0.1");
+    let mtcp = site.start(site.config());
+    let mut context = mtcp.context(0).expect("it is free");
+    let listener = listen(&site);
+    let (socket, mut peer) = dial(&mut context, &listener, FAR);
+    let mut sent = 0;
+    // Sends into nowhere until that is noticed, then on the way back to where it was.
+    let mut lose_and_find = |lose: &dyn Fn(), find: &dyn Fn()| {
+        lose();
+        // A stack that is busy looks at the network now and then only.
+        (0..2048).for_each(|_| context.turn().expect("the device is there"));
+        let before = context.counters().timeouts;
+        let data = content(5, sent, 60_000);
+        let bytes = context.write(socket, data).expect("there is room");
+        await_turn(&mut context, |context| context.counters().timeouts > before);
+        find();
+        let mut came = vec![0; bytes];
+        peer.set_nonblocking(true).expect("it is set");
+        let mut at = 0;
+        await_turn(&mut context, |_| {
+            match peer.read(&mut came[at..]) {
+                Ok(bytes) => at += bytes,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            at == bytes
+        });
+        assert!(came == data[..bytes], "the data differ");
+        sent += bytes as u64;
+    };
+    lose_and_find(&|| route("10.9.0.77"), &|| route("10.9.0.1"));
+    let theirs = hardware_address(&site);
+    lose_and_find(&|| neighbour(&format!("replace 10.9.0.1 {NOBODY}")), &|| {
+        neighbour(&format!("replace 10.9.0.1 lladdr {theirs}"));
+    });
+}
+
+/// Moves our stack until something is so.
+#[track_caller]
+fn await_turn(context: &mut Context, mut is_so: impl FnMut(&mut Context) -> bool) {
+    let begin = Instant::now();
+    while !is_so(context) {
+        context.turn().expect("the device is there");
+        assert!(begin.elapsed() < PATIENCE, "it never is: {:?}", context.counters());
+        thread::yield_now();
+    }
+}
+
+fn hardware_address(site: &Site) -> String {
+    let shown = site.theirs.ip(&format!("-brief link show {THEIR_INTERFACE}"));
+    let address = shown.split_whitespace().nth(2);
+    address.unwrap_or_else(|| panic!("no address: {shown}")).to_owned()
 }
