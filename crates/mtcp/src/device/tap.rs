@@ -11,7 +11,7 @@
 use super::offload;
 use super::outgoing::{BUFFER_BYTES, ETHERNET_HEADER_BYTES, Outgoing, PACKET_BYTES_MAX, Written};
 use super::{Capabilities, Device, DeviceCounters, Link, Received, Transmit};
-use crate::system::{check, check_length, errno, fill_random, interface, new_socket};
+use crate::system::{self, check_length, errno, fill_random, interface, new_socket};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -71,6 +71,17 @@ pub enum TapError {
          (--device /dev/net/tun), or let the user read and write it"
     )]
     Open(#[source] io::Error),
+    /// There is an interface of that name that cannot be used.
+    #[error(
+        "the interface {name} exists already and is another's ({source}): choose another name, end \
+         the process that holds it, or take it away with `ip link delete {name}`"
+    )]
+    Taken {
+        /// The name that was asked for.
+        name: String,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The interface cannot be made.
     #[error(
         "make the interface {name}: {source}; it needs CAP_NET_ADMIN, and no other process may \
@@ -206,15 +217,18 @@ fn open_queue(
     let mut request = interface(&name);
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: the request is an initialised ifreq, which TUNSETIFF reads and writes.
-    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })
+    system::check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })
         .map_err(|source| TapError::Create { name, source })?;
     let name = name_of(&request);
     let offload =
         if options.offload { TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN } else { 0 };
     // SAFETY: TUNSETOFFLOAD takes a plain number.
-    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, offload) }).map_err(
-        |source| TapError::Configure { action: "set the offloads", name: name.clone(), source },
-    )?;
+    system::check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, offload) })
+        .map_err(|source| TapError::Configure {
+            action: "set the offloads",
+            name: name.clone(),
+            source,
+        })?;
     Ok(TapDevice {
         file,
         name,
@@ -311,6 +325,24 @@ impl Device for TapDevice {
     }
 }
 
+/// Whether a device of this name could be made: no other interface has it, unless it is a persistent
+/// one that no process holds. The rights are not looked at.
+///
+/// # Errors
+/// [`TapError`] names cause and remedy.
+pub fn check(name: &str) -> Result<(), TapError> {
+    let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+    drop(file.map_err(TapError::Open)?);
+    if name.is_empty() || call(libc::SIOCGIFFLAGS, interface(name)).is_err() {
+        return Ok(());
+    }
+    let options = TapOptions { name: name.to_owned(), ..TapOptions::default() };
+    match open_queue(&options, name.to_owned(), [0; 6]) {
+        Err(TapError::Create { name, source }) => Err(TapError::Taken { name, source }),
+        other => other.map(|_| ()),
+    }
+}
+
 /// Sets an interface up, in the calling thread's namespace.
 ///
 /// # Errors
@@ -330,7 +362,8 @@ fn set_mtu(name: &str, mtu: u16) -> io::Result<()> {
 fn call(number: libc::c_ulong, mut request: libc::ifreq) -> io::Result<()> {
     let socket = new_socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     // SAFETY: the request is an initialised ifreq, which these calls read.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), number as _, &raw mut request) }).map(|_| ())
+    system::check(unsafe { libc::ioctl(socket.as_raw_fd(), number as _, &raw mut request) })
+        .map(|_| ())
 }
 
 fn name_of(request: &libc::ifreq) -> String {
