@@ -12,6 +12,7 @@ mod crowd;
 mod exchange;
 mod loss;
 mod matrix;
+mod memory;
 mod program;
 mod programs;
 mod raw;
