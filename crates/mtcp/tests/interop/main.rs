@@ -8,6 +8,7 @@ mod bulk;
 mod changes;
 #[path = "../common/mod.rs"]
 mod common;
+mod cores;
 mod crowd;
 mod exchange;
 mod loss;

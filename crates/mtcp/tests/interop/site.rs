@@ -78,6 +78,15 @@ impl Site {
 
     /// A cable for packets of so many bytes. Below 1,280 it has no IPv6.
     pub(crate) fn with_mtu(kind: Kind, mtu: u16) -> Site {
+        Site::with(kind, mtu, "")
+    }
+
+    /// With an interface for so many cores.
+    pub(crate) fn with_queues(kind: Kind, queues: u16) -> Site {
+        Site::with(kind, 1500, &format!("numrxqueues {queues} numtxqueues {queues}"))
+    }
+
+    fn with(kind: Kind, mtu: u16, words: &str) -> Site {
         let (ours, theirs) = (Namespace::new(), Namespace::new());
         // The only one that a namespace may always choose; sockets choose others.
         theirs.set("ipv4/tcp_congestion_control", "reno");
@@ -87,7 +96,11 @@ impl Site {
         }
         let site = Site { kind, mtu, ours, theirs };
         if !site.is_tap() {
-            site.ours.join(OUR_INTERFACE, &site.theirs, THEIR_INTERFACE);
+            if words.is_empty() {
+                site.ours.join(OUR_INTERFACE, &site.theirs, THEIR_INTERFACE);
+            } else {
+                site.ours.join_with(OUR_INTERFACE, &site.theirs, THEIR_INTERFACE, words);
+            }
             site.ours.ip(&format!("link set {OUR_INTERFACE} mtu {mtu}"));
             site.theirs.ip(&format!("link set {THEIR_INTERFACE} mtu {mtu}"));
             address(&site.theirs, THEIR_INTERFACE, THEIRS, mtu);
