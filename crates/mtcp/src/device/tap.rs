@@ -16,12 +16,16 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
 
 /// Bytes after which one call of [`Device::receive`] takes no more: they stay in the cache until
 /// the application has them.
 const RECEIVED_BYTES_MAX: usize = 256 << 10;
 /// Frames in one call of [`Device::receive`] that are looked at and not taken, at most.
 const REFUSED_MAX: usize = 64;
+
+/// How long an interface may outlive the process that had it.
+const LEFT_BEHIND: Duration = Duration::from_secs(2);
 
 const TUN_F_CSUM: libc::c_uint = 0x01;
 const TUN_F_TSO4: libc::c_uint = 0x02;
@@ -122,7 +126,9 @@ pub struct TapDevice {
 
 impl TapDevice {
     /// Makes the interface, with one device for each queue. It is down until [`bring_up`] or
-    /// somebody else sets it up.
+    /// somebody else sets it up. Waits up to two seconds for an interface of that name that a
+    /// process has left behind: the kernel closes the descriptors that its io_uring had in the
+    /// background.
     ///
     /// # Errors
     /// [`TapError`] names cause and remedy.
@@ -140,7 +146,7 @@ impl TapDevice {
         for _ in 0..options.queues {
             // Further queues join the interface that the first one made.
             let name = devices.first().map_or(&options.name, |device| &device.name).clone();
-            devices.push(open_queue(options, name, hardware_address)?);
+            devices.push(once_free(|| open_queue(options, name.clone(), hardware_address))?);
         }
         let configure = |source| TapError::Configure {
             action: "set the packet size",
@@ -193,6 +199,23 @@ impl TapDevice {
                     Err(errno(libc::ENXIO))
                 }
             },
+        }
+    }
+}
+
+/// Repeats an attempt while the interface is another process's, which may just have ended.
+fn once_free(
+    mut attempt: impl FnMut() -> Result<TapDevice, TapError>,
+) -> Result<TapDevice, TapError> {
+    let begin = Instant::now();
+    loop {
+        match attempt() {
+            Err(TapError::Create { source, .. })
+                if source.raw_os_error() == Some(libc::EBUSY) && begin.elapsed() < LEFT_BEHIND =>
+            {
+                std::thread::sleep(LEFT_BEHIND / 100);
+            }
+            done => return done,
         }
     }
 }

@@ -7,7 +7,6 @@ mod content;
 #[expect(dead_code, reason = "other tests use the rest")]
 mod namespace;
 #[path = "../../../mtcp/tests/common/process.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
 mod process;
 #[path = "../../../megapipe/tests/common/retried.rs"]
 mod retried;
