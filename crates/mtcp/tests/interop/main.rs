@@ -17,6 +17,7 @@ mod memory;
 mod program;
 mod programs;
 mod raw;
+mod scopes;
 mod site;
 mod soak;
 mod sockets;
