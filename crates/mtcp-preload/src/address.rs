@@ -116,8 +116,9 @@ pub(crate) fn of_stack() -> Vec<IpAddr> {
     config.addresses.iter().map(|(address, _)| *address).collect()
 }
 
-/// Whether a connection to `remote` leaves through the stack's interface. Where the addresses are
-/// shared, the kernel's routes decide, else the networks and routes of the configuration.
+/// Whether a connection to `remote` goes through the stack: it loops back in it or leaves through
+/// its interface. Where the addresses are shared, the kernel has the own ones and its routes decide
+/// on others, else the networks and routes of the configuration.
 pub(crate) fn leads_through_stack(remote: IpAddr) -> bool {
     let Some(config) = settings::config() else { return false };
     if remote.is_loopback() || remote.is_unspecified() || remote.is_multicast() {
@@ -125,7 +126,7 @@ pub(crate) fn leads_through_stack(remote: IpAddr) -> bool {
     }
     let own = of_stack();
     if own.contains(&remote) {
-        return false;
+        return config.ownership == Ownership::Own;
     }
     if config.ownership == Ownership::Shared {
         return kernel_source(remote).is_some_and(|source| own.contains(&source));

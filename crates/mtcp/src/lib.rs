@@ -59,7 +59,7 @@
 //!   routes.
 //! - [`Mtcp`], [`Engine`]: a stack for each core and the loop that moves it.
 //! - [`Context`]: the sockets of a core.
-//! - [`config`], [`stat`]: settings in, figures out.
+//! - [`config`], [`requirements`], [`stat`]: settings in, what a machine lacks for them, figures out.
 //!
 //! A connection belongs to the core that a hash of its addresses names, wherever its packets
 //! arrive. Each core therefore listens for itself, and nothing that happens to a connection touches
@@ -69,6 +69,7 @@ pub mod config;
 pub mod device;
 pub mod driver;
 pub mod network;
+pub mod requirements;
 pub mod stat;
 pub mod survivor;
 

@@ -147,11 +147,21 @@ pub(super) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     }
 }
 
+/// Whether this program listens there on the stack; an address that is shared has the kernel's
+/// listeners, too.
+fn stack_listens(remote: SocketAddr) -> bool {
+    let listens = || -> Outcome<bool> { Ok(state::lock()?.world()?.context.is_listening(remote)) };
+    is_of_stack(remote.ip()) && listens().unwrap_or(false)
+}
+
 fn connect_here(fd: c_int, to: SocketAddr) -> Outcome<Option<c_int>> {
     let (remote, mapped) = address::unmapped(to);
     let socket = match table::kind(fd) {
         Kind::Socket(socket) => socket,
-        Kind::Fresh if address::leads_through_stack(remote.ip()) && address::suits(fd, to) => {
+        Kind::Fresh
+            if address::suits(fd, to)
+                && (address::leads_through_stack(remote.ip()) || stack_listens(remote)) =>
+        {
             let bound = address::bound_to(fd);
             let mut guard = state::lock()?;
             let socket = adopt::adopt(&mut guard, fd, family_of(remote), mapped)?;

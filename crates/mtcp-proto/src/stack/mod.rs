@@ -139,6 +139,25 @@ impl Stack {
         }
     }
 
+    /// Sets the longest packet, in bytes, at least 576: of connections that are to come, and as far
+    /// as it is less than before also of those that are there.
+    pub fn set_mtu(&mut self, now: Instant, mtu: u16) {
+        self.advance(now);
+        let mtu = mtu.max(limits::MTU_MIN);
+        let narrower = mtu < self.shared.config.mtu;
+        self.shared.config.mtu = mtu;
+        if !narrower {
+            return;
+        }
+        let all: Vec<u32> = self.table.iter().map(|(socket, _)| socket.index).collect();
+        for index in all {
+            if let Some(entry) = self.table.connection_mut(index) {
+                entry.connection.link_mtu(mtu);
+            }
+            self.settle(index);
+        }
+    }
+
     /// Takes one IP packet. What it changes goes out at the next [`Stack::output`], so that one
     /// acknowledgement answers a whole batch.
     pub fn input(&mut self, now: Instant, packet: &[u8], checksum: Checksum) {

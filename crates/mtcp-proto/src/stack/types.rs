@@ -20,6 +20,9 @@ pub enum Checksum {
     Unverified,
     /// The device has verified them, or the packet never left the machine.
     Verified,
+    /// The packet is one of this stack's, or of another core's, that was looped back: the checksum
+    /// may be partial, and the source is one of the stack's addresses.
+    Looped,
 }
 
 /// What can be done with a socket, as bits.

@@ -262,6 +262,11 @@ impl Connection {
         self.narrow_path(mtu, sequence, context);
     }
 
+    /// The interface takes packets of at most so many bytes.
+    pub(crate) fn link_mtu(&mut self, mtu: u16) {
+        self.limit_path(mtu);
+    }
+
     /// A router or the peer says that a packet could not be delivered: final in SYN-SENT and
     /// SYN-RECEIVED, kept for a time-out otherwise (RFC 5461; RFC 5927).
     pub(crate) fn unreachable(

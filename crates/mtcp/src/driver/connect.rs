@@ -99,12 +99,15 @@ impl<P: Port> Road<P> {
         Ok(())
     }
 
-    /// The stack's own addresses are not behind its interface, and those of other families than
-    /// it has an address of are not for it either.
+    /// The stack's own addresses loop back in it, unless the kernel has them, too, and a listener
+    /// there. Those of other families than it has an address of are not for it.
     fn goes_by_stack(&mut self, remote: SocketAddr) -> bool {
         let own = self.port.addresses();
+        if own.contains(&remote.ip()) {
+            return !self.reach.is_shared();
+        }
         let family = own.iter().any(|own| own.is_ipv6() == remote.is_ipv6());
-        family && !own.contains(&remote.ip()) && self.reach.leads_to(remote.ip())
+        family && self.reach.leads_to(remote.ip())
     }
 
     fn connect_on_stack(

@@ -56,7 +56,7 @@ impl Port for Engine {
         remote: SocketAddr,
         options: &Options,
     ) -> Result<SocketId, Error> {
-        self.stack.connect(self.now, local, remote, options)
+        Engine::connect(self, local, remote, options)
     }
 
     fn send_as(&mut self, socket: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error> {

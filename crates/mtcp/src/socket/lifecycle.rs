@@ -203,10 +203,8 @@ impl Context {
         let bound = extras.and_then(|extras| extras.local);
         let id = match bound {
             None => self.connect_from_sources(remote, &options),
-            Some(local) => {
-                let local = self.specified(local).ok_or_else(|| from(libc::EADDRNOTAVAIL))?;
-                self.port.connect(Some(local), remote, &options)
-            }
+            // An unspecified address leaves the choice to the engine.
+            Some(local) => self.port.connect(Some(local), remote, &options),
         };
         let id = id.map_err(failure)?;
         let socket = self.socket_of(descriptor)?;

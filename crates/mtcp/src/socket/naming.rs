@@ -73,6 +73,24 @@ impl Context {
         })
     }
 
+    /// Whether a socket of this context listens for connections to this address, by itself or as
+    /// one of all.
+    pub fn is_listening(&self, local: SocketAddr) -> bool {
+        let bound = self.bound.get(&local.port()).map_or(&[][..], Vec::as_slice);
+        bound.iter().any(|other| {
+            let Ok(Object::Socket(socket)) =
+                self.table.get(other.descriptor).map(|entry| &entry.object)
+            else {
+                return false;
+            };
+            let ip = other.local.ip();
+            let v6_only = socket.extras.as_ref().is_some_and(|extras| extras.ipv6_only);
+            let same = ip.is_ipv4() == local.is_ipv4();
+            let all = ip.is_unspecified() && (same || ip.is_ipv6() && !v6_only);
+            socket.phase == Phase::Listening && (ip == local.ip() || all)
+        })
+    }
+
     pub(super) fn note_bound(&mut self, descriptor: Descriptor, local: SocketAddr, reuse: Reuse) {
         self.bound.entry(local.port()).or_default().push(Bound { descriptor, local, reuse });
     }
@@ -87,16 +105,6 @@ impl Context {
                 self.bound.remove(&port);
             }
         }
-    }
-
-    /// An address that is bound to, made fit for connecting.
-    pub(super) fn specified(&self, local: SocketAddr) -> Option<SocketAddr> {
-        if !local.ip().is_unspecified() {
-            return Some(local);
-        }
-        let mut own = self.port.addresses().iter();
-        let address = own.find(|address| address.is_ipv4() == local.is_ipv4())?;
-        Some(SocketAddr::new(*address, local.port()))
     }
 
     /// From which addresses sockets connect that are bound to none: `count` from `first` on, in

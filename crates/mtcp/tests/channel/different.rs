@@ -557,3 +557,26 @@ fn a_shared_listener_is_steered_by_hash() {
 fn a_shared_listener_is_steered_by_hash_while_channels_are_called() {
     a_shared_listener(Mode::Complete);
 }
+
+/// Its packets do not leave the stack: the peer is the stack's address, not the kernel's.
+#[test]
+fn a_channel_connects_to_the_address_of_its_own_stack() {
+    within(|driver| {
+        let mut rig = Rig::new(driver);
+        let (listener, address) = listener();
+        let listening = rig.join(listener);
+        rig.accept(listening, Accept::lightweight().count(1)).unwrap();
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let near = rig.join(std::os::fd::OwnedFd::from(socket.unwrap()));
+        rig.connect(near, address).unwrap();
+        assert_eq!(outcome(&rig.last(near)), Ok(0));
+        let socket = accepted(rig.last(listening)).socket;
+        let far = rig.join(socket);
+        let peer = rig.peer_address(far).unwrap().inet().expect("an address of IP");
+        assert_eq!(peer.ip(), STACK[0]);
+        rig.write(near, b"ping").unwrap();
+        assert_eq!(written(rig.last(near)).len(), 4);
+        rig.receive(far, Repeat::Once).unwrap();
+        assert_eq!(&*received(rig.last(far)), b"ping");
+    });
+}

@@ -55,11 +55,6 @@ impl Namespace {
         printed
     }
 
-    /// A path by which processes of this test enter the namespace.
-    pub(crate) fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
-    }
-
     /// Waits until an interface that is up sends what it is given: the kernel gives it its queue a
     /// moment later, and drops frames before without a word.
     pub(crate) fn await_queue(&self, name: &str) {
@@ -90,8 +85,14 @@ impl Namespace {
 
     /// Joins this namespace with another one, or itself, by two ends of a cable, which are up.
     pub(crate) fn join(&self, name: &str, other: &Namespace, other_name: &str) {
+        self.join_with(name, other, other_name, "");
+    }
+
+    /// The same with further words of `ip link add` for each end.
+    pub(crate) fn join_with(&self, name: &str, other: &Namespace, other_name: &str, words: &str) {
         let path = other.path();
-        self.ip(&format!("link add {name} type veth peer name {other_name} netns {path}"));
+        let peer = format!("type veth peer name {other_name} {words} netns {path}");
+        self.ip(&format!("link add {name} {words} {peer}"));
         self.ip(&format!("link set {name} up"));
         other.ip(&format!("link set {other_name} up"));
         self.await_queue(name);

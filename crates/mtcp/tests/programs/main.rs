@@ -10,6 +10,7 @@ mod namespace;
 mod process;
 
 mod calls;
+mod check;
 mod command;
 mod like;
 mod sockets;

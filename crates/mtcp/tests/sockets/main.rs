@@ -1,7 +1,9 @@
 //! The sockets of a context: over two stacks in this process that are joined by memory.
 
 mod cores;
+mod ended;
 mod epoll;
 mod families;
+mod looped;
 mod pair;
 mod streams;

@@ -6,7 +6,7 @@ mod survive;
 
 use clap::{Parser, Subcommand};
 use mtcp::config::{Config, ENVIRONMENT};
-use mtcp::stat;
+use mtcp::{requirements, stat};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Reads a configuration and says what it means.
+    /// Reads a configuration and says what it means, or what this machine lacks for it.
     Check {
         /// The file; without one, the file that MTCP_CONFIG names.
         config: Option<PathBuf>,
@@ -83,6 +83,12 @@ fn check(path: Option<PathBuf>) -> Outcome {
         None => Config::from_environment()?,
     };
     let named = path.or_else(|| std::env::var_os(ENVIRONMENT).map(PathBuf::from));
+    let unmet = requirements::unmet(&config);
+    if !unmet.is_empty() {
+        let problems: String = unmet.iter().map(|unmet| format!("\n  {unmet}")).collect();
+        let file = named.unwrap_or_default();
+        return Err(format!("{}: cannot be used here:{problems}", file.display()).into());
+    }
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}: good", named.unwrap_or_default().display())?;
     writeln!(out, "device    {:?} {}", config.device.kind, config.device.interface)?;

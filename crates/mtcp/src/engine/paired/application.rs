@@ -343,10 +343,7 @@ impl Port for Application {
         options: &Options,
     ) -> Result<SocketId, Error> {
         let passed = without_low_water(options);
-        let socket = self.make(move |engine| {
-            let now = engine.now();
-            engine.stack().connect(now, local, remote, &passed)
-        })?;
+        let socket = self.make(move |engine| engine.connect(local, remote, &passed))?;
         self.set_low_water(socket, options.receive_low_water_bytes as usize);
         Ok(socket)
     }

@@ -65,7 +65,7 @@ pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Applicatio
     let fate = Arc::new(Fate::default());
     let engine_alarm = Arc::clone(engine.alarm());
     let addresses = engine.addresses().to_vec();
-    let mut server = Server {
+    let server = Server {
         commands,
         events: Sender::new(event_producer, Arc::clone(&alarm)),
         chunks: Chunks::default(),
@@ -74,7 +74,11 @@ pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Applicatio
         engine,
     };
     let name = format!("mtcp-{}", server.engine.core());
+    let ending = Ending { fate: Arc::clone(&fate), alarm: Arc::clone(&alarm) };
     let thread = thread::Builder::new().name(name).spawn(move || {
+        // It is dropped after the server, when nothing more can be published.
+        let _ending = ending;
+        let mut server = server;
         if let Some(Err(error)) = cpu.map(crate::start::pin) {
             tracing::warn!(cpu, %error, "the engine runs wherever the system puts it");
         }
@@ -82,6 +86,24 @@ pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Applicatio
     })?;
     let sender = Sender::new(command_producer, engine_alarm);
     Ok(Application::new(sender, events, alarm, fate, addresses, thread))
+}
+
+/// Tells the application that the engine has ended, also by a panic: one that sleeps must see it.
+struct Ending {
+    fate: Arc<Fate>,
+    alarm: Arc<Alarm>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let failed = &self.fate.failed;
+        let unknown =
+            failed.compare_exchange(0, libc::ENETDOWN, Ordering::AcqRel, Ordering::Acquire);
+        if unknown.is_ok() && thread::panicking() {
+            tracing::error!("the engine has panicked: its sockets fail with ENETDOWN");
+        }
+        self.alarm.force();
+    }
 }
 
 impl Server {
@@ -95,12 +117,6 @@ impl Server {
             }
         }
         self.events.publish();
-        // An application that sleeps must see what has become of the engine.
-        self.fate
-            .failed
-            .compare_exchange(0, libc::ENETDOWN, Ordering::AcqRel, Ordering::Acquire)
-            .ok();
-        self.events.alarm().force();
     }
 
     fn turn(&mut self) -> io::Result<()> {
