@@ -28,7 +28,7 @@ pub(crate) fn explain(
         (Reply::Done(wanted), Reply::Done(found)) if plan.op.verb == Verb::Descriptors => {
             (found.result > wanted.result).then_some(Rule::LibraryDescriptors)
         }
-        (Reply::Done(wanted), Reply::Done(found)) if waits_for_peer(plan, wanted, found) => {
+        (Reply::Done(wanted), Reply::Done(found)) if waits_for_peer(model, plan, wanted, found) => {
             Some(Rule::IdlePeer)
         }
         (_, Reply::Done(found)) if is_broken(plan, found) && lacks_killed(model, plan) => {
@@ -45,9 +45,11 @@ pub(crate) fn explain(
 
 /// Whether a program found less than plainly, after the library had waited for a peer that makes
 /// no call.
-fn waits_for_peer(plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
+fn waits_for_peer(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
     let is_less = found.bytes.len() < wanted.bytes.len();
-    plan.op.verb == Verb::Execute && plan.op.a == 0 && is_less && found.took_us > SLOW_US
+    let waits = plan.end.is_some_and(|end| model.connections[end.0].has_waited);
+    let has_waited = waits || found.took_us > SLOW_US;
+    plan.op.verb == Verb::Execute && plan.op.a == 0 && is_less && has_waited
 }
 
 /// Whether bytes are unread on a connection that was given away, and their writer was killed.

@@ -169,6 +169,8 @@ pub(crate) struct Connection {
     pub(crate) is_crowded: bool,
     /// What was written may be held back.
     pub(crate) holds: bool,
+    /// A call waited for a peer that did not react.
+    pub(crate) has_waited: bool,
     /// An end was given to another program or process.
     pub(crate) was_given: bool,
     /// Whether a process that had the side was killed.

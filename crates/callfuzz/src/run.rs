@@ -394,6 +394,11 @@ impl Run<'_> {
             let text = self.model.difference(plan, expected, actual).text;
             self.watch.note(|| format!("{} {when}{text}", rule.text().0));
             self.outcome.rules.used(rule);
+            if rule == Rule::WaitsForPeer {
+                let of = |connection: &usize| plan.end.is_none_or(|end| end.0 == *connection);
+                let connections = 0..self.model.connections.len();
+                connections.filter(of).for_each(|at| self.model.connections[at].has_waited = true);
+            }
         }
         if diverges {
             self.diverge(plan);

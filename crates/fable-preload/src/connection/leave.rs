@@ -76,7 +76,12 @@ impl Connection {
         if let (Some(_reader), Some(_writer)) = (own.reader.take(), own.writer.take())
             && !own.has_left()
         {
-            self.leave_locked(fd, why);
+            if self.is_peer_closed(fd) {
+                self.note_end();
+            }
+            if !own.has_error() {
+                self.leave_locked(fd, why);
+            }
             if own.has_error() && !own.has_failed() {
                 // The kernel has told it to us, and would not tell whoever has the descriptor.
                 self.break_off(fd);

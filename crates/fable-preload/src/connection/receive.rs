@@ -15,13 +15,14 @@ use crate::sys::{self, Errno, Result};
 pub(crate) struct Reading {
     flags: c_int,
     nonblocking: bool,
+    takes_nothing: bool,
 }
 
 impl Reading {
     /// A read with the flags of recv(2).
     pub(crate) fn new(connection: &Connection, flags: c_int) -> Self {
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || connection.own().is_nonblocking();
-        Reading { flags, nonblocking }
+        Reading { flags, nonblocking, takes_nothing: false }
     }
 
     fn peeks(self) -> bool {
@@ -107,14 +108,17 @@ impl Connection {
                     }
                     let now = |fd| sleeper.as_ref().map_or(fd, |sleeper| sleeper.descriptor(fd));
                     fd = now(fd);
-                    let slept = self.wait_readable(fd);
+                    let slept = self.wait_readable(fd, reading.takes_nothing);
                     fd = now(fd);
                     match slept {
+                        // The kernel ends such a read with whatever wakes it.
+                        Err(Errno(libc::EINTR)) if reading.takes_nothing => return Ok(Some(0)),
                         Err(errno) if cursor.moved == 0 => return Err(errno),
                         Err(errno) => {
                             self.keep_for_later(fd, errno);
                             return Ok(Some(cursor.moved));
                         }
+                        Ok(()) if reading.takes_nothing && is_urgent(fd) => return Ok(Some(0)),
                         Ok(()) => (),
                     }
                 }
@@ -149,7 +153,8 @@ impl Connection {
         let entry = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
         // SAFETY: one entry is given, and the byte is ours.
         let mut cursor = unsafe { Cursor::new(&entry, 1) };
-        let reading = Reading { flags: reading.flags | libc::MSG_PEEK, ..reading };
+        let flags = reading.flags | libc::MSG_PEEK;
+        let reading = Reading { flags, takes_nothing: true, ..reading };
         Ok(self.read(fd, &mut cursor, reading)?.map(|_| 0))
     }
 
@@ -399,6 +404,10 @@ impl Connection {
         }
         self.mine().incoming.taking.store(0, Ordering::Release);
     }
+}
+
+fn is_urgent(fd: c_int) -> bool {
+    sys::poll_one(fd, libc::POLLPRI, 0) & libc::POLLPRI != 0
 }
 
 /// Reads from TCP, at most `limit` bytes and without sleeping.

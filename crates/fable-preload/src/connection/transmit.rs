@@ -113,6 +113,7 @@ impl Connection {
                 return Err(errno);
             }
             match own.outgoing.load(Ordering::Relaxed) {
+                BEFORE | AFTER if cursor.moved > 0 => return self.write_rest(fd, cursor, flags),
                 BEFORE | AFTER => return self.write_stream(fd, cursor, flags),
                 INSIDE => self.write_inside(fd, cursor)?,
                 _ => Step::Full,
