@@ -52,7 +52,7 @@ fn waits_for_peer(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -
     plan.op.verb == Verb::Execute && plan.op.a == 0 && is_less && has_waited
 }
 
-/// Whether bytes are unread on a connection that was given away, and their writer was killed.
+/// Whether the connection was given away, and the peer was killed.
 fn lacks_killed(model: &Model, plan: &Plan) -> bool {
     plan.end.is_some_and(|end| model.lacks_killed(end))
 }

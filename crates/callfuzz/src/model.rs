@@ -259,12 +259,10 @@ impl Model {
         self.connections[connection].killed[side]
     }
 
-    /// Whether bytes for this end are unread that its killed peer wrote, and the end was given to
-    /// another program or process.
+    /// Whether the peer was killed and this end was given to another program or process.
     pub(crate) fn lacks_killed(&self, (connection, side): (usize, usize)) -> bool {
         let connection = &self.connections[connection];
-        let incoming = &connection.directions[1 - side];
-        connection.was_given && connection.killed[1 - side] && incoming.read < incoming.written
+        connection.was_given && connection.killed[1 - side]
     }
 
     /// A process is killed.

@@ -80,7 +80,7 @@ impl Connection {
             let end = get(&own.written);
             let inside = own.outgoing.load(Ordering::Relaxed) == INSIDE;
             let position = if inside { self.recall(fd) } else { end };
-            self.give_up_outgoing(fd, how, position);
+            self.give_up_outgoing(fd, how, position, false);
             self.forbid_incoming();
         }
         crate::epoll::nudge(self);

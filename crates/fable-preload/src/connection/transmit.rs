@@ -42,7 +42,9 @@ impl Connection {
                     break;
                 }
                 Ok(Step::Moved) => (),
-                Ok(Step::Plain) if cursor.moved == 0 && fd == given => return Ok(None),
+                Ok(Step::Plain) if cursor.moved == 0 && fd == given => {
+                    return self.own().take_error().map_or(Ok(None), Err);
+                }
                 Ok(Step::Plain) if cursor.moved == 0 => {
                     let mut room = [NOTHING; LIST_MAX];
                     let list = cursor.gather(usize::MAX, &mut room);

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::{answer, read_from, refused, write_to};
-use crate::connection::Connection;
+use crate::connection::{Connection, Reading};
 use crate::cursor::Cursor;
 use crate::statistics::Why;
 use crate::sys::{self, KeepErrno};
@@ -380,7 +380,10 @@ fn splice_from(
         let entry = iovec { iov_base: at, iov_len: room };
         // SAFETY: one entry is given; the buffer is ours.
         let mut cursor = unsafe { Cursor::new(&entry, 1) };
-        read_from(connection, from, &mut cursor, libc::MSG_PEEK)?
+        let keep = KeepErrno::new();
+        let result = connection.read(from, &mut cursor, Reading::splicing(connection));
+        drop(keep);
+        answer(result)?
     };
     let from = sleeper.as_ref().map_or(from, |sleeper| sleeper.descriptor(from));
     let Ok(found @ 1..) = usize::try_from(peeked) else { return Some(peeked) };
