@@ -267,10 +267,8 @@ impl Run<'_> {
             Reply::Pending(_) if matches!(expected, Some(Reply::Done(_))) => {
                 self.collect_wanted(plan, request.id as usize)
             }
-            // A program that is not started yet would find its descriptor closed by what follows.
-            Reply::Pending(thread) if expected.is_none() || plan.op.verb == Verb::Execute => {
-                self.until_asleep(process, request.id, thread)
-            }
+            // A call that has not begun would find its descriptor closed by what follows.
+            Reply::Pending(thread) => self.until_asleep(process, request.id, thread),
             reply => Ok(reply),
         }
     }
