@@ -320,7 +320,7 @@ impl Run<'_> {
         Ok(found)
     }
 
-    /// Lets every other process that has an end of the connection ask for its events.
+    /// Lets whoever has the other end of the connection ask for its events.
     fn poke(&mut self, plan: &Plan) -> Checked {
         let mut connections: Vec<usize> = plan.end.map(|(of, _)| of).into_iter().collect();
         connections
@@ -330,7 +330,8 @@ impl Run<'_> {
         }
         for connection in connections {
             let ends = self.model.ends(connection).into_iter().flatten();
-            for place in ends.filter(|place| place.0 != plan.op.process) {
+            let own = (plan.op.process, plan.op.slot);
+            for place in ends.filter(|place| *place != own) {
                 let Some(slot) = self.model.slot(place.0, place.1) else { continue };
                 let request = Request::new(Call::Poll, &[0, 0, slot.fd, 0]);
                 self.pair.ask(place.0, &request)?;

@@ -268,6 +268,10 @@ pub(super) unsafe extern "C" fn sendto(
 /// # Safety
 /// `offset` is null or can be written.
 unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Option<ssize_t> {
+    if count == 0 {
+        // Nothing is to be sent; the kernel says what it says of that.
+        return None;
+    }
     let connection = table::connection(to)?;
     if offset.is_null() || !connection.own().is_nonblocking() {
         return answer(connection.withdraw(to, Why::Call).map(|()| None));
@@ -330,7 +334,8 @@ pub(super) unsafe extern "C" fn splice(
     length: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    if let Some(connection) = table::connection(to)
+    if length > 0
+        && let Some(connection) = table::connection(to)
         && let Some(failure) = answer(connection.withdraw(to, Why::Call).map(|()| None))
     {
         return failure;
