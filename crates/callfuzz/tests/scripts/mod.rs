@@ -1,7 +1,7 @@
 //! Short scripts: `callfuzz --script` repeats each.
 
 /// Scripts that once failed: with a fault of the library, or because the fuzzer expected too much.
-pub const MENDED: &[&str] = &[
+pub(crate) const MENDED: &[&str] = &[
     // The kernel tells of a reset once; the read after that is no good end.
     "seed 178319939768113; family 4; links nonblocking; write 1 0 6000000 0; write 0 0 33 22; \
      exit 1 0 0 0; write 0 0 11 23",
@@ -81,7 +81,7 @@ pub const MENDED: &[&str] = &[
 ];
 
 /// Documented limits of the library: the rule and the shortest script that meets it.
-pub const LIMITS: &[(&str, &str)] = &[
+pub(crate) const LIMITS: &[(&str, &str)] = &[
     ("LibraryDescriptors", "seed 1; family 4; links blocking; descriptors 1 0 0 0"),
     (
         "WaitsForPeer",

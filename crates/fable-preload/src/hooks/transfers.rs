@@ -121,10 +121,13 @@ pub(super) unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: si
 pub(super) unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as above.
     let is_empty = !table::is_foreign(fd) && unsafe { has_no_room(list, count) };
-    // Into no room readv(2) reads nothing, as read(2).
-    // SAFETY: as above; a negative count is refused by the kernel.
-    let received =
-        if is_empty { None } else { unsafe { receive_many(fd, list, count as usize, 0) } };
+    let received = if is_empty {
+        // Into no room readv(2) reads nothing, as read(2).
+        None
+    } else {
+        // SAFETY: as above; a negative count is refused by the kernel.
+        unsafe { receive_many(fd, list, count as usize, 0) }
+    };
     // SAFETY: as above.
     received.unwrap_or_else(|| unsafe { real::readv(fd, list, count) })
 }
@@ -141,9 +144,13 @@ unsafe fn has_no_room(list: *const iovec, count: c_int) -> bool {
 pub(super) unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as above.
     let is_empty = !table::is_foreign(fd) && unsafe { has_no_room(list, count) };
-    // Of nothing writev(2) writes nothing, and tells no error.
-    // SAFETY: as above.
-    let sent = if is_empty { None } else { unsafe { send_many(fd, list, count as usize, 0) } };
+    let sent = if is_empty {
+        // Of nothing writev(2) writes nothing, and tells no error.
+        None
+    } else {
+        // SAFETY: as above.
+        unsafe { send_many(fd, list, count as usize, 0) }
+    };
     // SAFETY: as above.
     sent.unwrap_or_else(|| unsafe { real::writev(fd, list, count) })
 }
