@@ -36,8 +36,8 @@ pub(crate) fn explain(
         }
         (Reply::Done(wanted), Reply::Done(found)) if plan.op.verb == Verb::Write => {
             let is_killed = plan.end.is_some_and(|end| model.was_killed(end.0, 1 - end.1));
-            let is_broken = fails(wanted, libc::ECONNRESET) || fails(wanted, libc::EPIPE);
-            (is_killed && is_broken && found.result >= 0).then_some(Rule::WriteToKilled)
+            let is_told = found.result >= 0 || is_broken(plan, found);
+            (is_killed && is_broken(plan, wanted) && is_told).then_some(Rule::WriteToKilled)
         }
         _ => None,
     }

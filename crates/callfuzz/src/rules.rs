@@ -19,7 +19,7 @@ fuzzkit::rules! {
         LibraryDescriptors: "/proc/self/fd shows the library's descriptors of a listening socket \
             (docs/preload.md).",
         WriteToKilled: "A write to a peer that was killed may succeed for one tick of the kernel's \
-            clock (docs/preload.md).",
+            clock, and later ones may give ECONNRESET instead of EPIPE (docs/preload.md).",
         UnreadOfKilled: "A peer that is killed before it has followed an end back to TCP, which \
             was given to another program or process, resets the connection (docs/preload.md).",
         IdlePeer: "What is unread when a connection goes back to TCP comes when its peer makes a \

@@ -259,8 +259,11 @@ impl Run<'_> {
         request.wait = match expected {
             None => AT_ONCE,
             Some(Reply::Pending(_)) => self.pace.quiet * 10,
-            // A call that goes back to TCP may wait for a second.
-            Some(Reply::Done(_)) => self.pace.limit + Duration::from_millis(1200),
+            // A call that takes connections back to TCP may wait for a second for each.
+            Some(Reply::Done(_)) => {
+                let count = self.model.connections.len().max(1) as u32;
+                self.pace.limit + count * Duration::from_millis(1200)
+            }
         };
         let reply = self.pair.ask(process, &request)?;
         match reply {

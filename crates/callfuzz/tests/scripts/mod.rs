@@ -44,6 +44,7 @@ pub(crate) const MENDED: &[&str] = &[
      1876 0",
     "seed 1; family 4; links blocking; write 1 0 23 65; write 0 0 34 23; kill 0 2 0 0; read 1 0 \
      1297 16; read 1 0 541 3",
+    "seed 1; family 4; links blocking; read 0 0 13 129; write 0 0 2 0; exit 1 1 0 0",
     "seed 1; family 4; links nonblocking blocking; read 0 1 15381 16; write 0 1 5048 1; execute 0 \
      0 0 0; kill 1 2 0 0",
     // Writes to a peer that has gone: the first succeeds, all of its buffers.
@@ -69,6 +70,8 @@ pub(crate) const MENDED: &[&str] = &[
     "seed 1; family 4; links blocking; read 1 0 0 68; interrupt 1 2 0 0",
     "seed 1; family 4; links blocking; read 1 0 0 68; write 0 0 1 148",
     "seed 1; family 4; links nonblocking; write 0 0 7 0; close 1 0 0 0; write 0 0 0 4",
+    // Nothing that is spliced leaves no trace.
+    "seed 1; family 4; links blocking; write 1 0 0 7; kill 0 0 0 0",
     // A descriptor that is closed, replaced or made nonblocking under a call.
     "seed 1; family 4; links blocking; read 0 0 10 16; close 0 0 0 0; close 1 0 0 0",
     "seed 1; family 4; links blocking; read 0 0 403 6; close 0 0 0 0; write 1 0 25 65",

@@ -62,8 +62,8 @@ impl Connection {
         if own.asleep.load(Ordering::Acquire) == 0 {
             self.silence(fd);
         }
-        let is_inside = own.incoming.load(Ordering::Relaxed) == INSIDE && !own.has_left();
-        if is_inside && self.unread_bytes() > 0 {
+        // Also if the peer has followed already.
+        if !own.has_left() && self.unread_bytes() > 0 {
             // As TCP does for bytes that nobody will read (RFC 1122, 4.2.2.13).
             sys::set_linger(fd, libc::linger { l_onoff: 1, l_linger: 0 });
         }
