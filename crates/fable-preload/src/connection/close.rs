@@ -79,7 +79,7 @@ impl Connection {
         {
             let end = get(&own.written);
             let inside = own.outgoing.load(Ordering::Relaxed) == INSIDE;
-            let position = if inside { self.recall(fd) } else { end };
+            let position = if inside { self.recall(fd, false) } else { end };
             self.give_up_outgoing(fd, how, position, false);
             self.forbid_incoming();
         }
@@ -97,15 +97,18 @@ impl Connection {
     }
 
     /// Takes back what the peer has not taken from the ring; where that begins. It stays there if
-    /// the socket would not take it at once, or the peer was stopped in the middle of taking. The
-    /// caller holds the writer's lock.
-    pub(super) fn recall(&self, fd: c_int) -> u64 {
+    /// the socket would not take it at once, or the peer was stopped in the middle of taking. Where
+    /// the direction `goes_on`, a size that the application has set (SO_SNDBUF) is kept. The caller
+    /// holds the writer's lock.
+    pub(super) fn recall(&self, fd: c_int, goes_on: bool) -> u64 {
         let end = get(&self.own().written);
         if self.room(fd).is_err() {
             return end;
         }
         let unread = self.unsent_bytes();
-        if unread == 0 || !sys::make_send_room(fd, unread) {
+        let is_set = self.own().send_bytes.load(Ordering::Relaxed) != 0;
+        let widened = if goes_on && is_set { 0 } else { self.ring_bytes() };
+        if unread == 0 || !sys::make_send_room(fd, unread, widened) {
             return end;
         }
         let recalled = &self.mine().outgoing.recalled;

@@ -45,7 +45,7 @@ impl Connection {
             && own.outgoing.load(Ordering::Relaxed) == INSIDE
         {
             statistics::count(why);
-            let position = self.recall(fd);
+            let position = self.recall(fd, true);
             let shut = own.shut_read.load(Ordering::Relaxed) != 0;
             let how = if shut { page::DRAINS } else { page::RETURNS };
             self.give_up_outgoing(fd, how, position, !matches!(why, Why::Option));
@@ -104,7 +104,7 @@ impl Connection {
         self.ask_no_more(&self.mine().incoming.sleeping);
         self.ask_no_more(&self.mine().outgoing.starved);
         // The peer may leave, too, and then nobody could send again what it had not read.
-        let position = if was_inside { self.recall(fd) } else { get(&self.own().written) };
+        let position = if was_inside { self.recall(fd, true) } else { get(&self.own().written) };
         self.give_up_outgoing(fd, page::LEAVES, position, true);
         let mode = &self.theirs().outgoing.mode;
         let forbidden = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);

@@ -369,7 +369,7 @@ impl Connection {
             let position = match how {
                 page::LEAVES => read,
                 // The peer may leave later, and then bytes in the ring would have gone past it.
-                page::RETURNS => self.recall(fd),
+                page::RETURNS => self.recall(fd, true),
                 _ => written,
             };
             if how == page::RETURNS && position != written && self.was_killed(fd) {
