@@ -4,7 +4,7 @@
 //! sleeps. The second run is guided by it: what the reference found is waited for.
 
 use crate::host::Request;
-use crate::judge::{Verdict, name, short};
+use crate::judge::{SLOW_US, Verdict, name, short};
 use crate::model::{Checked, Kind, Model};
 use crate::pair::Pair;
 use crate::plan::{Plan, peeks, takes_flags};
@@ -199,6 +199,7 @@ impl Run<'_> {
             reply = Reply::Done(settled);
         }
         if let Some(expected) = &expected {
+            self.note_slow(plan, expected, &reply);
             self.compare(plan, expected, &reply, "");
         }
         match &reply {
@@ -209,6 +210,24 @@ impl Run<'_> {
             }
         }
         Ok(Some(reply))
+    }
+
+    /// A call that was quick in the reference and took long has waited for the peer.
+    fn note_slow(&mut self, plan: &Plan, expected: &Reply, actual: &Reply) {
+        let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return };
+        let is_slow = wanted.took_us < SLOW_US / 2 && found.took_us > SLOW_US;
+        if !is_slow || self.model.is_plain {
+            return;
+        }
+        self.outcome.rules.used(Rule::WaitsForPeer);
+        for (at, connection) in self.model.connections.iter_mut().enumerate() {
+            connection.has_waited |= plan.end.is_none_or(|end| end.0 == at);
+        }
+    }
+
+    /// What made a call find what it waited for: only a library needs the peer's call.
+    fn why_late(&self, has_poked: bool) -> Rule {
+        if has_poked && !self.model.is_plain { Rule::IdlePeer } else { Rule::Late }
     }
 
     /// A call has returned: checks its bytes, and brings the model up to date.
@@ -317,7 +336,7 @@ impl Run<'_> {
             found = self.repeat(plan, wanted, found)?;
         }
         if is_early && !self.model.is_early(plan, wanted, &found) {
-            let rule = if has_poked { Rule::IdlePeer } else { Rule::Late };
+            let rule = self.why_late(has_poked);
             self.outcome.rules.used(rule);
         }
         Ok(found)
@@ -396,11 +415,6 @@ impl Run<'_> {
             let text = self.model.difference(plan, expected, actual).text;
             self.watch.note(|| format!("{} {when}{text}", rule.text().0));
             self.outcome.rules.used(rule);
-            if rule == Rule::WaitsForPeer {
-                let of = |connection: &usize| plan.end.is_none_or(|end| end.0 == *connection);
-                let connections = 0..self.model.connections.len();
-                connections.filter(of).for_each(|at| self.model.connections[at].has_waited = true);
-            }
         }
         if diverges {
             self.diverge(plan);
@@ -471,7 +485,8 @@ impl Run<'_> {
         self.poke(plan)?;
         let reply = self.collect_one(process, id as i64, self.pace.limit)?;
         if matches!(reply, Reply::Done(_)) {
-            self.outcome.rules.used(Rule::IdlePeer);
+            let rule = self.why_late(true);
+            self.outcome.rules.used(rule);
         }
         Ok(reply)
     }
