@@ -88,7 +88,7 @@ fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) ->
                 }
                 _ => false,
             };
-            // It ends by itself only after its time limit (SO_RCVTIMEO), which begins when it reads.
+            // It ends by itself at its time limit (SO_RCVTIMEO), which begins when it reads.
             is_ahead || plan.end.is_some_and(|end| model.connections[end.0].holds)
         }
         _ => false,

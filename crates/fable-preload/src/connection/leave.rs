@@ -117,8 +117,9 @@ impl Connection {
     }
 
     /// From here on this end sends through TCP only, first what it has put into the ring behind a
-    /// position. Where it `warns`, a last doorbell lies at the peer, which keeps it until it has begun
-    /// to send again what this end leaves behind: so its death before that resets the connection.
+    /// position. Where it `warns`, a last doorbell lies at the peer, which keeps it until it has
+    /// begun to send again what this end leaves behind: so its death before that resets the
+    /// connection.
     pub(super) fn give_up_outgoing(&self, fd: c_int, how: u32, position: u64, warns: bool) {
         let own = self.own();
         let (mine, theirs) = (self.mine(), self.theirs());
