@@ -3,7 +3,6 @@
 #include "pair.h"
 #include <stdatomic.h>
 
-#define CHILDREN 3000
 #define ROUNDS 20000
 
 static const char *how;
@@ -152,27 +151,6 @@ static void passes_as_it_is(void) {
     passes(0);
 }
 
-/* Many children, one after the other, as the library makes them no slower: 3,000 copies of this
-   process take minutes. */
-static void many(void) {
-    struct pair pair = make_pair();
-    if (pair.peer != 0) {
-        size_t bytes = (size_t)256 << 20;
-        char *large = malloc(bytes);
-        CHECK(large != NULL);
-        set_cloexec(pair.fd);
-        memset(large, 1, bytes);
-        for (volatile int turn = 0; turn < CHILDREN; turn++) {
-            pid_t child = vfork();
-            if (child == 0) go();
-            CHECK(child > 0 && waitpid(child, NULL, 0) == child);
-        }
-        free(large);
-    }
-    exchange(pair);
-    part(pair);
-}
-
 static atomic_int is_done;
 
 static void *go_round(void *argument) {
@@ -217,7 +195,7 @@ static const struct {
 } cases[] = {
     {"memory", memory},       {"closes", closes_one_by_one}, {"closes-row", closes_a_row},
     {"replaces", replaces},   {"output", passes_as_output},  {"passed", passes_as_it_is},
-    {"many", many},           {"busy", busy},
+    {"busy", busy},
 };
 
 int main(int count, char **arguments) {
