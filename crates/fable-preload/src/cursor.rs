@@ -36,45 +36,33 @@ impl Cursor {
         None
     }
 
-    /// What is left of the buffers, at most `limit` bytes of it; how many entries of `list` that
-    /// takes.
-    pub(crate) fn segments(&mut self, limit: usize, list: &mut [iovec]) -> usize {
-        let (mut count, mut room) = (0, limit);
-        if self.segment().is_none() {
-            return 0;
+    /// The next buffers, as many as there is room for and `limit` bytes at most.
+    pub(crate) fn gather<'a>(&self, limit: usize, room: &'a mut [iovec]) -> &'a mut [iovec] {
+        let mut ahead = Cursor { ..*self };
+        let (mut count, mut left) = (0, limit);
+        while count < room.len()
+            && left > 0
+            && let Some((at, length)) = ahead.segment()
+        {
+            let iov_len = length.min(left);
+            room[count] = iovec { iov_base: at.cast(), iov_len };
+            ahead.advance(iov_len);
+            (count, left) = (count + 1, left - iov_len);
         }
-        for place in 0..self.left.min(list.len()) {
-            // SAFETY: so many entries are left.
-            let entry = unsafe { &*self.list.add(place) };
-            let offset = if place == 0 { self.offset } else { 0 };
-            let length = (entry.iov_len - offset).min(room);
-            // SAFETY: the offset lies within the buffer.
-            let at = unsafe { entry.iov_base.cast::<u8>().add(offset) };
-            list[place] = iovec { iov_base: at.cast(), iov_len: length };
-            count = place + 1;
-            room -= length;
-            if room == 0 {
-                break;
-            }
-        }
-        count
+        &mut room[..count]
     }
 
-    /// Steps over bytes of the present buffer and of those behind it.
-    pub(crate) fn skip(&mut self, bytes: usize) {
+    /// Steps over bytes of the list.
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        self.moved += bytes;
         let mut left = bytes;
         while left > 0
             && let Some((_, length)) = self.segment()
         {
-            self.advance(length.min(left));
-            left -= length.min(left);
+            let step = length.min(left);
+            self.offset += step;
+            left -= step;
         }
-    }
-
-    /// Steps over bytes of the present buffer.
-    pub(crate) fn advance(&mut self, bytes: usize) {
-        self.offset += bytes;
-        self.moved += bytes;
     }
 
     /// Whether no byte is left.

@@ -49,16 +49,6 @@ pub(crate) fn receive(fd: c_int, to: *mut u8, length: usize, flags: c_int) -> Re
     check(unsafe { real::recv(fd, to.cast(), length, flags | libc::MSG_DONTWAIT) })
 }
 
-/// recvmsg(2) into several buffers, without sleeping.
-pub(crate) fn receive_parts(fd: c_int, list: &mut [libc::iovec], flags: c_int) -> Result<usize> {
-    // SAFETY: plain data, for which zeros are valid.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_iov = list.as_mut_ptr();
-    message.msg_iovlen = list.len() as _;
-    // SAFETY: the caller owns the buffers; a bad pointer of an application is EFAULT.
-    check(unsafe { real::recvmsg(fd, &mut message, flags | libc::MSG_DONTWAIT) })
-}
-
 /// send(2) without sleeping and without a signal.
 pub(crate) fn send_quietly(fd: c_int, from: *const u8, length: usize) -> Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -66,10 +56,25 @@ pub(crate) fn send_quietly(fd: c_int, from: *const u8, length: usize) -> Result<
     check(unsafe { real::send(fd, from.cast(), length, flags) })
 }
 
+/// recvmsg(2) into a list of buffers.
+pub(crate) fn receive_list(fd: c_int, list: &mut [libc::iovec], flags: c_int) -> Result<usize> {
+    let mut message = message(list);
+    // SAFETY: the buffers are the application's; a bad pointer of it is EFAULT.
+    check(unsafe { real::recvmsg(fd, &mut message, flags) })
+}
+
 /// send(2) without sleeping, with the signal that the application may expect.
 pub(crate) fn send(fd: c_int, from: *const u8, length: usize, flags: c_int) -> Result<usize> {
     // SAFETY: the caller owns `length` bytes at `from`; a bad pointer of an application is EFAULT.
     check(unsafe { real::send(fd, from.cast(), length, flags | libc::MSG_DONTWAIT) })
+}
+
+fn message(list: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: plain data, for which zeros are valid.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = list.as_mut_ptr();
+    message.msg_iovlen = list.len() as _;
+    message
 }
 
 /// What poll(2) says about one descriptor within `timeout_ms`; interrupted counts as nothing.

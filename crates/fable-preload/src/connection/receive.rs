@@ -10,9 +10,6 @@ use crate::cursor::Cursor;
 use crate::page;
 use crate::sys::{self, Errno, Result};
 
-/// Into so many buffers one call reads from the stream.
-const PARTS: usize = 64;
-
 /// How an application reads.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading {
@@ -40,6 +37,10 @@ impl Reading {
         self.flags & libc::MSG_WAITALL != 0 && !self.peeks() && !self.nonblocking
     }
 }
+
+/// Buffers of one call of the kernel.
+pub(super) const LIST_MAX: usize = 16;
+pub(super) const NOTHING: libc::iovec = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
 
 /// What one attempt brought.
 enum Step {
@@ -182,10 +183,12 @@ impl Connection {
         if left.is_none() {
             // The peer may go over, and ring, between a look at the page and a read. So look at the
             // stream first and then at the page: what was there before the peer went over is data.
-            if cursor.is_done() {
+            let mut room = [NOTHING; LIST_MAX];
+            let list = cursor.gather(usize::MAX, &mut room);
+            if list.is_empty() {
                 return Ok(Some(Step::End));
             }
-            let peeked = receive_into(fd, cursor, usize::MAX, libc::MSG_PEEK);
+            let peeked = sys::receive_list(fd, list, libc::MSG_PEEK | libc::MSG_DONTWAIT);
             left = self.before_ring(fd)?;
             if left.is_none() {
                 let certain = match peeked {
@@ -359,25 +362,20 @@ impl Connection {
 
 /// Reads from TCP, at most `limit` bytes and without sleeping.
 fn read_stream(fd: c_int, cursor: &mut Cursor, reading: Reading, limit: usize) -> Result<Step> {
-    let flags = reading.flags & !libc::MSG_WAITALL;
-    match receive_into(fd, cursor, limit, flags) {
+    let mut room = [NOTHING; LIST_MAX];
+    let list = cursor.gather(limit, &mut room);
+    if list.is_empty() {
+        return Ok(Step::End);
+    }
+    let flags = reading.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+    match sys::receive_list(fd, list, flags) {
         Ok(0) => Ok(Step::End),
         Ok(moved) => {
-            cursor.skip(moved);
+            cursor.advance(moved);
             Ok(Step::Moved)
         }
         Err(Errno(libc::EAGAIN)) => Ok(Step::Empty),
         Err(errno) => Err(errno),
-    }
-}
-
-/// recv(2) into all buffers, at most `limit` bytes, which the cursor does not step over.
-fn receive_into(fd: c_int, cursor: &mut Cursor, limit: usize, flags: c_int) -> Result<usize> {
-    let mut list = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; PARTS];
-    match cursor.segments(limit, &mut list) {
-        0 => Ok(0),
-        1 => sys::receive(fd, list[0].iov_base.cast(), list[0].iov_len, flags),
-        count => sys::receive_parts(fd, &mut list[..count], flags),
     }
 }
 
