@@ -70,12 +70,13 @@ impl Model {
         if op.verb == Verb::Kill {
             self.note_killed(op.process);
         }
-        if op.verb == Verb::Again {
+        // A program gets all descriptors without close-on-exec.
+        if matches!(op.verb, Verb::Again | Verb::Execute) {
             self.connections.iter_mut().for_each(|connection| connection.was_given = true);
         }
         if let Some((connection, _)) = plan.end {
             let connection = &mut self.connections[connection];
-            connection.was_given |= matches!(op.verb, Verb::Execute | Verb::Pass);
+            connection.was_given |= op.verb == Verb::Pass;
             connection.holds |= op.verb == Verb::SetOption && op.a == 6;
             connection.holds |= op.verb == Verb::Write && takes_flags(op) && op.b & 32 != 0;
         }

@@ -24,7 +24,7 @@ pub struct Campaign {
     report: Report,
     /// Whether a failing case is shrunk, which takes a while.
     shrinks: bool,
-    /// The rules for known faults whose use is a failure: those whose names begin so.
+    /// The rules whose use is a failure: those whose names begin so.
     strict: Option<String>,
     /// The kinds of findings, each reported once, and of differences that did not come again.
     seen: BTreeMap<String, u64>,
@@ -49,7 +49,7 @@ impl Campaign {
         })
     }
 
-    /// Lets the known faults count as failures: those with rules whose names begin with `prefix`.
+    /// Lets the use of rules count as a failure: those whose names begin with `prefix`.
     pub fn strict(self, prefix: &str) -> Campaign {
         Campaign { strict: Some(prefix.to_string()), ..self }
     }
@@ -141,11 +141,11 @@ impl Campaign {
         if !differences.is_empty() {
             return differences;
         }
-        self.known_fault(&rules).into_iter().collect()
+        self.strict_use(&rules).into_iter().collect()
     }
 
-    fn known_fault(&self, used: &RuleCounts<Rule>) -> Option<Failure> {
-        let rule = used.known_fault(self.strict.as_deref()?)?;
+    fn strict_use(&self, used: &RuleCounts<Rule>) -> Option<Failure> {
+        let rule = used.first_used(self.strict.as_deref()?)?;
         let (name, text) = rule.text();
         Some(Failure::new(name, text))
     }

@@ -135,7 +135,7 @@ impl Run<'_> {
                 continue;
             }
             if connection.holds {
-                // Whether bytes were unread when an end was closed depends on whether they had come.
+                // Bytes that were held back had not come, and so were not unread.
                 self.outcome.rules.used(Rule::HeldBack);
                 continue;
             }

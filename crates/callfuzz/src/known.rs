@@ -28,7 +28,7 @@ pub(crate) fn explain(
         (Reply::Done(wanted), Reply::Done(found)) if plan.op.verb == Verb::Descriptors => {
             (found.result > wanted.result).then_some(Rule::LibraryDescriptors)
         }
-        (Reply::Done(wanted), Reply::Done(found)) if waits_for_peer(plan, wanted, found) => {
+        (Reply::Done(wanted), Reply::Done(found)) if waits_for_peer(model, plan, wanted, found) => {
             Some(Rule::IdlePeer)
         }
         (_, Reply::Done(found)) if is_broken(plan, found) && lacks_killed(model, plan) => {
@@ -36,8 +36,8 @@ pub(crate) fn explain(
         }
         (Reply::Done(wanted), Reply::Done(found)) if plan.op.verb == Verb::Write => {
             let is_killed = plan.end.is_some_and(|end| model.was_killed(end.0, 1 - end.1));
-            let is_broken = fails(wanted, libc::ECONNRESET) || fails(wanted, libc::EPIPE);
-            (is_killed && is_broken && found.result >= 0).then_some(Rule::WriteToKilled)
+            let is_told = found.result >= 0 || is_broken(plan, found);
+            (is_killed && is_broken(plan, wanted) && is_told).then_some(Rule::WriteToKilled)
         }
         _ => None,
     }
@@ -45,12 +45,14 @@ pub(crate) fn explain(
 
 /// Whether a program found less than plainly, after the library had waited for a peer that makes
 /// no call.
-fn waits_for_peer(plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
+fn waits_for_peer(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
     let is_less = found.bytes.len() < wanted.bytes.len();
-    plan.op.verb == Verb::Execute && plan.op.a == 0 && is_less && found.took_us > SLOW_US
+    let waits = plan.end.is_some_and(|end| model.connections[end.0].has_waited);
+    let has_waited = waits || found.took_us > SLOW_US;
+    plan.op.verb == Verb::Execute && plan.op.a == 0 && is_less && has_waited
 }
 
-/// Whether bytes are unread on a connection that was given away, and their writer was killed.
+/// Whether the connection was given away, and the peer was killed.
 fn lacks_killed(model: &Model, plan: &Plan) -> bool {
     plan.end.is_some_and(|end| model.lacks_killed(end))
 }
@@ -80,8 +82,14 @@ fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) ->
             is_less(expected, actual) || (holds && is_less(actual, expected))
         }
         Verb::Execute if op.a == 0 => {
-            // It ends by itself only after its time limit (SO_RCVTIMEO), which begins when it reads.
-            plan.end.is_some_and(|end| model.connections[end.0].holds)
+            let is_ahead = match (expected, actual) {
+                (Reply::Done(wanted), Reply::Done(found)) => {
+                    wanted.result == found.result && wanted.bytes.len() < found.bytes.len()
+                }
+                _ => false,
+            };
+            // It ends by itself at its time limit (SO_RCVTIMEO), which begins when it reads.
+            is_ahead || plan.end.is_some_and(|end| model.connections[end.0].holds)
         }
         _ => false,
     }

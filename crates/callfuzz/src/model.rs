@@ -169,6 +169,8 @@ pub(crate) struct Connection {
     pub(crate) is_crowded: bool,
     /// What was written may be held back.
     pub(crate) holds: bool,
+    /// A call waited for a peer that did not react.
+    pub(crate) has_waited: bool,
     /// An end was given to another program or process.
     pub(crate) was_given: bool,
     /// Whether a process that had the side was killed.
@@ -257,12 +259,10 @@ impl Model {
         self.connections[connection].killed[side]
     }
 
-    /// Whether bytes for this end are unread that its killed peer wrote, and the end was given to
-    /// another program or process.
+    /// Whether the peer was killed and this end was given to another program or process.
     pub(crate) fn lacks_killed(&self, (connection, side): (usize, usize)) -> bool {
         let connection = &self.connections[connection];
-        let incoming = &connection.directions[1 - side];
-        connection.was_given && connection.killed[1 - side] && incoming.read < incoming.written
+        connection.was_given && connection.killed[1 - side]
     }
 
     /// A process is killed.

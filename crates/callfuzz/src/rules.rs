@@ -19,9 +19,9 @@ fuzzkit::rules! {
         LibraryDescriptors: "/proc/self/fd shows the library's descriptors of a listening socket \
             (docs/preload.md).",
         WriteToKilled: "A write to a peer that was killed may succeed for one tick of the kernel's \
-            clock (docs/preload.md).",
-        UnreadOfKilled: "What a killed peer has written into memory cannot be given to another \
-            program or process: the connection is reset (docs/preload.md).",
+            clock, and later ones may give ECONNRESET instead of EPIPE (docs/preload.md).",
+        UnreadOfKilled: "A peer that is killed before it has followed an end back to TCP, which \
+            was given to another program or process, resets the connection (docs/preload.md).",
         IdlePeer: "What is unread when a connection goes back to TCP comes when its peer makes a \
             call: a peer that waits for something else holds it back (docs/preload.md).",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \

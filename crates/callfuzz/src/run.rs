@@ -4,7 +4,7 @@
 //! sleeps. The second run is guided by it: what the reference found is waited for.
 
 use crate::host::Request;
-use crate::judge::{Verdict, name, short};
+use crate::judge::{SLOW_US, Verdict, name, short};
 use crate::model::{Checked, Kind, Model};
 use crate::pair::Pair;
 use crate::plan::{Plan, peeks, takes_flags};
@@ -199,6 +199,7 @@ impl Run<'_> {
             reply = Reply::Done(settled);
         }
         if let Some(expected) = &expected {
+            self.note_slow(plan, expected, &reply);
             self.compare(plan, expected, &reply, "");
         }
         match &reply {
@@ -209,6 +210,24 @@ impl Run<'_> {
             }
         }
         Ok(Some(reply))
+    }
+
+    /// A call that was quick in the reference and took long has waited for the peer.
+    fn note_slow(&mut self, plan: &Plan, expected: &Reply, actual: &Reply) {
+        let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return };
+        let is_slow = wanted.took_us < SLOW_US / 2 && found.took_us > SLOW_US;
+        if !is_slow || self.model.is_plain {
+            return;
+        }
+        self.outcome.rules.used(Rule::WaitsForPeer);
+        for (at, connection) in self.model.connections.iter_mut().enumerate() {
+            connection.has_waited |= plan.end.is_none_or(|end| end.0 == at);
+        }
+    }
+
+    /// What made a call find what it waited for: only a library needs the peer's call.
+    fn why_late(&self, has_poked: bool) -> Rule {
+        if has_poked && !self.model.is_plain { Rule::IdlePeer } else { Rule::Late }
     }
 
     /// A call has returned: checks its bytes, and brings the model up to date.
@@ -259,18 +278,19 @@ impl Run<'_> {
         request.wait = match expected {
             None => AT_ONCE,
             Some(Reply::Pending(_)) => self.pace.quiet * 10,
-            // A call that goes back to TCP may wait for a second.
-            Some(Reply::Done(_)) => self.pace.limit + Duration::from_millis(1200),
+            // A call that takes connections back to TCP may wait for a second for each.
+            Some(Reply::Done(_)) => {
+                let count = self.model.connections.len().max(1) as u32;
+                self.pace.limit + count * Duration::from_millis(1200)
+            }
         };
         let reply = self.pair.ask(process, &request)?;
         match reply {
             Reply::Pending(_) if matches!(expected, Some(Reply::Done(_))) => {
                 self.collect_wanted(plan, request.id as usize)
             }
-            // A program that is not started yet would find its descriptor closed by what follows.
-            Reply::Pending(thread) if expected.is_none() || plan.op.verb == Verb::Execute => {
-                self.until_asleep(process, request.id, thread)
-            }
+            // A call that has not begun would find its descriptor closed by what follows.
+            Reply::Pending(thread) => self.until_asleep(process, request.id, thread),
             reply => Ok(reply),
         }
     }
@@ -316,13 +336,13 @@ impl Run<'_> {
             found = self.repeat(plan, wanted, found)?;
         }
         if is_early && !self.model.is_early(plan, wanted, &found) {
-            let rule = if has_poked { Rule::IdlePeer } else { Rule::Late };
+            let rule = self.why_late(has_poked);
             self.outcome.rules.used(rule);
         }
         Ok(found)
     }
 
-    /// Lets every other process that has an end of the connection ask for its events.
+    /// Lets whoever has the other end of the connection ask for its events.
     fn poke(&mut self, plan: &Plan) -> Checked {
         let mut connections: Vec<usize> = plan.end.map(|(of, _)| of).into_iter().collect();
         connections
@@ -332,7 +352,8 @@ impl Run<'_> {
         }
         for connection in connections {
             let ends = self.model.ends(connection).into_iter().flatten();
-            for place in ends.filter(|place| place.0 != plan.op.process) {
+            let own = (plan.op.process, plan.op.slot);
+            for place in ends.filter(|place| *place != own) {
                 let Some(slot) = self.model.slot(place.0, place.1) else { continue };
                 let request = Request::new(Call::Poll, &[0, 0, slot.fd, 0]);
                 self.pair.ask(place.0, &request)?;
@@ -464,7 +485,8 @@ impl Run<'_> {
         self.poke(plan)?;
         let reply = self.collect_one(process, id as i64, self.pace.limit)?;
         if matches!(reply, Reply::Done(_)) {
-            self.outcome.rules.used(Rule::IdlePeer);
+            let rule = self.why_late(true);
+            self.outcome.rules.used(rule);
         }
         Ok(reply)
     }

@@ -147,7 +147,7 @@ impl Campaign {
             self.report.rules.add(&used);
         }
         let prefix = self.strict.as_deref();
-        match prefix.and_then(|prefix| used.known_fault(prefix)) {
+        match prefix.and_then(|prefix| used.first_used(prefix)) {
             Some(rule) => {
                 let (name, text) = rule.text();
                 Err(Failure { class: name.to_string(), text: text.to_string() })

@@ -179,15 +179,17 @@ pub(crate) fn set_linger(fd: c_int, value: libc::linger) {
     set_option(fd, libc::SO_LINGER, &value);
 }
 
-/// Sees to it that the socket takes so many bytes more without waiting; whether it will.
-pub(crate) fn make_send_room(fd: c_int, bytes: u64) -> bool {
+/// Sees to it that the socket takes so many bytes more without waiting; whether it will. If its
+/// buffer has to be set for that, it gets room for at least `widened` bytes, because it does not
+/// grow by itself any more; 0 leaves it as it is.
+pub(crate) fn make_send_room(fd: c_int, bytes: u64, widened: u64) -> bool {
     let is_enough = || {
         let room = option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0) as u64;
         // The kernel counts what it needs besides the bytes.
         room >= 2 * (bytes + unsent_bytes(fd))
     };
-    if !is_enough() {
-        widen_send_buffer(fd, bytes + unsent_bytes(fd));
+    if widened > 0 && !is_enough() {
+        widen_send_buffer(fd, (bytes + unsent_bytes(fd)).max(widened));
     }
     is_enough()
 }

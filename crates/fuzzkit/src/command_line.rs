@@ -29,7 +29,7 @@ pub struct CaseOptions {
     /// Number of failing cases after which to stop.
     #[arg(long, default_value_t = 1)]
     pub findings: usize,
-    /// Known faults that count as failures: the beginning of their rules' names [default: all].
+    /// Rules whose use counts as a failure: the beginning of their names [default: KnownFault].
     #[arg(long, value_name = "RULE", num_args = 0..=1, default_missing_value = "KnownFault")]
     pub strict: Option<String>,
     /// Prints failing cases as they are, without shrinking them.

@@ -41,8 +41,8 @@ const MULTIPROCESSING: &[&str] = &[
     "StdinBadfiledescriptor",
 ];
 
-/// A listener's client may have gone before it is accepted, and then its connection is not upgraded;
-/// a manager answers.
+/// A listener's client may have gone before it is accepted, and then its connection is not
+/// upgraded; a manager answers.
 const MULTIPROCESSING_QUICK: &[&str] = &["TestListenerClient", "TestRemoteManager"];
 
 const SOCKET_QUICK: &[&str] = &["BasicTCP", "BufferIO", "NonBlockingTCP", "SendfileUsingSend"];

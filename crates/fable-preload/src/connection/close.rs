@@ -62,8 +62,8 @@ impl Connection {
         if own.asleep.load(Ordering::Acquire) == 0 {
             self.silence(fd);
         }
-        let is_inside = own.incoming.load(Ordering::Relaxed) == INSIDE && !own.has_left();
-        if is_inside && self.unread_bytes() > 0 {
+        // Also if the peer has followed already.
+        if !own.has_left() && self.unread_bytes() > 0 {
             // As TCP does for bytes that nobody will read (RFC 1122, 4.2.2.13).
             sys::set_linger(fd, libc::linger { l_onoff: 1, l_linger: 0 });
         }
@@ -79,8 +79,8 @@ impl Connection {
         {
             let end = get(&own.written);
             let inside = own.outgoing.load(Ordering::Relaxed) == INSIDE;
-            let position = if inside { self.recall(fd) } else { end };
-            self.give_up_outgoing(fd, how, position);
+            let position = if inside { self.recall(fd, false) } else { end };
+            self.give_up_outgoing(fd, how, position, false);
             self.forbid_incoming();
         }
         crate::epoll::nudge(self);
@@ -97,15 +97,18 @@ impl Connection {
     }
 
     /// Takes back what the peer has not taken from the ring; where that begins. It stays there if
-    /// the socket would not take it at once, or the peer was stopped in the middle of taking. The
-    /// caller holds the writer's lock.
-    pub(super) fn recall(&self, fd: c_int) -> u64 {
+    /// the socket would not take it at once, or the peer was stopped in the middle of taking. Where
+    /// the direction `goes_on`, a size that the application has set (SO_SNDBUF) is kept. The caller
+    /// holds the writer's lock.
+    pub(super) fn recall(&self, fd: c_int, goes_on: bool) -> u64 {
         let end = get(&self.own().written);
         if self.room(fd).is_err() {
             return end;
         }
         let unread = self.unsent_bytes();
-        if unread == 0 || !sys::make_send_room(fd, unread) {
+        let is_set = self.own().send_bytes.load(Ordering::Relaxed) != 0;
+        let widened = if goes_on && is_set { 0 } else { self.ring_bytes() };
+        if unread == 0 || !sys::make_send_room(fd, unread, widened) {
             return end;
         }
         let recalled = &self.mine().outgoing.recalled;

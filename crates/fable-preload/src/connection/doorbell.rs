@@ -202,8 +202,8 @@ impl Connection {
         Err(errno)
     }
 
-    /// A call of ours met an error behind which the application's call has moved something, or that
-    /// is none of this call: the next one is to tell it. EPIPE the kernel tells again.
+    /// Keeps an error for the application's next call: this one has moved something before it, or
+    /// did not cause it. EPIPE the kernel tells again.
     pub(super) fn keep_for_later(&self, fd: c_int, errno: Errno) {
         if is_local(errno) || errno.0 == libc::EPIPE {
             return;

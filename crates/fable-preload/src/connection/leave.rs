@@ -45,10 +45,10 @@ impl Connection {
             && own.outgoing.load(Ordering::Relaxed) == INSIDE
         {
             statistics::count(why);
-            let position = self.recall(fd);
+            let position = self.recall(fd, true);
             let shut = own.shut_read.load(Ordering::Relaxed) != 0;
             let how = if shut { page::DRAINS } else { page::RETURNS };
-            self.give_up_outgoing(fd, how, position);
+            self.give_up_outgoing(fd, how, position, !matches!(why, Why::Option));
             self.forbid_incoming();
         }
         if let Some(errno) = own.take_error() {
@@ -76,7 +76,12 @@ impl Connection {
         if let (Some(_reader), Some(_writer)) = (own.reader.take(), own.writer.take())
             && !own.has_left()
         {
-            self.leave_locked(fd, why);
+            if self.is_peer_closed(fd) {
+                self.note_end();
+            }
+            if !own.has_error() {
+                self.leave_locked(fd, why);
+            }
             if own.has_error() && !own.has_failed() {
                 // The kernel has told it to us, and would not tell whoever has the descriptor.
                 self.break_off(fd);
@@ -99,8 +104,8 @@ impl Connection {
         self.ask_no_more(&self.mine().incoming.sleeping);
         self.ask_no_more(&self.mine().outgoing.starved);
         // The peer may leave, too, and then nobody could send again what it had not read.
-        let position = if was_inside { self.recall(fd) } else { get(&self.own().written) };
-        self.give_up_outgoing(fd, page::LEAVES, position);
+        let position = if was_inside { self.recall(fd, true) } else { get(&self.own().written) };
+        self.give_up_outgoing(fd, page::LEAVES, position, true);
         let mode = &self.theirs().outgoing.mode;
         let forbidden = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
         if forbidden.is_err() {
@@ -112,9 +117,10 @@ impl Connection {
     }
 
     /// From here on this end sends through TCP only, first what it has put into the ring behind a
-    /// position. A last doorbell lies at the peer, which keeps it until it has begun to send again
-    /// what this end leaves behind: so its death before that resets the connection.
-    pub(super) fn give_up_outgoing(&self, fd: c_int, how: u32, position: u64) {
+    /// position. Where it `warns`, a last doorbell lies at the peer, which keeps it until it has
+    /// begun to send again what this end leaves behind: so its death before that resets the
+    /// connection.
+    pub(super) fn give_up_outgoing(&self, fd: c_int, how: u32, position: u64, warns: bool) {
         let own = self.own();
         let (mine, theirs) = (self.mine(), self.theirs());
         mine.incoming.leaving.store(how, Ordering::SeqCst);
@@ -137,7 +143,7 @@ impl Connection {
         }
         // A peer that leaves at the same time does not expect what it did not ask for.
         let stays = theirs.incoming.leaving.load(Ordering::SeqCst) == page::STAYS;
-        if how != page::CLOSED && stays && !closed {
+        if warns && stays && !closed {
             self.ring_now(fd);
             own.warned.store(1, Ordering::Relaxed);
         }

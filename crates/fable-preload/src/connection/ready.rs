@@ -180,8 +180,25 @@ impl Connection {
 
     /// Whether bytes for this end lie in the ring, or may come to lie there.
     pub(crate) fn may_hold_bytes(&self, fd: c_int) -> bool {
-        let goes_on = !matches!(self.progress(fd), Ok(false));
-        goes_on && self.own().incoming.load(Ordering::Relaxed) != AFTER
+        if matches!(self.progress(fd), Ok(false)) {
+            return false;
+        }
+        let own = self.own();
+        let Some(_guard) = own.reader.take() else { return true };
+        if own.incoming.load(Ordering::Relaxed) == BEFORE
+            && matches!(self.before_ring(fd), Ok(Some(0)))
+        {
+            own.incoming.store(INSIDE, Ordering::Relaxed);
+        }
+        let has_returned = self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0;
+        if own.incoming.load(Ordering::Relaxed) == INSIDE
+            && has_returned
+            && self.unread_bytes() == 0
+        {
+            // What is not out of the way now is there for the next step.
+            let _ = self.finish_return(fd);
+        }
+        own.incoming.load(Ordering::Relaxed) != AFTER
     }
 
     /// What FIONREAD is to say, when the kernel says that so many bytes lie in the socket.

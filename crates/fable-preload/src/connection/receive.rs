@@ -15,13 +15,21 @@ use crate::sys::{self, Errno, Result};
 pub(crate) struct Reading {
     flags: c_int,
     nonblocking: bool,
+    takes_nothing: bool,
+    /// Urgent data end it.
+    stops_at_urgent: bool,
 }
 
 impl Reading {
     /// A read with the flags of recv(2).
     pub(crate) fn new(connection: &Connection, flags: c_int) -> Self {
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || connection.own().is_nonblocking();
-        Reading { flags, nonblocking }
+        Reading { flags, nonblocking, takes_nothing: false, stops_at_urgent: false }
+    }
+
+    /// A look at what splice(2) takes.
+    pub(crate) fn splicing(connection: &Connection) -> Self {
+        Reading { stops_at_urgent: true, ..Reading::new(connection, libc::MSG_PEEK) }
     }
 
     fn peeks(self) -> bool {
@@ -83,7 +91,9 @@ impl Connection {
                 Ok(step) => step,
             };
             match step {
-                Step::Plain if cursor.moved == 0 && fd == given => return Ok(None),
+                Step::Plain if cursor.moved == 0 && fd == given => {
+                    return self.own().take_error().map_or(Ok(None), Err);
+                }
                 Step::Plain if cursor.moved == 0 => {
                     let mut room = [NOTHING; LIST_MAX];
                     let list = cursor.gather(usize::MAX, &mut room);
@@ -107,14 +117,17 @@ impl Connection {
                     }
                     let now = |fd| sleeper.as_ref().map_or(fd, |sleeper| sleeper.descriptor(fd));
                     fd = now(fd);
-                    let slept = self.wait_readable(fd);
+                    let slept = self.wait_readable(fd, reading.stops_at_urgent);
                     fd = now(fd);
                     match slept {
+                        // The kernel ends such a read with whatever wakes it.
+                        Err(Errno(libc::EINTR)) if reading.takes_nothing => return Ok(Some(0)),
                         Err(errno) if cursor.moved == 0 => return Err(errno),
                         Err(errno) => {
                             self.keep_for_later(fd, errno);
                             return Ok(Some(cursor.moved));
                         }
+                        Ok(()) if reading.stops_at_urgent && is_urgent(fd) => return Ok(Some(0)),
                         Ok(()) => (),
                     }
                 }
@@ -149,7 +162,8 @@ impl Connection {
         let entry = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
         // SAFETY: one entry is given, and the byte is ours.
         let mut cursor = unsafe { Cursor::new(&entry, 1) };
-        let reading = Reading { flags: reading.flags | libc::MSG_PEEK, ..reading };
+        let flags = reading.flags | libc::MSG_PEEK;
+        let reading = Reading { flags, takes_nothing: true, stops_at_urgent: true, ..reading };
         Ok(self.read(fd, &mut cursor, reading)?.map(|_| 0))
     }
 
@@ -401,6 +415,10 @@ impl Connection {
         }
         self.mine().incoming.taking.store(0, Ordering::Release);
     }
+}
+
+fn is_urgent(fd: c_int) -> bool {
+    sys::poll_one(fd, libc::POLLPRI, 0) & libc::POLLPRI != 0
 }
 
 /// Reads from TCP, at most `limit` bytes and without sleeping.

@@ -42,7 +42,9 @@ impl Connection {
                     break;
                 }
                 Ok(Step::Moved) => (),
-                Ok(Step::Plain) if cursor.moved == 0 && fd == given => return Ok(None),
+                Ok(Step::Plain) if cursor.moved == 0 && fd == given => {
+                    return self.own().take_error().map_or(Ok(None), Err);
+                }
                 Ok(Step::Plain) if cursor.moved == 0 => {
                     let mut room = [NOTHING; LIST_MAX];
                     let list = cursor.gather(usize::MAX, &mut room);
@@ -113,6 +115,7 @@ impl Connection {
                 return Err(errno);
             }
             match own.outgoing.load(Ordering::Relaxed) {
+                BEFORE | AFTER if cursor.moved > 0 => return self.write_rest(fd, cursor, flags),
                 BEFORE | AFTER => return self.write_stream(fd, cursor, flags),
                 INSIDE => self.write_inside(fd, cursor)?,
                 _ => Step::Full,
@@ -366,7 +369,7 @@ impl Connection {
             let position = match how {
                 page::LEAVES => read,
                 // The peer may leave later, and then bytes in the ring would have gone past it.
-                page::RETURNS => self.recall(fd),
+                page::RETURNS => self.recall(fd, true),
                 _ => written,
             };
             if how == page::RETURNS && position != written && self.was_killed(fd) {

@@ -57,7 +57,9 @@ impl Connection {
 
     /// Sleeps until a read may succeed. The sleep is a real read that takes nothing, so time
     /// limits, signals and their restarting are the kernel's.
-    pub(super) fn wait_readable(&self, fd: c_int) -> Result<()> {
+    ///
+    /// Some reads end with urgent data, too.
+    pub(super) fn wait_readable(&self, fd: c_int, stops_at_urgent: bool) -> Result<()> {
         let own = self.own();
         if own.outgoing.load(Ordering::Relaxed) == RESENDING {
             // The peer waits for what is sent again; nobody else in this process sees to it.
@@ -76,7 +78,7 @@ impl Connection {
         let slept = if self.unread_bytes() > 0 || (self.has_news() && !returned) {
             Ok(())
         } else {
-            self.sleep(fd)
+            self.sleep(fd, stops_at_urgent)
         };
         self.wake_up();
         slept
@@ -92,18 +94,23 @@ impl Connection {
         self.own().asleep.fetch_sub(1, Ordering::AcqRel);
     }
 
-    fn sleep(&self, fd: c_int) -> Result<()> {
+    fn sleep(&self, fd: c_int, stops_at_urgent: bool) -> Result<()> {
         let mut byte = [0_u8; 1];
         statistics::count(Why::Sleeps);
-        if self.own().is_nonblocking() {
-            // Since this read began; it waits on.
+        // The socket may have become nonblocking since this read began, which waits on.
+        if stops_at_urgent || self.own().is_nonblocking() {
             let limit_ms = sys::time_limit_ms(fd, libc::SO_RCVTIMEO);
-            return sys::wait_for(fd, libc::POLLIN, limit_ms);
+            let urgent = if stops_at_urgent { libc::POLLPRI } else { 0 };
+            return sys::wait_for(fd, libc::POLLIN | urgent, limit_ms);
         }
         // SAFETY: the byte is ours. Nothing is taken, and no lock is held.
         let peeked = unsafe { real::recv(fd, byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK) };
         if peeked < 0 {
             let errno = Errno(sys::errno());
+            if self.own().has_left() {
+                // No other call would be told.
+                return Err(errno);
+            }
             // Bytes in the ring were sent before the stream broke.
             let is_kept = self.broken(errno).is_ok() || self.own().has_error();
             if !is_kept && self.unread_bytes() == 0 {

@@ -204,8 +204,8 @@ impl Set {
         }
     }
 
-    /// Before this thread goes on with what it was told: what comes meanwhile, and what there was no
-    /// room for, is for another thread that sleeps.
+    /// Before this thread goes on with what it was told: what comes meanwhile, and what there was
+    /// no room for, is for another thread that sleeps.
     pub(super) fn hand_over(&self, epfd: c_int) {
         if self.asleep.load(Ordering::SeqCst) > 0
             && let Some(mut members) = self.members.take()

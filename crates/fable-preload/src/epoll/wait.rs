@@ -54,13 +54,13 @@ pub(crate) unsafe fn wait(
             wait.turn(&mut reports, deadline)
         };
         match found {
-            Ok(is_over) if is_over => {
+            Ok(true) => {
                 if reports.count > 0 {
                     set.hand_over(epfd);
                 }
                 return Some(reports.count as c_int);
             }
-            Ok(_) => (),
+            Ok(false) => (),
             Err(failure) => return Some(failure),
         }
     }

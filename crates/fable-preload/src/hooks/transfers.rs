@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::{answer, read_from, refused, write_to};
-use crate::connection::Connection;
+use crate::connection::{Connection, Reading};
 use crate::cursor::Cursor;
 use crate::statistics::Why;
 use crate::sys::{self, KeepErrno};
@@ -121,8 +121,8 @@ pub(super) unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: si
 pub(super) unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as above.
     let is_empty = !table::is_foreign(fd) && unsafe { has_no_room(list, count) };
-    // Into no room readv(2) reads nothing, as read(2).
     let received = if is_empty {
+        // Into no room readv(2) reads nothing, as read(2).
         None
     } else {
         // SAFETY: as above; a negative count is refused by the kernel.
@@ -144,9 +144,13 @@ unsafe fn has_no_room(list: *const iovec, count: c_int) -> bool {
 pub(super) unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as above.
     let is_empty = !table::is_foreign(fd) && unsafe { has_no_room(list, count) };
-    // Of nothing writev(2) writes nothing, and tells no error.
-    // SAFETY: as above.
-    let sent = if is_empty { None } else { unsafe { send_many(fd, list, count as usize, 0) } };
+    let sent = if is_empty {
+        // Of nothing writev(2) writes nothing, and tells no error.
+        None
+    } else {
+        // SAFETY: as above.
+        unsafe { send_many(fd, list, count as usize, 0) }
+    };
     // SAFETY: as above.
     sent.unwrap_or_else(|| unsafe { real::writev(fd, list, count) })
 }
@@ -271,6 +275,10 @@ pub(super) unsafe extern "C" fn sendto(
 /// # Safety
 /// `offset` is null or can be written.
 unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Option<ssize_t> {
+    if count == 0 {
+        // Nothing is to be sent; the kernel says what it says of that.
+        return None;
+    }
     let connection = table::connection(to)?;
     if offset.is_null() || !connection.own().is_nonblocking() {
         return answer(connection.withdraw(to, Why::Call).map(|()| None));
@@ -333,7 +341,8 @@ pub(super) unsafe extern "C" fn splice(
     length: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    if let Some(connection) = table::connection(to)
+    if length > 0
+        && let Some(connection) = table::connection(to)
         && let Some(failure) = answer(connection.withdraw(to, Why::Call).map(|()| None))
     {
         return failure;
@@ -383,7 +392,10 @@ fn splice_from(
         let entry = iovec { iov_base: at, iov_len: room };
         // SAFETY: one entry is given; the buffer is ours.
         let mut cursor = unsafe { Cursor::new(&entry, 1) };
-        read_from(connection, from, &mut cursor, libc::MSG_PEEK)?
+        let keep = KeepErrno::new();
+        let result = connection.read(from, &mut cursor, Reading::splicing(connection));
+        drop(keep);
+        answer(result)?
     };
     let from = sleeper.as_ref().map_or(from, |sleeper| sleeper.descriptor(from));
     let Ok(found @ 1..) = usize::try_from(peeked) else { return Some(peeked) };

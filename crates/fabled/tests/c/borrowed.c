@@ -1,8 +1,9 @@
 /* What vfork(2) does to connections, on standard output: the same without `fable run` as under it.
    Usage: borrowed CASE HOW-THE-CHILD-GOES */
 #include "pair.h"
+#include <stdatomic.h>
 
-#define CHILDREN 3000
+#define ROUNDS 20000
 
 static const char *how;
 
@@ -150,24 +151,41 @@ static void passes_as_it_is(void) {
     passes(0);
 }
 
-/* Many children, one after the other, as the library makes them no slower: 3,000 copies of this
-   process take minutes. */
-static void many(void) {
-    struct pair pair = make_pair();
-    if (pair.peer != 0) {
-        size_t bytes = (size_t)256 << 20;
-        char *large = malloc(bytes);
-        CHECK(large != NULL);
-        set_cloexec(pair.fd);
-        memset(large, 1, bytes);
-        for (volatile int turn = 0; turn < CHILDREN; turn++) {
-            pid_t child = vfork();
-            if (child == 0) go();
-            CHECK(child > 0 && waitpid(child, NULL, 0) == child);
-        }
-        free(large);
+static atomic_int is_done;
+
+static void *go_round(void *argument) {
+    int fd = *(int *)argument;
+    for (int turn = 0; turn < ROUNDS; turn++) {
+        send_all(fd, 3, turn * 100, turn * 100 + 100);
+        expect(fd, 4, turn * 100, turn * 100 + 100);
     }
-    exchange(pair);
+    is_done = 1;
+    return NULL;
+}
+
+/* Another thread of the parent uses the connection while the child does what it likes with its own
+   descriptor. */
+static void busy(void) {
+    struct pair pair = make_pair();
+    if (pair.peer == 0) {
+        for (int turn = 0; turn < ROUNDS; turn++) {
+            expect(pair.fd, 3, turn * 100, turn * 100 + 100);
+            send_all(pair.fd, 4, turn * 100, turn * 100 + 100);
+        }
+        part(pair);
+    }
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, go_round, &pair.fd) == 0);
+    for (volatile int turn = 0; turn < 200 || !is_done; turn++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            dup2(2, pair.fd);
+            close_range(3, ~0U, 0);
+            go();
+        }
+        CHECK(child > 0 && waitpid(child, NULL, 0) == child);
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
     part(pair);
 }
 
@@ -177,7 +195,7 @@ static const struct {
 } cases[] = {
     {"memory", memory},       {"closes", closes_one_by_one}, {"closes-row", closes_a_row},
     {"replaces", replaces},   {"output", passes_as_output},  {"passed", passes_as_it_is},
-    {"many", many},
+    {"busy", busy},
 };
 
 int main(int count, char **arguments) {
