@@ -26,6 +26,7 @@ mod epoll;
 mod fork;
 mod hooks;
 mod outcome;
+mod peer_reset;
 mod poll;
 mod report;
 mod select;
@@ -33,7 +34,6 @@ mod settings;
 mod signals;
 mod state;
 mod stream;
-mod survivor;
 mod table;
 mod wait;
 
