@@ -213,6 +213,13 @@ impl World {
         }
     }
 
+    /// Wakes the threads that sleep if events were taken since the last time.
+    pub(crate) fn tell_news(&mut self) {
+        if self.context.take_news() {
+            self.wake_all();
+        }
+    }
+
     /// A turn ends for all sleepers that the engine wakes them; so it is asked to again.
     fn can_go_on_sleeping(&mut self) -> bool {
         self.paired && self.context.prepare_to_sleep(None).is_none()
