@@ -3,10 +3,10 @@
 use crate::outcome::{Outcome, failure};
 use crate::table::{self, Handle, Kind};
 use crate::wait::Waker;
-use crate::{address, fork, report, settings, survivor};
+use crate::{address, fork, peer_reset, report, settings};
 use core::ffi::c_int;
 use mtcp::config::Mode;
-use mtcp::survivor::Ledger;
+use mtcp::peer_reset::SharedConnections;
 use mtcp::{Context, Descriptor, Family, Mtcp};
 use std::cell::UnsafeCell;
 use std::io;
@@ -53,8 +53,8 @@ pub(crate) struct World {
     internal: Vec<c_int>,
     /// Always readable; see [`crate::epoll`].
     pub(crate) kick: c_int,
-    /// For who tells the peers if the program is killed.
-    ledger: Option<Ledger>,
+    /// The open connections, for the process that resets them if this one is killed.
+    shared: Option<SharedConnections>,
 }
 
 /// What has become of the stack.
@@ -213,6 +213,13 @@ impl World {
         }
     }
 
+    /// Wakes the threads that sleep if events were taken since the last time.
+    pub(crate) fn tell_news(&mut self) {
+        if self.context.take_news() {
+            self.wake_all();
+        }
+    }
+
     /// A turn ends for all sleepers that the engine wakes them; so it is asked to again.
     fn can_go_on_sleeping(&mut self) -> bool {
         self.paired && self.context.prepare_to_sleep(None).is_none()
@@ -238,15 +245,15 @@ impl World {
         handle
     }
 
-    /// The socket has a peer, who is to be told if the program is killed.
+    /// Lists a connection among those to be reset if the program is killed.
     pub(crate) fn note_peer(&mut self, handle: Handle, remote: SocketAddr) {
-        let Some(ledger) = &self.ledger else { return };
+        let Some(shared) = &self.shared else { return };
         // An attempt that failed at once has no address.
         if let Ok(local) = self.context.getsockname(handle.descriptor)
             && !local.ip().is_unspecified()
         {
             let (local, remote) = (address::unmapped(local).0, address::unmapped(remote).0);
-            ledger.enter(handle.descriptor, local, remote);
+            shared.insert(handle.descriptor, local, remote);
         }
     }
 
@@ -314,8 +321,8 @@ impl World {
         entry.uses -= 1;
         if entry.uses == 0 {
             entry.socket = None;
-            if let Some(ledger) = &self.ledger {
-                ledger.strike(handle.descriptor);
+            if let Some(shared) = &self.shared {
+                shared.remove(handle.descriptor);
             }
             // Lingering took place before; what else fails has nobody to tell.
             let _ = self.context.close(handle.descriptor);
@@ -398,7 +405,7 @@ fn start() -> Result<World, String> {
         placeholders,
         internal,
         kick,
-        ledger: survivor::start(),
+        shared: peer_reset::start(),
     })
 }
 
@@ -420,11 +427,11 @@ pub(crate) fn finish() {
         }
     }
     drop(guard);
-    let ledger = world.ledger.take();
+    let shared = world.shared.take();
     drop(world);
-    // Who is killed until here has peers that must be told.
-    if let Some(ledger) = ledger {
-        ledger.end();
+    // A program that is killed before this line has connections that must be reset.
+    if let Some(shared) = shared {
+        shared.mark_ended();
     }
 }
 

@@ -234,6 +234,8 @@ fn sleep_until<R>(
         }
         let left = deadline.left();
         let limit = world.context.prepare_to_sleep(left);
+        // This thread has looked at what came; so it does not wake itself.
+        world.tell_news();
         world.enlist(&waker);
         list.truncate(kernel.len());
         let news = [waker.event.as_raw_fd()].into_iter().chain(world.descriptors.iter().copied());

@@ -69,9 +69,9 @@ pub mod config;
 pub mod device;
 pub mod driver;
 pub mod network;
+pub mod peer_reset;
 pub mod requirements;
 pub mod stat;
-pub mod survivor;
 
 mod engine;
 mod socket;

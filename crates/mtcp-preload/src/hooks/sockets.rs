@@ -272,9 +272,9 @@ fn accept_once(
     }
     let number = world.new_number(socket.family, flags & libc::SOCK_CLOEXEC != 0)?;
     let accepted = world.context.accept(listener.descriptor);
-    let peer = accepted.and_then(|descriptor| {
+    let peer = accepted.map(|descriptor| {
         let peer = world.context.getpeername(descriptor);
-        Ok((descriptor, peer.map_err(|_| io::Error::from_raw_os_error(libc::ECONNABORTED))))
+        (descriptor, peer.map_err(|_| io::Error::from_raw_os_error(libc::ECONNABORTED)))
     });
     match peer {
         Ok((descriptor, Ok(peer))) => {

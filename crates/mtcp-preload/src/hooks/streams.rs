@@ -104,11 +104,13 @@ macro_rules! numbers_of_streams {
             if let Some(fd) = number_of(stream) {
                 return fd;
             }
-            // SAFETY: the C library defines this name with this signature.
-            let next: unsafe extern "C" fn(*mut c_void) -> c_int =
-                unsafe { core::mem::transmute(NEXT.address()) };
-            // SAFETY: the application's stream.
-            unsafe { next(stream) }
+            // SAFETY: the C library defines this name with this signature; the application's
+            // stream.
+            unsafe {
+                let next: unsafe extern "C" fn(*mut c_void) -> c_int =
+                    core::mem::transmute(NEXT.address());
+                next(stream)
+            }
         }
     )*};
 }

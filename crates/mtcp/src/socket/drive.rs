@@ -1,5 +1,5 @@
-//! For who puts a lock around a context and lets its threads sleep by themselves: to show the
-//! engine what was asked for, to see what it has told, and to know whether others must be told.
+//! Driving a context that several threads share behind a lock: publishes commands to the engine's
+//! thread, takes its events, and says whether sleeping threads must be woken.
 
 use super::Context;
 
@@ -25,7 +25,7 @@ impl Context {
         std::mem::take(&mut self.news)
     }
 
-    /// For threads that went to sleep after [`Context::prepare_to_sleep`]: whether a call since has
+    /// For threads that sleep after [`Context::prepare_to_sleep`]: whether a call since has
     /// ended what that prepared, so that they would not be woken.
     pub fn sleepers_are_disturbed(&self) -> bool {
         self.port.is_disturbed()

@@ -34,9 +34,13 @@ fn run(site: &Site, mut command: Command, words: &[&str]) -> Output {
     site.server.run(|| command.output()).expect("it runs")
 }
 
-/// Runs a case on the kernel and on the stack.
+/// Runs a case on the kernel and on the stack, over a packet socket.
 fn compare(program: &Path, case: &str, options: &[&str]) {
-    let site = Site::new("packet");
+    compare_on("packet", program, case, options);
+}
+
+fn compare_on(device: &str, program: &Path, case: &str, options: &[&str]) {
+    let site = Site::new(device);
     site.server.ip(&format!("addr add {PLAIN}/24 dev server"));
     let plain = run(&site, Command::new(program), &[case, PLAIN, KERNEL]);
     assert!(plain.status.success(), "{case} on the kernel: {plain:?}");
@@ -55,7 +59,7 @@ macro_rules! cases {
         mod $program {
             use super::*;
 
-            static PROGRAM: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+            pub(super) static PROGRAM: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
 
             $(#[test]
             fn $function() {
@@ -119,4 +123,10 @@ cases! { numbers PAIRED;
     formatted_output_goes_to_the_connection = "formatted";
     streams_of_the_c_library_work = "streams";
     io_uring_gives_no_wrong_answer = "rings";
+}
+
+/// AF_XDP is freed a moment after the program's end.
+#[test]
+fn the_peers_of_a_program_killed_on_xdp_are_told() {
+    compare_on("xdp", compiled("waiting", &waiting::PROGRAM), "killed", &[]);
 }

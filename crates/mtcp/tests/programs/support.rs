@@ -17,9 +17,6 @@ pub(crate) const KERNEL: &str = "10.9.0.3";
 /// The library, which cargo does not build for this crate's tests.
 fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    if let Some(p) = std::env::var_os("LIKE_OLD") {
-        return Box::leak(PathBuf::from(p).into_boxed_path());
-    }
     BUILT.get_or_init(|| built(&["mtcp-preload"]).join("libmtcp_preload.so"))
 }
 

@@ -1,8 +1,8 @@
 //! The command line of user-level TCP: checks settings, runs programs, shows what running stacks
 //! do.
 
+mod reset_peers;
 mod run;
-mod survive;
 
 use clap::{Parser, Subcommand};
 use mtcp::config::{Config, ENVIRONMENT};
@@ -27,9 +27,10 @@ enum Command {
         /// The file; without one, the file that MTCP_CONFIG names.
         config: Option<PathBuf>,
     },
-    /// Waits for the end of a program and tells its peers (started by the library itself).
+    /// Waits for the end of a program and resets its connections if it was killed; started by
+    /// the library of `mtcp run`.
     #[command(hide = true)]
-    Survive,
+    ResetPeers,
     /// Runs an unmodified program whose TCP goes through the stack.
     Run(run::Options),
     /// Shows connections by state, counters and drops of running stacks.
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
                 return ExitCode::from(error.exit_code());
             }
         },
-        Command::Survive => survive::survive().map_err(Into::into),
+        Command::ResetPeers => reset_peers::run().map_err(Into::into),
         Command::Stat { json, connections, watch, socket } => {
             show(json, connections, watch, socket.as_deref())
         }

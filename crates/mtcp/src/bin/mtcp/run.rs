@@ -100,7 +100,7 @@ pub(crate) fn run(options: &Options) -> Result<std::convert::Infallible, RunErro
         let absolute = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         command.env("MTCP_LOG", if file.as_os_str() == "-" { file } else { &absolute });
     }
-    // The program may be killed: whoever tells its peers is this program.
+    // If the program is killed, `mtcp reset-peers` resets its connections.
     if let Ok(this) = std::env::current_exe() {
         command.env("MTCP_RUN_LAUNCHER", this);
     }

@@ -1,21 +1,22 @@
 //! The process that outlives a program under `mtcp run`: it sleeps until the program has ended, and
 //! resets the connections of one that was killed.
 
+use mtcp::StartError;
 use mtcp::config::{Config, ConfigError};
-use mtcp::{StartError, survivor};
+use mtcp::peer_reset::{self, SharedConnections};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// Where the library leaves its descriptors: the ledger, and the program (pidfd_open(2)).
-const LEDGER: RawFd = 3;
+/// The descriptors that the library passes: the shared connections, and the program (pidfd_open(2)).
+const CONNECTIONS: RawFd = 3;
 const PROGRAM: RawFd = 4;
 
-/// Why the peers cannot be told.
+/// Why the connections cannot be reset.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SurviveError {
+pub(crate) enum ResetError {
     /// It was not started by the library.
-    #[error("the ledger of a program: {0}; only `mtcp run` starts this")]
-    Ledger(#[source] io::Error),
+    #[error("the connections of a program: {0}; only the library of `mtcp run` starts this")]
+    Connections(#[source] io::Error),
     /// The settings are not good.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -24,18 +25,18 @@ pub(crate) enum SurviveError {
     Start(#[from] StartError),
 }
 
-/// Waits for the program's end, and tells its peers if it did not do so itself.
-pub(crate) fn survive() -> Result<(), SurviveError> {
+/// Waits for the program's end, and resets its connections if it was killed.
+pub(crate) fn run() -> Result<(), ResetError> {
     let config = Config::from_environment()?;
     // SAFETY: the library leaves both for this process alone; a number that is not open is an
     // error of the calls below.
-    let (ledger, program) =
-        unsafe { (OwnedFd::from_raw_fd(LEDGER), OwnedFd::from_raw_fd(PROGRAM)) };
-    let ledger = survivor::Ledger::open(&ledger).map_err(SurviveError::Ledger)?;
-    await_end(&program).map_err(SurviveError::Ledger)?;
-    let orphans = ledger.orphans();
-    if !orphans.is_empty() {
-        survivor::reset(config, &orphans)?;
+    let (memory, program) =
+        unsafe { (OwnedFd::from_raw_fd(CONNECTIONS), OwnedFd::from_raw_fd(PROGRAM)) };
+    let shared = SharedConnections::open(&memory).map_err(ResetError::Connections)?;
+    await_end(&program).map_err(ResetError::Connections)?;
+    let connections = shared.connections();
+    if !connections.is_empty() {
+        peer_reset::reset(config, &connections)?;
     }
     Ok(())
 }

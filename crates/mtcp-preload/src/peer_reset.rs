@@ -1,9 +1,10 @@
-//! Starts the process that tells the program's peers if the program is killed: `mtcp survive`, with
-//! the ledger of open connections and a descriptor of this process.
+//! Starts the process that resets the program's connections if the program is killed: `mtcp
+//! reset-peers`, with shared memory that lists the open connections, and a descriptor of this
+//! process.
 
 use crate::outcome::{self, Outcome};
 use crate::report;
-use mtcp::survivor::Ledger;
+use mtcp::peer_reset::SharedConnections;
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -13,9 +14,9 @@ const LAUNCHER: &str = "MTCP_RUN_LAUNCHER";
 /// Numbers that are out of the way of those that the process finds its descriptors by.
 const ASIDE: usize = 10;
 
-/// The ledger of a process that has been started; without one, peers of a killed program learn of
-/// its end when they next send.
-pub(crate) fn start() -> Option<Ledger> {
+/// Starts the process; the list of open connections. `None`: the peers of a killed program are not
+/// told.
+pub(crate) fn start() -> Option<SharedConnections> {
     let launcher = std::env::var_os(LAUNCHER)?;
     let started = start_process(launcher);
     if let Err(error) = &started {
@@ -24,15 +25,15 @@ pub(crate) fn start() -> Option<Ledger> {
     started.ok()
 }
 
-fn start_process(launcher: OsString) -> Outcome<Ledger> {
-    let (ledger, memory) = Ledger::new()?;
+fn start_process(launcher: OsString) -> Outcome<SharedConnections> {
+    let (connections, memory) = SharedConnections::new()?;
     let process = call(libc::SYS_pidfd_open, [std::process::id() as usize, 0, 0])?;
     let process = owned(process);
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     let (memory, process, null) =
         (aside(memory.as_raw_fd())?, aside(process.as_raw_fd())?, aside(null.as_raw_fd())?);
     let path = CString::new(launcher.as_bytes())?;
-    let words = [path.as_ptr(), c"survive".as_ptr(), std::ptr::null()];
+    let words = [path.as_ptr(), c"reset-peers".as_ptr(), std::ptr::null()];
     let environment: Vec<CString> = std::env::vars_os()
         .filter(|(name, _)| name != "LD_PRELOAD")
         .filter_map(|(mut name, value)| {
@@ -56,7 +57,7 @@ fn start_process(launcher: OsString) -> Outcome<Ledger> {
         let _ = call(libc::SYS_execve, arguments);
         let _ = call(libc::SYS_exit_group, [127, 0, 0]);
     }
-    Ok(ledger)
+    Ok(connections)
 }
 
 /// A system call that no function of this library stands for.

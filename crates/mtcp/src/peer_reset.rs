@@ -1,7 +1,7 @@
-//! Tells the peers of a program that was killed, as a kernel does that closes its sockets.
+//! Resets the connections of a program that was killed, as the kernel ends those of its sockets.
 //!
-//! The program keeps a [`Ledger`] of its open connections in memory that it shares with a process
-//! which outlives it. When the program has ended without saying so, that process takes the device
+//! The program keeps its open connections in [`SharedConnections`], memory that it shares with a
+//! process that outlives it. When the program has ended without saying so, that process takes the device
 //! and begins to connect from each of the addresses: the peer answers the SYN with an
 //! acknowledgement of what it has (RFC 9293, section 3.5.2, half-open connections; RFC 5961,
 //! section 4), and the stack answers that with a reset that the peer accepts, because its number is
@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connections that a ledger has room for; further ones are not told.
+/// Connections that the memory has room for; further ones are not reset.
 const RECORDS: usize = 1 << 16;
 /// Connections that are reset at once.
 const BATCH: usize = 1024;
@@ -25,7 +25,7 @@ const ANSWERS: Duration = Duration::from_millis(400);
 /// How long the device is tried: the kernel frees it a moment after the program's end.
 const DEVICE: Duration = Duration::from_secs(3);
 
-/// The ledger's first bytes.
+/// The memory's first bytes.
 #[repr(C)]
 struct Header {
     /// The program has ended by itself.
@@ -46,36 +46,36 @@ struct Record {
 const BYTES: usize = size_of::<Header>() + RECORDS * size_of::<Record>();
 
 /// The open connections of a program, in memory that is shared by a descriptor.
-pub struct Ledger {
+pub struct SharedConnections {
     memory: NonNull<u8>,
 }
 
 // SAFETY: all that is shared are atomics.
-unsafe impl Send for Ledger {}
+unsafe impl Send for SharedConnections {}
 // SAFETY: as above.
-unsafe impl Sync for Ledger {}
+unsafe impl Sync for SharedConnections {}
 
-impl Ledger {
-    /// An empty ledger, and what another process opens it by.
+impl SharedConnections {
+    /// Empty memory, and what another process opens it by.
     ///
     /// # Errors
     /// Of memfd_create(2), ftruncate(2) and mmap(2).
-    pub fn new() -> io::Result<(Ledger, OwnedFd)> {
+    pub fn new() -> io::Result<(SharedConnections, OwnedFd)> {
         // SAFETY: the name ends with zero.
-        let fd = unsafe { libc::memfd_create(c"mtcp-ledger".as_ptr(), libc::MFD_CLOEXEC) };
+        let fd = unsafe { libc::memfd_create(c"mtcp-connections".as_ptr(), libc::MFD_CLOEXEC) };
         let descriptor = owned(fd)?;
         // SAFETY: plain numbers.
         if unsafe { libc::ftruncate(descriptor.as_raw_fd(), BYTES as libc::off_t) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok((Ledger::open(&descriptor)?, descriptor))
+        Ok((SharedConnections::open(&descriptor)?, descriptor))
     }
 
-    /// The ledger of another process.
+    /// The memory of another process.
     ///
     /// # Errors
     /// Of fstat(2) and mmap(2); `EINVAL`: it is none.
-    pub fn open(descriptor: &OwnedFd) -> io::Result<Ledger> {
+    pub fn open(descriptor: &OwnedFd) -> io::Result<SharedConnections> {
         // SAFETY: a structure of plain data, which fstat fills.
         let mut status: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: the structure is valid.
@@ -93,11 +93,11 @@ impl Ledger {
             return Err(io::Error::last_os_error());
         }
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Ledger { memory })
+        Ok(SharedConnections { memory })
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the memory begins with it and lives as long as the ledger; zero is valid.
+        // SAFETY: the memory begins with it and lives as long as `self`; zero is valid.
         unsafe { self.memory.cast::<Header>().as_ref() }
     }
 
@@ -109,8 +109,8 @@ impl Ledger {
         }
     }
 
-    /// Enters a connection in place of what the descriptor had.
-    pub fn enter(&self, descriptor: Descriptor, local: SocketAddr, remote: SocketAddr) {
+    /// Inserts a connection in place of what the descriptor had.
+    pub fn insert(&self, descriptor: Descriptor, local: SocketAddr, remote: SocketAddr) {
         let index = descriptor.0 as usize;
         let Some(record) = self.records().get(index) else { return };
         record.family.store(0, Ordering::Release);
@@ -125,20 +125,20 @@ impl Ledger {
         record.family.store(family as u16, Ordering::Release);
     }
 
-    /// The descriptor has no connection any more whose peer must be told.
-    pub fn strike(&self, descriptor: Descriptor) {
+    /// Removes the descriptor's connection.
+    pub fn remove(&self, descriptor: Descriptor) {
         if let Some(record) = self.records().get(descriptor.0 as usize) {
             record.family.store(0, Ordering::Release);
         }
     }
 
-    /// The program ends by itself, and tells its peers.
-    pub fn end(&self) {
+    /// Notes that the program ends by itself, and that the stack has closed its connections.
+    pub fn mark_ended(&self) {
         self.header().ended.store(1, Ordering::Release);
     }
 
-    /// The connections whose peers must be told.
-    pub fn orphans(&self) -> Vec<(SocketAddr, SocketAddr)> {
+    /// The connections whose peers must be reset; none if the program has ended by itself.
+    pub fn connections(&self) -> Vec<(SocketAddr, SocketAddr)> {
         if self.header().ended.load(Ordering::Acquire) != 0 {
             return Vec::new();
         }
@@ -147,16 +147,16 @@ impl Ledger {
     }
 }
 
-impl Drop for Ledger {
+impl Drop for SharedConnections {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and nothing borrows from it any more.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), BYTES) };
     }
 }
 
-impl std::fmt::Debug for Ledger {
+impl std::fmt::Debug for SharedConnections {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Ledger").finish_non_exhaustive()
+        out.debug_struct("SharedConnections").finish_non_exhaustive()
     }
 }
 
@@ -217,11 +217,11 @@ pub fn reset(
             batch.iter().filter_map(|names| attempt(&mut context, *names).ok()).collect();
         wait(&mut context, ANSWERS);
         for descriptor in attempts {
-            // Of an attempt that is not answered, nobody learns by that.
+            // Aborting a connection attempt sends nothing.
             let _ = context.abort(descriptor);
         }
     }
-    // Peers that are further away answer later, and get a reset from a stack that knows of nothing.
+    // A peer that answers later gets a reset because no connection matches its segment.
     wait(&mut context, ANSWERS);
     Ok(())
 }
@@ -255,7 +255,7 @@ fn attempt(
 fn wait(context: &mut Context, time: Duration) {
     let Ok(set) = context.epoll_create() else { return };
     let mut room = [crate::EpollEvent::default()];
-    // The device may have gone; there is nothing to be done about it.
+    // The device may have gone: then nothing can be sent.
     let _ = context.epoll_wait(set, &mut room, Some(time));
     let _ = context.close(set);
 }
