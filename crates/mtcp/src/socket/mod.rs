@@ -210,8 +210,8 @@ impl Context {
     }
 
     fn take_events(&mut self) {
-        while let Some((id, readiness)) = self.port.next_event() {
-            self.tell(id, readiness);
+        while let Some((id, readiness, arrived)) = self.port.next_news() {
+            self.tell(id, readiness, arrived);
         }
         if self.port.alarm().answer() {
             for index in 0..self.pipes.len() {
@@ -222,8 +222,8 @@ impl Context {
         }
     }
 
-    /// The stack says that a socket's readiness has grown.
-    fn tell(&mut self, id: SocketId, readiness: Readiness) {
+    /// The stack says that a socket's readiness has grown, or that more has arrived.
+    fn tell(&mut self, id: SocketId, readiness: Readiness, arrived: bool) {
         let Some(&place) = self.places.get(id.index as usize) else { return };
         let descriptor = Descriptor(place);
         let Ok(entry) = self.table.get_mut(descriptor) else { return };
@@ -231,8 +231,8 @@ impl Context {
         if socket.id != Some(id) {
             return;
         }
-        // Further data counts as news; whether it is what has come, the stack does not say.
-        let data = Readiness(readiness.0 & Readiness::READABLE.0);
+        // What was read and has come again is an arrival.
+        let data = Readiness(readiness.0 & if arrived { Readiness::READABLE.0 } else { 0 });
         let news = readiness.without(socket.seen).with(data);
         socket.seen = readiness;
         if entry.first_watch == NONE {
@@ -240,8 +240,13 @@ impl Context {
         }
         // A change of state is told to all who wait, as the kernel does, whatever they wait for.
         let state = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
-        let news =
-            if news.intersects(state) { Events(u32::MAX) } else { events::of_readiness(news) };
+        let news = if news.intersects(state) {
+            Events(u32::MAX)
+        } else if news.intersects(Readiness::READABLE) {
+            events::of_readiness(news) | Events::URGENT
+        } else {
+            events::of_readiness(news)
+        };
         self.notify(descriptor, news);
     }
 

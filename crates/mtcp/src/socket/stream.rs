@@ -200,16 +200,18 @@ impl Context {
         let Some((id, nonblocking)) = self.stream(descriptor).map_err(cannot_send)? else {
             return self.write_pipe(descriptor, data)?.ok_or_else(|| from(libc::EINVAL));
         };
-        // Whether it can be written to afterwards is not known; an event will be news.
-        if let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object {
-            socket.seen = socket.seen.without(Readiness::WRITABLE);
-        }
         let manner = Manner { more: flags.has(Flags::MORE), urgent: flags.has(Flags::OUT_OF_BAND) };
         let sent = match self.port.send_as(id, data, manner) {
             Ok(sent) => sent,
             Err(Error::WouldBlock | Error::NotConnected) => 0,
             Err(error) => return Err(failure(error)),
         };
+        // That there is room again is news to who has met the end of it.
+        if (sent < data.len() || !self.port.readiness(id).intersects(Readiness::WRITABLE))
+            && let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object
+        {
+            socket.seen = socket.seen.without(Readiness::WRITABLE);
+        }
         if sent == data.len() {
             self.spend(1)?;
             return Ok(sent);

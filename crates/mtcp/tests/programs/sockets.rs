@@ -95,5 +95,10 @@ cases! {
     segments_are_as_large_as_the_option_says = "options" "segments";
     addresses_of_ipv4_may_be_written_as_ipv6 = "options" "mapped";
     options_that_are_set_early_hold = "options" "early";
+    a_connection_s_edges_are_the_kernel_s = "edges" "lives";
+    a_shutdown_s_edges_are_the_kernel_s = "edges" "shutdowns";
+    room_in_a_full_buffer_is_an_edge = "edges" "room";
+    a_listener_s_edges_are_the_kernel_s = "edges" "listeners";
+    an_attempt_s_edges_are_the_kernel_s = "edges" "attempts";
     small_writes_do_not_block = "transfers" "small-writes";
 }
