@@ -85,8 +85,8 @@ pub(crate) fn unmapped(address: SocketAddr) -> (SocketAddr, bool) {
     (address, false)
 }
 
-/// Whether the kernel would take an address for this socket: it is of its family, and IPv4 in IPv6's
-/// clothes is not refused by IPV6_V6ONLY. What it would not take, it refuses best itself.
+/// Whether the kernel would take an address for this socket: it is of its family, and, if it is a
+/// mapped one, IPV6_V6ONLY does not refuse it. What it would not take, it refuses best itself.
 pub(crate) fn suits(fd: c_int, address: SocketAddr) -> bool {
     let mut family: c_int = 0;
     let mut size = size_of_val(&family) as socklen_t;

@@ -128,7 +128,8 @@ pub(crate) fn move_early_watches(guard: &mut Guard, fd: c_int) -> Outcome<()> {
     Ok(())
 }
 
-/// Whether a watch tells once, and has told: the kernel then waits for nothing, as it says in /proc.
+/// Whether a watch tells once, and has told: the kernel then waits for nothing, and says so in
+/// /proc.
 fn has_told(watch: EarlyWatch) -> bool {
     if watch.event.events & libc::EPOLLONESHOT as u32 == 0 {
         return false;

@@ -87,6 +87,7 @@ cases! {
     peeking_fills_all_buffers = "transfers" "peeks";
     buffers_that_are_none_are_no_slices = "transfers" "nulls";
     urgent_bytes_are_found_where_they_stand = "transfers" "urgent";
+    urgent_bytes_may_come_before_the_connection_is_accepted = "transfers" "urgent-early";
     reading_stops_at_the_last_urgent_byte = "transfers" "urgent-twice";
     urgent_bytes_that_are_sent_are_found = "transfers" "urgent-writes";
     writes_wait_to_be_joined = "transfers" "joined";

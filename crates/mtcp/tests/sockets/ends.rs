@@ -105,7 +105,7 @@ fn urgent_bytes_leave_the_stream_or_stay_in_it() {
             let set = pair.client.option(far, OptionName::OutOfBandInline).expect("open");
             assert_eq!(set, option);
             let mut room = [0; 16];
-            let mut urgent = |pair: &mut Pair| {
+            let urgent = |pair: &mut Pair| {
                 let mut byte = [0];
                 let taken = pair.client.recv(far, &mut byte, Flags::OUT_OF_BAND);
                 taken.map(|count| (count, byte[0]))
