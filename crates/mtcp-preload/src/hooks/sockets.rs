@@ -183,6 +183,13 @@ fn connect_stream(descriptor: Descriptor, remote: SocketAddr) -> Outcome<()> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
+    if let Kind::Socket(descriptor) = table::kind(fd)
+        // SAFETY: the application's address, as connect(2) asks.
+        && unsafe { address::is_none(address, size) }
+    {
+        let end = || state::lock()?.world()?.context.disconnect(descriptor).map(|()| 0);
+        return number(end());
+    }
     if matches!(table::kind(fd), Kind::Fresh | Kind::Socket(_))
         // SAFETY: the application's address, as connect(2) asks.
         && let Some(to) = unsafe { address::from_c(address, size) }

@@ -33,7 +33,7 @@ use self::pipe::{Pipe, PipeEnd};
 use self::settings::Extras;
 use self::table::Table;
 use crate::engine::Port;
-use mtcp_proto::{Options, Readiness, SocketId};
+use mtcp_proto::{Options, Readiness, Shutdown, SocketId};
 use std::any::Any;
 use std::collections::HashMap;
 use std::io;
@@ -86,6 +86,13 @@ struct Ended {
     send: bool,
 }
 
+impl Ended {
+    fn note(&mut self, how: Shutdown) {
+        self.receive |= how != Shutdown::Send;
+        self.send |= how != Shutdown::Receive;
+    }
+}
+
 #[derive(Debug)]
 struct Socket {
     phase: Phase,
@@ -94,6 +101,8 @@ struct Socket {
     /// What epolls were told, as far as it still holds for sure.
     seen: Readiness,
     ended: Ended,
+    /// The errno of a connection that was given up here, until it is told; 0 is none.
+    error: i32,
     /// The stack's socket, unless [`Phase::Fresh`].
     id: Option<SocketId>,
     /// What few sockets have.
@@ -258,7 +267,11 @@ impl Context {
                     let events = events::of_socket(self.port.readiness(id), socket.ended);
                     self.ready_with_urgent(descriptor, events)
                 }
-                None => Events::OUT | Events::HANG_UP,
+                None => {
+                    let failed = if socket.error != 0 { Events::ERROR } else { Events::default() };
+                    let none = events::of_socket(Readiness::default(), socket.ended);
+                    none | failed | Events::OUT | Events::HANG_UP
+                }
             },
             Object::Pipe(pipe, end) => pipe.ready(*end),
             Object::Epoll(_) => {

@@ -183,8 +183,9 @@ impl Context {
 
     /// SO_ERROR: why the connection, or the attempt, has failed; told once.
     fn pending_error(&mut self, descriptor: Descriptor) -> io::Result<i32> {
-        let id = self.socket_of(descriptor)?.id;
-        Ok(id.and_then(|id| self.port.take_error(id)).map_or(0, errno))
+        let socket = self.socket_of(descriptor)?;
+        let (own, id) = (std::mem::take(&mut socket.error), socket.id);
+        Ok(id.and_then(|id| self.port.take_error(id)).map_or(own, errno))
     }
 
     fn tcp_info(&mut self, descriptor: Descriptor) -> io::Result<SocketOption> {

@@ -75,6 +75,7 @@ cases! {
     calls_after_both_ends = "sockets" "state:shut-both-ended";
     calls_on_a_listener = "sockets" "state:listening";
     calls_after_an_asynchronous_connect = "sockets" "state:async";
+    calls_on_an_attempt_that_is_not_answered = "sockets" "state:async-unanswered";
     calls_after_an_asynchronous_connect_and_data = "sockets" "state:async-data";
     calls_after_an_asynchronous_refusal = "sockets" "state:async-refused";
     calls_after_an_asynchronous_connect_and_a_reset = "sockets" "state:async-reset";
