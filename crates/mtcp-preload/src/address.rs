@@ -33,6 +33,17 @@ pub(crate) unsafe fn from_c(address: *const sockaddr, size: socklen_t) -> Option
     None
 }
 
+/// Whether an address is none (`AF_UNSPEC`), by which connect(2) ends a connection.
+///
+/// # Safety
+/// As for [`from_c`].
+pub(crate) unsafe fn is_none(address: *const sockaddr, size: socklen_t) -> bool {
+    // SAFETY: the family is within the size; C's alignment may be less than Rust's.
+    size as usize >= size_of::<libc::sa_family_t>()
+        && !address.is_null()
+        && unsafe { (&raw const (*address).sa_family).read_unaligned() } == 0
+}
+
 use core::ffi::c_int;
 
 /// Writes an address, cut to the room, as getsockname(2) does.
@@ -85,8 +96,8 @@ pub(crate) fn unmapped(address: SocketAddr) -> (SocketAddr, bool) {
     (address, false)
 }
 
-/// Whether the kernel would take an address for this socket: it is of its family, and IPv4 in IPv6's
-/// clothes is not refused by IPV6_V6ONLY. What it would not take, it refuses best itself.
+/// Whether the kernel would take an address for this socket: it is of its family, and, if it is a
+/// mapped one, IPV6_V6ONLY does not refuse it. What it would not take, it refuses best itself.
 pub(crate) fn suits(fd: c_int, address: SocketAddr) -> bool {
     let mut family: c_int = 0;
     let mut size = size_of_val(&family) as socklen_t;

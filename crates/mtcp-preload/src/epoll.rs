@@ -164,13 +164,35 @@ pub(crate) fn move_early_watches(guard: &mut Guard, fd: c_int) -> Outcome<()> {
     early.retain(|watch| watch.fd != fd);
     for watch in moved {
         let Kind::Socket(target) = table::kind(fd) else { continue };
+        let has_told = has_told(watch);
         // SAFETY: plain numbers; there is no event to be read.
         unsafe { real::epoll_ctl(watch.set, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
         let shadow = shadow(guard, watch.set)?;
         let control = translate(libc::EPOLL_CTL_ADD, Some(watch.event))?;
-        change(guard.world()?, shadow, target, control)?;
+        let world = guard.world()?;
+        change(world, shadow, target, control)?;
+        if has_told {
+            world.context.epoll_silence(shadow.descriptor, target.descriptor)?;
+        }
     }
     Ok(())
+}
+
+/// Whether a watch tells once, and has told: the kernel then waits for nothing, and says so in
+/// /proc.
+fn has_told(watch: EarlyWatch) -> bool {
+    if watch.event.events & libc::EPOLLONESHOT as u32 == 0 {
+        return false;
+    }
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", watch.set));
+    let waits_for = told.ok().and_then(|text| {
+        text.lines().find_map(|line| {
+            let mut words = line.strip_prefix("tfd:")?.split_whitespace();
+            let fd: c_int = words.next()?.parse().ok()?;
+            (fd == watch.fd).then(|| u32::from_str_radix(words.nth(1)?, 16).ok()).flatten()
+        })
+    });
+    waits_for.is_some_and(|events| events & libc::EPOLLERR as u32 == 0)
 }
 
 /// A number of an epoll is closed, and the shadow with the last.

@@ -215,6 +215,18 @@ pub(super) unsafe extern "C" fn connect(
     address: *const sockaddr,
     size: socklen_t,
 ) -> c_int {
+    if let Kind::Socket(socket) = table::kind(fd)
+        // SAFETY: the application's address, as connect(2) asks.
+        && unsafe { address::is_none(address, size) }
+    {
+        let end = || {
+            let mut guard = state::lock()?;
+            let world = guard.world()?;
+            world.check(socket)?;
+            world.context.disconnect(socket.descriptor).map(|()| 0)
+        };
+        return number(end());
+    }
     if matches!(table::kind(fd), Kind::Fresh | Kind::Socket(_))
         // SAFETY: the application's address, as connect(2) asks.
         && let Some(to) = unsafe { address::from_c(address, size) }

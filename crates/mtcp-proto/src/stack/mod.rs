@@ -344,8 +344,14 @@ impl Stack {
     /// The next socket whose readiness has grown, with all that it is ready for now: told when a
     /// bit comes, when further data or connections come, and not again before.
     pub fn next_event(&mut self) -> Option<(SocketId, Readiness)> {
-        let (index, readiness) = self.events.next(&mut self.table)?;
-        Some((self.table.id(index)?, readiness))
+        self.next_news().map(|(socket, readiness, _)| (socket, readiness))
+    }
+
+    /// Like [`Stack::next_event`], with the bits that are news: those that have come, and
+    /// [`Readiness::READABLE`] for further data.
+    pub fn next_news(&mut self) -> Option<(SocketId, Readiness, Readiness)> {
+        let (index, readiness, news) = self.events.next(&mut self.table)?;
+        Some((self.table.id(index)?, readiness, news))
     }
 
     /// The options of a connection, or those that a listener's connections will have.

@@ -134,11 +134,11 @@ impl Application {
 
     /// Whether the socket can do what the application waits to be told: an event was lost.
     pub(crate) fn misses(&self, readiness: Readiness) -> bool {
+        let reads = !self.readable && !self.peer_ended && !self.deaf;
+        let writes = !self.writable && !self.half_closed;
         self.outcome.is_none()
-            && ((!self.readable
-                && !(self.peer_ended || self.deaf)
-                && readiness.contains(Readiness::READABLE))
-                || (!self.writable && !self.half_closed && readiness.contains(Readiness::WRITABLE)))
+            && (reads && readiness.contains(Readiness::READABLE)
+                || writes && readiness.contains(Readiness::WRITABLE))
     }
 
     pub(crate) fn sent_all(&self) -> bool {

@@ -103,8 +103,9 @@ impl Port for Engine {
         self.stack.take_error(socket)
     }
 
-    fn next_event(&mut self) -> Option<(SocketId, Readiness)> {
-        self.stack.next_event()
+    fn next_news(&mut self) -> Option<(SocketId, Readiness, bool)> {
+        let (socket, readiness, news) = self.stack.next_news()?;
+        Some((socket, readiness, news.intersects(Readiness::READABLE)))
     }
 
     fn options(&mut self, socket: SocketId) -> Result<Options, Error> {

@@ -79,7 +79,11 @@ pub(crate) trait Port {
     fn urgent(&self, socket: SocketId) -> Option<(Urgent, u64)>;
     fn was_established(&self, socket: SocketId) -> bool;
     fn take_error(&mut self, socket: SocketId) -> Option<Error>;
-    fn next_event(&mut self) -> Option<(SocketId, Readiness)>;
+    fn next_event(&mut self) -> Option<(SocketId, Readiness)> {
+        self.next_news().map(|(socket, readiness, _)| (socket, readiness))
+    }
+    /// With whether data, or connections, have arrived since the last time.
+    fn next_news(&mut self) -> Option<(SocketId, Readiness, bool)>;
     fn options(&mut self, socket: SocketId) -> Result<Options, Error>;
     fn set_options(&mut self, socket: SocketId, options: &Options) -> Result<(), Error>;
     fn info(&mut self, socket: SocketId) -> Result<ConnectionInfo, Error>;

@@ -1,6 +1,6 @@
 //! From socket to close.
 
-use super::errors::{failure, from};
+use super::errors::{errno, failure, from};
 use super::events::Events;
 use super::naming::{Reuse, plain};
 use super::pipe::PipeEnd;
@@ -23,6 +23,7 @@ impl Context {
             nonblocking: false,
             seen: Readiness::default(),
             ended: Ended::default(),
+            error: 0,
             id: None,
             extras: None,
         }))
@@ -117,6 +118,7 @@ impl Context {
             nonblocking: false,
             seen: Readiness::default(),
             ended: Ended::default(),
+            error: 0,
             id: None,
             extras,
         }))?;
@@ -211,6 +213,7 @@ impl Context {
         socket.id = Some(id);
         socket.phase = Phase::Connecting;
         socket.seen = Readiness::default();
+        (socket.error, socket.ended) = (0, Ended::default());
         self.place(id, descriptor);
         Ok(())
     }
@@ -257,6 +260,35 @@ impl Context {
         Ok(())
     }
 
+    /// Gives the connection of a socket up with a reset, or an attempt to connect: the socket is as
+    /// new, but for its settings, and what was given up is told as `ECONNRESET` (connect(2) with
+    /// `AF_UNSPEC`).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`, `EOPNOTSUPP` (listens).
+    pub fn disconnect(&mut self, descriptor: Descriptor) -> io::Result<()> {
+        let socket = self.socket_of(descriptor)?;
+        if socket.phase == Phase::Listening {
+            return Err(from(libc::EOPNOTSUPP));
+        }
+        let Some(id) = socket.id else {
+            socket.ended = Ended::default();
+            return Ok(());
+        };
+        let over = self.port.readiness(id).intersects(Readiness::CLOSED) && self.is_over(id);
+        let error = self.port.take_error(id).map_or(0, errno);
+        self.port.abort(id);
+        self.places[id.index as usize] = super::epoll::NONE;
+        let socket = self.socket_of(descriptor)?;
+        socket.id = None;
+        socket.phase = Phase::Fresh;
+        socket.seen = Readiness::default();
+        socket.ended = Ended::default();
+        socket.error = if over { error } else { libc::ECONNRESET };
+        self.notify(descriptor, Events(u32::MAX));
+        self.spend(1)
+    }
+
     /// Ends one or both directions. See shutdown(2).
     ///
     /// # Errors
@@ -271,16 +303,18 @@ impl Context {
         let id = match (socket.phase, socket.id) {
             (Phase::Connected | Phase::Connecting, Some(id)) => id,
             (Phase::Listening, Some(id)) => return self.shut_listener(descriptor, id, how),
-            _ => return Err(from(libc::ENOTCONN)),
+            _ => {
+                socket.ended.note(how);
+                self.notify(descriptor, Events(u32::MAX));
+                return Err(from(libc::ENOTCONN));
+            }
         };
         let begun = self.port.was_established(id);
         let over = self.port.readiness(id).intersects(Readiness::CLOSED) && self.is_over(id);
         if self.socket_of(descriptor)?.phase == Phase::Connecting {
             if !begun && !over {
                 // As the kernel has it: the attempt is given up.
-                self.forget_connection(descriptor, id)?;
-                self.notify(descriptor, Events(u32::MAX));
-                return self.spend(1);
+                return self.disconnect(descriptor);
             }
             let phase = if over { Phase::Disconnecting } else { Phase::Connected };
             self.socket_of(descriptor)?.phase = phase;
@@ -289,9 +323,7 @@ impl Context {
             return Err(from(libc::ENOTCONN));
         }
         self.port.shutdown(id, how).map_err(failure)?;
-        let socket = self.socket_of(descriptor)?;
-        socket.ended.receive |= how != Shutdown::Send;
-        socket.ended.send |= how != Shutdown::Receive;
+        self.socket_of(descriptor)?.ended.note(how);
         // What has ended here is news to who watches, as in the kernel.
         self.notify(descriptor, Events(u32::MAX));
         self.spend(1)

@@ -36,7 +36,7 @@ use self::pipe::{Pipe, PipeEnd};
 use self::settings::Extras;
 use self::table::Table;
 use crate::engine::Port;
-use mtcp_proto::{Options, Readiness, SocketId};
+use mtcp_proto::{Options, Readiness, Shutdown, SocketId};
 use std::any::Any;
 use std::collections::HashMap;
 use std::io;
@@ -89,6 +89,13 @@ struct Ended {
     send: bool,
 }
 
+impl Ended {
+    fn note(&mut self, how: Shutdown) {
+        self.receive |= how != Shutdown::Send;
+        self.send |= how != Shutdown::Receive;
+    }
+}
+
 #[derive(Debug)]
 struct Socket {
     phase: Phase,
@@ -97,6 +104,8 @@ struct Socket {
     /// What epolls were told, as far as it still holds for sure.
     seen: Readiness,
     ended: Ended,
+    /// The errno of a connection that was given up here, until it is told; 0 is none.
+    error: i32,
     /// The stack's socket, unless [`Phase::Fresh`].
     id: Option<SocketId>,
     /// What few sockets have.
@@ -216,9 +225,9 @@ impl Context {
     }
 
     fn take_events(&mut self) {
-        while let Some((id, readiness)) = self.port.next_event() {
+        while let Some((id, readiness, arrived)) = self.port.next_news() {
             self.news = true;
-            self.tell(id, readiness);
+            self.tell(id, readiness, arrived);
         }
         if self.port.alarm().answer() {
             for index in 0..self.pipes.len() {
@@ -229,8 +238,8 @@ impl Context {
         }
     }
 
-    /// The stack says that a socket's readiness has grown.
-    fn tell(&mut self, id: SocketId, readiness: Readiness) {
+    /// The stack says that a socket's readiness has grown, or that more has arrived.
+    fn tell(&mut self, id: SocketId, readiness: Readiness, arrived: bool) {
         let Some(&place) = self.places.get(id.index as usize) else { return };
         let descriptor = Descriptor(place);
         let Ok(entry) = self.table.get_mut(descriptor) else { return };
@@ -238,8 +247,8 @@ impl Context {
         if socket.id != Some(id) {
             return;
         }
-        // Further data counts as news; whether it is what has come, the stack does not say.
-        let data = Readiness(readiness.0 & Readiness::READABLE.0);
+        // What was read and has come again is an arrival.
+        let data = Readiness(readiness.0 & if arrived { Readiness::READABLE.0 } else { 0 });
         let news = readiness.without(socket.seen).with(data);
         socket.seen = readiness;
         if entry.first_watch == NONE {
@@ -247,8 +256,13 @@ impl Context {
         }
         // A change of state is told to all who wait, as the kernel does, whatever they wait for.
         let state = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
-        let news =
-            if news.intersects(state) { Events(u32::MAX) } else { events::of_readiness(news) };
+        let news = if news.intersects(state) {
+            Events(u32::MAX)
+        } else if news.intersects(Readiness::READABLE) {
+            events::of_readiness(news) | Events::URGENT
+        } else {
+            events::of_readiness(news)
+        };
         self.notify(descriptor, news);
     }
 
@@ -260,7 +274,11 @@ impl Context {
                     let events = events::of_socket(self.port.readiness(id), socket.ended);
                     self.ready_with_urgent(descriptor, events)
                 }
-                None => Events::OUT | Events::HANG_UP,
+                None => {
+                    let failed = if socket.error != 0 { Events::ERROR } else { Events::default() };
+                    let none = events::of_socket(Readiness::default(), socket.ended);
+                    none | failed | Events::OUT | Events::HANG_UP
+                }
             },
             Object::Pipe(pipe, end) => pipe.ready(*end),
             Object::Epoll(_) => {

@@ -60,8 +60,8 @@ pub enum SocketOption {
     KeepInterval(Duration),
     /// `TCP_KEEPCNT`: probes without an answer before the connection fails; 1 to 127.
     KeepCount(u8),
-    /// `TCP_MAXSEG`: the largest segment, 0 for what the path allows; when told, the one in force if
-    /// connected.
+    /// `TCP_MAXSEG`: the largest segment, 0 for what the path allows. Of use before connecting; when
+    /// told, the one in force if connected.
     MaximumSegment(u16),
     /// `TCP_CONGESTION`: "cubic" or "reno".
     Congestion(Congestion),
@@ -183,8 +183,9 @@ impl Context {
 
     /// SO_ERROR: why the connection, or the attempt, has failed; told once.
     fn pending_error(&mut self, descriptor: Descriptor) -> io::Result<i32> {
-        let id = self.socket_of(descriptor)?.id;
-        Ok(id.and_then(|id| self.port.take_error(id)).map_or(0, errno))
+        let socket = self.socket_of(descriptor)?;
+        let (own, id) = (std::mem::take(&mut socket.error), socket.id);
+        Ok(id.and_then(|id| self.port.take_error(id)).map_or(own, errno))
     }
 
     fn tcp_info(&mut self, descriptor: Descriptor) -> io::Result<SocketOption> {

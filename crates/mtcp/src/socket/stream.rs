@@ -200,17 +200,19 @@ impl Context {
         let Some((id, nonblocking)) = self.stream(descriptor).map_err(cannot_send)? else {
             return self.write_pipe(descriptor, data)?.ok_or_else(|| from(libc::EINVAL));
         };
-        // Whether it can be written to afterwards is not known; an event will be news.
-        if let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object {
-            socket.seen = socket.seen.without(Readiness::WRITABLE);
-        }
         let manner = Manner { more: flags.has(Flags::MORE), urgent: flags.has(Flags::OUT_OF_BAND) };
-        let sent = match self.port.send_as(id, data, manner) {
-            Ok(sent) => sent,
-            Err(Error::WouldBlock | Error::NotConnected) => 0,
+        let (sent, waits) = match self.try_send(id, data, manner) {
+            Ok(sent) => (sent, false),
+            Err(Error::WouldBlock | Error::NotConnected) => (0, true),
             Err(error) => return Err(failure(error)),
         };
-        if sent == data.len() {
+        // That there is room again is news to who has met the end of it.
+        if (sent < data.len() || !self.port.readiness(id).intersects(Readiness::WRITABLE))
+            && let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object
+        {
+            socket.seen = socket.seen.without(Readiness::WRITABLE);
+        }
+        if sent == data.len() && !waits {
             self.spend(1)?;
             return Ok(sent);
         }
@@ -220,6 +222,15 @@ impl Context {
         }
         let timeout = self.send_timeout(descriptor)?;
         self.write_blocking(id, data, sent, manner, timeout)
+    }
+
+    /// What is sent before there is a connection waits, also if it is nothing.
+    fn try_send(&mut self, id: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error> {
+        let over = Readiness::CLOSED.with(Readiness::ERROR);
+        if !self.port.was_established(id) && !self.port.readiness(id).intersects(over) {
+            return Err(Error::WouldBlock);
+        }
+        self.port.send_as(id, data, manner)
     }
 
     fn write_blocking(
@@ -234,7 +245,7 @@ impl Context {
             if sent > 0 && context.has_failed(id) {
                 return Ok(Some(()));
             }
-            match context.port.send_as(id, &data[sent..], manner) {
+            match context.try_send(id, &data[sent..], manner) {
                 Ok(bytes) => {
                     sent += bytes;
                     Ok((sent == data.len()).then_some(()))
@@ -300,13 +311,14 @@ impl Context {
 
     /// The connection of a socket and whether it blocks; `None` if it is no socket.
     fn stream(&mut self, descriptor: Descriptor) -> io::Result<Option<(SocketId, bool)>> {
-        let Object::Socket(socket) = &self.table.get(descriptor)?.object else {
+        let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object else {
             return Ok(None);
         };
         match (socket.phase, socket.id) {
             (Phase::Connected | Phase::Connecting | Phase::Disconnecting, Some(id)) => {
                 Ok(Some((id, socket.nonblocking)))
             }
+            _ if socket.error != 0 => Err(from(std::mem::take(&mut socket.error))),
             _ => Err(from(libc::ENOTCONN)),
         }
     }

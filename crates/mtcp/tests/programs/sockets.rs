@@ -75,6 +75,7 @@ cases! {
     calls_after_both_ends = "sockets" "state:shut-both-ended";
     calls_on_a_listener = "sockets" "state:listening";
     calls_after_an_asynchronous_connect = "sockets" "state:async";
+    calls_on_an_attempt_that_is_not_answered = "sockets" "state:async-unanswered";
     calls_after_an_asynchronous_connect_and_data = "sockets" "state:async-data";
     calls_after_an_asynchronous_refusal = "sockets" "state:async-refused";
     calls_after_an_asynchronous_connect_and_a_reset = "sockets" "state:async-reset";
@@ -87,6 +88,7 @@ cases! {
     peeking_fills_all_buffers = "transfers" "peeks";
     buffers_that_are_none_are_no_slices = "transfers" "nulls";
     urgent_bytes_are_found_where_they_stand = "transfers" "urgent";
+    urgent_bytes_may_come_before_the_connection_is_accepted = "transfers" "urgent-early";
     reading_stops_at_the_last_urgent_byte = "transfers" "urgent-twice";
     urgent_bytes_that_are_sent_are_found = "transfers" "urgent-writes";
     writes_wait_to_be_joined = "transfers" "joined";
@@ -95,5 +97,10 @@ cases! {
     segments_are_as_large_as_the_option_says = "options" "segments";
     addresses_of_ipv4_may_be_written_as_ipv6 = "options" "mapped";
     options_that_are_set_early_hold = "options" "early";
+    a_connection_s_edges_are_the_kernel_s = "edges" "lives";
+    a_shutdown_s_edges_are_the_kernel_s = "edges" "shutdowns";
+    room_in_a_full_buffer_is_an_edge = "edges" "room";
+    a_listener_s_edges_are_the_kernel_s = "edges" "listeners";
+    an_attempt_s_edges_are_the_kernel_s = "edges" "attempts";
     small_writes_do_not_block = "transfers" "small-writes";
 }

@@ -2,6 +2,7 @@
 
 mod cores;
 mod ended;
+mod ends;
 mod epoll;
 mod families;
 mod looped;

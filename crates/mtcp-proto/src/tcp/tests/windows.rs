@@ -312,8 +312,10 @@ fn options_that_change_hold_for_what_is_under_way() {
     let timeout = peer.end.now.since(began) + Duration::from_millis(1);
     options.user_timeout = Some(timeout);
     options.maximum_segment = Some(300);
+    let segment = peer.end.connection.send.segment;
     set(&mut peer, &options);
-    assert_eq!(peer.end.connection.send.segment, 300);
+    assert_eq!(peer.end.connection.send.segment, segment, "it was agreed on");
+    assert_eq!(peer.end.connection.options().maximum_segment, None);
     peer.end.wait();
     assert_eq!(peer.end.now.since(began), timeout);
     assert_eq!(peer.end.state(), State::Closed);

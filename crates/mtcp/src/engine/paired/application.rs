@@ -167,6 +167,7 @@ impl Application {
                 place.names = names;
                 let low_water = self.place(listener).map(|place| {
                     place.connections.push_back(socket);
+                    place.arrived = true;
                     place.low_water
                 });
                 match low_water {
@@ -180,6 +181,7 @@ impl Application {
                 Some(place) => {
                     place.data_bytes += chunk.len();
                     place.data.push_back(chunk);
+                    place.arrived = true;
                     socket
                 }
                 None => return self.commands.send(Command::Taken { socket, chunk }),
@@ -187,6 +189,7 @@ impl Application {
             Event::Urgent { socket, urgent } => {
                 let Some(place) = self.place(socket) else { return };
                 place.urgent = Some(urgent);
+                place.arrived = true;
                 socket
             }
             Event::Sent { socket, chunk } => {
@@ -481,13 +484,13 @@ impl Port for Application {
         self.place(socket)?.error.take()
     }
 
-    fn next_event(&mut self) -> Option<(SocketId, Readiness)> {
+    fn next_news(&mut self) -> Option<(SocketId, Readiness, bool)> {
         while let Some(socket) = self.news.pop_front() {
             if let Some(place) = self.place(socket) {
                 place.queued = false;
-                let ready = place.ready();
+                let (ready, arrived) = (place.ready(), std::mem::take(&mut place.arrived));
                 if ready != Readiness::default() {
-                    return Some((socket, ready));
+                    return Some((socket, ready, arrived));
                 }
             }
         }

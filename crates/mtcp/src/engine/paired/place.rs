@@ -35,6 +35,8 @@ pub(super) struct Place {
     pub(super) receive_ended: bool,
     pub(super) send_ended: bool,
     pub(super) error: Option<Error>,
+    /// Data, or a connection, has come since the last news.
+    pub(super) arrived: bool,
     /// Is in the queue of news.
     pub(super) queued: bool,
 }

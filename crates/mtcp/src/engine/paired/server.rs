@@ -311,7 +311,7 @@ impl Server {
             self.events.send(Event::Failed { socket, error });
         }
         if let Some((urgent, _)) = self.engine.stack().urgent(socket)
-            && let Some(place) = self.place(socket)
+            && let Some(place) = self.open(socket)
             && place.urgent.replace(urgent) != Some(urgent)
         {
             self.events.send(Event::Urgent { socket, urgent });

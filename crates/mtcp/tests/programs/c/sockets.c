@@ -13,6 +13,14 @@ static int begin_to_connect(int port) {
 static int is(const char *state, const char *part) { return strstr(state, part) != NULL; }
 
 static int arrive_asynchronously(const char *state) {
+    if (is(state, "unanswered")) {
+        struct sockaddr_in to = at(far, 9);
+        /* There is no such host. */
+        to.sin_addr.s_addr ^= htonl(64);
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        CHECK(connect(fd, (struct sockaddr *)&to, sizeof to) == -1 && errno == EINPROGRESS);
+        return fd;
+    }
     if (is(state, "refused")) {
         int fd = begin_to_connect(peer(REFUSE, 0));
         await(fd, POLLHUP);
@@ -85,7 +93,7 @@ static ssize_t send_parts(int fd) {
 
 static const char *const CALLS[] = {"events",  "error", "read",  "peek", "none", "readv", "all",
                                     "send",    "empty", "writev", "name",   "peername", "count",
-                                    "connect", "shut-read", "shut-write", "shut-both", "accept"};
+                                    "connect", "shut-read", "shut-write", "shut-both", "accept", "unspec"};
 
 /* A call has begun something of which the next one may or may not see the outcome. */
 static int begun;
@@ -132,6 +140,9 @@ static void call(int fd, const char *name) {
         int result = connect(fd, (struct sockaddr *)&address, sizeof address);
         begun = result < 0 && errno == EINPROGRESS;
         tell(name, result);
+    } else if (strcmp(name, "unspec") == 0) {
+        address.sin_family = AF_UNSPEC;
+        tell(name, connect(fd, (struct sockaddr *)&address, sizeof address));
     } else if (strcmp(name, "accept") == 0) {
         tell(name, accept(fd, NULL, NULL));
     } else {
@@ -142,16 +153,18 @@ static void call(int fd, const char *name) {
 
 /* Whether calls of this kind make packets that change what a later call sees. */
 static int disturbs(const char *name) {
-    return is(name, "send") || is(name, "writev") || is(name, "shut") || is(name, "connect");
+    return is(name, "send") || is(name, "writev") || is(name, "shut") || is(name, "connect") ||
+           is(name, "unspec");
 }
 
 /* Each call after each other one, in each state. */
 static void orders(const char *state) {
     for (int first = 0; first < COUNT(CALLS); first++) {
         for (int second = 0; second < COUNT(CALLS); second++) {
-            if (is(state, "listening") && (is(CALLS[first], "shut") || is(CALLS[second], "shut")))
+            if (is(state, "listening") && (is(CALLS[first], "shut") || is(CALLS[second], "shut") ||
+                                           is(CALLS[first], "unspec") || is(CALLS[second], "unspec")))
                 continue;
-            int fd = arrive(state), last = !is(state, "reset") && !is(state, "refused");
+            int fd = arrive(state), last = !is(state, "reset") && !is(state, "async-");
             begun = 0;
             printf("%s:", state);
             call(fd, CALLS[first]);

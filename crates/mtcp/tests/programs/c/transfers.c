@@ -158,6 +158,27 @@ static void urgent(void) {
                 urgent_reads(in_line, amount, way);
 }
 
+/* Urgent bytes that have come before the connection is accepted. */
+static void urgent_early(void) {
+    int listener = listen_at(at(own, 0));
+    char room[64];
+    moving = listener;
+    peer(CONNECT, port_of(listener));
+    peer(SEND, 2);
+    peer(URGENT, 3);
+    peer(SEND, 2);
+    await(listener, POLLIN);
+    int fd = accept(listener, NULL, NULL);
+    printf("early:");
+    await(fd, POLLPRI);
+    print_bytes("read", room, recv(fd, room, 20, MSG_WAITALL));
+    print_bytes("urgent", room, recv(fd, room, 20, MSG_OOB));
+    print_bytes("read", room, recv(fd, room, 2, MSG_WAITALL));
+    putchar('\n');
+    close(fd);
+    close(listener);
+}
+
 /* Two urgent bytes, and waiting for all that come around them. */
 static void urgent_twice(void) {
     for (int in_line = 0; in_line < 2; in_line++) {
@@ -236,7 +257,7 @@ int main(int count, char **arguments) {
         {"peeks", peeks},   {"nulls", nulls},
         {"urgent", urgent}, {"small-writes", small_writes},
         {"joined", joined}, {"urgent-twice", urgent_twice},
-        {"urgent-writes", urgent_writes},
+        {"urgent-writes", urgent_writes}, {"urgent-early", urgent_early},
     };
     prepare(count, arguments);
     return run_case(arguments[1], CASES, COUNT(CASES));
