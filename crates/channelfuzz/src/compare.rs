@@ -156,11 +156,8 @@ impl Comparison<'_> {
             return Ok(());
         }
         let (Some(one), Some(other)) = (left.last, right.last) else { return Ok(()) };
+        self.note_early_shutdown(left, right);
         let cancelled = Err(libc::ECANCELED);
-        let early = Err(libc::ENOTCONN);
-        if what == What::Disconnect && self.is_of_stack(member) && [one, other] == [early; 2] {
-            self.shut_early[member / 2] = true;
-        }
         match (one, other) {
             _ if one == other && left.brought == right.brought => Ok(()),
             _ if what.reads() && self.shared[member / 2] => {
@@ -168,6 +165,7 @@ impl Comparison<'_> {
                 Ok(())
             }
             _ if what == What::Poll => self.polls(at, left, right),
+            _ if self.is_missed(left, right) => Err(self.difference(at, left, right)),
             _ if (one == cancelled || other == cancelled) && one != other => {
                 self.diverge(member, Rule::CancelRace);
                 Ok(())
@@ -200,15 +198,36 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
-            _ if self.is_corked(member) => {
-                self.diverge(member, Rule::MoreSentAtOnce);
-                Ok(())
-            }
-            _ if self.shut_early[member / 2] => {
-                self.diverge(member, Rule::ShutBeforeConnect);
-                Ok(())
-            }
-            _ => Err(self.difference(at, left, right)),
+            _ => self.of_stack(at, left, right),
+        }
+    }
+
+    /// What may differ over the user-level stack only.
+    fn of_stack(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
+        let member = left.member;
+        let rule = match () {
+            () if self.is_corked(member) => Rule::MoreSentAtOnce,
+            () if self.shut_early[member / 2] => Rule::ShutBeforeConnect,
+            () => return Err(self.difference(at, left, right)),
+        };
+        self.diverge(member, rule);
+        Ok(())
+    }
+
+    /// Whether a request over the stack, or only that over the kernel, was there until the end of
+    /// the run, which cancelled it.
+    fn is_missed(&self, left: &Request, right: &Request) -> bool {
+        let waited =
+            |request: &Request| request.is_ended_late && request.last == Some(Err(libc::ECANCELED));
+        let rules = self.is_corked(left.member) || self.shut_early[left.member / 2];
+        self.is_of_stack(left.member) && !rules && waited(left) != waited(right)
+    }
+
+    fn note_early_shutdown(&mut self, left: &Request, right: &Request) {
+        let failed = |request: &Request| request.last == Some(Err(libc::ENOTCONN));
+        let is_early = left.what == What::Disconnect && failed(left) && failed(right);
+        if is_early && self.is_of_stack(left.member) {
+            self.shut_early[left.member / 2] = true;
         }
     }
 

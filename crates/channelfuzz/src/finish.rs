@@ -226,11 +226,10 @@ impl Run<'_> {
                     break;
                 }
                 if Instant::now() > until {
-                    let (all, untold) =
-                        (clients.len(), clients.iter().filter(|one| one.end.is_none()).count());
+                    let untold = clients.iter().filter(|client| client.end.is_none()).count();
                     let text = format!(
-                        "{greeted} connections were greeted, {found} clients know; {untold} of {all} \
-                         clients are not told of the end"
+                        "{greeted} connections were greeted, {found} clients know; {untold} are \
+                         not told of the end"
                     );
                     return Err(Failure::new("greeting lost", text));
                 }

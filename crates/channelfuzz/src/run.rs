@@ -70,6 +70,8 @@ pub(crate) struct Request {
     pub(crate) what: What,
     pub(crate) repeats: bool,
     pub(crate) is_cancelled: bool,
+    /// Whether the end of the run cancelled it, and no operation of the script.
+    pub(crate) is_ended_late: bool,
     /// Whether others of its kind were pending when it was filed, which it waits for.
     pub(crate) is_behind: bool,
     /// Whether it was filed while the link was not connected.
@@ -313,6 +315,7 @@ impl<'a> Run<'a> {
             what,
             repeats: false,
             is_cancelled: false,
+            is_ended_late: false,
             is_behind,
             is_early: !self.links[op.member / 2].state.is_connected,
             is_withdrawn: false,
@@ -402,7 +405,9 @@ impl<'a> Run<'a> {
     pub(crate) fn cancel_pending(&mut self, member: usize, reaches: impl Fn(What) -> bool) {
         for id in &self.members[member].pending {
             let request = &mut self.requests[*id];
-            request.is_cancelled |= reaches(request.what);
+            let is_reached = reaches(request.what);
+            request.is_ended_late |= is_reached && !request.is_cancelled && self.at == usize::MAX;
+            request.is_cancelled |= is_reached;
         }
     }
 
