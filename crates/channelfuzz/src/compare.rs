@@ -219,7 +219,8 @@ impl Comparison<'_> {
     fn is_missed(&self, left: &Request, right: &Request) -> bool {
         let waited =
             |request: &Request| request.is_ended_late && request.last == Some(Err(libc::ECANCELED));
-        let rules = self.is_corked(left.member) || self.shut_early[left.member / 2];
+        let starved = left.what.reads() && self.holds();
+        let rules = starved || self.is_corked(left.member) || self.shut_early[left.member / 2];
         self.is_of_stack(left.member) && !rules && waited(left) != waited(right)
     }
 

@@ -76,6 +76,12 @@ const MENDED: &[&str] = &[
     // What the peer reads makes room for more, which a close behind it must not leave unread.
     "seed 227684791398237; settings 4 16 1024 4 4096 12 16 1; links tcp; write 0 154631 0; \
      receive 0 0 0; peer-drain 0 0 0; peer-close 0 0 0",
+    // Of a read and a write that a reset ended, the write had the error and the read an end.
+    "seed 20851561335328; settings 32 8 512 2 16384 12 12 1; links tcp; read-vectored 0 198 2; \
+     send-message 0 175740 1; peer-reset 0 0 0",
+    // A receive that waits for a buffer is not told of the reset.
+    "seed 11877055745440; settings 1 8 512 8 16384 64 12 1; links tcp; receive 0 1 0; \
+     hold 0 1 0; peer-write 0 114844 0; peer-reset 0 0 0",
     // An error that SO_ERROR told is not told to a read.
     "seed 144893340452331; settings 2 2 512 2 16384 12 16 0; links tcp; write 0 490 0; \
      peer-close 0 0 0; get-option 0 4 1; read 0 228 0",
