@@ -82,6 +82,9 @@ const MENDED: &[&str] = &[
     // A receive that waits for a buffer is not told of the reset.
     "seed 11877055745440; settings 1 8 512 8 16384 64 12 1; links tcp; receive 0 1 0; \
      hold 0 1 0; peer-write 0 114844 0; peer-reset 0 0 0",
+    // A shutdown in TIME-WAIT succeeded.
+    "seed 113878205902982; settings 32 2 300 8 16384 12 16 1; links tcp; disconnect 0 2 0; \
+     peer-end 0 0 0; disconnect 0 0 0; peer-address 0 0 0; write 0 9 0; read 0 9 0; poll 0 1 0",
     // An error that SO_ERROR told is not told to a read.
     "seed 144893340452331; settings 2 2 512 2 16384 12 16 0; links tcp; write 0 490 0; \
      peer-close 0 0 0; get-option 0 4 1; read 0 228 0",
