@@ -158,7 +158,7 @@ impl Comparison<'_> {
         let (Some(one), Some(other)) = (left.last, right.last) else { return Ok(()) };
         self.note_early_shutdown(left, right);
         let cancelled = Err(libc::ECANCELED);
-        match (one, other) {
+        let compared = match (one, other) {
             _ if one == other && left.brought == right.brought => Ok(()),
             _ if what.reads() && self.shared[member / 2] => {
                 self.diverge(member, Rule::SharedFile);
@@ -198,17 +198,17 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
-            _ => self.of_stack(at, left, right),
-        }
+            _ => Err(self.difference(at, left, right)),
+        };
+        compared.or_else(|failure| self.of_stack(member, failure))
     }
 
     /// What may differ over the user-level stack only.
-    fn of_stack(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
-        let member = left.member;
+    fn of_stack(&mut self, member: usize, failure: Failure) -> Result<(), Failure> {
         let rule = match () {
             () if self.is_corked(member) => Rule::MoreSentAtOnce,
             () if self.shut_early[member / 2] => Rule::ShutBeforeConnect,
-            () => return Err(self.difference(at, left, right)),
+            () => return Err(failure),
         };
         self.diverge(member, rule);
         Ok(())
@@ -220,8 +220,7 @@ impl Comparison<'_> {
         let waited =
             |request: &Request| request.is_ended_late && request.last == Some(Err(libc::ECANCELED));
         let starved = left.what.reads() && self.holds();
-        let rules = starved || self.is_corked(left.member) || self.shut_early[left.member / 2];
-        self.is_of_stack(left.member) && !rules && waited(left) != waited(right)
+        self.is_of_stack(left.member) && !starved && waited(left) != waited(right)
     }
 
     fn note_early_shutdown(&mut self, left: &Request, right: &Request) {

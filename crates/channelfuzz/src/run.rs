@@ -28,10 +28,12 @@ impl Pace {
     pub(crate) const SLOW: Pace =
         Pace { quiet: Duration::from_millis(15), patience: Duration::from_secs(5) };
 
-    /// The same for a driver that answers from another thread.
+    /// The same for a driver that answers from another thread, or for one whose hangs are faults
+    /// however seldom they come.
     fn of(self, way: &Way) -> Pace {
         let quiet = if way.has_thread { 4 * self.quiet } else { self.quiet };
-        Pace { quiet, ..self }
+        let patience = if way.road.is_for_stack { 5 * self.patience } else { self.patience };
+        Pace { quiet, patience }
     }
 }
 
@@ -228,17 +230,19 @@ impl<'a> Run<'a> {
         };
         for (number, kind) in script.links.iter().enumerate() {
             let made = link::make(*kind, way.road, script.seed, number);
-            let (link, source) = made.map_err(|error| {
+            let (mut link, source) = made.map_err(|error| {
                 Failure::new("setup", format!("no link {}: {error}", kind.text()))
             })?;
+            let source = match source {
+                Some(listener) if *kind == LinkKind::Tcp && way.road.is_for_stack => {
+                    Some(run.accept_one(&mut link, listener)?.into())
+                }
+                source => source,
+            };
             run.links.push(link);
             run.members.extend([Member::default(), Member::default()]);
-            match source {
-                Some(listener) if *kind == LinkKind::Tcp && way.road.is_for_stack => {
-                    run.accept_link(number, listener)?;
-                }
-                Some(source) => _ = run.register(2 * number, source)?,
-                None => {}
+            if let Some(source) = source {
+                run.register(2 * number, source)?;
             }
         }
         Ok(run)

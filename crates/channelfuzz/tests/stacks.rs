@@ -85,6 +85,11 @@ const MENDED: &[&str] = &[
     // A shutdown in TIME-WAIT succeeded.
     "seed 113878205902982; settings 32 2 300 8 16384 12 16 1; links tcp; disconnect 0 2 0; \
      peer-end 0 0 0; disconnect 0 0 0; peer-address 0 0 0; write 0 9 0; read 0 9 0; poll 0 1 0",
+    "seed 1145756049592; settings 1 8 256 4 4096 24 12 1; links connecting; disconnect 0 0 0; \
+     connect 0 0 0; read 0 8 0; peer-write 0 4 0",
+    // A repeating receive did not end after a shutdown of reading, once it had brought data.
+    "seed 182982578985862; settings 4 4 1024 8 4096 12 16 1; links tcp; disconnect 0 0 0; \
+     peer-write 0 17 0; receive 0 1 0",
     // An error that SO_ERROR told is not told to a read.
     "seed 144893340452331; settings 2 2 512 2 16384 12 16 0; links tcp; write 0 490 0; \
      peer-close 0 0 0; get-option 0 4 1; read 0 228 0",
