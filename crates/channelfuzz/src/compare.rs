@@ -194,7 +194,7 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::BuffersHeld);
                 Ok(())
             }
-            _ if what.reads() && self.broken_write[member / 2] => {
+            _ if what.reads() && self.broken_write[member / 2] && !self.is_of_stack(member) => {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
@@ -323,7 +323,8 @@ impl Comparison<'_> {
     ) -> Result<(), Failure> {
         match (left, right) {
             (Some(one), Some(other)) if one != other => {
-                if self.diverged[member / 2] || self.broken_write[member / 2] {
+                let is_broken = self.broken_write[member / 2] && !self.is_of_stack(member);
+                if self.diverged[member / 2] || is_broken {
                     self.rules.used(Rule::DivergedState);
                     return Ok(());
                 }

@@ -36,7 +36,9 @@ const MENDED: &[&str] = &[
      disconnect 0 2 0; peer-write 0 100 0; read 0 9000 0; read 0 9000 0; write 0 10 0",
     // A reset after the peer's end was told to who reads, and not as EPIPE.
     "seed 4162213632031; settings 2 16 300 2 4096 12 12 1; links tcp; peer-end 0 0 0; \
-     peer-reset 0 0 0; receive 0 1 0; read 0 10 0; write 0 10 0; write 0 10 0",
+     peer-reset 0 0 0; receive 0 1 0; read 0 10 0",
+    "seed 4162213632031; settings 2 16 300 2 4096 12 12 1; links tcp; peer-end 0 0 0; \
+     peer-reset 0 0 0; write 0 10 0; write 0 10 0; receive 0 1 0; read 0 10 0",
     // A read from before the connect has no connection, although the connect was told first.
     "seed 192340431949687; settings 8 16 256 2 2048 12 64 0; links connecting tcp; \
      read 0 10208 0; send-message 2 44 0; connect 0 0 0",
