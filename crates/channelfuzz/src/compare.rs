@@ -62,7 +62,7 @@ pub(crate) fn compare(
         .try_for_each(|(member, (left, right))| comparison.ends("end of", member, *left, *right))?;
     for (link, (left, right)) in left.client_ends.iter().zip(&right.client_ends).enumerate() {
         for (left, right) in left.iter().zip(right) {
-            comparison.ends("end at a client of", 2 * link, *left, *right)?;
+            comparison.client_ends(link, *left, *right)?;
         }
     }
     for (link, was) in left.closed_unread.iter().zip(&right.closed_unread).enumerate() {
@@ -311,6 +311,21 @@ impl Comparison<'_> {
             return Ok(());
         }
         Err(self.difference(at, left, right))
+    }
+
+    fn client_ends(
+        &mut self,
+        link: usize,
+        left: Option<Result<u64, i32>>,
+        right: Option<Result<u64, i32>>,
+    ) -> Result<(), Failure> {
+        let (end, reset) = (Some(Ok(0)), Some(Err(libc::ECONNRESET)));
+        let ends = [left, right];
+        if self.accepts[link] && (ends == [end, reset] || ends == [reset, end]) {
+            self.rules.used(Rule::AcceptedAhead);
+            return Ok(());
+        }
+        self.ends("end at a client of", 2 * link, left, right)
     }
 
     /// How what comes in on one side has ended.
