@@ -62,7 +62,7 @@ pub(crate) fn compare(
         .try_for_each(|(member, (left, right))| comparison.ends("end of", member, *left, *right))?;
     for (link, (left, right)) in left.client_ends.iter().zip(&right.client_ends).enumerate() {
         for (left, right) in left.iter().zip(right) {
-            comparison.ends("end at a client of", 2 * link, *left, *right)?;
+            comparison.client_ends(link, *left, *right)?;
         }
     }
     for (link, was) in left.closed_unread.iter().zip(&right.closed_unread).enumerate() {
@@ -156,18 +156,16 @@ impl Comparison<'_> {
             return Ok(());
         }
         let (Some(one), Some(other)) = (left.last, right.last) else { return Ok(()) };
+        self.note_early_shutdown(left, right);
         let cancelled = Err(libc::ECANCELED);
-        let early = Err(libc::ENOTCONN);
-        if what == What::Disconnect && self.is_of_stack(member) && [one, other] == [early; 2] {
-            self.shut_early[member / 2] = true;
-        }
-        match (one, other) {
+        let compared = match (one, other) {
             _ if one == other && left.brought == right.brought => Ok(()),
             _ if what.reads() && self.shared[member / 2] => {
                 self.diverge(member, Rule::SharedFile);
                 Ok(())
             }
             _ if what == What::Poll => self.polls(at, left, right),
+            _ if self.is_missed(left, right) => Err(self.difference(at, left, right)),
             _ if (one == cancelled || other == cancelled) && one != other => {
                 self.diverge(member, Rule::CancelRace);
                 Ok(())
@@ -196,19 +194,40 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::BuffersHeld);
                 Ok(())
             }
-            _ if what.reads() && self.broken_write[member / 2] => {
+            _ if what.reads() && self.broken_write[member / 2] && !self.is_of_stack(member) => {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
-            _ if self.is_corked(member) => {
-                self.diverge(member, Rule::MoreSentAtOnce);
-                Ok(())
-            }
-            _ if self.shut_early[member / 2] => {
-                self.diverge(member, Rule::ShutBeforeConnect);
-                Ok(())
-            }
             _ => Err(self.difference(at, left, right)),
+        };
+        compared.or_else(|failure| self.of_stack(member, failure))
+    }
+
+    /// What may differ over the user-level stack only.
+    fn of_stack(&mut self, member: usize, failure: Failure) -> Result<(), Failure> {
+        let rule = match () {
+            () if self.is_corked(member) => Rule::MoreSentAtOnce,
+            () if self.shut_early[member / 2] => Rule::ShutBeforeConnect,
+            () => return Err(failure),
+        };
+        self.diverge(member, rule);
+        Ok(())
+    }
+
+    /// Whether a request over the stack, or only that over the kernel, was there until the end of
+    /// the run, which cancelled it.
+    fn is_missed(&self, left: &Request, right: &Request) -> bool {
+        let waited =
+            |request: &Request| request.is_ended_late && request.last == Some(Err(libc::ECANCELED));
+        let starved = left.what.reads() && self.holds();
+        self.is_of_stack(left.member) && !starved && waited(left) != waited(right)
+    }
+
+    fn note_early_shutdown(&mut self, left: &Request, right: &Request) {
+        let failed = |request: &Request| request.last == Some(Err(libc::ENOTCONN));
+        let is_early = left.what == What::Disconnect && failed(left) && failed(right);
+        if is_early && self.is_of_stack(left.member) {
+            self.shut_early[left.member / 2] = true;
         }
     }
 
@@ -294,6 +313,21 @@ impl Comparison<'_> {
         Err(self.difference(at, left, right))
     }
 
+    fn client_ends(
+        &mut self,
+        link: usize,
+        left: Option<Result<u64, i32>>,
+        right: Option<Result<u64, i32>>,
+    ) -> Result<(), Failure> {
+        let (end, reset) = (Some(Ok(0)), Some(Err(libc::ECONNRESET)));
+        let ends = [left, right];
+        if self.accepts[link] && (ends == [end, reset] || ends == [reset, end]) {
+            self.rules.used(Rule::AcceptedAhead);
+            return Ok(());
+        }
+        self.ends("end at a client of", 2 * link, left, right)
+    }
+
     /// How what comes in on one side has ended.
     fn ends(
         &mut self,
@@ -304,7 +338,8 @@ impl Comparison<'_> {
     ) -> Result<(), Failure> {
         match (left, right) {
             (Some(one), Some(other)) if one != other => {
-                if self.diverged[member / 2] || self.broken_write[member / 2] {
+                let is_broken = self.broken_write[member / 2] && !self.is_of_stack(member);
+                if self.diverged[member / 2] || is_broken {
                     self.rules.used(Rule::DivergedState);
                     return Ok(());
                 }

@@ -226,11 +226,10 @@ impl Run<'_> {
                     break;
                 }
                 if Instant::now() > until {
-                    let (all, untold) =
-                        (clients.len(), clients.iter().filter(|one| one.end.is_none()).count());
+                    let untold = clients.iter().filter(|client| client.end.is_none()).count();
                     let text = format!(
-                        "{greeted} connections were greeted, {found} clients know; {untold} of {all} \
-                         clients are not told of the end"
+                        "{greeted} connections were greeted, {found} clients know; {untold} are \
+                         not told of the end"
                     );
                     return Err(Failure::new("greeting lost", text));
                 }
@@ -334,12 +333,17 @@ impl Run<'_> {
         let idle = |run: &Self| run.channel.outstanding() == 0;
         self.until("the end of withdrawn requests", |_| Ok(()), idle)?;
         let settings = &self.script.settings;
-        let classes = [
-            (LinkKind::Unix, settings.small.0, What::Receive),
-            (LinkKind::UnixDatagram, settings.large.0, What::ReceiveFrom),
+        let (small, large) = (settings.small.0, settings.large.0);
+        let mut classes = vec![
+            (LinkKind::Unix, Road::LOOPBACK, small, What::Receive),
+            (LinkKind::UnixDatagram, Road::LOOPBACK, large, What::ReceiveFrom),
         ];
-        for (kind, count, what) in classes {
-            let leased = self.lease_all(kind, count.into(), what)?;
+        if self.way.road.is_for_stack {
+            // The stack has buffers of its own.
+            classes.push((LinkKind::Tcp, self.way.road, small, What::Receive));
+        }
+        for (kind, road, count, what) in classes {
+            let leased = self.lease_all(kind, road, count.into(), what)?;
             if leased < usize::from(count) {
                 let text = format!("{leased} of {count} buffers for {what:?} can be leased");
                 return Err(Failure::new(format!("buffers lost: {what:?}"), text));
@@ -349,12 +353,21 @@ impl Run<'_> {
     }
 
     /// How many buffers can be leased at once.
-    fn lease_all(&mut self, kind: LinkKind, count: usize, what: What) -> Checked<usize> {
+    fn lease_all(
+        &mut self,
+        kind: LinkKind,
+        road: Road,
+        count: usize,
+        what: What,
+    ) -> Checked<usize> {
         let broken = |text: String| Failure::new("setup", text);
         let number = self.links.len() + usize::from(kind == LinkKind::UnixDatagram);
-        let (mut link, source) = make(kind, Road::LOOPBACK, self.script.seed, number)
+        let (mut link, source) = make(kind, road, self.script.seed, number)
             .map_err(|error| broken(error.to_string()))?;
-        let source = source.ok_or_else(|| broken(format!("{} has no source", kind.text())))?;
+        let mut source = source.ok_or_else(|| broken(format!("{} has no source", kind.text())))?;
+        if road.is_for_stack {
+            source = self.accept_one(&mut link, source)?.into();
+        }
         let handle = self.channel.register(source, 0).map_err(|error| broken(error.to_string()))?;
         if what == What::ReceiveFrom {
             let result = self.channel.receive_from(handle, Repeat::UntilCancelled);

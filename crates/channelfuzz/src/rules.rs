@@ -22,7 +22,8 @@ fuzzkit::rules! {
         PollBesideRead: "A poll and a read of one handle go on side by side: whether the poll \
             looks before the read has taken the data is not determined.",
         AcceptedAhead: "An accept of several connections may take more than were asked for, and \
-            keeps them for the next one; a poll of the listener does not see them.",
+            keeps them for the next one; a poll of the listener does not see them, and if it is \
+            closed, they have an end where those that wait have a reset.",
         SharedFile: "Two members with one open file share what comes: which of them gets a \
             message is not determined.",
         BuffersHeld: "While the application holds leases, a receive may have to wait for a buffer \

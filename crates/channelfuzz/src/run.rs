@@ -28,10 +28,12 @@ impl Pace {
     pub(crate) const SLOW: Pace =
         Pace { quiet: Duration::from_millis(15), patience: Duration::from_secs(5) };
 
-    /// The same for a driver that answers from another thread.
+    /// The same for a driver that answers from another thread, or for one whose hangs are faults
+    /// however seldom they come.
     fn of(self, way: &Way) -> Pace {
         let quiet = if way.has_thread { 4 * self.quiet } else { self.quiet };
-        Pace { quiet, ..self }
+        let patience = if way.road.is_for_stack { 5 * self.patience } else { self.patience };
+        Pace { quiet, patience }
     }
 }
 
@@ -70,6 +72,8 @@ pub(crate) struct Request {
     pub(crate) what: What,
     pub(crate) repeats: bool,
     pub(crate) is_cancelled: bool,
+    /// Whether the end of the run cancelled it, and no operation of the script.
+    pub(crate) is_ended_late: bool,
     /// Whether others of its kind were pending when it was filed, which it waits for.
     pub(crate) is_behind: bool,
     /// Whether it was filed while the link was not connected.
@@ -226,17 +230,19 @@ impl<'a> Run<'a> {
         };
         for (number, kind) in script.links.iter().enumerate() {
             let made = link::make(*kind, way.road, script.seed, number);
-            let (link, source) = made.map_err(|error| {
+            let (mut link, source) = made.map_err(|error| {
                 Failure::new("setup", format!("no link {}: {error}", kind.text()))
             })?;
+            let source = match source {
+                Some(listener) if *kind == LinkKind::Tcp && way.road.is_for_stack => {
+                    Some(run.accept_one(&mut link, listener)?.into())
+                }
+                source => source,
+            };
             run.links.push(link);
             run.members.extend([Member::default(), Member::default()]);
-            match source {
-                Some(listener) if *kind == LinkKind::Tcp && way.road.is_for_stack => {
-                    run.accept_link(number, listener)?;
-                }
-                Some(source) => _ = run.register(2 * number, source)?,
-                None => {}
+            if let Some(source) = source {
+                run.register(2 * number, source)?;
             }
         }
         Ok(run)
@@ -313,6 +319,7 @@ impl<'a> Run<'a> {
             what,
             repeats: false,
             is_cancelled: false,
+            is_ended_late: false,
             is_behind,
             is_early: !self.links[op.member / 2].state.is_connected,
             is_withdrawn: false,
@@ -402,7 +409,9 @@ impl<'a> Run<'a> {
     pub(crate) fn cancel_pending(&mut self, member: usize, reaches: impl Fn(What) -> bool) {
         for id in &self.members[member].pending {
             let request = &mut self.requests[*id];
-            request.is_cancelled |= reaches(request.what);
+            let is_reached = reaches(request.what);
+            request.is_ended_late |= is_reached && !request.is_cancelled && self.at == usize::MAX;
+            request.is_cancelled |= is_reached;
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::link::Link;
 use crate::run::{Checked, Run};
 use fuzzkit::Failure;
-use megapipe::{Accept, Event, Source};
+use megapipe::{Accept, Event, Socket, Source};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 use std::net::TcpStream;
@@ -17,13 +17,13 @@ const LOOK: Duration = Duration::from_millis(1);
 
 impl Run<'_> {
     /// Has the channel accept the connection of a `tcp` link.
-    pub(crate) fn accept_link(&mut self, number: usize, listener: Source) -> Checked {
+    pub(crate) fn accept_one(&mut self, link: &mut Link, listener: Source) -> Checked<Socket> {
         let broken = |text: String| Failure::new("setup", text);
         let listener = self.channel.register(listener, LISTENER_COOKIE);
         let listener = listener.map_err(|error| broken(error.to_string()))?;
         let asked = self.channel.accept(listener, Accept::lightweight().count(1));
         asked.map_err(|error| broken(error.to_string()))?;
-        self.links[number].add_client().map_err(|error| broken(format!("no client: {error}")))?;
+        link.add_client().map_err(|error| broken(format!("no client: {error}")))?;
         let (mut socket, mut is_closed) = (None, false);
         let until = Instant::now() + self.pace.patience;
         while !is_closed {
@@ -41,13 +41,11 @@ impl Run<'_> {
                 None => {}
             }
         }
-        let link = &mut self.links[number];
         let client = link.clients.pop().ok_or_else(|| broken("no client".to_string()))?;
         let peer = TcpStream::from(client.socket);
         prepare_peer(&peer).map_err(|error| broken(error.to_string()))?;
         (link.peer, link.target) = (Some(OwnedFd::from(peer)), None);
-        let socket = socket.ok_or_else(|| broken("no socket".to_string()))?;
-        self.register(2 * number, socket).map(drop)
+        socket.ok_or_else(|| broken("no socket".to_string()))
     }
 
     /// A new client of a listener, whose connection is complete when this returns.

@@ -36,7 +36,9 @@ const MENDED: &[&str] = &[
      disconnect 0 2 0; peer-write 0 100 0; read 0 9000 0; read 0 9000 0; write 0 10 0",
     // A reset after the peer's end was told to who reads, and not as EPIPE.
     "seed 4162213632031; settings 2 16 300 2 4096 12 12 1; links tcp; peer-end 0 0 0; \
-     peer-reset 0 0 0; receive 0 1 0; read 0 10 0; write 0 10 0; write 0 10 0",
+     peer-reset 0 0 0; receive 0 1 0; read 0 10 0",
+    "seed 4162213632031; settings 2 16 300 2 4096 12 12 1; links tcp; peer-end 0 0 0; \
+     peer-reset 0 0 0; write 0 10 0; write 0 10 0; receive 0 1 0; read 0 10 0",
     // A read from before the connect has no connection, although the connect was told first.
     "seed 192340431949687; settings 8 16 256 2 2048 12 64 0; links connecting tcp; \
      read 0 10208 0; send-message 2 44 0; connect 0 0 0",
@@ -76,6 +78,20 @@ const MENDED: &[&str] = &[
     // What the peer reads makes room for more, which a close behind it must not leave unread.
     "seed 227684791398237; settings 4 16 1024 4 4096 12 16 1; links tcp; write 0 154631 0; \
      receive 0 0 0; peer-drain 0 0 0; peer-close 0 0 0",
+    // Of a read and a write that a reset ended, the write had the error and the read an end.
+    "seed 20851561335328; settings 32 8 512 2 16384 12 12 1; links tcp; read-vectored 0 198 2; \
+     send-message 0 175740 1; peer-reset 0 0 0",
+    // A receive that waits for a buffer is not told of the reset.
+    "seed 11877055745440; settings 1 8 512 8 16384 64 12 1; links tcp; receive 0 1 0; \
+     hold 0 1 0; peer-write 0 114844 0; peer-reset 0 0 0",
+    // A shutdown in TIME-WAIT succeeded.
+    "seed 113878205902982; settings 32 2 300 8 16384 12 16 1; links tcp; disconnect 0 2 0; \
+     peer-end 0 0 0; disconnect 0 0 0; peer-address 0 0 0; write 0 9 0; read 0 9 0; poll 0 1 0",
+    "seed 1145756049592; settings 1 8 256 4 4096 24 12 1; links connecting; disconnect 0 0 0; \
+     connect 0 0 0; read 0 8 0; peer-write 0 4 0",
+    // A repeating receive did not end after a shutdown of reading, once it had brought data.
+    "seed 182982578985862; settings 4 4 1024 8 4096 12 16 1; links tcp; disconnect 0 0 0; \
+     peer-write 0 17 0; receive 0 1 0",
     // An error that SO_ERROR told is not told to a read.
     "seed 144893340452331; settings 2 2 512 2 16384 12 16 0; links tcp; write 0 490 0; \
      peer-close 0 0 0; get-option 0 4 1; read 0 228 0",

@@ -19,7 +19,8 @@ impl Connection {
         how: Shutdown,
         context: &mut Context<'_>,
     ) -> Result<(), Error> {
-        if self.state == State::Closed {
+        // In TIME-WAIT, the application's part is over.
+        if matches!(self.state, State::Closed | State::TimeWait) {
             return Err(Error::NotConnected);
         }
         if matches!(how, Shutdown::Receive | Shutdown::Both) {

@@ -57,8 +57,9 @@
 //!   engine.
 //! - **The end of the device.** Once it has gone, every `dispatch` fails with its error.
 //!
-//! Nothing else differs: `channelfuzz --driver mtcp` compares random operations on connections and
-//! listeners of the stack with the kernel's, and has a rule for each of these differences.
+//! Nothing else is known to differ: `channelfuzz --driver mtcp` compares random operations on
+//! connections and listeners of the stack with the kernel's. Its rules for the stack alone are
+//! `NoDescriptor`, `MoreSentAtOnce` and `ShutBeforeConnect`, for the points above.
 //!
 //! Nothing is sent to the device for a request: each `dispatch` and `flush` ends with one batch.
 

@@ -167,8 +167,9 @@ impl<P: Port> Road<P> {
             _ => {}
         }
         self.tell_poll(number, readiness);
-        self.try_outbound(number);
+        // An error is told once: a read that had none would take the connection for ended.
         self.try_inbound(number);
+        self.try_outbound(number);
     }
 
     /// Tells the poll of a connection, if there is one, of what it asked for.

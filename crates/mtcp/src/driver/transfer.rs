@@ -175,7 +175,8 @@ impl<P: Port> Road<P> {
                 return;
             }
             let over = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
-            if drained && !self.port.readiness(socket).intersects(over) {
+            let is_shut = self.entries.get_mut(number).is_some_and(|entry| entry.receive_shut);
+            if drained && !is_shut && !self.port.readiness(socket).intersects(over) {
                 return;
             }
         }

@@ -352,31 +352,45 @@ fn options_go_with_a_socket_that_connects() {
     });
 }
 
-/// A poll that was filed before the connect ends with the kernel's socket, which it watches.
+/// A poll that was filed before the connect watches the kernel's socket, and then the connection.
 #[test]
-fn a_poll_from_before_the_connect_ends() {
+fn a_poll_from_before_the_connect_goes_on() {
     within(|driver| {
         let mut rig = Rig::new(driver);
         let (peer, address) = crate::common::peer_listener();
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let handle = rig.join(std::os::fd::OwnedFd::from(socket.unwrap()));
-        rig.poll(handle, libc::POLLPRI as u32, Repeat::UntilCancelled).unwrap();
+        rig.poll(handle, libc::POLLIN as u32, Repeat::UntilCancelled).unwrap();
         rig.flush().unwrap();
         rig.connect(handle, address).unwrap();
-        let mut connected = false;
-        while !connected {
+        let mut theirs = None;
+        let (mut connected, mut told) = (false, false);
+        while !told {
             match rig.next().event {
                 Event::Connect(result) => {
                     result.unwrap();
                     connected = true;
+                    let (mut stream, _) = peer.accept().unwrap();
+                    stream.write_all(b"data").unwrap();
+                    theirs = Some(stream);
                 }
-                event => assert!(matches!(event, Event::Poll(_)), "{event:?}"),
+                Event::Poll(events) => {
+                    told = events.unwrap() & libc::POLLIN as u32 != 0;
+                    assert!(connected || !told, "there was nothing to read before");
+                }
+                event => panic!("{event:?}"),
             }
         }
-        let _theirs = peer.accept().unwrap();
+        rig.cancel(handle).unwrap();
+        let mut last = rig.next();
+        while last.more {
+            last = rig.next();
+        }
+        let Event::Poll(Err(error)) = last.event else { panic!("{:?}", last.event) };
+        assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
+        drop(theirs);
         rig.close(handle).unwrap();
-        let closed = rig.settle();
-        assert!(closed.iter().any(|done| matches!(done.event, Event::Close(Ok(())))));
+        assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
     });
 }
 
