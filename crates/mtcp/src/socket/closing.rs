@@ -34,7 +34,9 @@ impl Context {
         let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object else {
             return Ok(None);
         };
-        let (Phase::Connected | Phase::Connecting, Some(id)) = (socket.phase, socket.id) else { return Ok(None) };
+        let (Phase::Connected | Phase::Connecting, Some(id)) = (socket.phase, socket.id) else {
+            return Ok(None);
+        };
         let Some(extras) = socket.extras.as_mut() else { return Ok(None) };
         let Some(time) = extras.linger.filter(|time| *time > Duration::ZERO) else {
             return Ok(None);

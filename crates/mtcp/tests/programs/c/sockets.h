@@ -173,8 +173,21 @@ static int peer(enum order order, int number) {
     return answered();
 }
 
-static void start_peer(const char *network) {
-    int ends[2], order[2], listener = -1, fd = -1;
+static const char PEER[] = "as-the-peer";
+
+static void be_the_peer(void) {
+    int order[2], listener = -1, fd = -1;
+    while (read(control, order, sizeof order) == sizeof order) {
+        int answer = serve(order[0], order[1], &listener, &fd);
+        CHECK(write(control, &answer, sizeof answer) == sizeof answer);
+    }
+    _exit(0);
+}
+
+/* The peer is the kernel's: it runs without the library, for which the subject's address is its
+   own. */
+static void start_peer(char **arguments) {
+    int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
     pid_t parent = getpid(), child = fork();
     CHECK(child >= 0);
@@ -183,13 +196,13 @@ static void start_peer(const char *network) {
     if (child != 0) return;
     CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
     if (getppid() != parent) _exit(0);
-    int place = open(network, O_RDONLY);
+    int place = open(arguments[4], O_RDONLY | O_CLOEXEC);
     CHECK(place >= 0 && setns(place, CLONE_NEWNET) == 0);
-    while (read(control, order, sizeof order) == sizeof order) {
-        int answer = serve(order[0], order[1], &listener, &fd);
-        CHECK(write(control, &answer, sizeof answer) == sizeof answer);
-    }
-    _exit(0);
+    char number[16];
+    snprintf(number, sizeof number, "%d", control);
+    CHECK(unsetenv("LD_PRELOAD") == 0);
+    execl("/proc/self/exe", "peer", PEER, arguments[2], arguments[3], number, NULL);
+    CHECK(0);
 }
 
 static void set_nonblocking(int fd, int on) {
@@ -296,7 +309,11 @@ static void prepare(int count, char **arguments) {
     own.sin_addr.s_addr = inet_addr(arguments[2]);
     far.sin_addr.s_addr = inet_addr(arguments[3]);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    start_peer(arguments[4]);
+    if (strcmp(arguments[1], PEER) == 0) {
+        control = atoi(arguments[4]);
+        be_the_peer();
+    }
+    start_peer(arguments);
 }
 
 #define COUNT(list) (int)(sizeof list / sizeof *list)
