@@ -155,17 +155,17 @@ fn no_call_waits_for_an_engine_that_has_ended() {
             let linger = SocketOption::Linger(Some(Duration::from_secs(600)));
             client.set_option(socket, linger).expect("it is connected");
             client.read(socket, &mut [0; 8]).expect_err("the engine has ended");
-            let named = client.getsockname(socket).is_err();
             let dialled = dial(client).is_err();
             // What they give does not matter, but that they end; the context does so, too.
+            let _ = client.getsockname(socket);
             let _ = client.option(socket, OptionName::NoDelay);
             let _ = client.set_option(socket, SocketOption::NoDelay(true));
             let _ = client.shutdown(socket, std::net::Shutdown::Write);
             let _ = (client.counters(), client.close(socket));
-            (named, dialled)
+            dialled
         });
         done.send(failed).expect("the test waits");
     });
     let failed = is_done.recv_timeout(HANG).expect("a call hangs");
-    assert_eq!(failed, (true, true), "getsockname, connect");
+    assert!(failed, "a connect succeeds");
 }
