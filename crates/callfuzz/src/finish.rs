@@ -130,13 +130,16 @@ impl Run<'_> {
                 self.outcome.rules.used(Rule::DivergedState);
                 continue;
             }
-            if found.starts_with("errno") && self.model.lacks_killed(*end) {
-                self.outcome.rules.used(Rule::UnreadOfKilled);
-                continue;
-            }
-            if connection.holds {
+            let is_broken = found.starts_with("errno");
+            let rules = [
+                (is_broken && connection.lacks_killed, Rule::UnreadOfKilled),
+                (is_broken && connection.lacks_shut, Rule::UnreadOfShut),
                 // Bytes that were held back had not come, and so were not unread.
-                self.outcome.rules.used(Rule::HeldBack);
+                (self.model.holds_at_end(end.0), Rule::HeldBack),
+                (self.model.lags_at_shut(*end), Rule::HeldBack),
+            ];
+            if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| *holds) {
+                self.outcome.rules.used(rule);
                 continue;
             }
             self.find_end(*end, wanted, found.to_string());

@@ -19,9 +19,11 @@ fuzzkit::rules! {
         LibraryDescriptors: "/proc/self/fd shows the library's descriptors of a listening socket \
             (docs/preload.md).",
         WriteToKilled: "A write to a peer that was killed may succeed for one tick of the kernel's \
-            clock, and later ones may give ECONNRESET instead of EPIPE (docs/preload.md).",
+            clock (docs/preload.md).",
         UnreadOfKilled: "A peer that is killed before it has followed an end back to TCP, which \
             was given to another program or process, resets the connection (docs/preload.md).",
+        UnreadOfShut: "An end that was shut in both directions with bytes unread, and is given to \
+            another program or process, is reset (docs/preload.md).",
         IdlePeer: "What is unread when a connection goes back to TCP comes when its peer makes a \
             call: a peer that waits for something else holds it back (docs/preload.md).",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \

@@ -80,7 +80,8 @@ impl Connection {
             let end = get(&own.written);
             let inside = own.outgoing.load(Ordering::Relaxed) == INSIDE;
             let position = if inside { self.recall(fd, false) } else { end };
-            self.give_up_outgoing(fd, how, position, false);
+            let warning = if how == page::RETURNS { self.quiet_warning() } else { 0 };
+            self.give_up_outgoing(fd, how, position, warning);
             self.forbid_incoming();
         }
         crate::epoll::nudge(self);

@@ -193,7 +193,8 @@ impl Connection {
             return Err(errno);
         }
         // A doorbell that a killed peer had not taken makes the kernel reset the connection.
-        let by_doorbell = errno.0 == libc::ECONNRESET && self.end_of_killed().is_some();
+        let by_doorbell = errno.0 == libc::ECONNRESET
+            && (self.end_of_killed().is_some() || self.is_only_warned());
         let end = self.note_end();
         if by_doorbell {
             return Ok(end);
