@@ -56,7 +56,20 @@ fn lost(model: &Model, plan: &Plan, expected: &Reply, found: &Answer) -> Option<
     if all(|connection| connection.lacks_killed) {
         return Some(Rule::UnreadOfKilled);
     }
-    all(|connection| connection.lacks_shut).then_some(Rule::UnreadOfShut)
+    if all(|connection| connection.lacks_shut) {
+        return Some(Rule::UnreadOfShut);
+    }
+    let is_told = connections.iter().all(|at| model.is_told_and_given(*at));
+    let has_no_peer = match plan.op.verb {
+        Verb::Poll | Verb::EpollWait => model.events(plan, found).iter().all(has_hung_up),
+        _ => fails(found, libc::ENOTCONN),
+    };
+    (is_told && !connections.is_empty() && has_no_peer).then_some(Rule::AfterReset)
+}
+
+/// Whether a file's events tell of a socket that is not connected.
+fn has_hung_up(event: &(usize, i64)) -> bool {
+    event.1 & BROKEN == i64::from(libc::POLLHUP) && event.1 & DATA == 0
 }
 
 /// Whether a program found less than plainly, after the library had waited for a peer that makes

@@ -176,6 +176,8 @@ pub(crate) struct Connection {
     pub(crate) is_corked: [bool; 2],
     /// A call waited for a peer that did not react.
     pub(crate) has_waited: bool,
+    /// An end was given to another program or process.
+    pub(crate) was_given: bool,
     /// Whether the side was given to another program or process with bytes unread, and the peer has
     /// made no call since.
     pub(crate) is_owed: [bool; 2],
@@ -274,6 +276,12 @@ impl Model {
         outgoing.is_shut && incoming.is_ended && (outgoing.may_lag || outgoing.is_held)
     }
 
+    /// Whether a reset was told to an end of a connection of which one was given away.
+    pub(crate) fn is_told_and_given(&self, connection: usize) -> bool {
+        let connection = &self.connections[connection];
+        connection.was_given && connection.directions.iter().any(|of| of.was_reset)
+    }
+
     /// Whether a process that had the side of the connection was killed.
     pub(crate) fn was_killed(&self, connection: usize, side: usize) -> bool {
         self.connections[connection].killed[side]
@@ -293,6 +301,7 @@ impl Model {
     /// An end is given to another program or process.
     pub(crate) fn note_given(&mut self, (connection, side): (usize, usize)) {
         let connection = &mut self.connections[connection];
+        connection.was_given = true;
         let [incoming, outgoing] = [1 - side, side].map(|of| &connection.directions[of]);
         let may_have_more = incoming.has_writer || incoming.is_uncertain || incoming.is_unchecked;
         if incoming.read == incoming.written && !may_have_more {

@@ -24,6 +24,9 @@ fuzzkit::rules! {
             was given to another program or process, resets the connection (docs/preload.md).",
         UnreadOfShut: "An end that was shut in both directions with bytes unread, and is given to \
             another program or process, is reset (docs/preload.md).",
+        AfterReset: "After it has told the reset of a connection that was given to another program \
+            or process, the library's socket is one that was never connected: ENOTCONN and no \
+            input, where the kernel has an end (docs/preload.md).",
         IdlePeer: "What is unread when a connection goes back to TCP comes when its peer makes a \
             call: a peer that waits for something else holds it back (docs/preload.md).",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \

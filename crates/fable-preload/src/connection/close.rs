@@ -14,7 +14,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use super::Connection;
-use super::own::{AFTER, BEFORE, INSIDE, get};
+use super::own::{AFTER, BEFORE, INSIDE, ONLY_WARNED, get};
 use crate::page;
 use crate::sys;
 
@@ -80,7 +80,7 @@ impl Connection {
             let end = get(&own.written);
             let inside = own.outgoing.load(Ordering::Relaxed) == INSIDE;
             let position = if inside { self.recall(fd, false) } else { end };
-            let warning = if how == page::RETURNS { self.quiet_warning() } else { 0 };
+            let warning = if how == page::RETURNS { ONLY_WARNED } else { 0 };
             self.give_up_outgoing(fd, how, position, warning);
             self.forbid_incoming();
         }

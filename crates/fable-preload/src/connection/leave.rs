@@ -50,7 +50,7 @@ impl Connection {
             let how = if shut { page::DRAINS } else { page::RETURNS };
             // Who sets an option may leave before the peer has followed.
             let warning = match why {
-                Why::Option => self.quiet_warning(),
+                Why::Option => ONLY_WARNED,
                 _ => WARNED,
             };
             self.give_up_outgoing(fd, how, position, warning);
@@ -152,7 +152,10 @@ impl Connection {
         }
         // A peer that leaves at the same time does not expect what it did not ask for.
         let stays = theirs.incoming.leaving.load(Ordering::SeqCst) == page::STAYS;
-        if warning != 0 && stays && !closed {
+        // With nothing unread, the peer has nothing to send again: it sees in its next write that
+        // this end has left.
+        fence(Ordering::SeqCst);
+        if warning != 0 && stays && !closed && self.unread_bytes() > 0 {
             self.ring_now(fd);
             own.warned.store(warning, Ordering::Relaxed);
         }
@@ -161,12 +164,6 @@ impl Connection {
         self.send_again_from(fd, position);
         self.resend_locked(fd);
         fence(Ordering::SeqCst);
-    }
-
-    /// What is due while bytes are unread that the peer would have to send again if this end left
-    /// later, when it can warn no more.
-    pub(super) fn quiet_warning(&self) -> u32 {
-        if self.unread_bytes() > 0 { ONLY_WARNED } else { 0 }
     }
 
     /// Whether the peer has not followed, and had read all but the doorbell that warns it: if it was

@@ -125,10 +125,18 @@ impl Connection {
                 _ => Step::Full,
             }
         };
-        if self.theirs().incoming.leaving.load(Ordering::SeqCst) != page::STAYS {
-            self.progress(fd)?;
-        }
+        self.follow_at_once(fd);
         Ok(step)
+    }
+
+    /// After bytes were put into the ring: a peer that left meanwhile gets them through TCP before
+    /// this call returns, because it does not warn of an end with nothing unread.
+    fn follow_at_once(&self, fd: c_int) {
+        if self.theirs().incoming.leaving.load(Ordering::SeqCst) != page::STAYS
+            && let Err(errno) = self.progress(fd)
+        {
+            self.keep_for_later(fd, errno);
+        }
     }
 
     fn write_stream(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
@@ -233,7 +241,7 @@ impl Connection {
             return Ok(None);
         }
         let own = self.own();
-        let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
+        let guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
         if self.is_resending() {
             self.refusals.fetch_add(1, Ordering::Relaxed);
             return Err(Errno(libc::EAGAIN));
@@ -260,6 +268,8 @@ impl Connection {
         let moved = unsafe { real::preadv(from, &entry, 1, offset) };
         let moved = usize::try_from(moved).map_err(|_| Errno(sys::errno()))?;
         self.publish(fd, position.wrapping_add(moved as u64));
+        drop(guard);
+        self.follow_at_once(fd);
         Ok(Some(moved))
     }
 
