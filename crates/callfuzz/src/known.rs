@@ -103,8 +103,8 @@ fn tells_broken(plan: &Plan, answer: &Answer) -> bool {
 /// or TCP_CORK holds back. That they are the right ones is checked by position.
 fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
     let op = plan.op;
-    // Whether an end is closed with bytes unread, or bytes come to one that is shut, depends on when
-    // they have come.
+    // Whether an end is closed with bytes unread, or bytes come to one that is shut, depends on
+    // when they have come.
     let tells = |reply: &Reply| matches!(reply, Reply::Done(answer) if tells_broken(plan, answer));
     if let Some(end) = plan.end {
         let is_late = tells(expected) && model.lags_at_shut(end);

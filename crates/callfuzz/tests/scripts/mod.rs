@@ -83,8 +83,8 @@ pub(crate) const MENDED: &[&str] = &[
     "seed 1; family 4; links nonblocking; write 1 0 2 3; again 0 0 0 0; kill 0 0 0 0",
     "seed 1; family 4; links nonblocking; write 0 0 27 18; pass 1 0 2 0; close 0 2 0 2; close 1 0 \
      0 2; write 0 0 17 20",
-    // An end that leaves after its own direction had ended, or was in TCP, under a peer that makes no
-    // call; and such a peer that is killed.
+    // An end that leaves after its own direction had ended, or was in TCP, under a peer that makes
+    // no call; and such a peer that is killed.
     "seed 1; family 4; links blocking; write 0 0 40 17; shutdown 1 0 1 0; again 1 0 0 0; write 1 0 \
      11 21",
     "seed 1; family 4; links blocking; write 0 0 25 0; set-option 1 0 7 100; again 1 0 0 0; read 0 \
@@ -96,7 +96,8 @@ pub(crate) const MENDED: &[&str] = &[
     // An end that leaves with nothing unread does not depend on what becomes of the peer.
     "seed 1; family 4; links nonblocking; execute 1 0 0 1; kill 0 2 0 0; write 1 0 11 23",
     // The error of a killed peer is told once.
-    "seed 1; family 4; links blocking; kill 1 3 0 0; write 0 0 1216 18; write 0 0 3 3; poll 0 0 0 1",
+    "seed 1; family 4; links blocking; kill 1 3 0 0; write 0 0 1216 18; write 0 0 3 3; poll 0 0 \
+     0 1",
     // sendfile loses the error of a reset that it meets behind its first bytes.
     "seed 1; family 4; links blocking; write 1 0 6000000 22; close 1 0 0 0; write 0 0 6000000 6",
     // Several connections at once, and calls after an own shutdown.

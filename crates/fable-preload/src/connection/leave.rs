@@ -166,8 +166,8 @@ impl Connection {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the peer has not followed, and had read all but the doorbell that warns it: if it was
-    /// killed, the reset is the doorbell's.
+    /// Whether the peer has not followed, and had read all but the doorbell that warns it: if it
+    /// was killed, the reset is the doorbell's.
     pub(super) fn is_only_warned(&self) -> bool {
         let own = self.own();
         let theirs = self.theirs();
