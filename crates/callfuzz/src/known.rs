@@ -2,7 +2,7 @@
 
 use crate::judge::SLOW_US;
 use crate::model::{Connection, Model};
-use crate::plan::{Plan, peeks, read_flags, takes_flags};
+use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
 use crate::protocol::{Answer, Reply};
 use crate::rules::Rule;
 use crate::script::Verb;
@@ -33,6 +33,9 @@ pub(crate) fn explain(
         (Reply::Done(wanted), Reply::Done(found)) if waits_for_peer(model, plan, wanted, found) => {
             Some(Rule::IdlePeer)
         }
+        (Reply::Done(wanted), Reply::Done(found)) if is_refused_early(model, plan, found) => {
+            (wanted.result > 0).then_some(Rule::WriteToKilled)
+        }
         (_, Reply::Done(found)) if tells_broken(plan, found) => lost(model, plan, expected, found),
         (Reply::Done(wanted), Reply::Done(found)) if plan.op.verb == Verb::Write => {
             let is_killed = plan.end.is_some_and(|end| model.was_killed(end.0, 1 - end.1));
@@ -41,6 +44,15 @@ pub(crate) fn explain(
         }
         _ => None,
     }
+}
+
+/// Whether the kernel refuses a write that a ring cannot carry, for a peer that was killed.
+fn is_refused_early(model: &Model, plan: &Plan, found: &Answer) -> bool {
+    let op = plan.op;
+    let is_urgent = takes_flags(op) && op.b & 128 != 0;
+    let by_kernel = op.verb == Verb::Write && (matches!(how(op), 6 | 7) || is_urgent);
+    let is_killed = plan.end.is_some_and(|end| model.was_killed(end.0, 1 - end.1));
+    by_kernel && is_killed && is_broken(plan, found)
 }
 
 /// The rule for a connection that was reset because nothing could put its unread bytes into TCP.

@@ -98,6 +98,7 @@ pub(crate) const MENDED: &[&str] = &[
     // The error of a killed peer is told once.
     "seed 1; family 4; links blocking; kill 1 3 0 0; write 0 0 1216 18; write 0 0 3 3; poll 0 0 \
      0 1",
+    "seed 1; family 4; links nonblocking; write 1 0 978 16; kill 0 0 0 0; write 1 0 18394 6",
     // sendfile loses the error of a reset that it meets behind its first bytes.
     "seed 1; family 4; links blocking; write 1 0 6000000 22; close 1 0 0 0; write 0 0 6000000 6",
     // Several connections at once, and calls after an own shutdown.
