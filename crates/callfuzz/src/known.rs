@@ -119,7 +119,7 @@ fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) ->
     // when they have come.
     let tells = |reply: &Reply| matches!(reply, Reply::Done(answer) if tells_broken(plan, answer));
     if let Some(end) = plan.end {
-        let is_late = tells(expected) && model.lags_at_shut(end);
+        let is_late = tells(expected) && model.lags_at_shut(end.0);
         if is_late || (model.holds_at_end(end.0) && (tells(expected) || tells(actual))) {
             return true;
         }
@@ -129,8 +129,14 @@ fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) ->
         Verb::Read | Verb::Unread => {
             let Some(end) = plan.end else { return false };
             let is_less = |one: &Reply, other: &Reply| is_less(model, plan, one, other);
-            let holds = model.connections[end.0].directions[1 - end.1].is_held;
-            is_less(expected, actual) || (holds && is_less(actual, expected))
+            let incoming = &model.connections[end.0].directions[1 - end.1];
+            // What waits is lost with a writer that resets, and not waited for after SHUT_RD.
+            let has_come = matches!(actual, Reply::Done(found) if found.result > 0);
+            let is_gone = matches!(expected, Reply::Done(wanted)
+                if is_broken(plan, wanted) || (incoming.is_shut && wanted.result == 0));
+            is_less(expected, actual)
+                || (incoming.is_held && is_less(actual, expected))
+                || ((incoming.is_held || incoming.may_lag) && is_gone && has_come)
         }
         Verb::Execute if op.a == 0 => {
             let is_ahead = match (expected, actual) {
@@ -188,7 +194,7 @@ fn are_data_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Rep
         // Nagle's algorithm holds back without a flag.
         let is_ahead = found & DATA != 0 && wanted & DATA == 0 && incoming.read < incoming.written;
         let may_differ = incoming.is_held || is_ahead;
-        let is_late = wanted & BROKEN != 0 && model.lags_at_shut(end);
+        let is_late = wanted & BROKEN != 0 && model.lags_at_shut(end.0);
         wanted == found
             || is_late
             || model.holds_at_end(end.0)

@@ -23,7 +23,7 @@ fuzzkit::rules! {
             first bytes (docs/preload.md).",
         UnreadOfKilled: "A peer that is killed before it has followed an end back to TCP, which \
             was given to another program or process, resets the connection (docs/preload.md).",
-        UnreadOfShut: "An end that was shut in both directions with bytes unread, and is given to \
+        UnreadOfShut: "An end that is shut in both directions with bytes unread, and is given to \
             another program or process, is reset (docs/preload.md).",
         AfterReset: "After it has told the reset of a connection that was given to another program \
             or process, the library's socket is one that was never connected: ENOTCONN and no \

@@ -99,6 +99,8 @@ pub(crate) const MENDED: &[&str] = &[
     "seed 1; family 4; links blocking; kill 1 3 0 0; write 0 0 1216 18; write 0 0 3 3; poll 0 0 \
      0 1",
     "seed 1; family 4; links nonblocking; write 1 0 978 16; kill 0 0 0 0; write 1 0 18394 6",
+    "seed 1; family 4; links blocking; poll 0 0 5 0; fork 1 0 0 0; write 3 0 1697 23; shutdown 3 0 \
+     2 0; kill 0 0 0 0; read 1 0 0 33",
     // sendfile loses the error of a reset that it meets behind its first bytes.
     "seed 1; family 4; links blocking; write 1 0 6000000 22; close 1 0 0 0; write 0 0 6000000 6",
     // Several connections at once, and calls after an own shutdown.
