@@ -28,6 +28,8 @@ fuzzkit::rules! {
         AfterReset: "After it has told the reset of a connection that was given to another program \
             or process, the library's socket is one that was never connected: ENOTCONN and no \
             input, where the kernel has an end (docs/preload.md).",
+        ReadOfNothing: "A recv(2) of no bytes that waits is not ended by an own shutdown(2) \
+            (docs/preload.md).",
         IdlePeer: "What is unread when a connection goes back to TCP comes when its peer makes a \
             call: a peer that waits for something else holds it back (docs/preload.md).",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
