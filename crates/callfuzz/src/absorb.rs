@@ -81,6 +81,12 @@ impl Model {
         let Some(end) = plan.end else { return };
         match op.verb {
             Verb::Pass => self.note_given(end),
+            Verb::Shutdown => {
+                let is_shut = op.a != 1 || self.incoming(end).is_shut;
+                let is_ended = op.a != 0 || self.outgoing(end).is_ended;
+                let connection = &mut self.connections[end.0];
+                connection.lacks_shut |= is_shut && is_ended && connection.is_owed[end.1];
+            }
             Verb::SetOption if op.a == 6 => {
                 self.connections[end.0].is_corked[end.1] = op.b != 0;
             }

@@ -139,7 +139,7 @@ impl Run<'_> {
                 (found == NOT_CONNECTED && self.model.is_told_and_given(end.0), Rule::AfterReset),
                 // Bytes that were held back had not come, and so were not unread.
                 (self.model.holds_at_end(end.0), Rule::HeldBack),
-                (self.model.lags_at_shut(*end), Rule::HeldBack),
+                (self.model.lags_at_shut(end.0), Rule::HeldBack),
             ];
             if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| *holds) {
                 self.outcome.rules.used(rule);

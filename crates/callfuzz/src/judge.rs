@@ -231,8 +231,8 @@ impl Model {
             return Verdict::Diverged(rule);
         }
         let is_cut = plan.end.is_some_and(|(of, side)| {
-            let outgoing = &self.connections[of].directions;
-            outgoing[1 - side].is_uncertain || outgoing[1 - side].is_ended
+            let incoming = &self.connections[of].directions[1 - side];
+            incoming.is_uncertain || incoming.is_ended || self.ends(of)[1 - side].is_none()
         });
         let depends = |reply: &Reply| match reply {
             Reply::Pending(_) => true,

@@ -2,7 +2,7 @@
 
 use crate::judge::SLOW_US;
 use crate::model::{Connection, Model};
-use crate::plan::{Plan, peeks, read_flags, takes_flags};
+use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
 use crate::protocol::{Answer, Reply};
 use crate::rules::Rule;
 use crate::script::Verb;
@@ -33,6 +33,15 @@ pub(crate) fn explain(
         (Reply::Done(wanted), Reply::Done(found)) if waits_for_peer(model, plan, wanted, found) => {
             Some(Rule::IdlePeer)
         }
+        (Reply::Done(wanted), Reply::Pending(_)) if plan.op.verb == Verb::Read => {
+            (plan.op.a == 0 && wanted.result == 0).then_some(Rule::ReadOfNothing)
+        }
+        (Reply::Done(wanted), Reply::Done(found)) if is_not_sent_again(model, plan, found) => {
+            (wanted.result > 0).then_some(Rule::IdlePeer)
+        }
+        (Reply::Done(wanted), Reply::Done(found)) if is_refused_early(model, plan, found) => {
+            (wanted.result > 0).then_some(Rule::WriteToKilled)
+        }
         (_, Reply::Done(found)) if tells_broken(plan, found) => lost(model, plan, expected, found),
         (Reply::Done(wanted), Reply::Done(found)) if plan.op.verb == Verb::Write => {
             let is_killed = plan.end.is_some_and(|end| model.was_killed(end.0, 1 - end.1));
@@ -41,6 +50,25 @@ pub(crate) fn explain(
         }
         _ => None,
     }
+}
+
+/// Whether a read after SHUT_RD, which does not wait, found nothing because a peer that makes no
+/// call has not sent its bytes again.
+fn is_not_sent_again(model: &Model, plan: &Plan, found: &Answer) -> bool {
+    let is_owed = plan.end.is_some_and(|(of, side)| {
+        let connection = &model.connections[of];
+        connection.is_owed[side] && connection.directions[1 - side].is_shut
+    });
+    is_owed && plan.op.verb == Verb::Read && found.result == 0
+}
+
+/// Whether the kernel refuses a write that a ring cannot carry, for a peer that was killed.
+fn is_refused_early(model: &Model, plan: &Plan, found: &Answer) -> bool {
+    let op = plan.op;
+    let is_urgent = takes_flags(op) && op.b & 128 != 0;
+    let by_kernel = op.verb == Verb::Write && (matches!(how(op), 6 | 7) || is_urgent);
+    let is_killed = plan.end.is_some_and(|end| model.was_killed(end.0, 1 - end.1));
+    by_kernel && is_killed && is_broken(plan, found)
 }
 
 /// The rule for a connection that was reset because nothing could put its unread bytes into TCP.
@@ -107,7 +135,7 @@ fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) ->
     // when they have come.
     let tells = |reply: &Reply| matches!(reply, Reply::Done(answer) if tells_broken(plan, answer));
     if let Some(end) = plan.end {
-        let is_late = tells(expected) && model.lags_at_shut(end);
+        let is_late = tells(expected) && model.lags_at_shut(end.0);
         if is_late || (model.holds_at_end(end.0) && (tells(expected) || tells(actual))) {
             return true;
         }
@@ -117,8 +145,14 @@ fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) ->
         Verb::Read | Verb::Unread => {
             let Some(end) = plan.end else { return false };
             let is_less = |one: &Reply, other: &Reply| is_less(model, plan, one, other);
-            let holds = model.connections[end.0].directions[1 - end.1].is_held;
-            is_less(expected, actual) || (holds && is_less(actual, expected))
+            let incoming = &model.connections[end.0].directions[1 - end.1];
+            // What waits is lost with a writer that resets, and not waited for after SHUT_RD.
+            let has_come = matches!(actual, Reply::Done(found) if found.result > 0);
+            let is_gone = matches!(expected, Reply::Done(wanted)
+                if is_broken(plan, wanted) || (incoming.is_shut && wanted.result == 0));
+            is_less(expected, actual)
+                || (incoming.is_held && is_less(actual, expected))
+                || ((incoming.is_held || incoming.may_lag) && is_gone && has_come)
         }
         Verb::Execute if op.a == 0 => {
             let is_ahead = match (expected, actual) {
@@ -176,7 +210,7 @@ fn are_data_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Rep
         // Nagle's algorithm holds back without a flag.
         let is_ahead = found & DATA != 0 && wanted & DATA == 0 && incoming.read < incoming.written;
         let may_differ = incoming.is_held || is_ahead;
-        let is_late = wanted & BROKEN != 0 && model.lags_at_shut(end);
+        let is_late = wanted & BROKEN != 0 && model.lags_at_shut(end.0);
         wanted == found
             || is_late
             || model.holds_at_end(end.0)

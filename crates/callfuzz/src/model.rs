@@ -268,12 +268,14 @@ impl Model {
         (0..2).any(|side| ends[side].is_none() && directions[1 - side].is_held)
     }
 
-    /// Whether the other end is shut in both directions, and bytes for it may have been on their
-    /// way then, which the kernel answers with a reset.
-    pub(crate) fn lags_at_shut(&self, (connection, side): (usize, usize)) -> bool {
+    /// Whether an end is shut in both directions, and bytes for it may have been on their way then,
+    /// which the kernel answers with a reset.
+    pub(crate) fn lags_at_shut(&self, connection: usize) -> bool {
         let directions = &self.connections[connection].directions;
-        let (outgoing, incoming) = (&directions[side], &directions[1 - side]);
-        outgoing.is_shut && incoming.is_ended && (outgoing.may_lag || outgoing.is_held)
+        (0..2).any(|side| {
+            let (incoming, outgoing) = (&directions[1 - side], &directions[side]);
+            incoming.is_shut && outgoing.is_ended && (incoming.may_lag || incoming.is_held)
+        })
     }
 
     /// Whether a reset was told to an end of a connection of which one was given away.

@@ -77,6 +77,10 @@ impl Connection {
             && !own.has_left()
             && !own.has_failed()
         {
+            if self.is_peer_closed(fd) {
+                // What is sent again would hide how a killed peer has ended.
+                self.note_end();
+            }
             let end = get(&own.written);
             let inside = own.outgoing.load(Ordering::Relaxed) == INSIDE;
             let position = if inside { self.recall(fd, false) } else { end };

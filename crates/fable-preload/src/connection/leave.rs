@@ -43,6 +43,7 @@ impl Connection {
         }
         if let (Some(_reader), Some(_writer)) = (own.reader.take(), own.writer.take())
             && own.outgoing.load(Ordering::Relaxed) == INSIDE
+            && !self.has_met_end(fd)
         {
             statistics::count(why);
             let position = self.recall(fd, true);
@@ -85,10 +86,7 @@ impl Connection {
         if let (Some(_reader), Some(_writer)) = (own.reader.take(), own.writer.take())
             && !own.has_left()
         {
-            if self.is_peer_closed(fd) {
-                self.note_end();
-            }
-            if !own.has_error() {
+            if !self.has_met_end(fd) {
                 self.leave_locked(fd, why);
             }
             if own.has_error() && !own.has_failed() {
@@ -98,6 +96,15 @@ impl Connection {
             own.set_left();
         }
         self.become_plain(fd);
+    }
+
+    /// Whether there is an error to tell, also that of a peer that was killed with bytes unread,
+    /// which bytes sent again would hide.
+    fn has_met_end(&self, fd: c_int) -> bool {
+        if self.is_peer_closed(fd) {
+            self.note_end();
+        }
+        self.own().has_error()
     }
 
     fn leave_locked(&self, fd: c_int, why: Why) {
