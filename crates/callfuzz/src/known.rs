@@ -36,9 +36,6 @@ pub(crate) fn explain(
         (Reply::Done(wanted), Reply::Pending(_)) if plan.op.verb == Verb::Read => {
             (plan.op.a == 0 && wanted.result == 0).then_some(Rule::ReadOfNothing)
         }
-        (Reply::Done(wanted), Reply::Done(found)) if is_not_sent_again(model, plan, found) => {
-            (wanted.result > 0).then_some(Rule::IdlePeer)
-        }
         (Reply::Done(wanted), Reply::Done(found)) if is_refused_early(model, plan, found) => {
             (wanted.result > 0).then_some(Rule::WriteToKilled)
         }
@@ -50,16 +47,6 @@ pub(crate) fn explain(
         }
         _ => None,
     }
-}
-
-/// Whether a read after SHUT_RD, which does not wait, found nothing because a peer that makes no
-/// call has not sent its bytes again.
-fn is_not_sent_again(model: &Model, plan: &Plan, found: &Answer) -> bool {
-    let is_owed = plan.end.is_some_and(|(of, side)| {
-        let connection = &model.connections[of];
-        connection.is_owed[side] && connection.directions[1 - side].is_shut
-    });
-    is_owed && plan.op.verb == Verb::Read && found.result == 0
 }
 
 /// Whether the kernel refuses a write that a ring cannot carry, for a peer that was killed.

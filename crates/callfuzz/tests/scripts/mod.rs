@@ -134,13 +134,13 @@ pub(crate) const LIMITS: &[(&[&str], &str)] = &[
     ),
     (
         &["AfterReset"],
-        "seed 1; family 4; links nonblocking; write 0 0 1491 0; kill 1 1 0 0; again 0 1 0 0; read 0 \
-         0 1876 0",
+        "seed 1; family 4; links nonblocking; write 0 0 1491 0; kill 1 1 0 0; again 0 1 0 0; read \
+         0 0 1876 0",
     ),
     (
         &["WriteToKilled"],
-        "seed 1; family 4; links blocking; read 1 0 806 3; write 0 0 28 68; kill 1 0 0 0; write 0 0 \
-         19 22",
+        "seed 1; family 4; links blocking; read 1 0 806 3; write 0 0 28 68; kill 1 0 0 0; write 0 \
+         0 19 22",
     ),
     (&["ReadOfNothing"], "seed 1; family 4; links blocking; read 0 0 0 1; shutdown 0 0 1 0"),
 ];
