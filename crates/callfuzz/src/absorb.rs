@@ -72,13 +72,34 @@ impl Model {
         }
         // A program gets all descriptors without close-on-exec.
         if matches!(op.verb, Verb::Again | Verb::Execute) {
-            self.connections.iter_mut().for_each(|connection| connection.was_given = true);
+            let slots = self.processes[op.process].slots;
+            let given = slots.iter().flatten().filter(|slot| !slot.closes_on_exec);
+            for end in given.filter_map(|slot| self.end(slot.file)).collect::<Vec<_>>() {
+                self.note_given(end);
+            }
         }
-        if let Some((connection, _)) = plan.end {
-            let connection = &mut self.connections[connection];
-            connection.was_given |= op.verb == Verb::Pass;
-            connection.holds |= op.verb == Verb::SetOption && op.a == 6;
-            connection.holds |= op.verb == Verb::Write && takes_flags(op) && op.b & 32 != 0;
+        let Some(end) = plan.end else { return };
+        match op.verb {
+            Verb::Pass => self.note_given(end),
+            Verb::Shutdown => {
+                let is_shut = op.a != 1 || self.incoming(end).is_shut;
+                let is_ended = op.a != 0 || self.outgoing(end).is_ended;
+                let connection = &mut self.connections[end.0];
+                connection.lacks_shut |= is_shut && is_ended && connection.is_owed[end.1];
+            }
+            Verb::SetOption if op.a == 6 => {
+                self.connections[end.0].is_corked[end.1] = op.b != 0;
+            }
+            Verb::Write => {
+                let corked = self.connections[end.0].is_corked[end.1];
+                let direction = self.outgoing(end);
+                direction.is_held |= corked || (takes_flags(op) && op.b & 32 != 0);
+                direction.may_lag |= direction.read < direction.written;
+            }
+            _ => {}
+        }
+        if matches!(op.verb, Verb::Read | Verb::Write | Verb::Shutdown | Verb::Close) {
+            self.connections[end.0].is_owed[1 - end.1] = false;
         }
     }
 
@@ -93,6 +114,13 @@ impl Model {
         if is_errno(libc::ECONNRESET) || is_broken || is_told {
             self.incoming(end).was_reset = true;
         }
+    }
+
+    /// Whether the peer does what the kernel answers bytes with a reset for: it has closed the
+    /// connection, or reads no more.
+    fn may_be_reset(&self, (connection, side): (usize, usize)) -> bool {
+        let is_closed = self.ends(connection)[1 - side].is_none();
+        is_closed || self.connections[connection].directions[side].is_shut
     }
 
     fn closes_on_exec(&mut self, process: usize, slot: usize, closes: bool) {
@@ -148,6 +176,9 @@ impl Model {
         } else {
             direction.take(&answer.bytes, peeks(op))?;
         }
+        let waits = direction.read < direction.written || direction.has_writer;
+        direction.is_held &= waits;
+        direction.may_lag &= waits;
         // splice(2) gives 0 before an urgent byte, too.
         let may_be_mark = how(op) == 6 && direction.has_urgent();
         if answer.result == 0 && op.a > 0 && !may_be_mark { direction.end() } else { Ok(()) }
@@ -158,6 +189,12 @@ impl Model {
         let op = plan.op;
         if answer.result <= 0 {
             return;
+        }
+        let is_short = (answer.result as usize) < plan.request.bytes.len();
+        if matches!(how(op), 6 | 7) && is_short && self.may_be_reset(end) {
+            // sendfile(2) and splice(2) move the bytes in pieces. An error that ends them after
+            // the first piece is lost: the kernel has told it, and they give the bytes.
+            self.incoming(end).was_reset = true;
         }
         let direction = self.outgoing(end);
         if takes_flags(op) && op.b & 128 != 0 {

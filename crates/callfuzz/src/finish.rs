@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How long the reference waits for bytes that do not come.
 const REFERENCE_WAIT: Duration = Duration::from_millis(5);
+/// How an end is that was never connected.
+const NOT_CONNECTED: &str = "errno 107";
 /// Bytes of one read.
 const READ_BYTES: i64 = 256 << 10;
 
@@ -130,13 +132,17 @@ impl Run<'_> {
                 self.outcome.rules.used(Rule::DivergedState);
                 continue;
             }
-            if found.starts_with("errno") && self.model.lacks_killed(*end) {
-                self.outcome.rules.used(Rule::UnreadOfKilled);
-                continue;
-            }
-            if connection.holds {
+            let is_broken = found.starts_with("errno");
+            let rules = [
+                (is_broken && connection.lacks_killed, Rule::UnreadOfKilled),
+                (is_broken && connection.lacks_shut, Rule::UnreadOfShut),
+                (found == NOT_CONNECTED && self.model.is_told_and_given(end.0), Rule::AfterReset),
                 // Bytes that were held back had not come, and so were not unread.
-                self.outcome.rules.used(Rule::HeldBack);
+                (self.model.holds_at_end(end.0), Rule::HeldBack),
+                (self.model.lags_at_shut(end.0), Rule::HeldBack),
+            ];
+            if let Some((_, rule)) = rules.into_iter().find(|(holds, _)| *holds) {
+                self.outcome.rules.used(rule);
                 continue;
             }
             self.find_end(*end, wanted, found.to_string());

@@ -1,6 +1,6 @@
 //! Compares what a call gave with what it gave in plain processes.
 
-use crate::known::explain;
+use crate::known::{explain, fails};
 use crate::model::{Kind, Model};
 use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
 use crate::protocol::{Answer, Reply};
@@ -117,6 +117,21 @@ impl Model {
         pairs.into_iter().filter(counts).map(masked).filter(is_news).collect()
     }
 
+    /// The connections whose events differ; none if another file's do.
+    pub(crate) fn differing(
+        &self,
+        plan: &Plan,
+        expected: &Answer,
+        actual: &Answer,
+    ) -> Option<Vec<usize>> {
+        let (wanted, found) = (self.events(plan, expected), self.events(plan, actual));
+        let only = |one: &[(usize, i64)], other: &[(usize, i64)]| {
+            one.iter().filter(|event| !other.contains(event)).map(|event| event.0).collect()
+        };
+        let files: [Vec<usize>; 2] = [only(&wanted, &found), only(&found, &wanted)];
+        files.iter().flatten().map(|file| self.end(*file).map(|end| end.0)).collect()
+    }
+
     /// Whether both are equal as far as can be compared.
     pub(crate) fn is_same(&self, plan: &Plan, expected: &Answer, actual: &Answer) -> bool {
         let same_call = expected.errno == actual.errno && expected.signals == actual.signals;
@@ -160,6 +175,11 @@ impl Model {
         match plan.op.verb {
             Verb::Read => {
                 let is_less = actual.result > 0 && actual.result < expected.result;
+                // After SHUT_RD the kernel says 0 for EAGAIN.
+                let is_shut = plan
+                    .end
+                    .is_some_and(|(of, side)| self.connections[of].directions[1 - side].is_shut);
+                let nothing = nothing || (is_shut && actual.result == 0 && expected.result > 0);
                 (nothing && !(expected.result == -1 && expected.errno == again)) || is_less
             }
             Verb::Write | Verb::Accept => nothing,
@@ -209,22 +229,26 @@ impl Model {
         }
     }
 
-    /// With full buffers, only a call that blocks for good or an end in place of an error counts.
+    /// With full buffers, a call may move more or less, or wait; that it fails, or that the stream
+    /// ends, is compared. How much has come when a writer was ended depends on its buffers, too.
     fn judge_crowded(&self, plan: &Plan, expected: &Reply, actual: &Reply) -> Verdict {
-        let fails = |reply: &Reply| match reply {
-            Reply::Done(answer) => answer.result == -1 && answer.errno != i64::from(libc::EAGAIN),
-            Reply::Pending(_) => false,
-        };
-        if matches!(actual, Reply::Pending(_)) {
-            match explain(self, plan, expected, actual) {
-                Some(rule) => return Verdict::Diverged(rule),
-                None if fails(expected) => {
-                    return Verdict::Different(self.difference(plan, expected, actual));
-                }
-                None => {}
-            }
+        if let Some(rule) = explain(self, plan, expected, actual) {
+            return Verdict::Diverged(rule);
         }
-        Verdict::Diverged(Rule::BufferRoom)
+        let is_cut = plan.end.is_some_and(|(of, side)| {
+            let incoming = &self.connections[of].directions[1 - side];
+            incoming.is_uncertain || incoming.is_ended || self.ends(of)[1 - side].is_none()
+        });
+        let depends = |reply: &Reply| match reply {
+            Reply::Pending(_) => true,
+            Reply::Done(answer) if plan.op.verb == Verb::Execute => answer.result == 0,
+            Reply::Done(answer) if answer.result == 0 && plan.op.verb == Verb::Read => is_cut,
+            Reply::Done(answer) => answer.result >= 0 || fails(answer, libc::EAGAIN),
+        };
+        if depends(expected) && depends(actual) {
+            return Verdict::Diverged(Rule::BufferRoom);
+        }
+        Verdict::Different(self.difference(plan, expected, actual))
     }
 
     /// Both brought bytes, but not equally many.

@@ -1,14 +1,16 @@
 //! Recognizes what TCP's holding back explains, and the documented limits of the library.
 
 use crate::judge::SLOW_US;
-use crate::model::Model;
-use crate::plan::{Plan, peeks, read_flags, takes_flags};
+use crate::model::{Connection, Model};
+use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
 use crate::protocol::{Answer, Reply};
 use crate::rules::Rule;
 use crate::script::Verb;
 
 /// Events that tell of data.
 const DATA: i64 = (libc::POLLIN | libc::POLLRDNORM) as i64;
+/// Events that tell of a broken connection.
+const BROKEN: i64 = (libc::POLLERR | libc::POLLHUP) as i64;
 
 /// The rule that explains a difference, if there is one. Plain processes have no limits of a
 /// library.
@@ -31,16 +33,58 @@ pub(crate) fn explain(
         (Reply::Done(wanted), Reply::Done(found)) if waits_for_peer(model, plan, wanted, found) => {
             Some(Rule::IdlePeer)
         }
-        (_, Reply::Done(found)) if is_broken(plan, found) && lacks_killed(model, plan) => {
-            Some(Rule::UnreadOfKilled)
+        (Reply::Done(wanted), Reply::Pending(_)) if plan.op.verb == Verb::Read => {
+            (plan.op.a == 0 && wanted.result == 0).then_some(Rule::ReadOfNothing)
         }
+        (Reply::Done(wanted), Reply::Done(found)) if is_refused_early(model, plan, found) => {
+            (wanted.result > 0).then_some(Rule::WriteToKilled)
+        }
+        (_, Reply::Done(found)) if tells_broken(plan, found) => lost(model, plan, expected, found),
         (Reply::Done(wanted), Reply::Done(found)) if plan.op.verb == Verb::Write => {
             let is_killed = plan.end.is_some_and(|end| model.was_killed(end.0, 1 - end.1));
-            let is_told = found.result >= 0 || is_broken(plan, found);
-            (is_killed && is_broken(plan, wanted) && is_told).then_some(Rule::WriteToKilled)
+            (is_killed && is_broken(plan, wanted) && found.result >= 0)
+                .then_some(Rule::WriteToKilled)
         }
         _ => None,
     }
+}
+
+/// Whether the kernel refuses a write that a ring cannot carry, for a peer that was killed.
+fn is_refused_early(model: &Model, plan: &Plan, found: &Answer) -> bool {
+    let op = plan.op;
+    let is_urgent = takes_flags(op) && op.b & 128 != 0;
+    let by_kernel = op.verb == Verb::Write && (matches!(how(op), 6 | 7) || is_urgent);
+    let is_killed = plan.end.is_some_and(|end| model.was_killed(end.0, 1 - end.1));
+    by_kernel && is_killed && is_broken(plan, found)
+}
+
+/// The rule for a connection that was reset because nothing could put its unread bytes into TCP.
+fn lost(model: &Model, plan: &Plan, expected: &Reply, found: &Answer) -> Option<Rule> {
+    let mut connections: Vec<usize> = plan.end.iter().map(|end| end.0).collect();
+    if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) {
+        let Reply::Done(wanted) = expected else { return None };
+        connections = model.differing(plan, wanted, found)?;
+    }
+    let all = |lacks: fn(&Connection) -> bool| {
+        !connections.is_empty() && connections.iter().all(|at| lacks(&model.connections[*at]))
+    };
+    if all(|connection| connection.lacks_killed) {
+        return Some(Rule::UnreadOfKilled);
+    }
+    if all(|connection| connection.lacks_shut) {
+        return Some(Rule::UnreadOfShut);
+    }
+    let is_told = connections.iter().all(|at| model.is_told_and_given(*at));
+    let has_no_peer = match plan.op.verb {
+        Verb::Poll | Verb::EpollWait => model.events(plan, found).iter().all(has_hung_up),
+        _ => fails(found, libc::ENOTCONN),
+    };
+    (is_told && !connections.is_empty() && has_no_peer).then_some(Rule::AfterReset)
+}
+
+/// Whether a file's events tell of a socket that is not connected.
+fn has_hung_up(event: &(usize, i64)) -> bool {
+    event.1 & BROKEN == i64::from(libc::POLLHUP) && event.1 & DATA == 0
 }
 
 /// Whether a program found less than plainly, after the library had waited for a peer that makes
@@ -52,11 +96,6 @@ fn waits_for_peer(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -
     plan.op.verb == Verb::Execute && plan.op.a == 0 && is_less && has_waited
 }
 
-/// Whether the connection was given away, and the peer was killed.
-fn lacks_killed(model: &Model, plan: &Plan) -> bool {
-    plan.end.is_some_and(|end| model.lacks_killed(end))
-}
-
 /// Whether the answer tells of a broken connection; of a program, that it ended so.
 fn is_broken(plan: &Plan, answer: &Answer) -> bool {
     if plan.op.verb == Verb::Execute {
@@ -65,21 +104,42 @@ fn is_broken(plan: &Plan, answer: &Answer) -> bool {
     [libc::ECONNRESET, libc::EPIPE, libc::ENOTCONN].into_iter().any(|errno| fails(answer, errno))
 }
 
+/// As [`is_broken`], also by events or as the socket's error.
+fn tells_broken(plan: &Plan, answer: &Answer) -> bool {
+    match plan.op.verb {
+        Verb::Poll => answer.more.iter().any(|events| events & BROKEN != 0),
+        Verb::EpollWait => answer.more.chunks_exact(2).any(|pair| pair[1] & BROKEN != 0),
+        Verb::GetOption => plan.op.a == 0 && answer.bytes.iter().any(|byte| *byte != 0),
+        _ => is_broken(plan, answer),
+    }
+}
+
 /// Whether only data differ that wait for an acknowledgement (Nagle's algorithm), or that MSG_MORE
 /// or TCP_CORK holds back. That they are the right ones is checked by position.
 fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
     let op = plan.op;
-    // Whether an end is closed with bytes unread depends on whether they have come.
-    if plan.end.is_some_and(|end| model.holds_at_end(end.0)) {
-        return true;
+    // Whether an end is closed with bytes unread, or bytes come to one that is shut, depends on
+    // when they have come.
+    let tells = |reply: &Reply| matches!(reply, Reply::Done(answer) if tells_broken(plan, answer));
+    if let Some(end) = plan.end {
+        let is_late = tells(expected) && model.lags_at_shut(end.0);
+        if is_late || (model.holds_at_end(end.0) && (tells(expected) || tells(actual))) {
+            return true;
+        }
     }
     match op.verb {
         Verb::Poll | Verb::EpollWait => are_data_held_back(model, plan, expected, actual),
         Verb::Read | Verb::Unread => {
             let Some(end) = plan.end else { return false };
             let is_less = |one: &Reply, other: &Reply| is_less(model, plan, one, other);
-            let holds = model.connections[end.0].holds;
-            is_less(expected, actual) || (holds && is_less(actual, expected))
+            let incoming = &model.connections[end.0].directions[1 - end.1];
+            // What waits is lost with a writer that resets, and not waited for after SHUT_RD.
+            let has_come = matches!(actual, Reply::Done(found) if found.result > 0);
+            let is_gone = matches!(expected, Reply::Done(wanted)
+                if is_broken(plan, wanted) || (incoming.is_shut && wanted.result == 0));
+            is_less(expected, actual)
+                || (incoming.is_held && is_less(actual, expected))
+                || ((incoming.is_held || incoming.may_lag) && is_gone && has_come)
         }
         Verb::Execute if op.a == 0 => {
             let is_ahead = match (expected, actual) {
@@ -89,7 +149,9 @@ fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) ->
                 _ => false,
             };
             // It ends by itself at its time limit (SO_RCVTIMEO), which begins when it reads.
-            is_ahead || plan.end.is_some_and(|end| model.connections[end.0].holds)
+            let holds =
+                |end: (usize, usize)| model.connections[end.0].directions[1 - end.1].is_held;
+            is_ahead || plan.end.is_some_and(holds)
         }
         _ => false,
     }
@@ -134,8 +196,10 @@ fn are_data_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Rep
         let incoming = &connection.directions[1 - end.1];
         // Nagle's algorithm holds back without a flag.
         let is_ahead = found & DATA != 0 && wanted & DATA == 0 && incoming.read < incoming.written;
-        let may_differ = connection.holds || is_ahead;
+        let may_differ = incoming.is_held || is_ahead;
+        let is_late = wanted & BROKEN != 0 && model.lags_at_shut(end.0);
         wanted == found
+            || is_late
             || model.holds_at_end(end.0)
             || (may_differ && (wanted ^ found) & !DATA == 0)
     };

@@ -63,6 +63,11 @@ pub(crate) struct Direction {
     pub(crate) is_ended: bool,
     pub(crate) has_writer: bool,
     pub(crate) has_reader: bool,
+    /// Some of it may be held back (MSG_MORE, TCP_CORK), until all is read.
+    pub(crate) is_held: bool,
+    /// It was written behind unread bytes, and may wait for their acknowledgement (Nagle's
+    /// algorithm), until all is read.
+    pub(crate) may_lag: bool,
     /// Positions before which an urgent byte was sent.
     urgent: Vec<u64>,
 }
@@ -167,12 +172,19 @@ pub(crate) struct Connection {
     pub(crate) has_diverged: bool,
     /// Buffers were full.
     pub(crate) is_crowded: bool,
-    /// What was written may be held back.
-    pub(crate) holds: bool,
+    /// Whether the side holds its bytes back (TCP_CORK).
+    pub(crate) is_corked: [bool; 2],
     /// A call waited for a peer that did not react.
     pub(crate) has_waited: bool,
     /// An end was given to another program or process.
     pub(crate) was_given: bool,
+    /// Whether the side was given to another program or process with bytes unread, and the peer has
+    /// made no call since.
+    pub(crate) is_owed: [bool; 2],
+    /// The peer of such a side was killed.
+    pub(crate) lacks_killed: bool,
+    /// A side was given away after it was shut in both directions with bytes unread.
+    pub(crate) lacks_shut: bool,
     /// Whether a process that had the side was killed.
     pub(crate) killed: [bool; 2],
 }
@@ -249,9 +261,27 @@ impl Model {
         connection.is_crowded |= most + more > ROOM_BYTES;
     }
 
-    /// Whether data may be held back on a connection of which an end is closed.
+    /// Whether an end is closed to which data may be held back.
     pub(crate) fn holds_at_end(&self, connection: usize) -> bool {
-        self.connections[connection].holds && self.ends(connection).iter().any(Option::is_none)
+        let directions = &self.connections[connection].directions;
+        let ends = self.ends(connection);
+        (0..2).any(|side| ends[side].is_none() && directions[1 - side].is_held)
+    }
+
+    /// Whether an end is shut in both directions, and bytes for it may have been on their way then,
+    /// which the kernel answers with a reset.
+    pub(crate) fn lags_at_shut(&self, connection: usize) -> bool {
+        let directions = &self.connections[connection].directions;
+        (0..2).any(|side| {
+            let (incoming, outgoing) = (&directions[1 - side], &directions[side]);
+            incoming.is_shut && outgoing.is_ended && (incoming.may_lag || incoming.is_held)
+        })
+    }
+
+    /// Whether a reset was told to an end of a connection of which one was given away.
+    pub(crate) fn is_told_and_given(&self, connection: usize) -> bool {
+        let connection = &self.connections[connection];
+        connection.was_given && connection.directions.iter().any(|of| of.was_reset)
     }
 
     /// Whether a process that had the side of the connection was killed.
@@ -259,19 +289,29 @@ impl Model {
         self.connections[connection].killed[side]
     }
 
-    /// Whether the peer was killed and this end was given to another program or process.
-    pub(crate) fn lacks_killed(&self, (connection, side): (usize, usize)) -> bool {
-        let connection = &self.connections[connection];
-        connection.was_given && connection.killed[1 - side]
-    }
-
     /// A process is killed.
     pub(crate) fn note_killed(&mut self, process: usize) {
         for slot in self.processes[process].slots.iter().flatten() {
             if let Kind::End { connection, side } = self.files[slot.file].kind {
-                self.connections[connection].killed[side] = true;
+                let connection = &mut self.connections[connection];
+                connection.killed[side] = true;
+                connection.lacks_killed |= connection.is_owed[1 - side];
             }
         }
+    }
+
+    /// An end is given to another program or process.
+    pub(crate) fn note_given(&mut self, (connection, side): (usize, usize)) {
+        let connection = &mut self.connections[connection];
+        connection.was_given = true;
+        let [incoming, outgoing] = [1 - side, side].map(|of| &connection.directions[of]);
+        let may_have_more = incoming.has_writer || incoming.is_uncertain || incoming.is_unchecked;
+        if incoming.read == incoming.written && !may_have_more {
+            return;
+        }
+        connection.lacks_shut |= incoming.is_shut && outgoing.is_ended;
+        connection.lacks_killed |= connection.killed[1 - side];
+        connection.is_owed[side] = true;
     }
 
     /// Every place where a file is: process and slot.

@@ -19,9 +19,17 @@ fuzzkit::rules! {
         LibraryDescriptors: "/proc/self/fd shows the library's descriptors of a listening socket \
             (docs/preload.md).",
         WriteToKilled: "A write to a peer that was killed may succeed for one tick of the kernel's \
-            clock, and later ones may give ECONNRESET instead of EPIPE (docs/preload.md).",
+            clock; sendfile, splice and urgent data may fail already where the kernel takes the \
+            first bytes (docs/preload.md).",
         UnreadOfKilled: "A peer that is killed before it has followed an end back to TCP, which \
             was given to another program or process, resets the connection (docs/preload.md).",
+        UnreadOfShut: "An end that is shut in both directions with bytes unread, and is given to \
+            another program or process, is reset (docs/preload.md).",
+        AfterReset: "After it has told the reset of a connection that was given to another program \
+            or process, the library's socket is one that was never connected: ENOTCONN and no \
+            input, where the kernel has an end (docs/preload.md).",
+        ReadOfNothing: "A recv(2) of no bytes that waits is not ended by an own shutdown(2) \
+            (docs/preload.md).",
         IdlePeer: "What is unread when a connection goes back to TCP comes when its peer makes a \
             call: a peer that waits for something else holds it back (docs/preload.md).",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \

@@ -74,7 +74,8 @@ pub(crate) struct Incoming {
     pub(crate) read: AtomicU64,
     /// Ring the doorbell when there is something to read.
     pub(crate) sleeping: AtomicU32,
-    /// [`STAYS`], [`LEAVES`], [`DRAINS`], [`CLOSED`] or [`RETURNS`]: how this side goes back to TCP.
+    /// [`STAYS`], [`LEAVES`], [`DRAINS`], [`CLOSED`] or [`RETURNS`]: how this side goes back to
+    /// TCP.
     pub(crate) leaving: AtomicU32,
     /// Bytes are being taken from the ring at this moment.
     pub(crate) taking: AtomicU32,

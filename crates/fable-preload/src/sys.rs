@@ -202,6 +202,11 @@ fn unsent_bytes(fd: c_int) -> u64 {
     bytes.max(0) as u64
 }
 
+/// Whether the peer's host has acknowledged all that was sent, or has reset the connection.
+pub(crate) fn is_acknowledged(fd: c_int) -> bool {
+    unsent_bytes(fd) == 0 || poll_one(fd, 0, 0) & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
 /// Lets the socket take so many bytes more, as far as the system allows it.
 pub(crate) fn widen_send_buffer(fd: c_int, bytes: u64) {
     let bytes = bytes.min(1 << 29) as c_int;

@@ -14,7 +14,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use super::Connection;
-use super::own::{AFTER, BEFORE, INSIDE, get};
+use super::own::{AFTER, BEFORE, INSIDE, ONLY_WARNED, get};
 use crate::page;
 use crate::sys;
 
@@ -77,10 +77,15 @@ impl Connection {
             && !own.has_left()
             && !own.has_failed()
         {
+            if self.is_peer_closed(fd) {
+                // What is sent again would hide how a killed peer has ended.
+                self.note_end();
+            }
             let end = get(&own.written);
             let inside = own.outgoing.load(Ordering::Relaxed) == INSIDE;
             let position = if inside { self.recall(fd, false) } else { end };
-            self.give_up_outgoing(fd, how, position, false);
+            let warning = if how == page::RETURNS { ONLY_WARNED } else { 0 };
+            self.give_up_outgoing(fd, how, position, warning);
             self.forbid_incoming();
         }
         crate::epoll::nudge(self);

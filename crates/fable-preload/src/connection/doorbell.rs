@@ -177,9 +177,9 @@ impl Connection {
         }
     }
 
-    /// Whether the peer goes back to TCP and waits for what is to be sent again. The last doorbell stays
-    /// where it is until that has begun: the kernel resets a connection that ends with bytes unread
-    /// (RFC 1122, 4.2.2.13), so the death of this process does not look like a good end.
+    /// Whether the peer goes back to TCP and waits for what is to be sent again. The last doorbell
+    /// stays where it is until that has begun: the kernel resets a connection that ends with bytes
+    /// unread (RFC 1122, 4.2.2.13), so the death of this process does not look like a good end.
     pub(super) fn owes(&self) -> bool {
         let leaving = self.theirs().incoming.leaving.load(Ordering::Acquire);
         self.own().outgoing.load(Ordering::Relaxed) == INSIDE
@@ -193,7 +193,8 @@ impl Connection {
             return Err(errno);
         }
         // A doorbell that a killed peer had not taken makes the kernel reset the connection.
-        let by_doorbell = errno.0 == libc::ECONNRESET && self.end_of_killed().is_some();
+        let by_doorbell = errno.0 == libc::ECONNRESET
+            && (self.end_of_killed().is_some() || self.is_only_warned());
         let end = self.note_end();
         if by_doorbell {
             return Ok(end);

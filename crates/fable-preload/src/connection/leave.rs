@@ -16,7 +16,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
 
 use super::Connection;
-use super::own::{AFTER, BEFORE, INSIDE, RESENDING, get};
+use super::own::{AFTER, BEFORE, INSIDE, ONLY_WARNED, RESENDING, WARNED, get};
 use crate::page;
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
@@ -43,13 +43,23 @@ impl Connection {
         }
         if let (Some(_reader), Some(_writer)) = (own.reader.take(), own.writer.take())
             && own.outgoing.load(Ordering::Relaxed) == INSIDE
+            && !self.has_met_end(fd)
         {
             statistics::count(why);
             let position = self.recall(fd, true);
             let shut = own.shut_read.load(Ordering::Relaxed) != 0;
             let how = if shut { page::DRAINS } else { page::RETURNS };
-            self.give_up_outgoing(fd, how, position, !matches!(why, Why::Option));
+            // Who sets an option may leave before the peer has followed.
+            let warning = match why {
+                Why::Option => ONLY_WARNED,
+                _ => WARNED,
+            };
+            self.give_up_outgoing(fd, how, position, warning);
             self.forbid_incoming();
+        }
+        if !matches!(why, Why::Option) {
+            let order = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = own.warned.compare_exchange(ONLY_WARNED, WARNED, order.0, order.1);
         }
         if let Some(errno) = own.take_error() {
             return Err(errno);
@@ -76,10 +86,7 @@ impl Connection {
         if let (Some(_reader), Some(_writer)) = (own.reader.take(), own.writer.take())
             && !own.has_left()
         {
-            if self.is_peer_closed(fd) {
-                self.note_end();
-            }
-            if !own.has_error() {
+            if !self.has_met_end(fd) {
                 self.leave_locked(fd, why);
             }
             if own.has_error() && !own.has_failed() {
@@ -89,6 +96,15 @@ impl Connection {
             own.set_left();
         }
         self.become_plain(fd);
+    }
+
+    /// Whether there is an error to tell, also that of a peer that was killed with bytes unread,
+    /// which bytes sent again would hide.
+    fn has_met_end(&self, fd: c_int) -> bool {
+        if self.is_peer_closed(fd) {
+            self.note_end();
+        }
+        self.own().has_error()
     }
 
     fn leave_locked(&self, fd: c_int, why: Why) {
@@ -105,7 +121,7 @@ impl Connection {
         self.ask_no_more(&self.mine().outgoing.starved);
         // The peer may leave, too, and then nobody could send again what it had not read.
         let position = if was_inside { self.recall(fd, true) } else { get(&self.own().written) };
-        self.give_up_outgoing(fd, page::LEAVES, position, true);
+        self.give_up_outgoing(fd, page::LEAVES, position, WARNED);
         let mode = &self.theirs().outgoing.mode;
         let forbidden = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
         if forbidden.is_err() {
@@ -117,10 +133,10 @@ impl Connection {
     }
 
     /// From here on this end sends through TCP only, first what it has put into the ring behind a
-    /// position. Where it `warns`, a last doorbell lies at the peer, which keeps it until it has
+    /// position. With a `warning`, a last doorbell lies at the peer, which keeps it until it has
     /// begun to send again what this end leaves behind: so its death before that resets the
     /// connection.
-    pub(super) fn give_up_outgoing(&self, fd: c_int, how: u32, position: u64, warns: bool) {
+    pub(super) fn give_up_outgoing(&self, fd: c_int, how: u32, position: u64, warning: u32) {
         let own = self.own();
         let (mine, theirs) = (self.mine(), self.theirs());
         mine.incoming.leaving.store(how, Ordering::SeqCst);
@@ -143,15 +159,30 @@ impl Connection {
         }
         // A peer that leaves at the same time does not expect what it did not ask for.
         let stays = theirs.incoming.leaving.load(Ordering::SeqCst) == page::STAYS;
-        if warns && stays && !closed {
+        // With nothing unread, the peer has nothing to send again: it sees in its next write that
+        // this end has left.
+        fence(Ordering::SeqCst);
+        if warning != 0 && stays && !closed && self.unread_bytes() > 0 {
             self.ring_now(fd);
-            own.warned.store(1, Ordering::Relaxed);
+            own.warned.store(warning, Ordering::Relaxed);
         }
         // Doorbells that find no room come behind what the peer has still to read, before anything
         // that goes through TCP.
         self.send_again_from(fd, position);
         self.resend_locked(fd);
         fence(Ordering::SeqCst);
+    }
+
+    /// Whether the peer has not followed, and had read all but the doorbell that warns it: if it
+    /// was killed, the reset is the doorbell's.
+    pub(super) fn is_only_warned(&self) -> bool {
+        let own = self.own();
+        let theirs = self.theirs();
+        own.warned.load(Ordering::Relaxed) == ONLY_WARNED
+            && theirs.outgoing.returned_at.load(Ordering::Acquire) == 0
+            && theirs.incoming.leaving.load(Ordering::Acquire) == page::STAYS
+            && self.unsent_bytes() == 0
+            && get(&own.sent) + 1 == self.mine().outgoing.switch_at.load(Ordering::Relaxed)
     }
 
     /// Waits for the doorbells that are still to come, which nobody could take out later.

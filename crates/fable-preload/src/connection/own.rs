@@ -16,6 +16,11 @@ pub(crate) const RESENDING: u32 = 2;
 /// A direction that is back in TCP, or will never leave it.
 pub(crate) const AFTER: u32 = 3;
 
+/// A doorbell was sent for the peer to keep, and bytes may follow.
+pub(crate) const WARNED: u32 = 1;
+/// A doorbell was sent for the peer to keep, behind all that it had not read.
+pub(crate) const ONLY_WARNED: u32 = 2;
+
 /// The words of one end. Zeroed memory is a fresh connection.
 #[repr(C)]
 pub(crate) struct Own {
@@ -57,7 +62,8 @@ pub(crate) struct Own {
     pub(crate) cork: AtomicU32,
     /// While bytes are being sent again: 1, and SO_LINGER of the application.
     pub(crate) linger: [AtomicU32; 3],
-    /// Whether a doorbell lies at the peer that it keeps until it has followed this end.
+    /// Whether a doorbell lies at the peer that it keeps until it has followed this end: 0, or
+    /// [`WARNED`] or [`ONLY_WARNED`].
     pub(crate) warned: AtomicU32,
     /// Doorbells that the peer was ever asked for.
     pub(crate) asked: AtomicU64,

@@ -96,12 +96,22 @@ impl Connection {
         if kernel & (reset | libc::POLLRDHUP) == 0 || !self.has_peer_ended(fd) {
             return kernel;
         }
+        let own = self.own();
+        let ended = libc::POLLRDHUP | libc::POLLOUT;
         match self.end_of_killed() {
+            None if self.is_only_warned() => {
+                let is_shut = own.shut_write.load(Ordering::Relaxed) != 0;
+                let hidden = if is_shut { libc::POLLERR } else { reset };
+                kernel & !hidden | libc::POLLRDHUP
+            }
             None => kernel,
-            Some(0) if self.own().late_bytes.load(Ordering::Relaxed) == 0 => {
+            Some(0) if own.late_bytes.load(Ordering::Relaxed) == 0 => {
                 kernel & !reset | libc::POLLRDHUP
             }
-            Some(_) => kernel | reset | libc::POLLRDHUP | libc::POLLOUT,
+            // The kernel has the error of the late bytes, until it has told it.
+            Some(0) => kernel | libc::POLLHUP | ended,
+            // What was noted at the end tells of it, until it is told.
+            Some(_) => kernel & !libc::POLLERR | libc::POLLHUP | ended,
         }
     }
 

@@ -319,6 +319,13 @@ impl Connection {
             if self.has_peer_ended(fd) {
                 self.note_end();
             }
+            let mut byte = [0_u8; 1];
+            if self.is_broken(fd)
+                && let Err(errno) = sys::receive(fd, byte.as_mut_ptr(), 1, libc::MSG_PEEK)
+            {
+                // It is kept, unless a doorbell has caused it.
+                let _ = self.broken(errno);
+            }
             return own.take_error().map_or(Ok(Some(Step::End)), Err);
         }
         let stream = self.discard(fd);

@@ -12,6 +12,10 @@ use crate::page;
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
 
+/// How long to wait until a peer that may have gone acknowledges bytes or refuses them, in
+/// milliseconds.
+const ANSWER_TURNS: u32 = 3;
+
 /// What one attempt brought.
 enum Step {
     Moved,
@@ -121,10 +125,18 @@ impl Connection {
                 _ => Step::Full,
             }
         };
-        if self.theirs().incoming.leaving.load(Ordering::SeqCst) != page::STAYS {
-            self.progress(fd)?;
-        }
+        self.follow_at_once(fd);
         Ok(step)
+    }
+
+    /// After bytes were put into the ring: a peer that left meanwhile gets them through TCP before
+    /// this call returns, because it does not warn of an end with nothing unread.
+    fn follow_at_once(&self, fd: c_int) {
+        if self.theirs().incoming.leaving.load(Ordering::SeqCst) != page::STAYS
+            && let Err(errno) = self.progress(fd)
+        {
+            self.keep_for_later(fd, errno);
+        }
     }
 
     fn write_stream(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
@@ -229,7 +241,7 @@ impl Connection {
             return Ok(None);
         }
         let own = self.own();
-        let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
+        let guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
         if self.is_resending() {
             self.refusals.fetch_add(1, Ordering::Relaxed);
             return Err(Errno(libc::EAGAIN));
@@ -256,6 +268,8 @@ impl Connection {
         let moved = unsafe { real::preadv(from, &entry, 1, offset) };
         let moved = usize::try_from(moved).map_err(|_| Errno(sys::errno()))?;
         self.publish(fd, position.wrapping_add(moved as u64));
+        drop(guard);
+        self.follow_at_once(fd);
         Ok(Some(moved))
     }
 
@@ -412,6 +426,7 @@ impl Connection {
         if own.outgoing.load(Ordering::Relaxed) != RESENDING {
             return;
         }
+        let had_gone = self.has_left_unread() && self.has_peer_ended(fd);
         let paid = if self.is_broken(fd) { Err(Errno(libc::EPIPE)) } else { self.pay(fd) };
         if paid.is_err_and(is_local) {
             return;
@@ -435,7 +450,26 @@ impl Connection {
             }
         }
         own.outgoing.store(AFTER, Ordering::Relaxed);
+        if had_gone && sys::wait_until(ANSWER_TURNS, || sys::is_acknowledged(fd)) {
+            self.keep_reset(fd);
+        }
         self.end_as_asked(fd);
         self.restore_options(fd);
+    }
+
+    /// Whether the peer left with bytes unread, which are being sent again.
+    fn has_left_unread(&self) -> bool {
+        let leaves = self.theirs().incoming.leaving.load(Ordering::Acquire) == page::LEAVES;
+        leaves && get(&self.own().resend_from) != get(&self.own().written)
+    }
+
+    /// If the kernel has reset the connection because the peer closed it, or was killed, with bytes
+    /// unread, tells ECONNRESET as it does when they lie in the socket.
+    fn keep_reset(&self, fd: c_int) {
+        if sys::poll_one(fd, 0, 0) & (libc::POLLHUP | libc::POLLERR) != 0 {
+            // The kernel's own error would be told besides.
+            let _ = sys::option(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+            self.own().keep_error(libc::ECONNRESET);
+        }
     }
 }
