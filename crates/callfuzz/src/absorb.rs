@@ -3,7 +3,7 @@
 use crate::model::{Checked, Kind, Model, Open, Slot};
 use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
 use crate::protocol::Answer;
-use crate::script::{SLOTS, Verb};
+use crate::script::{REFUSED, SLOTS, Verb};
 
 impl Model {
     /// A call has returned.
@@ -18,7 +18,9 @@ impl Model {
             Verb::Connect if answer.result == 0 || answer.errno == i64::from(libc::EINPROGRESS) => {
                 let target = self.slot((op.a as usize / SLOTS) % 2, op.a as usize % SLOTS);
                 let own = self.slot(op.process, op.slot);
-                if let (Some(own), Some(target)) = (own, target) {
+                if let (Some(own), Some(target)) = (own, target)
+                    && (op.a as usize) < REFUSED
+                {
                     self.connect(own.file, target.file);
                 }
             }

@@ -1,6 +1,8 @@
 //! Makes a random script from a seed.
 
-use crate::script::{LISTENER, LinkKind, Op, PROCESSES, SLOTS, Script, Verb};
+use crate::script::{
+    LISTENER, LinkKind, Op, PROCESSES, REFUSED, SLOTS, Script, TCP_STATE, Verb,
+};
 use fuzzkit::Random;
 
 /// More than all buffers of a connection hold.
@@ -39,8 +41,27 @@ const VERBS: &[(u64, Verb)] = &[
     (4, Verb::Accept),
 ];
 
-/// The script of a seed.
+/// What scripts are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Connections through memory, which follow processes.
+    Memory,
+    /// A user-level stack: connections stay with their process, and what is documented as
+    /// different there is left out.
+    Stack,
+}
+
+/// What a script for a stack does not do.
+const MEMORY_ONLY: [Verb; 5] =
+    [Verb::Execute, Verb::Fork, Verb::Again, Verb::Pass, Verb::Descriptors];
+
+/// The script of a seed, for connections through memory.
 pub fn script(seed: u64) -> Script {
+    script_of(seed, Dialect::Memory)
+}
+
+/// The script of a seed.
+pub fn script_of(seed: u64, dialect: Dialect) -> Script {
     let mut random = Random::new(seed);
     let links = (0..random.weighted(&[(6, 1), (2, 2), (1, 0)]))
         .map(|_| random.pick(&[LinkKind::Blocking, LinkKind::Nonblocking]))
@@ -49,8 +70,12 @@ pub fn script(seed: u64) -> Script {
     // A case uses some of the verbs only, so that those meet more often.
     let mut verbs = VERBS.to_vec();
     verbs.retain(|(weight, _)| *weight > 20 || random.chance(45));
+    if dialect == Dialect::Stack {
+        verbs.retain(|(_, verb)| !MEMORY_ONLY.contains(verb));
+    }
     for _ in 0..random.range(3, 30) {
         let op = op(&mut random, &verbs, &script);
+        let op = if dialect == Dialect::Stack { of_stack(&mut random, op) } else { op };
         script.ops.push(op);
     }
     script
@@ -119,6 +144,21 @@ fn op(random: &mut Random, verbs: &[(u64, Verb)], script: &Script) -> Op {
         _ => process,
     };
     Op { verb, process, slot, a, b }
+}
+
+/// Changes an operation to one that has a meaning for a stack alone, or is not in its limits.
+fn of_stack(random: &mut Random, op: Op) -> Op {
+    let (mut a, mut b) = (op.a, op.b);
+    match op.verb {
+        Verb::Read if b & 15 == 6 => b &= !15,
+        Verb::Write if b & 15 == 7 => b &= !15,
+        Verb::Poll if random.chance(20) => b |= 32,
+        Verb::EpollWait if random.chance(20) => a = 1,
+        Verb::GetOption if random.chance(30) => a = TCP_STATE,
+        Verb::Connect if random.chance(20) => a = REFUSED as u32 + random.below(2) as u32,
+        _ => {}
+    }
+    Op { a, b, ..op }
 }
 
 /// An option and its value.

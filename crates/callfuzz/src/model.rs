@@ -1,8 +1,9 @@
 //! What the controller knows of descriptors, connections and their bytes.
 
 use crate::script::{PROCESSES, SLOTS};
+use crate::way::Way;
 use fuzzkit::{Failure, mix, pattern};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// With more unread bytes than this in a direction, it depends on the room in buffers how much a
 /// call moves.
@@ -184,13 +185,26 @@ pub(crate) struct Model {
     pub(crate) files: Vec<Open>,
     pub(crate) connections: Vec<Connection>,
     seed: u64,
-    /// There is no library that could have faults.
+    /// No connection goes through memory.
     pub(crate) is_plain: bool,
+    /// The processes have addresses of their own.
+    pub(crate) has_hosts: bool,
+    /// The process that has a user-level stack.
+    pub(crate) tested: Option<usize>,
+    /// Sets that a pending call waits for.
+    pub(crate) awaited: BTreeSet<usize>,
 }
 
 impl Model {
-    pub(crate) fn new(seed: u64, is_plain: bool) -> Model {
-        Model { seed, is_plain, ..Model::default() }
+    pub(crate) fn new(seed: u64, way: &Way) -> Model {
+        let (has_hosts, tested) = (way.has_hosts(), way.tested());
+        let is_plain = way.is_plain() || has_hosts;
+        Model { seed, is_plain, has_hosts, tested, ..Model::default() }
+    }
+
+    /// The number of a process's host, which is zero for the loopback device.
+    pub(crate) fn host(&self, process: usize) -> i64 {
+        if self.has_hosts { process as i64 % 2 + 1 } else { 0 }
     }
 
     pub(crate) fn slot(&self, process: usize, slot: usize) -> Option<Slot> {

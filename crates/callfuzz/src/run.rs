@@ -11,7 +11,6 @@ use crate::plan::{Plan, peeks, takes_flags};
 use crate::protocol::{Answer, Call, Reply};
 use crate::rules::Rule;
 use crate::script::{LISTENER, LinkKind, Op, SLOTS, Script, Verb};
-use crate::way::Way;
 use fuzzkit::{Failure, RuleCounts, RuleSet, Watch};
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -92,7 +91,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Failure> {
     let broken = |error| Failure::new("the agents do not start", format!("{error}"));
     pair.prepare().map_err(broken)?;
-    let is_plain = *pair.way() == Way::Plain;
+    let model = Model::new(script.seed, pair.way());
     watch.begin(format_args!("{}: {script}", pair.way().name()));
     let mut run = Run {
         script,
@@ -100,7 +99,7 @@ pub(crate) fn run(
         expected,
         pace,
         watch,
-        model: Model::new(script.seed, is_plain),
+        model,
         waiting: BTreeMap::new(),
         outcome: Outcome::default(),
         has_diverged: false,
@@ -261,6 +260,15 @@ impl Run<'_> {
 
     /// Notes that a call is pending in its direction, or no more.
     pub(crate) fn occupy(&mut self, plan: &Plan, is_pending: bool) {
+        if plan.op.verb == Verb::EpollWait {
+            for set in &plan.files {
+                if is_pending {
+                    self.model.awaited.insert(*set);
+                } else {
+                    self.model.awaited.remove(set);
+                }
+            }
+        }
         let Some(end) = plan.end else { return };
         let reads = plan.op.verb == Verb::Read || plan.request.arguments.get(1) == Some(&1);
         if plan.op.verb == Verb::Read || (plan.op.verb == Verb::Execute && reads) {
@@ -344,6 +352,10 @@ impl Run<'_> {
 
     /// Lets whoever has the other end of the connection ask for its events.
     fn poke(&mut self, plan: &Plan) -> Checked {
+        // Only a library that takes connections through memory may need it.
+        if self.model.is_plain {
+            return Ok(());
+        }
         let mut connections: Vec<usize> = plan.end.map(|(of, _)| of).into_iter().collect();
         connections
             .extend(plan.files.iter().filter_map(|file| self.model.end(*file)).map(|at| at.0));
@@ -365,6 +377,9 @@ impl Run<'_> {
     fn repeat(&mut self, plan: &Plan, wanted: &Answer, found: Answer) -> Checked<Answer> {
         let mut request = plan.request.clone();
         (request.threaded, request.wait) = (false, Duration::ZERO);
+        if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) {
+            request.arguments[1] = 0;
+        }
         let continues = plan.op.verb == Verb::Read && found.result > 0 && !peeks(plan.op);
         if continues {
             // Only a function with flags can be kept from blocking.
