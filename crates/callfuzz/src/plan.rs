@@ -203,7 +203,12 @@ impl Model {
             }
             Verb::Listen if open.kind == Kind::Fresh => Request::new(Call::Listen, &[fd, a]),
             Verb::Connect if op.a as usize >= REFUSED => {
-                let host = self.host(op.a as usize - REFUSED);
+                let target = op.a as usize - REFUSED;
+                // The host of a process that has ended is gone with its stack.
+                if !self.processes.get(target)?.is_live {
+                    return None;
+                }
+                let host = self.host(target);
                 let mut request = Request::new(Call::Connect, &[fd, family.into(), 1, host]);
                 request.threaded = !open.is_nonblocking;
                 request

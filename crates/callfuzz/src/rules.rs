@@ -24,7 +24,16 @@ fuzzkit::rules! {
             was given to another program or process, resets the connection (docs/preload.md).",
         IdlePeer: "What is unread when a connection goes back to TCP comes when its peer makes a \
             call: a peer that waits for something else holds it back (docs/preload.md).",
+        StackDescriptors: "The stack's own descriptors have low numbers, which a program does not get \
+            any more (docs/mtcp-run.md).",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
             it was one of timing.",
+    }
+}
+
+impl Rule {
+    /// Whether the state of connections is the same after it.
+    pub(crate) fn is_harmless(self) -> bool {
+        matches!(self, Rule::LibraryDescriptors | Rule::StackDescriptors)
     }
 }

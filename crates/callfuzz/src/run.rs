@@ -23,14 +23,22 @@ pub(crate) struct Pace {
     pub(crate) quiet: Duration,
     /// How long the second run waits for what the reference found.
     pub(crate) limit: Duration,
+    /// How long packets between hosts are given to arrive after each operation.
+    pub(crate) arrival: Duration,
 }
 
 impl Pace {
-    pub(crate) const FAST: Pace =
-        Pace { quiet: Duration::from_micros(300), limit: Duration::from_millis(400) };
+    pub(crate) const FAST: Pace = Pace {
+        quiet: Duration::from_micros(300),
+        limit: Duration::from_millis(400),
+        arrival: Duration::from_millis(1),
+    };
     /// To see whether a difference is one of timing.
-    pub(crate) const SLOW: Pace =
-        Pace { quiet: Duration::from_millis(15), limit: Duration::from_millis(2500) };
+    pub(crate) const SLOW: Pace = Pace {
+        quiet: Duration::from_millis(15),
+        limit: Duration::from_millis(2500),
+        arrival: Duration::from_millis(25),
+    };
 }
 
 /// When the peer is made to call something, if what is waited for does not come.
@@ -167,6 +175,9 @@ impl Run<'_> {
                 self.outcome.calls += 1;
                 self.watch.note(|| format!("{at} {op}: {}", describe(&plan, &reply)));
                 self.outcome.steps[at].reply = Some(reply);
+            }
+            if self.model.has_hosts {
+                sleep(self.pace.arrival);
             }
         }
         self.collect(at)

@@ -107,16 +107,15 @@ impl Way {
 
     /// What starts a process; `settings` is where those of a stack are.
     pub(crate) fn command(&self, program: &Path, process: usize, settings: &Path) -> Command {
-        let mut command = match self {
-            Way::Mtcp { launcher, library, tested } if *tested == process => {
-                let mut command = Command::new(launcher);
-                command.env("MTCP_PRELOAD", library);
-                command.args(["run", "--config"]).arg(settings).arg(program);
-                command
-            }
-            _ => Command::new(program),
-        };
+        let mut command = Command::new(program);
         command.arg("agent").env_remove("LD_PRELOAD");
+        if let Way::Mtcp { launcher, library, tested } = self
+            && *tested == process
+        {
+            launch::preload(&mut command, library.clone());
+            // As `mtcp run` does it, which looks for obstacles in the program each time.
+            command.env("MTCP_CONFIG", settings).env("MTCP_RUN_LAUNCHER", launcher);
+        }
         if let Way::Fable { library, statistics } = self {
             launch::preload(&mut command, library.clone());
             command.env("FABLE_STATISTICS", statistics);
