@@ -72,6 +72,9 @@ impl Model {
         if op.verb == Verb::Kill {
             self.note_killed(op.process);
         }
+        if matches!(op.verb, Verb::Exit | Verb::Kill) {
+            self.note_ended(op.process);
+        }
         // A program gets all descriptors without close-on-exec.
         if matches!(op.verb, Verb::Again | Verb::Execute) {
             self.connections.iter_mut().for_each(|connection| connection.was_given = true);

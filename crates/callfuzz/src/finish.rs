@@ -134,6 +134,10 @@ impl Run<'_> {
                 self.outcome.rules.used(Rule::UnreadOfKilled);
                 continue;
             }
+            if found.starts_with("errno") && connection.lacks_stack {
+                self.outcome.rules.used(Rule::StackEnded);
+                continue;
+            }
             if connection.holds {
                 // Bytes that were held back had not come, and so were not unread.
                 self.outcome.rules.used(Rule::HeldBack);

@@ -1,8 +1,6 @@
 //! Makes a random script from a seed.
 
-use crate::script::{
-    LISTENER, LinkKind, Op, PROCESSES, REFUSED, SLOTS, Script, TCP_STATE, Verb,
-};
+use crate::script::{LISTENER, LinkKind, Op, PROCESSES, REFUSED, SLOTS, Script, TCP_STATE, Verb};
 use fuzzkit::Random;
 
 /// More than all buffers of a connection hold.

@@ -176,6 +176,8 @@ pub(crate) struct Connection {
     pub(crate) was_given: bool,
     /// Whether a process that had the side was killed.
     pub(crate) killed: [bool; 2],
+    /// The process on the stack has ended, and the stack with it.
+    pub(crate) lacks_stack: bool,
 }
 
 /// Everything.
@@ -285,6 +287,13 @@ impl Model {
             if let Kind::End { connection, side } = self.files[slot.file].kind {
                 self.connections[connection].killed[side] = true;
             }
+        }
+    }
+
+    /// A process ends, and all connections of its stack with it.
+    pub(crate) fn note_ended(&mut self, process: usize) {
+        if self.tested == Some(process) {
+            self.connections.iter_mut().for_each(|connection| connection.lacks_stack = true);
         }
     }
 

@@ -26,6 +26,10 @@ fuzzkit::rules! {
             call: a peer that waits for something else holds it back (docs/preload.md).",
         StackDescriptors: "The stack's own descriptors have low numbers, which a program does not get \
             any more (docs/mtcp-run.md).",
+        StackEnded: "A stack ends with its process: a peer that has not ended its side by then is \
+            reset, at once if the process was killed, and nothing answers it (docs/mtcp-run.md).",
+        StackPollClosed: "What a poll tells of a descriptor that another thread closes meanwhile is \
+            unspecified (select(2)).",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
             it was one of timing.",
     }

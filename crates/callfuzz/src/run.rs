@@ -176,7 +176,7 @@ impl Run<'_> {
                 self.watch.note(|| format!("{at} {op}: {}", describe(&plan, &reply)));
                 self.outcome.steps[at].reply = Some(reply);
             }
-            if self.model.has_hosts {
+            if self.model.has_hosts && sends(op.verb) {
                 sleep(self.pace.arrival);
             }
         }
@@ -516,6 +516,15 @@ impl Run<'_> {
         }
         Ok(reply)
     }
+}
+
+/// Whether an operation makes a host send something that another operation may meet.
+fn sends(verb: Verb) -> bool {
+    use Verb::{Accept, Close, Connect, Duplicate, Exit, Kill, Read, SetOption, Shutdown, Write};
+    matches!(
+        verb,
+        Accept | Close | Connect | Duplicate | Exit | Kill | Read | SetOption | Shutdown | Write
+    )
 }
 
 /// Both lists of data and events, with the events of equal data together.

@@ -1,29 +1,69 @@
 //! Recognizes the documented limits of a user-level stack.
 
+use crate::known::fails;
 use crate::model::Model;
 use crate::plan::Plan;
 use crate::protocol::{Answer, Reply};
 use crate::rules::Rule;
-use crate::script::Verb;
+use crate::script::{TCP_STATE, Verb};
+
+/// Events that tell of a connection that is over.
+const OVER: i64 = (libc::POLLERR | libc::POLLHUP) as i64;
 
 /// The rule that explains a difference, if there is one; the process `tested` is on the stack.
 pub(crate) fn explain(
-    _model: &Model,
+    model: &Model,
     tested: usize,
     plan: &Plan,
     expected: &Reply,
     actual: &Reply,
 ) -> Option<Rule> {
-    let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return None };
-    if plan.op.process == tested && is_other_number(plan, wanted, found) {
-        return Some(Rule::StackDescriptors);
+    if plan.op.process == tested && is_poll_of_closed(model, plan) {
+        return Some(Rule::StackPollClosed);
     }
-    None
+    let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return None };
+    if plan.op.process == tested {
+        return is_other_number(plan, wanted, found).then_some(Rule::StackDescriptors);
+    }
+    is_without_stack(model, plan, wanted, found).then_some(Rule::StackEnded)
 }
 
-/// Whether both got a descriptor.
+/// Whether a poll waited for a descriptor that has been closed.
+fn is_poll_of_closed(model: &Model, plan: &Plan) -> bool {
+    let is_open = |file: &usize| model.places(*file).iter().any(|at| at.0 == plan.op.process);
+    plan.op.verb == Verb::Poll && plan.request.threaded && !plan.files.iter().all(is_open)
+}
+
+/// Whether both got a descriptor, the one on the stack a higher one.
 fn is_other_number(plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
     let makes = [Verb::Socket, Verb::Accept, Verb::Duplicate, Verb::EpollCreate];
-    let same_address = wanted.more.first() == found.more.first() && wanted.more.get(2) == found.more.get(2);
-    makes.contains(&plan.op.verb) && same_address && 0 <= wanted.result && wanted.result < found.result
+    let name = |answer: &Answer| (answer.more.first().copied(), answer.more.get(2).copied());
+    makes.contains(&plan.op.verb)
+        && name(wanted) == name(found)
+        && (0..found.result).contains(&wanted.result)
+}
+
+/// Whether the peer was told of a reset after the end of the stack, or a write did not meet one.
+fn is_without_stack(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
+    let lacks = |file: usize| {
+        model.end(file).is_some_and(|(connection, _)| model.connections[connection].lacks_stack)
+    };
+    if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) {
+        let (wanted, found) = (model.events(plan, wanted), model.events(plan, found));
+        let is_reset = |(file, events): &(usize, i64)| lacks(*file) && events & OVER != 0;
+        let is_same = |(file, events): &(usize, i64)| wanted.contains(&(*file, *events));
+        return found.iter().all(|one| is_same(one) || is_reset(one));
+    }
+    if !plan.end.is_some_and(|(connection, _)| model.connections[connection].lacks_stack) {
+        return false;
+    }
+    let is_broken = |answer: &Answer| {
+        [libc::ECONNRESET, libc::EPIPE, libc::ENOTCONN].iter().any(|errno| fails(answer, *errno))
+    };
+    match plan.op.verb {
+        Verb::Write => is_broken(found) || (is_broken(wanted) && found.result >= 0),
+        Verb::Read | Verb::Shutdown | Verb::Name => is_broken(found),
+        Verb::GetOption => plan.op.a == 0 || plan.op.a == TCP_STATE,
+        _ => false,
+    }
 }

@@ -59,7 +59,8 @@ impl Way {
     /// The ways that are compared with [`Way::reference`]: of a stack, either process has it.
     pub(crate) fn all(&self) -> Vec<Way> {
         let Way::Mtcp { launcher, library, .. } = self else { return vec![self.clone()] };
-        let of = |tested| Way::Mtcp { launcher: launcher.clone(), library: library.clone(), tested };
+        let of =
+            |tested| Way::Mtcp { launcher: launcher.clone(), library: library.clone(), tested };
         vec![of(0), of(1)]
     }
 

@@ -77,7 +77,8 @@ pub(crate) fn receive(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outco
         iov_base: scratch.as_mut_ptr().cast(),
         iov_len: (bytes - at).min(DISCARD_CHUNK),
     };
-    let list: Vec<iovec> = (0..bytes).step_by(DISCARD_CHUNK).take(DISCARDS_MAX).map(&mut entry).collect();
+    let list: Vec<iovec> =
+        (0..bytes).step_by(DISCARD_CHUNK).take(DISCARDS_MAX).map(&mut entry).collect();
     // SAFETY: each entry has its bytes in the buffer, which is written to by one at a time.
     let rooms = unsafe { Vectors::new(list.as_ptr(), list.len(), libc::EINVAL) }?;
     receive_into(socket, rooms, flags & !libc::MSG_TRUNC)

@@ -44,7 +44,8 @@ impl<'a> Vectors<'a> {
         if list.is_null() && count > 0 {
             return failure(libc::EFAULT);
         }
-        let mut made = Vectors { list, count, bytes: 0, announced: 0, faulty: false, buffers: PhantomData };
+        let mut made =
+            Vectors { list, count, bytes: 0, announced: 0, faulty: false, buffers: PhantomData };
         for index in 0..count {
             // SAFETY: promised by the caller.
             let vector = unsafe { list.add(index).read_unaligned() };
