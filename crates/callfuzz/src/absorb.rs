@@ -40,6 +40,12 @@ impl Model {
                 if let Some(end) = plan.end {
                     self.incoming(end).is_shut |= op.a != 1;
                     self.outgoing(end).is_ended |= op.a != 0;
+                } else if op.a != 1
+                    && let Some(slot) = self.slot(op.process, op.slot)
+                    && let Kind::Listener { .. } = self.open(slot).kind
+                {
+                    // It listens no more, and what waits in its queue is reset.
+                    self.files[slot.file].kind = Kind::Fresh;
                 }
             }
             Verb::Close => self.processes[op.process].slots[op.slot] = None,

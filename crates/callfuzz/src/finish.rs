@@ -3,9 +3,11 @@
 
 use crate::host::Request;
 use crate::model::Checked;
+use crate::plan::Plan;
 use crate::protocol::{Call, Reply};
 use crate::rules::Rule;
 use crate::run::{Run, Step};
+use crate::script::Verb;
 use fuzzkit::Failure;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,6 +19,7 @@ const READ_BYTES: i64 = 256 << 10;
 
 impl Run<'_> {
     pub(crate) fn finish(&mut self) -> Checked {
+        self.end_polls()?;
         self.drain()?;
         self.final_step()?;
         for child in [2, 3] {
@@ -29,6 +32,18 @@ impl Run<'_> {
         self.drain()?;
         self.look_at_ends()?;
         self.close_all(1)?;
+        self.final_step()
+    }
+
+    /// Interrupts the calls that ask for events: they would hold what is closed next.
+    fn end_polls(&mut self) -> Checked {
+        let polls = |plan: &Plan| matches!(plan.op.verb, Verb::Poll | Verb::EpollWait);
+        let mut ids: Vec<usize> = self.waiting.keys().copied().collect();
+        ids.retain(|id| polls(&self.waiting[id].plan));
+        for id in ids {
+            let process = self.waiting[&id].plan.op.process;
+            self.pair.ask(process, &Request::new(Call::Interrupt, &[id as i64]))?;
+        }
         self.final_step()
     }
 

@@ -53,6 +53,30 @@ pub enum Dialect {
 const MEMORY_ONLY: [Verb; 5] =
     [Verb::Execute, Verb::Fork, Verb::Again, Verb::Pass, Verb::Descriptors];
 
+/// What some scripts for a stack do more often.
+const CONNECTING: &[(u64, Verb)] = &[
+    (8, Verb::Socket),
+    (3, Verb::Bind),
+    (3, Verb::Listen),
+    (12, Verb::Connect),
+    (8, Verb::Accept),
+    (6, Verb::Close),
+];
+
+/// What a script for a stack does to a listening socket, too.
+const TO_LISTENERS: [Verb; 10] = [
+    Verb::Shutdown,
+    Verb::Close,
+    Verb::Poll,
+    Verb::EpollAdd,
+    Verb::Nonblock,
+    Verb::Unread,
+    Verb::SetOption,
+    Verb::GetOption,
+    Verb::Read,
+    Verb::Write,
+];
+
 /// The script of a seed, for connections through memory.
 pub fn script(seed: u64) -> Script {
     script_of(seed, Dialect::Memory)
@@ -70,6 +94,9 @@ pub fn script_of(seed: u64, dialect: Dialect) -> Script {
     verbs.retain(|(weight, _)| *weight > 20 || random.chance(45));
     if dialect == Dialect::Stack {
         verbs.retain(|(_, verb)| !MEMORY_ONLY.contains(verb));
+        if random.chance(30) {
+            verbs.extend_from_slice(CONNECTING);
+        }
     }
     for _ in 0..random.range(3, 30) {
         let op = op(&mut random, &verbs, &script);
@@ -146,17 +173,28 @@ fn op(random: &mut Random, verbs: &[(u64, Verb)], script: &Script) -> Op {
 
 /// Changes an operation to one that has a meaning for a stack alone, or is not in its limits.
 fn of_stack(random: &mut Random, op: Op) -> Op {
-    let (mut a, mut b) = (op.a, op.b);
+    let mut op = op;
     match op.verb {
-        Verb::Read if b & 15 == 6 => b &= !15,
-        Verb::Write if b & 15 == 7 => b &= !15,
-        Verb::Poll if random.chance(20) => b |= 32,
-        Verb::EpollWait if random.chance(20) => a = 1,
-        Verb::GetOption if random.chance(30) => a = TCP_STATE,
-        Verb::Connect if random.chance(20) => a = REFUSED as u32 + random.below(2) as u32,
+        Verb::Read if op.b & 15 == 6 => op.b &= !15,
+        Verb::Write if op.b & 15 == 7 => op.b &= !15,
+        Verb::Poll if random.chance(20) => op.b |= 32,
+        Verb::EpollWait if random.chance(20) => op.a = 1,
+        Verb::GetOption if random.chance(30) => op.a = TCP_STATE,
+        Verb::Connect if random.chance(20) => op.a = REFUSED as u32 + random.below(2) as u32,
         _ => {}
     }
-    Op { a, b, ..op }
+    if op.verb == Verb::Connect && op.a as usize >= REFUSED && random.chance(30) {
+        op.slot = 0;
+    }
+    if TO_LISTENERS.contains(&op.verb) && random.chance(6) {
+        op.process = 1;
+        if op.verb == Verb::EpollAdd {
+            op.a = LISTENER as u32;
+        } else {
+            op.slot = LISTENER;
+        }
+    }
+    op
 }
 
 /// An option and its value.

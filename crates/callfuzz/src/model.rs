@@ -3,7 +3,7 @@
 use crate::script::{PROCESSES, SLOTS};
 use crate::way::Way;
 use fuzzkit::{Failure, mix, pattern};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// With more unread bytes than this in a direction, it depends on the room in buffers how much a
 /// call moves.
@@ -193,8 +193,8 @@ pub(crate) struct Model {
     pub(crate) has_hosts: bool,
     /// The process that has a user-level stack.
     pub(crate) tested: Option<usize>,
-    /// Sets that a pending call waits for.
-    pub(crate) awaited: BTreeSet<usize>,
+    /// Sets and what else pending calls ask for events, as often as they do.
+    pub(crate) awaited: Vec<usize>,
 }
 
 impl Model {

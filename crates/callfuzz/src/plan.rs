@@ -234,11 +234,16 @@ impl Model {
                 request
             }
             Verb::Shutdown => Request::new(Call::Shutdown, &[fd, a]),
+            // What becomes of a call that asks for events of what is closed is open.
+            Verb::Close if self.awaited.contains(&slot.file) => return None,
             Verb::Close => Request::new(Call::Close, &[fd, b]),
             Verb::Duplicate => {
                 let target = self.slot(op.process, op.a as usize % SLOTS);
                 let number = target.map_or(40 + a % SLOTS as i64, |target| target.fd);
                 let replaces = op.b == 1 || op.b == 2;
+                if target.is_some_and(|target| self.awaited.contains(&target.file)) {
+                    return None;
+                }
                 if !replaces && target.is_some() {
                     return None;
                 }

@@ -28,8 +28,9 @@ fuzzkit::rules! {
             any more (docs/mtcp-run.md).",
         StackEnded: "A stack ends with its process: a peer that has not ended its side by then is \
             reset, at once if the process was killed, and nothing answers it (docs/mtcp-run.md).",
-        StackPollClosed: "What a poll tells of a descriptor that another thread closes meanwhile is \
-            unspecified (select(2)).",
+        StackSurvivor: "To reset the peers of a killed process, connections are begun anew: a \
+            listener whose connection is gone already may see one, which is reset \
+            (docs/mtcp-run.md).",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
             it was one of timing.",
     }

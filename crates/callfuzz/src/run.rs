@@ -244,6 +244,11 @@ impl Run<'_> {
     fn done(&mut self, plan: &Plan, answer: &Answer) -> Checked {
         let result = self.model.absorb(plan, answer);
         self.place(result, &plan.op.to_string())?;
+        let target = self.model.slot(plan.op.process, plan.op.a as usize % SLOTS);
+        if plan.op.verb == Verb::Accept && answer.result >= 0 && target.is_none() {
+            // A connection that the script has not made.
+            self.pair.ask(plan.op.process, &Request::new(Call::Reset, &[answer.result]))?;
+        }
         if plan.op.verb == Verb::Listen && answer.result == 0 {
             self.note_port(plan)?;
         }
@@ -271,14 +276,16 @@ impl Run<'_> {
 
     /// Notes that a call is pending in its direction, or no more.
     pub(crate) fn occupy(&mut self, plan: &Plan, is_pending: bool) {
-        if plan.op.verb == Verb::EpollWait {
-            for set in &plan.files {
+        if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) {
+            let awaited = &mut self.model.awaited;
+            for file in &plan.files {
                 if is_pending {
-                    self.model.awaited.insert(*set);
-                } else {
-                    self.model.awaited.remove(set);
+                    awaited.push(*file);
+                } else if let Some(at) = awaited.iter().position(|awaited| awaited == file) {
+                    awaited.swap_remove(at);
                 }
             }
+            return;
         }
         let Some(end) = plan.end else { return };
         let reads = plan.op.verb == Verb::Read || plan.request.arguments.get(1) == Some(&1);

@@ -1,7 +1,7 @@
 //! Recognizes the documented limits of a user-level stack.
 
 use crate::known::fails;
-use crate::model::Model;
+use crate::model::{Kind, Model};
 use crate::plan::Plan;
 use crate::protocol::{Answer, Reply};
 use crate::rules::Rule;
@@ -18,8 +18,8 @@ pub(crate) fn explain(
     expected: &Reply,
     actual: &Reply,
 ) -> Option<Rule> {
-    if plan.op.process == tested && is_poll_of_closed(model, plan) {
-        return Some(Rule::StackPollClosed);
+    if plan.op.process != tested && is_survivors(model, plan, actual) {
+        return Some(Rule::StackSurvivor);
     }
     let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return None };
     if plan.op.process == tested {
@@ -28,10 +28,14 @@ pub(crate) fn explain(
     is_without_stack(model, plan, wanted, found).then_some(Rule::StackEnded)
 }
 
-/// Whether a poll waited for a descriptor that has been closed.
-fn is_poll_of_closed(model: &Model, plan: &Plan) -> bool {
-    let is_open = |file: &usize| model.places(*file).iter().any(|at| at.0 == plan.op.process);
-    plan.op.verb == Verb::Poll && plan.request.threaded && !plan.files.iter().all(is_open)
+/// Whether a peer of a killed process has accepted a connection that the script has not made.
+fn is_survivors(model: &Model, plan: &Plan, actual: &Reply) -> bool {
+    let Some(slot) = model.slot(plan.op.process, plan.op.slot) else { return false };
+    let is_unknown =
+        matches!(&model.open(slot).kind, Kind::Listener { queue, .. } if queue.is_empty());
+    let has_come = matches!(actual, Reply::Done(answer) if answer.result >= 0);
+    let was_killed = model.connections.iter().any(|of| of.lacks_stack && of.killed != [false; 2]);
+    plan.op.verb == Verb::Accept && is_unknown && has_come && was_killed
 }
 
 /// Whether both got a descriptor, the one on the stack a higher one.

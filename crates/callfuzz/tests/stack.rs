@@ -22,6 +22,11 @@ const MENDED: &[&str] = &[
      read 1 0 900 132; read 1 0 10 145; shutdown 0 0 1 0; read 1 0 10 129",
     "seed 1; family 4; links blocking; read 0 0 300 196; write 1 0 100 0; write 1 0 250 0; \
      read 0 0 90 1",
+    // At the exit of a process, what had come and was unread did not make a reset.
+    "seed 1; family 4; links blocking; write 1 0 635 84; exit 0 0 0 0",
+    "seed 1; family 4; links blocking; write 0 0 35 0; read 0 0 100 0; exit 1 0 0 0",
+    // recvmsg of an urgent byte without room for it.
+    "seed 1; family 4; links nonblocking; write 1 0 1 145; read 0 0 0 260",
 ];
 
 /// Documented limits: the rule and a script that meets it.
