@@ -63,6 +63,15 @@ const CONNECTING: &[(u64, Verb)] = &[
     (6, Verb::Close),
 ];
 
+/// The same where both processes have an epoll set from the beginning.
+const WATCHING: &[(u64, Verb)] = &[
+    (16, Verb::EpollAdd),
+    (6, Verb::EpollModify),
+    (2, Verb::EpollDelete),
+    (30, Verb::EpollWait),
+    (4, Verb::Shutdown),
+];
+
 /// What a script for a stack does to a listening socket, too.
 const TO_LISTENERS: [Verb; 10] = [
     Verb::Shutdown,
@@ -96,6 +105,11 @@ pub fn script_of(seed: u64, dialect: Dialect) -> Script {
         verbs.retain(|(_, verb)| !MEMORY_ONLY.contains(verb));
         if random.chance(30) {
             verbs.extend_from_slice(CONNECTING);
+        }
+        if random.chance(40) {
+            let create = |process| Op { verb: Verb::EpollCreate, process, slot: 5, a: 0, b: 0 };
+            script.ops.extend([create(0), create(1)]);
+            verbs.extend_from_slice(WATCHING);
         }
     }
     for _ in 0..random.range(3, 30) {
