@@ -22,6 +22,9 @@ pub(crate) fn explain(
         return Some(Rule::StackSurvivor);
     }
     let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return None };
+    if plan.op.process == tested && is_twin(model, plan, wanted, found) {
+        return Some(Rule::StackEpollTwins);
+    }
     if plan.op.process == tested {
         return is_other_number(plan, wanted, found).then_some(Rule::StackDescriptors);
     }
@@ -36,6 +39,20 @@ fn is_survivors(model: &Model, plan: &Plan, actual: &Reply) -> bool {
     let has_come = matches!(actual, Reply::Done(answer) if answer.result >= 0);
     let was_killed = model.connections.iter().any(|of| of.lacks_stack && of.killed != [false; 2]);
     plan.op.verb == Verb::Accept && is_unknown && has_come && was_killed
+}
+
+/// Whether an epoll set has the socket by another number, or is asked by one that it does not have.
+fn is_twin(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
+    let own =
+        |file: &usize| model.places(*file).iter().filter(|at| at.0 == plan.op.process).count();
+    let has_twins = plan.files.iter().any(|file| own(file) > 1);
+    match plan.op.verb {
+        Verb::EpollAdd => has_twins && wanted.result == 0 && fails(found, libc::EEXIST),
+        Verb::EpollModify | Verb::EpollDelete => {
+            has_twins && fails(wanted, libc::ENOENT) && found.result == 0
+        }
+        _ => false,
+    }
 }
 
 /// Whether both got a descriptor, the one on the stack a higher one.

@@ -32,6 +32,11 @@ const MENDED: &[&str] = &[
 /// Documented limits: the rule and a script that meets it.
 const LIMITS: &[(&str, &str)] = &[
     ("StackDescriptors", "seed 1; family 4; links blocking; socket 0 2 0 0; socket 1 2 0 0"),
+    (
+        "StackEpollTwins",
+        "seed 1; family 4; links blocking; epoll-create 0 5 0 0; epoll-add 0 5 0 4; \
+         duplicate 0 0 1 0; epoll-add 0 5 1 5",
+    ),
     ("StackEnded", "seed 1; family 6; links blocking; write 1 0 7 0; read 0 0 7 0; kill 1 0 0 0"),
 ];
 
