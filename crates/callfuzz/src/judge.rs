@@ -203,6 +203,14 @@ impl Model {
                 return Verdict::Allowed(Rule::SpuriousEdge);
             }
         }
+        // The same edge wakes a call that waits plainly.
+        if let (Reply::Pending(_), Reply::Done(actual), Verb::EpollWait) =
+            (expected, actual, plan.op.verb)
+            && actual.result > 0
+            && self.is_spurious(plan, &Answer::default(), actual)
+        {
+            return Verdict::Diverged(Rule::SpuriousEdge);
+        }
         match explain(self, plan, expected, actual) {
             Some(rule) if rule.is_harmless() => Verdict::Allowed(rule),
             Some(rule) => Verdict::Diverged(rule),

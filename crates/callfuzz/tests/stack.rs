@@ -37,7 +37,10 @@ const LIMITS: &[(&str, &str)] = &[
         "seed 1; family 4; links blocking; epoll-create 0 5 0 0; epoll-add 0 5 0 4; \
          duplicate 0 0 1 0; epoll-add 0 5 1 5",
     ),
-    ("StackEnded", "seed 1; family 6; links blocking; write 1 0 7 0; read 0 0 7 0; kill 1 0 0 0"),
+    (
+        "StackEnded",
+        "seed 1; family 4; links nonblocking; write 0 0 27 20; exit 0 0 0 0; shutdown 1 0 2 0",
+    ),
 ];
 
 /// Builds the library and its program into this test's target directory.
