@@ -3,7 +3,7 @@
 use crate::model::{Checked, Kind, Model, Open, Slot};
 use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
 use crate::protocol::Answer;
-use crate::script::{SLOTS, Verb};
+use crate::script::{REFUSED, SLOTS, Verb};
 
 impl Model {
     /// A call has returned.
@@ -18,7 +18,9 @@ impl Model {
             Verb::Connect if answer.result == 0 || answer.errno == i64::from(libc::EINPROGRESS) => {
                 let target = self.slot((op.a as usize / SLOTS) % 2, op.a as usize % SLOTS);
                 let own = self.slot(op.process, op.slot);
-                if let (Some(own), Some(target)) = (own, target) {
+                if let (Some(own), Some(target)) = (own, target)
+                    && (op.a as usize) < REFUSED
+                {
                     self.connect(own.file, target.file);
                 }
             }
@@ -38,6 +40,12 @@ impl Model {
                 if let Some(end) = plan.end {
                     self.incoming(end).is_shut |= op.a != 1;
                     self.outgoing(end).is_ended |= op.a != 0;
+                } else if op.a != 1
+                    && let Some(slot) = self.slot(op.process, op.slot)
+                    && let Kind::Listener { .. } = self.open(slot).kind
+                {
+                    // It listens no more, and what waits in its queue is reset.
+                    self.files[slot.file].kind = Kind::Fresh;
                 }
             }
             Verb::Close => self.processes[op.process].slots[op.slot] = None,
@@ -69,6 +77,9 @@ impl Model {
         let op = plan.op;
         if op.verb == Verb::Kill {
             self.note_killed(op.process);
+        }
+        if matches!(op.verb, Verb::Exit | Verb::Kill) {
+            self.note_ended(op.process);
         }
         // A program gets all descriptors without close-on-exec.
         if matches!(op.verb, Verb::Again | Verb::Execute) {

@@ -3,9 +3,11 @@
 
 use crate::host::Request;
 use crate::model::Checked;
+use crate::plan::Plan;
 use crate::protocol::{Call, Reply};
 use crate::rules::Rule;
 use crate::run::{Run, Step};
+use crate::script::Verb;
 use fuzzkit::Failure;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -19,6 +21,7 @@ const READ_BYTES: i64 = 256 << 10;
 
 impl Run<'_> {
     pub(crate) fn finish(&mut self) -> Checked {
+        self.end_polls()?;
         self.drain()?;
         self.final_step()?;
         for child in [2, 3] {
@@ -31,6 +34,18 @@ impl Run<'_> {
         self.drain()?;
         self.look_at_ends()?;
         self.close_all(1)?;
+        self.final_step()
+    }
+
+    /// Interrupts the calls that ask for events: they would hold what is closed next.
+    fn end_polls(&mut self) -> Checked {
+        let polls = |plan: &Plan| matches!(plan.op.verb, Verb::Poll | Verb::EpollWait);
+        let mut ids: Vec<usize> = self.waiting.keys().copied().collect();
+        ids.retain(|id| polls(&self.waiting[id].plan));
+        for id in ids {
+            let process = self.waiting[&id].plan.op.process;
+            self.pair.ask(process, &Request::new(Call::Interrupt, &[id as i64]))?;
+        }
         self.final_step()
     }
 
@@ -136,6 +151,7 @@ impl Run<'_> {
             let rules = [
                 (is_broken && connection.lacks_killed, Rule::UnreadOfKilled),
                 (is_broken && connection.lacks_shut, Rule::UnreadOfShut),
+                (is_broken && connection.lacks_stack, Rule::StackEnded),
                 (found == NOT_CONNECTED && self.model.is_told_and_given(end.0), Rule::AfterReset),
                 // Bytes that were held back had not come, and so were not unread.
                 (self.model.holds_at_end(end.0), Rule::HeldBack),

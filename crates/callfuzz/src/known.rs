@@ -6,6 +6,7 @@ use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
 use crate::protocol::{Answer, Reply};
 use crate::rules::Rule;
 use crate::script::Verb;
+use crate::stack;
 
 /// Events that tell of data.
 const DATA: i64 = (libc::POLLIN | libc::POLLRDNORM) as i64;
@@ -22,6 +23,9 @@ pub(crate) fn explain(
 ) -> Option<Rule> {
     if is_held_back(model, plan, expected, actual) {
         return Some(Rule::HeldBack);
+    }
+    if let Some(tested) = model.tested {
+        return stack::explain(model, tested, plan, expected, actual);
     }
     if model.is_plain {
         return None;

@@ -1,6 +1,7 @@
 //! What the controller knows of descriptors, connections and their bytes.
 
 use crate::script::{PROCESSES, SLOTS};
+use crate::way::Way;
 use fuzzkit::{Failure, mix, pattern};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -187,6 +188,8 @@ pub(crate) struct Connection {
     pub(crate) lacks_shut: bool,
     /// Whether a process that had the side was killed.
     pub(crate) killed: [bool; 2],
+    /// The process on the stack has ended, and the stack with it.
+    pub(crate) lacks_stack: bool,
 }
 
 /// Everything.
@@ -196,13 +199,26 @@ pub(crate) struct Model {
     pub(crate) files: Vec<Open>,
     pub(crate) connections: Vec<Connection>,
     seed: u64,
-    /// There is no library that could have faults.
+    /// No connection goes through memory.
     pub(crate) is_plain: bool,
+    /// The processes have addresses of their own.
+    pub(crate) has_hosts: bool,
+    /// The process that has a user-level stack.
+    pub(crate) tested: Option<usize>,
+    /// Sets and what else pending calls ask for events, as often as they do.
+    pub(crate) awaited: Vec<usize>,
 }
 
 impl Model {
-    pub(crate) fn new(seed: u64, is_plain: bool) -> Model {
-        Model { seed, is_plain, ..Model::default() }
+    pub(crate) fn new(seed: u64, way: &Way) -> Model {
+        let (has_hosts, tested) = (way.has_hosts(), way.tested());
+        let is_plain = way.is_plain() || has_hosts;
+        Model { seed, is_plain, has_hosts, tested, ..Model::default() }
+    }
+
+    /// The number of a process's host, which is zero for the loopback device.
+    pub(crate) fn host(&self, process: usize) -> i64 {
+        if self.has_hosts { process as i64 % 2 + 1 } else { 0 }
     }
 
     pub(crate) fn slot(&self, process: usize, slot: usize) -> Option<Slot> {
@@ -312,6 +328,13 @@ impl Model {
         connection.lacks_shut |= incoming.is_shut && outgoing.is_ended;
         connection.lacks_killed |= connection.killed[1 - side];
         connection.is_owed[side] = true;
+    }
+
+    /// A process ends, and all connections of its stack with it.
+    pub(crate) fn note_ended(&mut self, process: usize) {
+        if self.tested == Some(process) {
+            self.connections.iter_mut().for_each(|connection| connection.lacks_stack = true);
+        }
     }
 
     /// Every place where a file is: process and slot.

@@ -32,7 +32,23 @@ fuzzkit::rules! {
             (docs/preload.md).",
         IdlePeer: "What is unread when a connection goes back to TCP comes when its peer makes a \
             call: a peer that waits for something else holds it back (docs/preload.md).",
+        StackDescriptors: "The stack's own descriptors have low numbers, which a program does not \
+            get any more (docs/mtcp-run.md).",
+        StackEnded: "A stack ends with its process: a peer that has not ended its side by then is \
+            reset, at once if the process was killed, and nothing answers it (docs/mtcp-run.md).",
+        StackSurvivor: "To reset the peers of a killed process, connections are begun anew: a \
+            listener whose connection is gone already may see one, which is reset \
+            (docs/mtcp-run.md).",
+        StackEpollTwins: "An epoll set has a socket of the stack once, whatever numbers it has \
+            (docs/mtcp-run.md).",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
             it was one of timing.",
+    }
+}
+
+impl Rule {
+    /// Whether the state of connections is the same after it.
+    pub(crate) fn is_harmless(self) -> bool {
+        matches!(self, Rule::LibraryDescriptors | Rule::StackDescriptors)
     }
 }

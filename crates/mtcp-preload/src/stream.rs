@@ -12,6 +12,10 @@ use mtcp::{Context, Descriptor, Events, Flags, OptionName, SocketOption};
 /// Bytes of a file that are read at once to be sent.
 const FILE_CHUNK: usize = 64 << 10;
 
+/// Bytes of the buffer for data that is discarded, and how often one call fills it at most.
+const DISCARD_CHUNK: usize = 64 << 10;
+const DISCARDS_MAX: usize = 1024;
+
 /// Makes an attempt, and goes on making it if the socket is blocking. A call that sleeps, or that
 /// makes further attempts (less than `wanted` was moved), keeps the socket in `held`.
 ///
@@ -64,6 +68,23 @@ fn attempt(
 
 /// Takes data into buffers. What ends or breaks the stream behind data is for the next call.
 pub(crate) fn receive(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usize> {
+    if flags & libc::MSG_TRUNC == 0 {
+        return receive_into(socket, rooms, flags);
+    }
+    // Data is counted and not copied (tcp(7)): it goes over itself in a buffer of ours.
+    let (mut scratch, bytes) = (vec![0u8; DISCARD_CHUNK], rooms.announced_bytes());
+    let mut entry = |at: usize| iovec {
+        iov_base: scratch.as_mut_ptr().cast(),
+        iov_len: (bytes - at).min(DISCARD_CHUNK),
+    };
+    let list: Vec<iovec> =
+        (0..bytes).step_by(DISCARD_CHUNK).take(DISCARDS_MAX).map(&mut entry).collect();
+    // SAFETY: each entry has its bytes in the buffer, which is written to by one at a time.
+    let rooms = unsafe { Vectors::new(list.as_ptr(), list.len(), libc::EINVAL) }?;
+    receive_into(socket, rooms, flags & !libc::MSG_TRUNC)
+}
+
+fn receive_into(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usize> {
     let descriptor = socket.descriptor;
     let nonblocking = flags & (libc::MSG_DONTWAIT | libc::MSG_OOB) != 0;
     let peek = flags & libc::MSG_PEEK != 0;

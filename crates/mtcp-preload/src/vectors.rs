@@ -17,6 +17,8 @@ pub(crate) struct Vectors<'a> {
     count: usize,
     /// Bytes before the first buffer that is none.
     bytes: usize,
+    /// Bytes of all entries, whether they have a buffer or not.
+    announced: usize,
     /// There is such a buffer.
     faulty: bool,
     buffers: PhantomData<&'a mut [u8]>,
@@ -42,13 +44,15 @@ impl<'a> Vectors<'a> {
         if list.is_null() && count > 0 {
             return failure(libc::EFAULT);
         }
-        let mut made = Vectors { list, count, bytes: 0, faulty: false, buffers: PhantomData };
+        let mut made =
+            Vectors { list, count, bytes: 0, announced: 0, faulty: false, buffers: PhantomData };
         for index in 0..count {
             // SAFETY: promised by the caller.
             let vector = unsafe { list.add(index).read_unaligned() };
             if isize::try_from(vector.iov_len).is_err() {
                 return failure(libc::EINVAL);
             }
+            made.announced = made.announced.saturating_add(vector.iov_len).min(BYTES_MAX);
             made.faulty |= vector.iov_base.is_null() && vector.iov_len > 0;
             if !made.faulty {
                 made.bytes = made.bytes.saturating_add(vector.iov_len).min(BYTES_MAX);
@@ -72,6 +76,11 @@ impl<'a> Vectors<'a> {
     /// Bytes that can be moved.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes of all entries, whether they have a buffer or not.
+    pub(crate) fn announced_bytes(&self) -> usize {
+        self.announced
     }
 
     /// Whether there is nothing to move, and nothing wrong.

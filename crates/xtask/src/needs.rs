@@ -96,6 +96,7 @@ const NEEDS: &[Need] = &[
     beside("iobench/network", &["a_comparison_", "a_user_namespace_", "conditions_"]),
     beside("iobench/iobench", &["network::tests::"]),
     privilege("capi/programs", &["stacks::"], Privilege::Tun),
+    privilege("callfuzz/stack", &[], Privilege::Tun),
     privilege("channelfuzz/stacks", &[], Privilege::Tun),
     privilege("fabled/cluster", &[], Privilege::Namespace),
     packages("fabled/cluster", &[], &["etcd-server", "etcd-client"]),

@@ -26,7 +26,9 @@ unsafe fn receive(socket: Handle, message: *mut msghdr, flags: c_int) -> ssize_t
     let rooms = unsafe { Vectors::new(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
     let received = rooms.and_then(|rooms| stream::receive(socket, rooms, flags));
     if flags & libc::MSG_OOB != 0 && received.is_ok() {
-        message.msg_flags = libc::MSG_OOB;
+        // There may be no room for the byte.
+        let is_cut = matches!(received, Ok(0));
+        message.msg_flags = libc::MSG_OOB | if is_cut { libc::MSG_TRUNC } else { 0 };
     }
     long(received)
 }

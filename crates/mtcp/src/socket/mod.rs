@@ -344,6 +344,8 @@ impl Context {
 
     /// What [`Drop`] does: closes everything and drives the rest to its end.
     fn finish(&mut self) {
+        // What has come and is unread makes a reset of an end; a stack that has failed has none.
+        let _ = self.turn();
         for descriptor in self.table.descriptors() {
             // All connections send their rest at once, for the grace time.
             let _ = self.begin_to_linger(descriptor);
