@@ -249,6 +249,9 @@ impl Connection {
         let segment = Segment { sequence: start, bytes: fresh.bytes, fin: fresh.fin, new };
         let Some(end) = self.write_segment(&segment, sink, context) else { return false };
         self.send.probed = false;
+        if !end.since(start).is_multiple_of(u32::from(self.send.full)) {
+            self.send.small_end = end;
+        }
         self.sent_fresh(start, end, context);
         true
     }

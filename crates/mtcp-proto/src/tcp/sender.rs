@@ -54,6 +54,8 @@ pub(super) struct Sender {
     pub(super) started: bool,
     /// A byte beyond the window was sent, which the peer may take or not.
     pub(super) probed: bool,
+    /// Behind the last small segment that was sent.
+    pub(super) small_end: Sequence,
     pub(super) ring: Ring,
     pub(super) scoreboard: Scoreboard,
     pub(super) congestion: CongestionControl,
@@ -90,6 +92,7 @@ impl Sender {
             fin_acknowledged: false,
             started: false,
             probed: false,
+            small_end: birth.initial,
             ring: Ring::new(),
             scoreboard: Scoreboard::new(),
             congestion: CongestionControl::new(Congestion::default(), 536, 1),
@@ -110,6 +113,12 @@ impl Sender {
     /// Sequence numbers that are sent and not acknowledged.
     pub(super) fn outstanding(&self) -> u32 {
         self.next.since(self.unacknowledged)
+    }
+
+    /// Whether a small segment is sent and not acknowledged. One that was sent before the numbers
+    /// wrapped lies ahead of all that was sent.
+    fn has_small_outstanding(&self) -> bool {
+        self.small_end > self.unacknowledged && self.small_end <= self.next
     }
 
     /// Behind the last number that an acknowledgement can name.
@@ -168,7 +177,9 @@ impl Connection {
 
     /// What may be sent for the first time: within the peer's window and the congestion window, and
     /// no small segments that waiting can make larger: Nagle's algorithm (RFC 9293, section 3.7.4)
-    /// and the avoidance of silly windows (section 3.8.6.2.1).
+    /// and the avoidance of silly windows (section 3.8.6.2.1). As in Linux, a small segment waits
+    /// for small ones alone (draft-minshall-nagle): behind full-sized ones, the end of a message
+    /// would wait for the delayed acknowledgement of a peer that has the rest.
     pub(super) fn fresh(&self) -> Option<Fresh> {
         let send = &self.send;
         if !send.has_unsent() {
@@ -199,12 +210,9 @@ impl Connection {
         let urgent = self.is_sending_urgent();
         let held = (self.held || self.options.cork()) && !send.fin && !urgent;
         let no_delay = (self.options.no_delay || send.fin || urgent) && !held;
-        let at_once = no_delay || (send.outstanding() == 0 && !held);
-        if part == 0 || (all && bytes < full && at_once) {
+        let at_once = no_delay || (!send.has_small_outstanding() && !held);
+        if part == 0 || (all && at_once) {
             return (bytes > 0).then_some(Fresh { bytes, fin });
-        }
-        if all && no_delay {
-            return Some(Fresh { bytes, fin });
         }
         if bytes >= full {
             return Some(Fresh { bytes: bytes - part, fin: false });

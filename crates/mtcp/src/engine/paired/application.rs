@@ -35,6 +35,8 @@ pub(crate) struct Application {
     /// The answer to the last opening.
     opened: Option<Result<SocketId, Error>>,
     lying: bool,
+    /// [`Event::Finished`] has come.
+    finished: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -58,6 +60,7 @@ impl Application {
             news: VecDeque::new(),
             opened: None,
             lying: false,
+            finished: false,
             thread: Some(thread),
         }
     }
@@ -153,6 +156,10 @@ impl Application {
     fn take_event(&mut self, event: Event) {
         let socket = match event {
             Event::Called => return,
+            Event::Finished => {
+                self.finished = true;
+                return;
+            }
             Event::Opened(outcome) => {
                 // What is told of the socket from now on finds its place.
                 self.opened = Some(outcome.map(|(socket, names)| {
@@ -529,7 +536,11 @@ impl Port for Application {
     }
 
     fn unfinished(&mut self) -> usize {
-        self.call(|engine| engine.unfinished()).unwrap_or(0)
+        self.finished = false;
+        self.fate.finishing.store(true, Ordering::Release);
+        let count = self.call(|engine| engine.unfinished()).unwrap_or(0);
+        // The last one may have ended between the call and its answer, which is told only once.
+        if self.finished { 0 } else { count }
     }
 
     fn abort_all(&mut self) {

@@ -109,6 +109,8 @@ enum Event {
     },
     /// The call was made.
     Called,
+    /// Nothing has anything left to do, after [`Fate::finishing`] was set.
+    Finished,
     /// A socket was made (or not), before anything is told of it.
     Opened(Result<(SocketId, Option<Box<Names>>), Error>),
 }
@@ -118,6 +120,9 @@ enum Event {
 struct Fate {
     /// The application has gone.
     stop: AtomicBool,
+    /// The application waits for the end of connections that it has closed, of which it is told
+    /// nothing else.
+    finishing: AtomicBool,
     /// The errno that ended the engine, or 0.
     failed: AtomicI32,
 }

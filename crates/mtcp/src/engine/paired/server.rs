@@ -128,6 +128,10 @@ impl Server {
         }
         busy |= self.obey();
         self.engine.transmit()?;
+        if self.fate.finishing.load(Ordering::Acquire) && self.engine.unfinished() == 0 {
+            self.fate.finishing.store(false, Ordering::Relaxed);
+            self.events.send(Event::Finished);
+        }
         self.events.publish();
         if busy {
             return Ok(());
