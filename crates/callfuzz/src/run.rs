@@ -262,6 +262,9 @@ impl Run<'_> {
     /// Notes that a call is pending in its direction, or no more.
     pub(crate) fn occupy(&mut self, plan: &Plan, is_pending: bool) {
         let Some(end) = plan.end else { return };
+        if plan.op.verb == Verb::Execute {
+            self.model.processes[plan.op.process].is_executing = is_pending;
+        }
         let reads = plan.op.verb == Verb::Read || plan.request.arguments.get(1) == Some(&1);
         if plan.op.verb == Verb::Read || (plan.op.verb == Verb::Execute && reads) {
             self.model.incoming(end).has_reader = is_pending;
