@@ -43,6 +43,8 @@ pub(crate) struct Slot {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Process {
     pub(crate) is_live: bool,
+    /// It starts a program, at a moment that differs: that inherits what is opened meanwhile.
+    pub(crate) is_executing: bool,
     pub(crate) slots: [Option<Slot>; SLOTS],
 }
 

@@ -57,11 +57,16 @@ pub(crate) fn peeks(op: Op) -> bool {
     takes_flags(op) && op.b & 32 != 0
 }
 
+/// Whether the call opens a descriptor, which a program that is started has as well.
+fn opens(verb: Verb) -> bool {
+    matches!(verb, Verb::Socket | Verb::EpollCreate | Verb::Accept | Verb::Duplicate | Verb::Fork)
+}
+
 impl Model {
     /// The request of an operation; none if there is nothing that it could be done to.
     pub(crate) fn plan(&self, op: Op, family: i32) -> Option<Plan> {
         let process = &self.processes[op.process];
-        if !process.is_live {
+        if !process.is_live || process.is_executing && opens(op.verb) {
             return None;
         }
         let plan = |call: Call, arguments: &[i64]| {
@@ -193,7 +198,8 @@ impl Model {
     ) -> Option<(Request, Vec<usize>)> {
         let is_free = |process: usize| {
             let process = &self.processes[process];
-            process.is_live && process.slots[op.a as usize % SLOTS].is_none()
+            let has_room = process.slots[op.a as usize % SLOTS].is_none();
+            process.is_live && !process.is_executing && has_room
         };
         let (fd, a, b) = (slot.fd, i64::from(op.a), i64::from(op.b));
         let is_set = matches!(open.kind, Kind::Set(_));

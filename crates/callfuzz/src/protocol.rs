@@ -32,7 +32,7 @@ numbered! {
         Listen,
         /// Descriptor, family, port, host.
         Connect,
-        /// Descriptor, how ([`crate::script`]), flags.
+        /// Descriptor, how ([`mod@crate::script`]), flags.
         Accept,
         /// Descriptor, count, how, flags.
         Read,

@@ -288,6 +288,9 @@ impl Run<'_> {
             return;
         }
         let Some(end) = plan.end else { return };
+        if plan.op.verb == Verb::Execute {
+            self.model.processes[plan.op.process].is_executing = is_pending;
+        }
         let reads = plan.op.verb == Verb::Read || plan.request.arguments.get(1) == Some(&1);
         if plan.op.verb == Verb::Read || (plan.op.verb == Verb::Execute && reads) {
             self.model.incoming(end).has_reader = is_pending;

@@ -115,7 +115,7 @@ impl Poll {
             list[watched.place].revents = events;
             ready += c_int::from(events != 0);
             complete &= events == watched.events & !ALWAYS;
-            // Room is there also when nobody will read any more.
+            // A ring has room also when its reader has gone, which only the kernel knows.
             complete &= events & WRITABLE == 0 || !watched.connection.is_look_due();
         }
         (ready, complete)

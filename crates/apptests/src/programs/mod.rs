@@ -1,7 +1,7 @@
 //! Other people's test suites and programs, plainly and under a preload library, case by case:
 //! `cargo xtask programs`.
 //!
-//! A suite of Python's and a program's script both write a journal of their cases; [`confined`]
+//! A suite of Python's and a program's script both write a journal of their cases; `confined`
 //! runs them in namespaces of their own and kills what hangs. Each case's outcome under the library
 //! is compared with the plain one, and each difference with the list of the library
 //! (`programs/fable.txt`, `programs/mtcp.txt`), in which an unexpected pass is a fault, too.

@@ -64,7 +64,7 @@ impl Connection {
         }
         // Also if the peer has followed already.
         if !own.has_left() && self.unread_bytes() > 0 {
-            // As TCP does for bytes that nobody will read (RFC 1122, 4.2.2.13).
+            // As TCP does for bytes that will not be read (RFC 1122, 4.2.2.13).
             sys::set_linger(fd, libc::linger { l_onoff: 1, l_linger: 0 });
         }
     }

@@ -119,7 +119,7 @@ impl Connection {
         let was_inside = self.own().outgoing.load(Ordering::Relaxed) == INSIDE;
         self.ask_no_more(&self.mine().incoming.sleeping);
         self.ask_no_more(&self.mine().outgoing.starved);
-        // The peer may leave, too, and then nobody could send again what it had not read.
+        // If the peer leaves, too, neither end could later send again what it had not read.
         let position = if was_inside { self.recall(fd, true) } else { get(&self.own().written) };
         self.give_up_outgoing(fd, page::LEAVES, position, WARNED);
         let mode = &self.theirs().outgoing.mode;
@@ -185,7 +185,7 @@ impl Connection {
             && get(&own.sent) + 1 == self.mine().outgoing.switch_at.load(Ordering::Relaxed)
     }
 
-    /// Waits for the doorbells that are still to come, which nobody could take out later.
+    /// Waits for the doorbells that are still to come, which could not be taken out later.
     fn take_out_doorbells(&self, fd: c_int) {
         let own = self.own();
         let incoming = own.incoming.load(Ordering::Relaxed);

@@ -293,7 +293,7 @@ impl Connection {
     }
 
     /// After the peer's end of stream: whether it has closed the connection, not only its
-    /// direction. A doorbell that nobody takes makes the kernel say so.
+    /// direction. The kernel answers a doorbell to a closed socket with a reset.
     pub(super) fn is_peer_gone(&self, fd: c_int) -> bool {
         if sys::poll_one(fd, 0, 0) & (libc::POLLHUP | libc::POLLERR) != 0 {
             return true;

@@ -189,10 +189,7 @@ static void busy(void) {
     part(pair);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} cases[] = {
+static const struct test_case CASES[] = {
     {"memory", memory},       {"closes", closes_one_by_one}, {"closes-row", closes_a_row},
     {"replaces", replaces},   {"output", passes_as_output},  {"passed", passes_as_it_is},
     {"busy", busy},
@@ -202,12 +199,5 @@ int main(int count, char **arguments) {
     CHECK(count >= 3);
     how = arguments[2];
     alarm(20);
-    for (size_t index = 0; index < sizeof cases / sizeof cases[0]; index++) {
-        if (strcmp(arguments[1], cases[index].name) == 0) {
-            cases[index].run();
-            return 0;
-        }
-    }
-    dprintf(2, "no such case\n");
-    return 1;
+    return run_case(arguments[1], CASES, COUNT(CASES));
 }

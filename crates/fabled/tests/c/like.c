@@ -519,10 +519,7 @@ static void scattered_reads(void) {
     }
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} cases[] = {
+static const struct test_case CASES[] = {
     {"write-to-leaver", write_to_leaver},
     {"write-to-leaver-inside", write_to_leaver_inside},
     {"write-to-leaver-early", write_to_leaver_early},
@@ -547,12 +544,5 @@ int main(int count, char **arguments) {
     CHECK(count >= 2);
     leave_by = count > 2 ? arguments[2] : "close";
     alarm(20);
-    for (size_t index = 0; index < sizeof cases / sizeof cases[0]; index++) {
-        if (strcmp(arguments[1], cases[index].name) == 0) {
-            cases[index].run();
-            return 0;
-        }
-    }
-    dprintf(2, "no such case\n");
-    return 1;
+    return run_case(arguments[1], CASES, COUNT(CASES));
 }

@@ -168,3 +168,23 @@ static inline void part(struct pair pair) {
     CHECK(waitpid(pair.peer, &status, 0) == pair.peer);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
+
+/* A case of a program, which its first argument names. */
+struct test_case {
+    const char *name;
+    void (*run)(void);
+};
+
+#define COUNT(list) (sizeof list / sizeof list[0])
+
+/* Runs the case of that name; gives the exit status. */
+static inline int run_case(const char *name, const struct test_case *cases, size_t count) {
+    for (size_t index = 0; index < count; index++) {
+        if (strcmp(name, cases[index].name) == 0) {
+            cases[index].run();
+            return 0;
+        }
+    }
+    dprintf(2, "there is no case %s\n", name);
+    return 1;
+}

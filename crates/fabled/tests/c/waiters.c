@@ -272,7 +272,7 @@ static void again(void) {
     end_two(threads);
 }
 
-/* A child has its parent's set: it may hear of the parent's connections, but of nothing that was
+/* A child has its parent's set: it may get events of the parent's connections, but none of what was
    never registered. */
 static void inherited(void) {
     struct ends ends = connect_here();
@@ -299,10 +299,7 @@ static void inherited(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} cases[] = {
+static const struct test_case CASES[] = {
     {"added", added}, {"removed", removed}, {"closed", closed},       {"plain", plain},
     {"armed", armed}, {"shared", shared},   {"again", again},   {"inherited", inherited},
 };
@@ -313,12 +310,5 @@ int main(int count, char **arguments) {
     alarm(20);
     if (strcmp(how, "old") == 0) be_old();
     open_set();
-    for (size_t index = 0; index < sizeof cases / sizeof cases[0]; index++) {
-        if (strcmp(arguments[1], cases[index].name) == 0) {
-            cases[index].run();
-            return 0;
-        }
-    }
-    dprintf(2, "no such case\n");
-    return 1;
+    return run_case(arguments[1], CASES, COUNT(CASES));
 }

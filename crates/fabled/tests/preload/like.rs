@@ -82,7 +82,7 @@ cases! { "waiters":
     a_member_that_is_armed_again_wakes_who_waits_for_it = "armed" WAITS;
     threads_that_wait_for_one_set_share_what_comes = "shared" WAITS;
     a_thread_that_waits_takes_what_comes_while_another_works = "again" WAITS;
-    a_child_hears_nothing_that_was_never_registered = "inherited" WAITS;
+    a_child_gets_no_event_that_was_never_registered = "inherited" WAITS;
 }
 
 cases! { "borrowed":
