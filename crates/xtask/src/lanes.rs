@@ -29,6 +29,9 @@ const ALONE: [&str; 8] = ["ceiling", "compare", "disturbed", "ipc", "load", "ope
 /// No test program takes so long: one that does hangs, and would keep the run from ever ending.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
+/// Lines of the output of a failed program, of each of its two streams, that are repeated.
+const EXCERPT_LINES: usize = 40;
+
 /// A program that cargo would have run, as it would have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Job {
@@ -119,9 +122,9 @@ fn run_all(together: VecDeque<Job>, alone: VecDeque<Job>) -> Result<Tally, Strin
     }
     // The summary must not say that nothing failed when a program crashed.
     total.failed = total.failed.max(failures.len() as u64);
-    failures.sort();
+    failures.sort_by(|one, other| one.what.cmp(&other.what));
     println!("these test programs failed:");
-    failures.iter().for_each(|failure| println!("  {failure}"));
+    failures.iter().for_each(|failure| println!("  {}\n{}", failure.what, failure.excerpt));
     Ok(total)
 }
 
@@ -139,7 +142,7 @@ fn jobs(directory: &Path) -> Result<VecDeque<Job>, String> {
 }
 
 /// One lane: programs from the queue until it is empty. Gives what they counted and which failed.
-fn lane(queue: &Mutex<VecDeque<Job>>) -> (Tally, Vec<String>) {
+fn lane(queue: &Mutex<VecDeque<Job>>) -> (Tally, Vec<Failure>) {
     let (mut total, mut failures) = (Tally::default(), Vec::new());
     let next = || queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop_front();
     while let Some(job) = next() {
@@ -148,6 +151,23 @@ fn lane(queue: &Mutex<VecDeque<Job>>) -> (Tally, Vec<String>) {
         failures.extend(failure);
     }
     (total, failures)
+}
+
+/// A test program that failed.
+struct Failure {
+    /// Its command line, and how it ended.
+    what: String,
+    excerpt: String,
+}
+
+/// What explains a failure, repeated behind the output of all programs, of which a log that is cut
+/// off keeps the end: libtest reports failed tests at the end of the standard output, a sanitizer
+/// at the beginning of the standard error.
+fn excerpt(stdout: &[u8], stderr: &[u8]) -> String {
+    let [stdout, stderr] = [stdout, stderr].map(String::from_utf8_lossy);
+    let last = stdout.lines().count().saturating_sub(EXCERPT_LINES);
+    let lines = stdout.lines().skip(last).chain(stderr.lines().take(EXCERPT_LINES));
+    lines.map(|line| format!("    {line}\n")).collect()
 }
 
 impl Job {
@@ -212,7 +232,7 @@ impl Job {
         Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(String::from).collect())
     }
 
-    fn run(&self) -> (Tally, Option<String>) {
+    fn run(&self) -> (Tally, Option<Failure>) {
         let name = self.words.join(OsStr::new(" ")).to_string_lossy().into_owned();
         let began = Instant::now();
         let mut command = Command::new(&self.words[0]);
@@ -223,7 +243,10 @@ impl Job {
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
         let output = match guard::output(&mut command, PATIENCE) {
             Ok(output) => output,
-            Err(error) => return (Tally::default(), Some(format!("{name}: {error}"))),
+            Err(error) => {
+                let what = format!("{name}: {error}");
+                return (Tally::default(), Some(Failure { what, excerpt: String::new() }));
+            }
         };
         let mut tally = Tally::default();
         Scanner::default().feed(&output.stdout, |found| tally += found);
@@ -232,12 +255,13 @@ impl Job {
         let mut out = io::stdout().lock();
         let _ = writeln!(out, "     Ran {name} in {seconds:.1} s");
         let _ = out.write_all(&output.stdout).and_then(|()| out.write_all(&output.stderr));
-        let failure = match output.status {
+        let what = match output.status {
             Some(status) if status.success() => None,
             Some(status) => Some(format!("{name}: {status}")),
             None => Some(format!("{name}: hangs, and was killed; its last test is the one")),
         };
-        (tally, failure)
+        let excerpt = || excerpt(&output.stdout, &output.stderr);
+        (tally, what.map(|what| Failure { what, excerpt: excerpt() }))
     }
 
     /// Directory, number of words, words, variables: each ended by a zero byte, which none of them
@@ -301,6 +325,18 @@ mod tests {
         assert!(measures("/target/debug/deps/load-f87f366f26110bae"));
         assert!(!measures("/target/debug/deps/reload-f87f366f26110bae"));
         assert!(!measures("/target/debug/deps/load"));
+    }
+
+    #[test]
+    fn a_failure_shows_the_last_output_and_the_first_errors() {
+        let stdout: String = (0..50).map(|line| format!("out {line}\n")).collect();
+        let stderr: String = (0..50).map(|line| format!("err {line}\n")).collect();
+        let text = excerpt(stdout.as_bytes(), stderr.as_bytes());
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert_eq!(lines.len(), 2 * EXCERPT_LINES);
+        assert_eq!((lines[0], lines[39]), ("out 10", "out 49"));
+        assert_eq!((lines[40], lines[79]), ("err 0", "err 39"));
+        assert_eq!(excerpt(b"", b""), "");
     }
 
     #[test]
