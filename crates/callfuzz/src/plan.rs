@@ -189,6 +189,20 @@ impl Model {
         Some((Request::new(Call::EpollControl, &arguments), vec![member.file]))
     }
 
+    /// The port and the host that a connect goes to: a listener's, or a port without one.
+    fn connect_target(&self, op: Op, open: &Open) -> Option<(i64, i64)> {
+        let number = op.a as usize;
+        if number >= REFUSED {
+            let target = number - REFUSED;
+            // The host of a process that has ended is gone with its stack.
+            return self.processes.get(target)?.is_live.then(|| (1, self.host(target)));
+        }
+        let target = self.slot((number / SLOTS) % 2, number % SLOTS)?;
+        let Kind::Listener { port, queue } = &self.open(target).kind else { return None };
+        let takes = queue.len() < 3 && open.kind == Kind::Fresh;
+        takes.then(|| (*port, self.host(number / SLOTS)))
+    }
+
     fn simple(
         &self,
         op: Op,
@@ -208,25 +222,9 @@ impl Model {
                 Request::new(Call::Bind, &[fd, family.into(), self.host(op.process)])
             }
             Verb::Listen if open.kind == Kind::Fresh => Request::new(Call::Listen, &[fd, a]),
-            Verb::Connect if op.a as usize >= REFUSED => {
-                let target = op.a as usize - REFUSED;
-                // The host of a process that has ended is gone with its stack.
-                if !self.processes.get(target)?.is_live {
-                    return None;
-                }
-                let host = self.host(target);
-                let mut request = Request::new(Call::Connect, &[fd, family.into(), 1, host]);
-                request.threaded = !open.is_nonblocking;
-                request
-            }
             Verb::Connect => {
-                let target = self.slot((op.a as usize / SLOTS) % 2, op.a as usize % SLOTS)?;
-                let Kind::Listener { port, queue } = &self.open(target).kind else { return None };
-                if queue.len() >= 3 || open.kind != Kind::Fresh {
-                    return None;
-                }
-                let host = self.host(op.a as usize / SLOTS);
-                let mut request = Request::new(Call::Connect, &[fd, family.into(), *port, host]);
+                let (port, host) = self.connect_target(op, open)?;
+                let mut request = Request::new(Call::Connect, &[fd, family.into(), port, host]);
                 request.threaded = !open.is_nonblocking;
                 request
             }

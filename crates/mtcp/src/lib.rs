@@ -59,7 +59,8 @@
 //!   routes.
 //! - [`Mtcp`], [`Engine`]: a stack for each core and the loop that moves it.
 //! - [`Context`]: the sockets of a core.
-//! - [`config`], [`requirements`], [`stat`]: settings in, what a machine lacks for them, figures out.
+//! - [`config`], [`requirements`], [`stat`]: settings in, what a machine lacks for them, figures
+//!   out.
 //!
 //! A connection belongs to the core that a hash of its addresses names, wherever its packets
 //! arrive. Each core therefore listens for itself, and nothing that happens to a connection touches

@@ -1,8 +1,8 @@
 //! Resets the connections of a program that was killed, as the kernel ends those of its sockets.
 //!
 //! The program keeps its open connections in [`SharedConnections`], memory that it shares with a
-//! process that outlives it. When the program has ended without saying so, that process takes the device
-//! and begins to connect from each of the addresses: the peer answers the SYN with an
+//! process that outlives it. When the program has ended without saying so, that process takes the
+//! device and begins to connect from each of the addresses: the peer answers the SYN with an
 //! acknowledgement of what it has (RFC 9293, section 3.5.2, half-open connections; RFC 5961,
 //! section 4), and the stack answers that with a reset that the peer accepts, because its number is
 //! the peer's own.

@@ -4,7 +4,7 @@ use super::State;
 use super::connection::{Connection, Context, Urgency};
 use super::sender::Fresh;
 use crate::sequence::Sequence;
-use crate::stack::{Packet, PartialChecksum, Sink};
+use crate::stack::{Packet, PartialChecksum, Sink, SinkCapabilities};
 use crate::wire::checksum;
 use crate::wire::ip::{Ecn, IpHeader, PROTOCOL_TCP};
 use crate::wire::tcp::{Flags, Options, TcpHeader};
@@ -328,15 +328,7 @@ impl Connection {
         let header_bytes = header.bytes();
         let all_headers = ip.bytes() + header_bytes;
         let single = u32::from(self.send.segment).saturating_sub(header_bytes as u32 - 20).max(1);
-        let device = (capabilities.segmentation_bytes.min(65_535) as usize)
-            .saturating_sub(all_headers) as u32;
-        // Each segment names the urgent byte by its distance.
-        let joined = segment.new && !self.is_sending_urgent();
-        let most = if joined { device.max(single) } else { single };
-        let mut bytes = segment.bytes.min(most);
-        if bytes < segment.bytes && bytes > single {
-            bytes -= bytes % single;
-        }
+        let bytes = self.packet_payload(segment, single, capabilities, all_headers);
         let fin = segment.fin && bytes == segment.bytes;
         let total = all_headers + bytes as usize;
         let room = sink.room(total)?;
@@ -373,6 +365,24 @@ impl Connection {
         sink.commit(packet(&ip, total, capabilities.checksum, segment_bytes));
         context.counters.packets_sent += 1;
         Some(end + u32::from(fin))
+    }
+
+    /// The bytes of a segment that go into one packet: at most `single`, or several times as many
+    /// for a device that cuts packets into segments.
+    fn packet_payload(
+        &self,
+        segment: &Segment,
+        single: u32,
+        capabilities: SinkCapabilities,
+        all_headers: usize,
+    ) -> u32 {
+        let device = (capabilities.segmentation_bytes.min(65_535) as usize)
+            .saturating_sub(all_headers) as u32;
+        // Each segment names the urgent byte by its distance.
+        let joined = segment.new && !self.is_sending_urgent();
+        let most = if joined { device.max(single) } else { single };
+        let bytes = segment.bytes.min(most);
+        if bytes < segment.bytes && bytes > single { bytes - bytes % single } else { bytes }
     }
 
     /// Writes a segment that is only a header: SYN and RST.

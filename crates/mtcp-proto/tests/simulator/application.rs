@@ -229,8 +229,8 @@ impl Application {
         Ok(())
     }
 
-    /// Ends the other's direction where the plan says so; what comes all the same is read as before,
-    /// but nothing waits for it any more.
+    /// Ends the other's direction where the plan says so; what comes all the same is read as
+    /// before, but nothing waits for it any more.
     fn turn_deaf(&mut self, stack: &mut Stack, now: Instant) -> Result<(), String> {
         let wants = self.plan.deaf_after.is_some_and(|bytes| self.received >= bytes);
         if self.deaf || !wants || !self.connected(stack) {

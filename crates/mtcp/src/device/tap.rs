@@ -348,8 +348,8 @@ impl Device for TapDevice {
     }
 }
 
-/// Whether a device of this name could be made: no other interface has it, unless it is a persistent
-/// one that no process holds. The rights are not looked at.
+/// Whether a device of this name could be made: no other interface has it, unless it is a
+/// persistent one that no process holds. The rights are not looked at.
 ///
 /// # Errors
 /// [`TapError`] names cause and remedy.

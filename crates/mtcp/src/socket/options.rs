@@ -60,8 +60,8 @@ pub enum SocketOption {
     KeepInterval(Duration),
     /// `TCP_KEEPCNT`: probes without an answer before the connection fails; 1 to 127.
     KeepCount(u8),
-    /// `TCP_MAXSEG`: the largest segment, 0 for what the path allows. Of use before connecting; when
-    /// told, the one in force if connected.
+    /// `TCP_MAXSEG`: the largest segment, 0 for what the path allows. Of use before connecting;
+    /// when told, the one in force if connected.
     MaximumSegment(u16),
     /// `TCP_CONGESTION`: "cubic" or "reno".
     Congestion(Congestion),

@@ -1,5 +1,5 @@
-//! The end of an engine's thread: a panic in it fails the calls of the application, and none of them
-//! waits for it.
+//! The end of an engine's thread: a panic in it fails the calls of the application, and none of
+//! them waits for it.
 
 use crate::pair::{address, config};
 use mtcp::config::Mode;

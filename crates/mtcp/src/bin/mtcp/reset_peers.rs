@@ -7,7 +7,8 @@ use mtcp::peer_reset::{self, SharedConnections};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// The descriptors that the library passes: the shared connections, and the program (pidfd_open(2)).
+/// The descriptors that the library passes: the shared connections, and the program
+/// (pidfd_open(2)).
 const CONNECTIONS: RawFd = 3;
 const PROGRAM: RawFd = 4;
 

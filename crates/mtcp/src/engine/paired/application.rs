@@ -169,19 +169,7 @@ impl Application {
                 return;
             }
             Event::Accepted { listener, socket, names } => {
-                let place = self.open(socket);
-                place.connected = true;
-                place.names = names;
-                let low_water = self.place(listener).map(|place| {
-                    place.connections.push_back(socket);
-                    place.arrived = true;
-                    place.low_water
-                });
-                match low_water {
-                    Some(low_water) => self.set_low_water(socket, low_water),
-                    // Closed meanwhile: who was not accepted is reset.
-                    None => self.give_up(socket, Command::Abort { socket }),
-                }
+                self.take_accepted(listener, socket, names);
                 listener
             }
             Event::Data { socket, chunk } => match self.place(socket) {
@@ -226,6 +214,22 @@ impl Application {
             }
         };
         self.news(socket);
+    }
+
+    fn take_accepted(&mut self, listener: SocketId, socket: SocketId, names: Option<Box<Names>>) {
+        let place = self.open(socket);
+        place.connected = true;
+        place.names = names;
+        let low_water = self.place(listener).map(|place| {
+            place.connections.push_back(socket);
+            place.arrived = true;
+            place.low_water
+        });
+        match low_water {
+            Some(low_water) => self.set_low_water(socket, low_water),
+            // The listener was closed meanwhile: a connection that was not accepted is reset.
+            None => self.give_up(socket, Command::Abort { socket }),
+        }
     }
 
     fn give_up(&mut self, socket: SocketId, command: Command) {

@@ -279,8 +279,8 @@ static void formatted(void) {
     struct pair pair = connect_pair();
     show("dprintf", dprintf(pair.fd, "%d %s %.2f", 7, "words", 1.5));
     show_received("dprintf", pair.which);
-    show("dprintf", dprintf(pair.fd, "%d%d%d%d%d%d%d%s%.1f%.1f%.1f%.1f%.1f%.1f%.1f%.1f%.1f", 1, 2, 3,
-                            4, 5, 6, 7, "x", .1, .2, .3, .4, .5, .6, .7, .8, .9));
+    show("dprintf", dprintf(pair.fd, "%d%d%d%d%d%d%d%s%.1f%.1f%.1f%.1f%.1f%.1f%.1f%.1f%.1f", 1, 2,
+                            3, 4, 5, 6, 7, "x", .1, .2, .3, .4, .5, .6, .7, .8, .9));
     show_received("dprintf", pair.which);
     show("vdprintf", print_list(pair.fd, "%ld-%s", 123456789012L, "end"));
     show_received("vdprintf", pair.which);

@@ -91,9 +91,10 @@ static ssize_t send_parts(int fd) {
     return writev(fd, parts, 2);
 }
 
-static const char *const CALLS[] = {"events",  "error", "read",  "peek", "none", "readv", "all",
-                                    "send",    "empty", "writev", "name",   "peername", "count",
-                                    "connect", "shut-read", "shut-write", "shut-both", "accept", "unspec"};
+static const char *const CALLS[] = {
+    "events", "error", "read",     "peek",  "none",    "readv",     "all",
+    "send",   "empty", "writev",   "name",  "peername", "count",    "connect",
+    "shut-read", "shut-write", "shut-both", "accept", "unspec"};
 
 /* A call has begun something of which the next one may or may not see the outcome. */
 static int begun;
@@ -161,8 +162,9 @@ static int disturbs(const char *name) {
 static void orders(const char *state) {
     for (int first = 0; first < COUNT(CALLS); first++) {
         for (int second = 0; second < COUNT(CALLS); second++) {
-            if (is(state, "listening") && (is(CALLS[first], "shut") || is(CALLS[second], "shut") ||
-                                           is(CALLS[first], "unspec") || is(CALLS[second], "unspec")))
+            if (is(state, "listening") &&
+                (is(CALLS[first], "shut") || is(CALLS[second], "shut") ||
+                 is(CALLS[first], "unspec") || is(CALLS[second], "unspec")))
                 continue;
             int fd = arrive(state), last = !is(state, "reset") && !is(state, "async-");
             begun = 0;
