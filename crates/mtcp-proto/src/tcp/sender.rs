@@ -50,8 +50,6 @@ pub(super) struct Sender {
     pub(super) fin: bool,
     /// That FIN was acknowledged.
     pub(super) fin_acknowledged: bool,
-    /// The connection was established once.
-    pub(super) started: bool,
     /// A byte beyond the window was sent, which the peer may take or not.
     pub(super) probed: bool,
     /// Behind the last small segment that was sent.
@@ -90,7 +88,6 @@ impl Sender {
             sack: false,
             fin: false,
             fin_acknowledged: false,
-            started: false,
             probed: false,
             small_end: birth.initial,
             ring: Ring::new(),
@@ -103,7 +100,6 @@ impl Sender {
 
     /// The connection is established.
     pub(super) fn start(&mut self, kind: Congestion, segments: u32) {
-        self.started = true;
         let full = u32::from(self.full);
         let segments = segments.min((INITIAL_WINDOW_BYTES / full).max(2));
         let segments = u16::try_from(segments).unwrap_or(u16::MAX);
