@@ -115,7 +115,7 @@ impl Model {
     }
 
     /// The kernel tells of a reset once; after that, the stream seems to end well.
-    fn absorb_error(&mut self, plan: &Plan, answer: &Answer) {
+    pub(crate) fn absorb_error(&mut self, plan: &Plan, answer: &Answer) {
         let Some(end) = plan.end else { return };
         let is_errno = |errno: i32| answer.result == -1 && answer.errno == i64::from(errno);
         let is_told = plan.op.verb == Verb::GetOption

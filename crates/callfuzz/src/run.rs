@@ -417,6 +417,7 @@ impl Run<'_> {
         again.signals += found.signals;
         if continues {
             if again.result <= 0 {
+                self.model.absorb_error(plan, &again);
                 return Ok(found);
             }
             self.outcome.rules.used(Rule::StreamSegments);

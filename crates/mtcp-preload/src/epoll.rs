@@ -4,6 +4,7 @@
 
 use crate::outcome::{Outcome, check, failure};
 use crate::report;
+use crate::signals::BlockedSignals;
 use crate::state::{self, EarlyWatch, Guard, World};
 use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Deadline, Interrupted};
@@ -215,6 +216,15 @@ pub(crate) fn wait(
     deadline: Deadline,
     mask: *const sigset_t,
 ) -> Outcome<usize> {
+    // While the epoll is the kernel's, a thread that goes from sleeping there to sleeping for both
+    // parts lets no signal through in between, which would not end its wait.
+    let sleeps_there =
+        !matches!(deadline, Deadline::Now) && !matches!(table::kind(set), Kind::Shadowed(_));
+    let signals = sleeps_there.then(BlockedSignals::all);
+    let mask = match &signals {
+        Some(before) if mask.is_null() => &raw const before.0,
+        _ => mask,
+    };
     loop {
         let Kind::Shadowed(shadow) = table::kind(set) else {
             match kernel_wait(set, events, deadline, mask)? {

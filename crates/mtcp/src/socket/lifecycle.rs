@@ -320,6 +320,8 @@ impl Context {
             self.socket_of(descriptor)?.phase = phase;
         }
         if over {
+            // The kernel wakes who watches all the same.
+            self.notify(descriptor, Events(u32::MAX));
             return Err(from(libc::ENOTCONN));
         }
         self.port.shutdown(id, how).map_err(failure)?;

@@ -111,6 +111,8 @@ cases! { waiting PAIRED;
     neither_part_of_an_epoll_starves = "one-event";
     an_epoll_with_two_numbers_is_one = "two-numbers";
     a_socket_added_to_an_epoll_that_waits_is_seen = "added-while-asleep";
+    a_signal_ends_a_wait_whose_epoll_changes = "added-and-interrupted";
+    two_threads_in_accept_get_a_connection_each = "accepted-by-two";
     threads_on_both_ends_never_stall = "both-ends";
     the_peers_of_a_killed_program_are_told = "killed";
 }

@@ -390,6 +390,39 @@ static void added_while_asleep(void) {
     show_call("second", &calls[1]);
 }
 
+static void interrupted(int signal) {
+    (void)signal;
+}
+
+/* The same, and a signal comes directly afterwards: it ends the wait. */
+static void added_and_interrupted(void) {
+    struct pair pair = connect_pair();
+    struct epoll_event event = {EPOLLIN, {.u64 = 21}};
+    struct sigaction action = {.sa_handler = interrupted};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    for (int times = 0; times < 20; times++) {
+        set = epoll_create1(0);
+        struct call call = {.fd = set, .make = call_epoll};
+        start_call(&call);
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, pair.fd, &event) == 0);
+        CHECK(pthread_kill(call.thread, SIGUSR1) == 0);
+        show_call("interrupted", &call);
+        CHECK(close(set) == 0);
+    }
+}
+
+/* Two threads sleep in accept: each gets one of two connections. */
+static void accepted_by_two(void) {
+    int port = 0, from = open_listener(&port);
+    struct call calls[2] = {{.fd = from, .make = call_accept}, {.fd = from, .make = call_accept}};
+    start_call(&calls[0]);
+    start_call(&calls[1]);
+    CHECK(ask(DIAL, 0, port, NULL) == 0 && ask(DIAL, 0, port, NULL) == 1);
+    CHECK(ask(SEND, 0, 0, "x") == 1 && ask(SEND, 1, 0, "x") == 1);
+    show_call("one", &calls[0]);
+    show_call("the other", &calls[1]);
+}
+
 /* A killed program's peers are told. */
 static void killed(void) {
     int ends[2];
@@ -504,6 +537,8 @@ static const struct test tests[] = {
     {"one-event", one_event},
     {"two-numbers", two_numbers},
     {"added-while-asleep", added_while_asleep},
+    {"added-and-interrupted", added_and_interrupted},
+    {"accepted-by-two", accepted_by_two},
     {"killed", killed},
     {"both-ends", both_ends},
 };
