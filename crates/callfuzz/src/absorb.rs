@@ -103,9 +103,10 @@ impl Model {
             }
             Verb::Write => {
                 let corked = self.connections[end.0].is_corked[end.1];
+                let may_lag = self.may_lag(end);
                 let direction = self.outgoing(end);
                 direction.is_held |= corked || (takes_flags(op) && op.b & 32 != 0);
-                direction.may_lag |= direction.read < direction.written;
+                direction.may_lag |= may_lag;
             }
             _ => {}
         }
