@@ -411,6 +411,30 @@ static void added_and_interrupted(void) {
     }
 }
 
+static ssize_t call_recv_nothing(int fd, char *room, size_t size) {
+    (void)size;
+    return recv(fd, room, 0, 0);
+}
+
+/* A thread waits for data and takes none: whatever ends that, it takes no error. */
+static void nothing_received(void) {
+    struct sigaction action = {.sa_handler = interrupted};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    struct pair pair = connect_pair();
+    struct call calls[3];
+    for (int index = 0; index < 3; index++) {
+        calls[index] = (struct call){.fd = pair.fd, .make = call_recv_nothing};
+        start_call(&calls[index]);
+        if (index == 0) CHECK(pthread_kill(calls[0].thread, SIGUSR1) == 0);
+        if (index == 1) CHECK(ask(SEND, pair.which, 0, "x") == 1);
+        if (index == 2) CHECK(ask(RESET, pair.which, 0, NULL) == 0);
+        show_call("nothing", &calls[index]);
+        if (index == 1) show("one", recv(pair.fd, calls[1].room, 1, 0));
+    }
+    show("afterwards", recv(pair.fd, calls[0].room, 1, 0));
+    show("afterwards", recv(pair.fd, calls[0].room, 0, 0));
+}
+
 /* Two threads sleep in accept: each gets one of two connections. */
 static void accepted_by_two(void) {
     int port = 0, from = open_listener(&port);
@@ -539,6 +563,7 @@ static const struct test tests[] = {
     {"added-while-asleep", added_while_asleep},
     {"added-and-interrupted", added_and_interrupted},
     {"accepted-by-two", accepted_by_two},
+    {"nothing-received", nothing_received},
     {"killed", killed},
     {"both-ends", both_ends},
 };
