@@ -121,6 +121,7 @@ cases! { waiting PAIRED;
 cases! { numbers PAIRED;
     every_way_of_closing_is_seen = "closed";
     a_socket_that_is_not_bound_has_two_numbers = "duplicated";
+    a_socket_whose_attempt_has_failed_can_be_bound = "bound-afterwards";
     a_number_that_was_closed_unseen_is_free = "replaced";
     calls_by_number_are_the_functions = "calls";
     children_take_nothing_from_their_parent = "children";

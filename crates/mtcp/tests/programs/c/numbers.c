@@ -422,7 +422,27 @@ static void duplicated(void) {
     show_received("connected", which);
 }
 
+/* An attempt to connect has failed: the socket can be bound then, and tells of the failure still. */
+static void bound_afterwards(void) {
+    struct sockaddr_in here = address_of(local_address, 0), there = address_of(peer_address, 1);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    struct pollfd entry = {fd, POLLOUT, 0};
+    show("connect", connect(fd, (struct sockaddr *)&there, sizeof there));
+    CHECK(poll(&entry, 1, LONG_MS) == 1);
+    show("bind", bind(fd, (struct sockaddr *)&here, sizeof here));
+    show("bind again", bind(fd, (struct sockaddr *)&here, sizeof here));
+    show("connect", connect(fd, (struct sockaddr *)&there, sizeof there));
+    there = address_of(peer_address, ask(LISTEN, 0, 0, NULL));
+    show("connect", connect(fd, (struct sockaddr *)&there, sizeof there));
+    int which = ask(ACCEPT, 0, 0, NULL);
+    CHECK(poll(&entry, 1, LONG_MS) == 1);
+    show("bind", bind(fd, (struct sockaddr *)&here, sizeof here));
+    show("send", send(fd, "hello", 5, 0));
+    show_received("connected", which);
+}
+
 static const struct test tests[] = {
+    {"bound-afterwards", bound_afterwards},
     {"duplicated", duplicated},
     {"closed", closed},
     {"replaced", replaced},
