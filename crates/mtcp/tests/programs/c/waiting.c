@@ -460,6 +460,9 @@ static void killed(void) {
         CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
         CHECK(ask(ACCEPT, 0, 0, NULL) == 3 && write(fd, "x", 1) == 1);
         show_received("it", 3);
+        /* A further attempt fails and changes nothing. */
+        address.sin_port = htons(1);
+        CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == -1 && errno == EISCONN);
         CHECK(write(ends[1], "!", 1) == 1);
         for (;;) pause();
     }
