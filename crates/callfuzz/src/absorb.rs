@@ -103,9 +103,10 @@ impl Model {
             }
             Verb::Write => {
                 let corked = self.connections[end.0].is_corked[end.1];
+                let may_lag = self.may_lag(end);
                 let direction = self.outgoing(end);
                 direction.is_held |= corked || (takes_flags(op) && op.b & 32 != 0);
-                direction.may_lag |= direction.read < direction.written;
+                direction.may_lag |= may_lag;
             }
             _ => {}
         }
@@ -115,7 +116,7 @@ impl Model {
     }
 
     /// The kernel tells of a reset once; after that, the stream seems to end well.
-    fn absorb_error(&mut self, plan: &Plan, answer: &Answer) {
+    pub(crate) fn absorb_error(&mut self, plan: &Plan, answer: &Answer) {
         let Some(end) = plan.end else { return };
         let is_errno = |errno: i32| answer.result == -1 && answer.errno == i64::from(errno);
         let is_told = plan.op.verb == Verb::GetOption

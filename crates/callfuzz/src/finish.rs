@@ -6,7 +6,7 @@ use crate::model::Checked;
 use crate::plan::Plan;
 use crate::protocol::{Call, Reply};
 use crate::rules::Rule;
-use crate::run::{Run, Step};
+use crate::run::{Pace, Run, Step};
 use crate::script::Verb;
 use fuzzkit::Failure;
 use std::thread::sleep;
@@ -23,6 +23,7 @@ impl Run<'_> {
     pub(crate) fn finish(&mut self) -> Checked {
         self.end_polls()?;
         self.drain()?;
+        self.await_ends()?;
         self.final_step()?;
         for child in [2, 3] {
             if self.model.processes[child].is_live {
@@ -96,6 +97,29 @@ impl Run<'_> {
             }
             sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Waits for the ends that the reference has seen by now: the first process closes its sides
+    /// next, and sees none any more.
+    fn await_ends(&mut self) -> Checked {
+        self.outcome.first_ends = self.outcome.ends.keys().copied().collect();
+        let Some(expected) = self.expected else { return Ok(()) };
+        for end in &expected.first_ends {
+            let begin = Instant::now();
+            let has_come = |run: &Run<'_>| {
+                let Some(connection) = run.model.connections.get(end.0) else { return true };
+                // The peers of a killed process are reset once the kernel has freed its device.
+                let limit = if connection.lacks_stack { Pace::SLOW.limit } else { run.pace.limit };
+                let is_over =
+                    run.has_diverged || connection.has_diverged || begin.elapsed() > limit;
+                is_over || run.outcome.ends.contains_key(end)
+            };
+            while !has_come(self) {
+                self.read_more(*end)?;
+                sleep(Duration::from_micros(500));
+            }
+        }
+        Ok(())
     }
 
     /// Takes note of calls that have returned meanwhile, without comparing when they did.

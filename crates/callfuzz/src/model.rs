@@ -209,6 +209,8 @@ pub(crate) struct Model {
     pub(crate) tested: Option<usize>,
     /// Sets and what else pending calls ask for events, as often as they do.
     pub(crate) awaited: Vec<usize>,
+    /// Listeners on which a call waits for a connection.
+    pub(crate) accepting: Vec<usize>,
 }
 
 impl Model {
@@ -286,14 +288,25 @@ impl Model {
         (0..2).any(|side| ends[side].is_none() && directions[1 - side].is_held)
     }
 
-    /// Whether an end is shut in both directions, and bytes for it may have been on their way then,
-    /// which the kernel answers with a reset.
+    /// Whether an end is closed or shut in both directions, and bytes for it may have been on their
+    /// way then, which the kernel answers with a reset.
     pub(crate) fn lags_at_shut(&self, connection: usize) -> bool {
         let directions = &self.connections[connection].directions;
+        let ends = self.ends(connection);
         (0..2).any(|side| {
             let (incoming, outgoing) = (&directions[1 - side], &directions[side]);
-            incoming.is_shut && outgoing.is_ended && (incoming.may_lag || incoming.is_held)
+            let is_shut = incoming.is_shut && outgoing.is_ended;
+            (is_shut || ends[side].is_none()) && (incoming.may_lag || incoming.is_held)
         })
+    }
+
+    /// Whether what a side writes waits for the acknowledgement of what it wrote before (Nagle's
+    /// algorithm). The stack acknowledges what was read up to 40 ms later, unless it sends data.
+    pub(crate) fn may_lag(&self, (connection, side): (usize, usize)) -> bool {
+        let direction = &self.connections[connection].directions[side];
+        let reader = self.ends(connection)[1 - side].map(|(process, _)| process);
+        let is_stack = reader.is_some() && reader == self.tested;
+        direction.read < direction.written || (is_stack && direction.written > 0)
     }
 
     /// Whether a reset was told to an end of a connection of which one was given away.

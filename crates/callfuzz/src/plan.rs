@@ -228,6 +228,10 @@ impl Model {
                 request.threaded = !open.is_nonblocking;
                 request
             }
+            // Which of two threads gets a connection is open.
+            Verb::Accept if !open.is_nonblocking && self.accepting.contains(&slot.file) => {
+                return None;
+            }
             Verb::Accept if is_free(op.process) => {
                 let Kind::Listener { .. } = open.kind else { return None };
                 let nonblocking = if op.b & 16 != 0 { libc::SOCK_NONBLOCK } else { 0 };
@@ -264,6 +268,7 @@ impl Model {
             }
             _ => return None,
         };
-        Some((request, Vec::new()))
+        let files = if op.verb == Verb::Accept { vec![slot.file] } else { Vec::new() };
+        Some((request, files))
     }
 }

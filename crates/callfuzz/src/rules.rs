@@ -10,6 +10,8 @@ fuzzkit::rules! {
         BufferRoom: "How much a call moves while buffers are full depends on their sizes.",
         SpuriousEdge: "An edge may be told again if what it tells is true, as epoll(7) says of \
             events that merge or repeat.",
+        ErrorTaken: "An error is told once: of two calls of one program that wait on a connection, \
+            whichever is woken first takes it, and the other one is not told POLLERR.",
         WaitsForPeer: "A call that puts a connection back to TCP waits up to a second for a peer \
             that does not react (docs/preload.md).",
         DivergedState: "After an allowed difference on a connection, its later calls meet another \

@@ -61,6 +61,8 @@ pub(crate) struct Outcome {
     pub(crate) steps: Vec<Step>,
     /// How what comes to each side of each connection has ended.
     pub(crate) ends: BTreeMap<(usize, usize), String>,
+    /// Those that had ended before the first process closed what it has.
+    pub(crate) first_ends: Vec<(usize, usize)>,
     pub(crate) rules: RuleCounts<Rule>,
     pub(crate) calls: u64,
     /// The differences that no rule allows, the first one first.
@@ -276,8 +278,11 @@ impl Run<'_> {
 
     /// Notes that a call is pending in its direction, or no more.
     pub(crate) fn occupy(&mut self, plan: &Plan, is_pending: bool) {
-        if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) {
-            let awaited = &mut self.model.awaited;
+        if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait | Verb::Accept) {
+            let awaited = match plan.op.verb {
+                Verb::Accept => &mut self.model.accepting,
+                _ => &mut self.model.awaited,
+            };
             for file in &plan.files {
                 if is_pending {
                     awaited.push(*file);
@@ -417,6 +422,7 @@ impl Run<'_> {
         again.signals += found.signals;
         if continues {
             if again.result <= 0 {
+                self.model.absorb_error(plan, &again);
                 return Ok(found);
             }
             self.outcome.rules.used(Rule::StreamSegments);

@@ -27,6 +27,20 @@ const MENDED: &[&str] = &[
     "seed 1; family 4; links blocking; write 0 0 35 0; read 0 0 100 0; exit 1 0 0 0",
     // recvmsg of an urgent byte without room for it.
     "seed 1; family 4; links nonblocking; write 1 0 1 145; read 0 0 0 260",
+    // A shutdown of what is over was no edge.
+    "seed 1; family 4; links nonblocking; epoll-create 1 5 0 0; shutdown 1 0 1 0; \
+     shutdown 0 0 1 0; epoll-add 1 5 0 2147483652; epoll-wait 1 5 0 0; shutdown 1 0 1 0; \
+     epoll-wait 1 5 0 0",
+    // A signal did not end a wait in an epoll that had just become the stack's, too.
+    "seed 1; family 4; links nonblocking; epoll-create 1 5 0 0; epoll-wait 1 5 1 0; \
+     epoll-modify 1 5 0 2147483653",
+    // A duplicated socket stayed the kernel's.
+    "seed 1; family 4; links nonblocking; socket 0 3 0 0; duplicate 0 3 1 0; bind 0 3 0 0",
+    // A read of no bytes that waited took the error.
+    "seed 1; family 4; links blocking; write 0 0 8 17; read 0 0 0 1; close 1 0 0 0; \
+     write 0 0 345 36",
+    // After an attempt to connect that had failed, bind was refused.
+    "seed 1; family 4; links; socket 0 2 1 0; connect 0 2 17 0; bind 0 2 0 0",
 ];
 
 /// Documented limits: the rule and a script that meets it.

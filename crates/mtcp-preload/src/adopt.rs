@@ -50,15 +50,42 @@ pub(crate) fn adopt(guard: &mut Guard, fd: c_int, family: Family, mapped: bool) 
     take_options(world, fd, descriptor);
     let handle = world.enter(fd, descriptor, Socket { nonblocking, mapped, family });
     report::note(format_args!("descriptor {fd} is the stack's socket {}", descriptor.0));
-    epoll::move_early_watches(guard, fd)?;
+    let twins = epoll::take_twins(guard, fd);
+    let is_twin = |twin: &c_int| *twin != fd && is_same(fd, *twin);
+    let twins: Vec<c_int> = twins.into_iter().filter(is_twin).collect();
+    for &twin in &twins {
+        guard.world()?.duplicate(twin, Kind::Socket(handle))?;
+    }
+    for number in [fd].into_iter().chain(twins) {
+        epoll::move_early_watches(guard, number)?;
+    }
     Ok(handle)
 }
 
-/// Gives a socket back that could not be bound or connected after all.
-pub(crate) fn disown(guard: &mut Guard, fd: c_int, socket: Handle) {
-    if let Ok(world) = guard.world() {
+/// Whether a number is still that of the same socket of the kernel, which is not the stack's yet: it
+/// may have been closed unseen.
+fn is_same(fd: c_int, twin: c_int) -> bool {
+    let file = |fd: c_int| {
+        // SAFETY: plain data, which the call fills.
+        unsafe {
+            let mut status: libc::stat = std::mem::zeroed();
+            (libc::fstat(fd, &raw mut status) == 0).then_some((status.st_dev, status.st_ino))
+        }
+    };
+    table::kind(twin) == Kind::Fresh && file(fd).is_some() && file(fd) == file(twin)
+}
+
+/// Gives a socket back that could not be bound or connected after all, by all its numbers.
+pub(crate) fn disown(guard: &mut Guard, socket: Handle) {
+    let own = |(fd, kind)| (kind == Kind::Socket(socket)).then_some(fd);
+    let numbers: Vec<c_int> = table::known(0, c_int::MAX).filter_map(own).collect();
+    let Ok(world) = guard.world() else { return };
+    for &fd in &numbers {
         world.release(socket);
         table::set(fd, Kind::Fresh);
+    }
+    if numbers.len() > 1 {
+        guard.state().twins.push(numbers);
     }
 }
 

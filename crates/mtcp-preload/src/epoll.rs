@@ -4,6 +4,7 @@
 
 use crate::outcome::{Outcome, check, failure};
 use crate::report;
+use crate::signals::BlockedSignals;
 use crate::state::{self, EarlyWatch, Guard, World};
 use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Deadline, Interrupted};
@@ -120,6 +121,9 @@ pub(crate) fn forget_early(fd: c_int) {
     let mut twins = take_twins(&mut guard, fd);
     twins.retain(|twin| *twin != fd);
     let state = guard.state();
+    if let (Kind::Fresh, Some(&twin)) = (table::kind(fd), twins.first()) {
+        watch_by_twin(&mut state.early, fd, twin);
+    }
     state.early.retain(|watch| watch.fd != fd && (watch.set != fd || !twins.is_empty()));
     if let Some(&twin) = twins.first() {
         for watch in state.early.iter_mut().filter(|watch| watch.set == fd) {
@@ -129,25 +133,41 @@ pub(crate) fn forget_early(fd: c_int) {
     }
 }
 
-/// Takes the numbers of an epoll without a shadow, if it has several, from their list.
-fn take_twins(guard: &mut Guard, set: c_int) -> Vec<c_int> {
+/// The kernel goes on watching a socket by a number that is closed, as long as it has another one:
+/// that is watched instead, because by the closed one the watch could not be ended any more.
+fn watch_by_twin(early: &mut [EarlyWatch], fd: c_int, twin: c_int) {
+    for watch in early.iter_mut().filter(|watch| watch.fd == fd) {
+        let mut event = watch.event;
+        // SAFETY: plain numbers; there is no event to be read, then one of ours.
+        unsafe {
+            real::epoll_ctl(watch.set, libc::EPOLL_CTL_DEL, fd, ptr::null_mut());
+            real::epoll_ctl(watch.set, libc::EPOLL_CTL_ADD, twin, &raw mut event);
+        }
+        watch.fd = twin;
+    }
+}
+
+/// Takes the numbers of an epoll without a shadow, or of a socket that is not the stack's yet, if it
+/// has several, from their list.
+pub(crate) fn take_twins(guard: &mut Guard, set: c_int) -> Vec<c_int> {
     let groups = &mut guard.state().twins;
     let found = groups.iter().position(|group| group.contains(&set));
     found.map(|index| groups.swap_remove(index)).unwrap_or_default()
 }
 
-/// An epoll has a further number, and its shadow, if it has or gets one, is that of both.
+/// An epoll has a further number, and its shadow, if it has or gets one, is that of both; or a socket
+/// that may become the stack's by either.
 pub(crate) fn duplicate(set: c_int, new: c_int) -> Outcome<()> {
     let mut guard = state::lock_quietly()?;
     match table::kind(set) {
-        Kind::Epoll => {
+        kind @ (Kind::Epoll | Kind::Fresh) => {
             let mut twins = take_twins(&mut guard, set);
             if twins.is_empty() {
                 twins.push(set);
             }
             twins.push(new);
             guard.state().twins.push(twins);
-            table::set(new, Kind::Epoll);
+            table::set(new, kind);
             Ok(())
         }
         kind => guard.world()?.duplicate(new, kind),
@@ -170,7 +190,11 @@ pub(crate) fn move_early_watches(guard: &mut Guard, fd: c_int) -> Outcome<()> {
         let shadow = shadow(guard, watch.set)?;
         let control = translate(libc::EPOLL_CTL_ADD, Some(watch.event))?;
         let world = guard.world()?;
-        change(world, shadow, target, control)?;
+        match change(world, shadow, target, control) {
+            // By another number of the socket: an epoll of the stack has it once.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => continue,
+            changed => changed?,
+        }
         if has_told {
             world.context.epoll_silence(shadow.descriptor, target.descriptor)?;
         }
@@ -215,6 +239,15 @@ pub(crate) fn wait(
     deadline: Deadline,
     mask: *const sigset_t,
 ) -> Outcome<usize> {
+    // While the epoll is the kernel's, a thread that goes from sleeping there to sleeping for both
+    // parts lets no signal through in between, which would not end its wait.
+    let sleeps_there =
+        !matches!(deadline, Deadline::Now) && !matches!(table::kind(set), Kind::Shadowed(_));
+    let signals = sleeps_there.then(BlockedSignals::all);
+    let mask = match &signals {
+        Some(before) if mask.is_null() => &raw const before.0,
+        _ => mask,
+    };
     loop {
         let Kind::Shadowed(shadow) = table::kind(set) else {
             match kernel_wait(set, events, deadline, mask)? {

@@ -80,7 +80,8 @@ pub(crate) struct EarlyWatch {
 pub(crate) struct State {
     phase: Phase,
     pub(crate) early: Vec<EarlyWatch>,
-    /// Duplicates of epolls that have no shadow yet, each group of one epoll.
+    /// Duplicates of epolls that have no shadow yet and of sockets that are not the stack's yet, each
+    /// group of one epoll or socket.
     pub(crate) twins: Vec<Vec<c_int>>,
 }
 

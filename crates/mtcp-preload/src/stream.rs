@@ -1,13 +1,14 @@
 //! Reading and writing sockets of the stack, blocking or not.
 
 use crate::outcome::{Outcome, failure, would_block};
-use crate::state;
+use crate::state::{self, World};
 use crate::table::Handle;
 use crate::vectors::Vectors;
 use crate::wait::{self, Deadline, Held, Interrupted};
 use core::ffi::c_int;
 use libc::{iovec, off_t};
 use mtcp::{Context, Descriptor, Events, Flags, OptionName, SocketOption};
+use std::ptr;
 
 /// Bytes of a file that are read at once to be sent.
 const FILE_CHUNK: usize = 64 << 10;
@@ -49,12 +50,7 @@ fn attempt(
             return attempt(&mut world.context);
         }
         held.hold(world, socket)?;
-        match world.context.option(socket.descriptor, time) {
-            Ok(SocketOption::ReceiveTimeout(time) | SocketOption::SendTimeout(time)) => {
-                Deadline::after(time)
-            }
-            _ => Deadline::Never,
-        }
+        deadline_of(world, socket, time)
     };
     let done = wait::until(deadline, None, &[], Interrupted::of(deadline), |world| {
         world.context.turn()?;
@@ -64,6 +60,16 @@ fn attempt(
         }
     })?;
     done.map_or_else(|| failure(libc::EAGAIN), Ok)
+}
+
+/// When a call on a socket ends that has a time limit by this option.
+fn deadline_of(world: &mut World, socket: Handle, time: OptionName) -> Deadline {
+    match world.context.option(socket.descriptor, time) {
+        Ok(SocketOption::ReceiveTimeout(time) | SocketOption::SendTimeout(time)) => {
+            Deadline::after(time)
+        }
+        _ => Deadline::Never,
+    }
 }
 
 /// Takes data into buffers. What ends or breaks the stream behind data is for the next call.
@@ -90,6 +96,9 @@ fn receive_into(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usi
     let peek = flags & libc::MSG_PEEK != 0;
     let whole = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_OOB == 0;
     let flags = Flags(flags & !libc::MSG_WAITALL);
+    if rooms.bytes() == 0 && !rooms.is_faulty() && !nonblocking {
+        return receive_nothing(socket, rooms, flags);
+    }
     let (mut done, mut held) = (0, Held::default());
     loop {
         let how = (nonblocking, if whole { rooms.bytes() - done } else { 0 });
@@ -114,6 +123,34 @@ fn receive_into(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usi
         if !whole || done == rooms.bytes() {
             return Ok(done);
         }
+    }
+}
+
+/// Waits for data and takes none. As in Linux, what ends the wait is not told: an error, a signal
+/// and a time limit give 0, too, and the error is for the next call.
+fn receive_nothing(socket: Handle, rooms: Vectors<'_>, flags: Flags) -> Outcome<usize> {
+    let (descriptor, time) = (socket.descriptor, OptionName::ReceiveTimeout);
+    let first = attempt(socket, &mut Held::default(), (true, 0), time, |context| {
+        receive_some(context, descriptor, rooms, 0, flags)
+    });
+    let deadline = {
+        let mut guard = state::lock_quietly()?;
+        let world = guard.world()?;
+        match first {
+            Err(error) if would_block(&error) && !world.socket(socket)?.nonblocking => {}
+            done => return done,
+        }
+        deadline_of(world, socket, time)
+    };
+    let ends = Events::IN | Events::ERROR | Events::HANG_UP;
+    let interrupted = Interrupted::Ends(ptr::null());
+    let waited = wait::until(deadline, Some(socket), &[], interrupted, |world| {
+        world.context.turn()?;
+        Ok(world.context.readiness(descriptor)?.intersects(ends).then_some(()))
+    });
+    match waited {
+        Err(error) if error.raw_os_error() != Some(libc::EINTR) => Err(error),
+        _ => Ok(0),
     }
 }
 

@@ -7,7 +7,8 @@
 //! section 4), and the stack answers that with a reset that the peer accepts, because its number is
 //! the peer's own.
 
-use crate::config::{Config, Mode};
+use crate::config::{Config, DeviceKind, Mode};
+use crate::device::tap::lacks_link;
 use crate::{Context, Descriptor, Family, Mtcp, StartError};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,6 +23,8 @@ const RECORDS: usize = 1 << 16;
 const BATCH: usize = 1024;
 /// How long a batch waits for the peers' answers; the SYN is not repeated before.
 const ANSWERS: Duration = Duration::from_millis(400);
+/// How long the kernel may take to notice the link of a TAP device: it looks once a second.
+const LINK: Duration = Duration::from_millis(1100);
 /// How long the device is tried: the kernel frees it a moment after the program's end.
 const DEVICE: Duration = Duration::from_secs(3);
 
@@ -212,6 +215,9 @@ pub fn reset(
     config.capture = None;
     config.grace = Duration::ZERO;
     let mut context = start(&config)?;
+    if config.device.kind == DeviceKind::Tap {
+        await_link(&config.device.interface);
+    }
     for batch in connections.chunks(BATCH) {
         let attempts: Vec<Descriptor> =
             batch.iter().filter_map(|names| attempt(&mut context, *names).ok()).collect();
@@ -234,6 +240,18 @@ fn start(config: &Config) -> Result<Context, StartError> {
             done => return done,
         }
     }
+}
+
+/// Waits until the kernel sends through a TAP device again: it notices up to a second later that
+/// the device has an owner, and drops the peers' answers before.
+fn await_link(interface: &str) {
+    let begin = Instant::now();
+    // Where the flags cannot be read, the attempts are made all the same.
+    while matches!(lacks_link(interface), Ok(true)) && begin.elapsed() < LINK {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // The queue follows the flag.
+    std::thread::sleep(Duration::from_millis(2));
 }
 
 fn attempt(

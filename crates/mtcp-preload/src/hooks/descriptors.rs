@@ -152,15 +152,10 @@ pub(super) fn duplicated(fd: c_int, new: c_int) -> c_int {
                 table::set(new, Kind::Inherited);
             }
         }
-        Kind::Fresh => {
-            // Two numbers of one socket of the kernel cannot become the stack's one by one.
-            report::note(format_args!("descriptor {fd} has a duplicate and stays the kernel's"));
-            table::set(fd, Kind::Plain);
-        }
-        Kind::Epoll | Kind::Shadowed(_) => {
+        Kind::Fresh | Kind::Epoll | Kind::Shadowed(_) => {
             if epoll::duplicate(fd, new).is_err() {
                 report::note(format_args!(
-                    "epoll {fd} has a duplicate that knows the kernel's part"
+                    "descriptor {fd} has a duplicate that knows the kernel's part"
                 ));
             }
         }

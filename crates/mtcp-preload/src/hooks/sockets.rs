@@ -63,7 +63,7 @@ fn bind_here(fd: c_int, at: SocketAddr) -> Outcome<Option<c_int>> {
         {
             let mut guard = state::lock()?;
             let socket = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
-            bind_or_disown(&mut guard, fd, socket, local)?;
+            bind_or_disown(&mut guard, socket, local)?;
             Ok(Some(0))
         }
         _ => Ok(None),
@@ -76,10 +76,10 @@ fn bind_socket(guard: &mut Guard, socket: Handle, local: SocketAddr) -> Outcome<
     world.context.bind(descriptor, local)
 }
 
-fn bind_or_disown(guard: &mut Guard, fd: c_int, socket: Handle, local: SocketAddr) -> Outcome<()> {
+fn bind_or_disown(guard: &mut Guard, socket: Handle, local: SocketAddr) -> Outcome<()> {
     let outcome = bind_socket(guard, socket, local);
     if outcome.is_err() {
-        adopt::disown(guard, fd, socket);
+        adopt::disown(guard, socket);
     }
     outcome
 }
@@ -124,13 +124,13 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
             }
             let mut guard = state::lock()?;
             let socket = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
-            bind_or_disown(&mut guard, fd, socket, local)?;
+            bind_or_disown(&mut guard, socket, local)?;
             report::note(format_args!(
                 "descriptor {fd} listens on {local} on the stack's addresses, not on the kernel's"
             ));
             let outcome = listen_on(&mut guard, socket, backlog);
             if outcome.is_err() {
-                adopt::disown(&mut guard, fd, socket);
+                adopt::disown(&mut guard, socket);
             }
             outcome.map(|()| Some(0))
         }
@@ -170,7 +170,7 @@ fn connect_here(fd: c_int, to: SocketAddr) -> Outcome<Option<c_int>> {
                     Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
                     Family::V6 => std::net::Ipv6Addr::UNSPECIFIED.into(),
                 };
-                bind_or_disown(&mut guard, fd, socket, SocketAddr::new(all, port))?;
+                bind_or_disown(&mut guard, socket, SocketAddr::new(all, port))?;
             }
             socket
         }
@@ -186,7 +186,11 @@ fn connect_stream(socket: Handle, remote: SocketAddr) -> Outcome<()> {
         let world = guard.world()?;
         world.check(socket)?;
         let begun = world.context.connect(descriptor, remote);
-        world.note_peer(socket, remote);
+        // A call on a socket that is connected, or about to be, may name another peer.
+        let is_new = |error: &io::Error| error.raw_os_error() == Some(libc::EINPROGRESS);
+        if begun.as_ref().is_err_and(is_new) {
+            world.note_peer(socket, remote);
+        }
         let pending = |error: &std::io::Error| {
             matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EALREADY))
         };

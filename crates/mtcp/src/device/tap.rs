@@ -376,6 +376,23 @@ pub fn bring_up(name: &str) -> io::Result<()> {
     call(libc::SIOCSIFFLAGS, request)
 }
 
+/// Whether an interface is up and the kernel has not noticed that it has its link: it drops what it
+/// sends until then.
+///
+/// # Errors
+/// Of netdevice(7): `ENODEV` if there is no such interface.
+pub(crate) fn lacks_link(name: &str) -> io::Result<bool> {
+    let mut request = interface(name);
+    let socket = new_socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    // SAFETY: the request is an initialised ifreq, in which this call writes the flags.
+    system::check(unsafe {
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as _, &raw mut request)
+    })?;
+    // SAFETY: all bytes of the union are initialised.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(libc::c_int::from(flags) & (libc::IFF_UP | libc::IFF_RUNNING) == libc::IFF_UP)
+}
+
 fn set_mtu(name: &str, mtu: u16) -> io::Result<()> {
     let mut request = interface(name);
     request.ifr_ifru.ifru_mtu = mtu.into();

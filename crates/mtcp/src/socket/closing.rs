@@ -82,6 +82,8 @@ impl Context {
         how: Shutdown,
     ) -> io::Result<()> {
         if how == Shutdown::Send {
+            // The kernel wakes who watches all the same.
+            self.notify(descriptor, Events(u32::MAX));
             return Ok(());
         }
         self.port.close(id);

@@ -39,10 +39,19 @@ impl Context {
         let family = socket.family;
         let bound = socket.extras.as_ref().is_some_and(|extras| extras.local.is_some());
         let reuse = Reuse::of(socket.extras.as_deref());
-        if bound || socket.phase != Phase::Fresh {
+        let local = plain(local, family, socket.extras.as_deref());
+        // As in the kernel, a connection that is over has no port any more.
+        let is_fresh = socket.phase == Phase::Fresh;
+        let is_free = match socket.id {
+            Some(id) if !is_fresh => {
+                self.port.readiness(id).intersects(Readiness::CLOSED) && self.is_over(id)
+            }
+            _ => is_fresh,
+        };
+        if bound || !is_free {
             return Err(from(libc::EINVAL));
         }
-        let local = plain(local, family, socket.extras.as_deref())?;
+        let local = local?;
         if !local.ip().is_unspecified() && !self.port.addresses().contains(&local.ip()) {
             return Err(from(libc::EADDRNOTAVAIL));
         }
@@ -320,6 +329,8 @@ impl Context {
             self.socket_of(descriptor)?.phase = phase;
         }
         if over {
+            // The kernel wakes who watches all the same.
+            self.notify(descriptor, Events(u32::MAX));
             return Err(from(libc::ENOTCONN));
         }
         self.port.shutdown(id, how).map_err(failure)?;

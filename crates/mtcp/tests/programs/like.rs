@@ -111,12 +111,17 @@ cases! { waiting PAIRED;
     neither_part_of_an_epoll_starves = "one-event";
     an_epoll_with_two_numbers_is_one = "two-numbers";
     a_socket_added_to_an_epoll_that_waits_is_seen = "added-while-asleep";
+    a_signal_ends_a_wait_whose_epoll_changes = "added-and-interrupted";
+    two_threads_in_accept_get_a_connection_each = "accepted-by-two";
+    waiting_for_no_data_takes_no_error = "nothing-received";
     threads_on_both_ends_never_stall = "both-ends";
     the_peers_of_a_killed_program_are_told = "killed";
 }
 
 cases! { numbers PAIRED;
     every_way_of_closing_is_seen = "closed";
+    a_socket_that_is_not_bound_has_two_numbers = "duplicated";
+    a_socket_whose_attempt_has_failed_can_be_bound = "bound-afterwards";
     a_number_that_was_closed_unseen_is_free = "replaced";
     calls_by_number_are_the_functions = "calls";
     children_take_nothing_from_their_parent = "children";

@@ -2,12 +2,14 @@
 
 use crate::pair::{Pair, address};
 use crate::streams::{MODES, errno};
-use mtcp::{Events, Family, Flags, OptionName, SocketOption};
+use mtcp::config::Mode;
+use mtcp::{Descriptor, Events, Family, Flags, OptionName, SocketOption};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
+use std::time::{Duration, Instant};
 
 /// Waits for events of the client's socket.
-fn await_events(pair: &mut Pair, socket: mtcp::Descriptor, events: Events) {
+fn await_events(pair: &mut Pair, socket: Descriptor, events: Events) {
     pair.until(|pair| pair.client.readiness(socket).expect("open").contains(events).then_some(()));
 }
 
@@ -63,6 +65,60 @@ fn data_and_a_reset_before_the_first_look_are_kept() {
         let mut room = [0; 16];
         assert_eq!(pair.client.read(far, &mut room).expect("the data"), 4);
         assert_eq!(pair.client.read(far, &mut room).expect("the end"), 0);
+    }
+}
+
+/// Sends, and waits until that is acknowledged. In the mode paired the server's context takes no turn
+/// meanwhile, so that it does not know of the data.
+fn send_unseen(pair: &mut Pair, mode: Mode, far: Descriptor, data: &[u8]) {
+    assert_eq!(pair.client.write(far, data).expect("to send"), data.len());
+    let begin = Instant::now();
+    loop {
+        pair.client.turn().expect("the client's device");
+        if mode == Mode::Complete {
+            pair.server.turn().expect("the server's device");
+        }
+        if pair.client.has_lingered(far) {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "no acknowledgement");
+    }
+}
+
+#[test]
+fn closing_with_data_that_is_not_known_of_resets() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let listener = pair.listen(80);
+        let (near, far) = pair.connect(listener, 80);
+        send_unseen(&mut pair, mode, far, b"unread");
+        pair.server.close(near).expect("open");
+        let outcome = pair.retry(|pair| pair.client.read(far, &mut [0; 8]));
+        assert_eq!(errno(outcome), libc::ECONNRESET, "{mode:?}");
+    }
+}
+
+#[test]
+fn data_that_comes_after_a_close_resets_before_all_is_sent() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let listener = pair.listen(80);
+        let (near, far) = pair.connect(listener, 80);
+        // As long as the client does not read, not all of this is sent.
+        let mut last = Instant::now();
+        while last.elapsed() < Duration::from_millis(300) {
+            if pair.server.write(near, &[7; 1 << 16]).is_ok() {
+                last = Instant::now();
+            }
+            pair.server.turn().expect("the server's device");
+            pair.client.turn().expect("the client's device");
+        }
+        pair.server.close(near).expect("open");
+        // The close is known before the data comes.
+        let other = pair.connect(listener, 80);
+        send_unseen(&mut pair, mode, other.1, b"later");
+        assert_eq!(pair.client.write(far, b"late").expect("to send"), 4);
+        await_events(&mut pair, far, Events::ERROR | Events::HANG_UP);
     }
 }
 

@@ -161,11 +161,7 @@ impl Server {
                 }
                 Command::Shutdown { socket, how } => self.end(socket, End::Shutdown(how)),
                 Command::Close { socket } => self.end(socket, End::Close),
-                Command::Abort { socket } => {
-                    self.forget(socket);
-                    let now = self.engine.now();
-                    self.engine.stack().abort(now, socket);
-                }
+                Command::Abort { socket } => self.abort(socket),
                 Command::Window { socket, bytes } => {
                     if let Some(place) = self.open(socket) {
                         place.window = bytes.max(WINDOW_BYTES);
@@ -279,8 +275,27 @@ impl Server {
             let _ = self.engine.stack().shutdown(now, socket, mtcp_proto::Shutdown::Receive);
             return self.give(socket);
         }
+        // What the application took has come back before: the rest, of which it did not know, is
+        // unread data.
+        if matches!(end, End::Close) && place.given > 0 {
+            return self.abort(socket);
+        }
         place.end = Some(end);
         self.flush(socket);
+    }
+
+    fn abort(&mut self, socket: SocketId) {
+        self.forget(socket);
+        let now = self.engine.now();
+        self.engine.stack().abort(now, socket);
+    }
+
+    /// Data that comes after a close is taken by none (RFC 2525, section 2.17), also as long as the
+    /// end waits for what is to be sent before it.
+    fn reset_if_unread(&mut self, socket: SocketId) {
+        if self.engine.stack().info(socket).is_ok_and(|info| info.receive_queue > 0) {
+            self.abort(socket);
+        }
     }
 
     fn taken(&mut self, socket: SocketId, chunk: Chunk) {
@@ -350,10 +365,13 @@ impl Server {
             if place.listener || place.ended || place.given >= place.window {
                 return;
             }
+            if matches!(place.end, Some(End::Close)) {
+                return self.reset_if_unread(socket);
+            }
             let mut chunk = self.chunks.take();
             let stack = self.engine.stack();
             let outcome = chunk.fill(|room| stack.receive(now, socket, room));
-            let charge = chunk.charge();
+            let charge = if matches!(outcome, Ok(1..)) { chunk.charge() } else { 0 };
             let over = stack.readiness(socket).unwrap_or(Readiness::CLOSED);
             let by_peer = stack.has_peer_ended(socket);
             let (ended, event) = match outcome {

@@ -40,6 +40,21 @@ static void await_sent(int fd) {
     }
 }
 
+/* The state of tcpi_state in which nothing is left of a connection (linux/net/tcp_states.h). */
+enum { CLOSED = 7 };
+
+/* Until the connection is over; the epoll is not asked meanwhile. */
+static void await_closed(int fd) {
+    struct tcp_info info = {0};
+    socklen_t size = sizeof info;
+    long end = now_ms() + LIMIT_MS;
+    while (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state != CLOSED) {
+        CHECK(now_ms() < end);
+        events_of(fd);
+        usleep(50);
+    }
+}
+
 static const unsigned WANTED[] = {EPOLLIN | EPOLLOUT | EPOLLRDHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP,
                                   EPOLLIN | EPOLLPRI, 0};
 static const unsigned MODES[] = {EPOLLET, 0, EPOLLONESHOT, EPOLLET | EPOLLONESHOT};
@@ -92,6 +107,11 @@ static void life(unsigned events, enum order last) {
         look("shut");
         look("again");
     }
+    /* Nothing is left to shut down, but who watches is told. */
+    await_closed(fd);
+    CHECK(shutdown(fd, SHUT_WR) == -1 && errno == ENOTCONN);
+    look("shut again");
+    look("again");
     putchar('\n');
     close(fd);
     close(set);
@@ -180,6 +200,9 @@ static void listeners(void) {
         else
             wait_for("two");
         await(fd, POLLIN);
+        /* It goes on listening. */
+        CHECK(shutdown(fd, SHUT_WR) == 0);
+        look("shut");
         close(accept(fd, NULL, NULL));
         look("accepted");
         while (events_of(fd) & POLLIN)

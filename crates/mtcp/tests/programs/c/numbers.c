@@ -366,7 +366,84 @@ static void rings(void) {
     printf("'%s'\n", room);
 }
 
+static void show_events(const char *what, int set) {
+    struct epoll_event got[4];
+    int count = epoll_wait(set, got, 4, LONG_MS);
+    printf("%s: %d", what, count);
+    for (int index = 0; index < count; index++) printf(" %x", got[index].events);
+    putchar('\n');
+}
+
+/* A socket that is neither bound nor connected has two numbers: whichever is used and closed, the
+   other one is the same socket. */
+static void duplicated(void) {
+    struct sockaddr_in here = address_of(local_address, 0);
+    socklen_t size = sizeof here;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), twin = dup(fd);
+    show("bind", bind(twin, (struct sockaddr *)&here, sizeof here));
+    show("listen", listen(fd, 4));
+    CHECK(getsockname(fd, (struct sockaddr *)&here, &size) == 0);
+    struct pair pair = accept_pair(twin, ntohs(here.sin_port));
+    CHECK(close(fd) == 0);
+    pair = accept_pair(twin, ntohs(here.sin_port));
+    show("send", send(pair.fd, "hello", 5, 0));
+    show_received("accepted", pair.which);
+
+    struct sockaddr_in there = address_of(peer_address, ask(LISTEN, 0, 0, NULL));
+    struct epoll_event event = {EPOLLIN, {.u64 = 1}};
+    int set = epoll_create1(0);
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    twin = fcntl(fd, F_DUPFD_CLOEXEC, 50);
+    int third = dup2(twin, 60);
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    CHECK(close(fd) == 0);
+    show("connect", connect(twin, (struct sockaddr *)&there, sizeof there));
+    int which = ask(ACCEPT, 0, 0, NULL);
+    show("asked", epoll_wait(set, &event, 1, 0));
+    CHECK(ask(SEND, which, 0, "data") == 4);
+    show_events("watched", set);
+    char room[8];
+    show("read", read(third, room, 4));
+    CHECK(close(twin) == 0);
+    show("send", send(third, "more", 4, 0));
+    show_received("connected", which);
+    CHECK(close(third) == 0);
+    show_received("closed", which);
+
+    /* What fails leaves it as it was. */
+    here.sin_port = htons(1);
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    twin = dup(fd);
+    inet_pton(AF_INET, "203.0.113.9", &here.sin_addr);
+    show("bind elsewhere", bind(fd, (struct sockaddr *)&here, sizeof here));
+    show("connect", connect(twin, (struct sockaddr *)&there, sizeof there));
+    which = ask(ACCEPT, 0, 0, NULL);
+    show("send", send(fd, "last", 4, 0));
+    show_received("connected", which);
+}
+
+/* An attempt to connect has failed: the socket can be bound then, and tells of the failure still. */
+static void bound_afterwards(void) {
+    struct sockaddr_in here = address_of(local_address, 0), there = address_of(peer_address, 1);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    struct pollfd entry = {fd, POLLOUT, 0};
+    show("connect", connect(fd, (struct sockaddr *)&there, sizeof there));
+    CHECK(poll(&entry, 1, LONG_MS) == 1);
+    show("bind", bind(fd, (struct sockaddr *)&here, sizeof here));
+    show("bind again", bind(fd, (struct sockaddr *)&here, sizeof here));
+    show("connect", connect(fd, (struct sockaddr *)&there, sizeof there));
+    there = address_of(peer_address, ask(LISTEN, 0, 0, NULL));
+    show("connect", connect(fd, (struct sockaddr *)&there, sizeof there));
+    int which = ask(ACCEPT, 0, 0, NULL);
+    CHECK(poll(&entry, 1, LONG_MS) == 1);
+    show("bind", bind(fd, (struct sockaddr *)&here, sizeof here));
+    show("send", send(fd, "hello", 5, 0));
+    show_received("connected", which);
+}
+
 static const struct test tests[] = {
+    {"bound-afterwards", bound_afterwards},
+    {"duplicated", duplicated},
     {"closed", closed},
     {"replaced", replaced},
     {"calls", calls},

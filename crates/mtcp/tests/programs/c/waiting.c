@@ -390,6 +390,63 @@ static void added_while_asleep(void) {
     show_call("second", &calls[1]);
 }
 
+static void interrupted(int signal) {
+    (void)signal;
+}
+
+/* The same, and a signal comes directly afterwards: it ends the wait. */
+static void added_and_interrupted(void) {
+    struct pair pair = connect_pair();
+    struct epoll_event event = {EPOLLIN, {.u64 = 21}};
+    struct sigaction action = {.sa_handler = interrupted};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    for (int times = 0; times < 20; times++) {
+        set = epoll_create1(0);
+        struct call call = {.fd = set, .make = call_epoll};
+        start_call(&call);
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, pair.fd, &event) == 0);
+        CHECK(pthread_kill(call.thread, SIGUSR1) == 0);
+        show_call("interrupted", &call);
+        CHECK(close(set) == 0);
+    }
+}
+
+static ssize_t call_recv_nothing(int fd, char *room, size_t size) {
+    (void)size;
+    return recv(fd, room, 0, 0);
+}
+
+/* A thread waits for data and takes none: whatever ends that, it takes no error. */
+static void nothing_received(void) {
+    struct sigaction action = {.sa_handler = interrupted};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    struct pair pair = connect_pair();
+    struct call calls[3];
+    for (int index = 0; index < 3; index++) {
+        calls[index] = (struct call){.fd = pair.fd, .make = call_recv_nothing};
+        start_call(&calls[index]);
+        if (index == 0) CHECK(pthread_kill(calls[0].thread, SIGUSR1) == 0);
+        if (index == 1) CHECK(ask(SEND, pair.which, 0, "x") == 1);
+        if (index == 2) CHECK(ask(RESET, pair.which, 0, NULL) == 0);
+        show_call("nothing", &calls[index]);
+        if (index == 1) show("one", recv(pair.fd, calls[1].room, 1, 0));
+    }
+    show("afterwards", recv(pair.fd, calls[0].room, 1, 0));
+    show("afterwards", recv(pair.fd, calls[0].room, 0, 0));
+}
+
+/* Two threads sleep in accept: each gets one of two connections. */
+static void accepted_by_two(void) {
+    int port = 0, from = open_listener(&port);
+    struct call calls[2] = {{.fd = from, .make = call_accept}, {.fd = from, .make = call_accept}};
+    start_call(&calls[0]);
+    start_call(&calls[1]);
+    CHECK(ask(DIAL, 0, port, NULL) == 0 && ask(DIAL, 0, port, NULL) == 1);
+    CHECK(ask(SEND, 0, 0, "x") == 1 && ask(SEND, 1, 0, "x") == 1);
+    show_call("one", &calls[0]);
+    show_call("the other", &calls[1]);
+}
+
 /* A killed program's peers are told. */
 static void killed(void) {
     int ends[2];
@@ -403,6 +460,9 @@ static void killed(void) {
         CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
         CHECK(ask(ACCEPT, 0, 0, NULL) == 3 && write(fd, "x", 1) == 1);
         show_received("it", 3);
+        /* A further attempt fails and changes nothing. */
+        address.sin_port = htons(1);
+        CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == -1 && errno == EISCONN);
         CHECK(write(ends[1], "!", 1) == 1);
         for (;;) pause();
     }
@@ -504,6 +564,9 @@ static const struct test tests[] = {
     {"one-event", one_event},
     {"two-numbers", two_numbers},
     {"added-while-asleep", added_while_asleep},
+    {"added-and-interrupted", added_and_interrupted},
+    {"accepted-by-two", accepted_by_two},
+    {"nothing-received", nothing_received},
     {"killed", killed},
     {"both-ends", both_ends},
 };
