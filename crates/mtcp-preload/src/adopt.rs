@@ -1,9 +1,9 @@
 //! How a socket of the kernel becomes the stack's.
 
 use crate::outcome::Outcome;
-use crate::state::{Guard, Socket, World};
+use crate::state::{EarlyWatch, Guard, Socket, World};
 use crate::table::{self, Handle, Kind};
-use crate::{epoll, report};
+use crate::{epoll, listener, report};
 use core::ffi::c_int;
 use libc::socklen_t;
 use mtcp::{Descriptor, Family};
@@ -48,10 +48,26 @@ pub(crate) fn adopt(guard: &mut Guard, fd: c_int, family: Family, mapped: bool) 
     // Blocking is this library's business; the stack must never sleep with the lock held.
     world.context.set_nonblocking(descriptor, true)?;
     take_options(world, fd, descriptor);
-    let handle = world.enter(fd, descriptor, Socket { nonblocking, mapped, family });
+    let handle = world.enter(fd, descriptor, Socket { nonblocking, mapped, family, kernel: None });
     report::note(format_args!("descriptor {fd} is the stack's socket {}", descriptor.0));
     epoll::move_early_watches(guard, fd)?;
     Ok(handle)
+}
+
+/// The kernel's socket behind a listener goes on listening beside it, for what watched it before,
+/// too.
+///
+/// # Errors
+/// `EMFILE`; those of epoll_ctl(2).
+pub(crate) fn keep_listening(
+    guard: &mut Guard,
+    fd: c_int,
+    socket: Handle,
+    watches: &[(EarlyWatch, bool)],
+) -> Outcome<()> {
+    let kernel = listener::own_descriptor(fd)?;
+    guard.world()?.socket(socket)?.kernel = Some(kernel);
+    epoll::watch_listener(watches, kernel)
 }
 
 /// Gives a socket back that could not be bound or connected after all.

@@ -1,5 +1,6 @@
 //! poll(2) over sockets of the stack and descriptors of the kernel.
 
+use crate::listener;
 use crate::outcome::{Outcome, check};
 use crate::state::World;
 use crate::table::{self, Handle, Kind};
@@ -11,6 +12,8 @@ use mtcp::Events;
 /// Events that poll(2) reports unasked.
 const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP;
 const NORMAL_IN: c_short = libc::POLLIN | libc::POLLRDNORM;
+/// What the kernel is not asked about.
+const NOTHING: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
 const NORMAL_OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
 /// Whether the stack has a part in any of the descriptors.
@@ -28,11 +31,19 @@ pub(crate) fn poll(
     deadline: Deadline,
     mask: *const sigset_t,
 ) -> Outcome<usize> {
-    // Sockets of the stack are none of the kernel's business.
+    let mut held = Vec::new();
+    // Sockets of the stack are none of the kernel's business, but for what listens beside them.
     let kernel: Vec<pollfd> = list
         .iter()
         .map(|entry| match table::kind(entry.fd) {
-            Kind::Socket(_) | Kind::Inherited => pollfd { fd: -1, events: 0, revents: 0 },
+            Kind::Socket(socket) => match listener::beside(socket) {
+                Some((kernel, hold)) => {
+                    held.push(hold);
+                    pollfd { fd: kernel, revents: 0, ..*entry }
+                }
+                None => NOTHING,
+            },
+            Kind::Inherited => NOTHING,
             _ => pollfd { revents: 0, ..*entry },
         })
         .collect();
@@ -55,7 +66,7 @@ fn look(world: &mut World, list: &mut [pollfd], kernel: &[pollfd]) -> Outcome<us
         entry.revents = match table::kind(entry.fd) {
             Kind::Socket(socket) => {
                 let ready = readiness(world, socket).unwrap_or(Events::HANG_UP);
-                expand(ready) & (entry.events | ALWAYS)
+                asked.revents | expand(ready) & (entry.events | ALWAYS)
             }
             Kind::Inherited => libc::POLLERR | libc::POLLHUP,
             Kind::Shadowed(shadow) => {
