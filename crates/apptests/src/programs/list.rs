@@ -1,12 +1,14 @@
 //! Which suites and programs there are; nothing here does anything.
 
+use super::way::Way;
+
 /// A test module of CPython's.
 #[derive(Debug)]
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
     /// Whether it makes connections that must be upgraded.
     pub(crate) connects: bool,
-    /// Parts of the names of the cases that the quick form runs; none if it runs none.
+    /// Parts of the names of the cases that the quick form runs; none if `fable`'s runs none.
     pub(crate) quick: &'static [&'static str],
     /// Parts of the names of the cases that the full form runs; none for all.
     pub(crate) full: &'static [&'static str],
@@ -46,6 +48,21 @@ const MULTIPROCESSING: &[&str] = &[
 const MULTIPROCESSING_QUICK: &[&str] = &["TestListenerClient", "TestRemoteManager"];
 
 const SOCKET_QUICK: &[&str] = &["BasicTCP", "BufferIO", "NonBlockingTCP", "SendfileUsingSend"];
+
+/// What the quick form runs of both lists under `mtcp run`: waiting, servers with many clients, TLS.
+const MTCP_QUICK: &[&str] =
+    &["test_epoll", "test_socketserver", "test_asyncore", "test_ssl", "nginx", "redis"];
+
+/// Whether the quick form runs this suite or program under a library.
+pub(crate) fn is_quick(name: &str, way: Way) -> bool {
+    match way {
+        Way::Fable => {
+            SUITES.iter().any(|suite| suite.name == name && !suite.quick.is_empty())
+                || PROGRAMS.iter().any(|program| program.name == name && program.quick)
+        }
+        Way::Mtcp => MTCP_QUICK.contains(&name),
+    }
+}
 
 pub(crate) const SUITES: &[Suite] = &[
     Suite {
@@ -88,7 +105,7 @@ pub(crate) struct Program {
     pub(crate) name: &'static str,
     /// Whether its connections must be upgraded.
     pub(crate) connects: bool,
-    /// Whether the quick form runs it (with its small cases, and both ends under the library).
+    /// Whether `fable`'s quick form runs it (with its small cases, and both ends under the library).
     pub(crate) quick: bool,
 }
 
@@ -117,3 +134,19 @@ pub(crate) const PROGRAMS: &[Program] = &[
     program("ssh", false),
     program("uvicorn", false),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_quick_is_in_the_lists() {
+        let suites = SUITES.iter().filter(|suite| !suite.quick.is_empty()).map(|suite| suite.name);
+        let names: Vec<&str> = suites.chain(PROGRAMS.iter().map(|program| program.name)).collect();
+        for name in MTCP_QUICK {
+            assert!(names.contains(name) && is_quick(name, Way::Mtcp), "{name}");
+        }
+        assert!(is_quick("socat", Way::Fable) && !is_quick("ssh", Way::Fable));
+        assert!(is_quick("test_xmlrpc", Way::Fable) && !is_quick("test_poll", Way::Fable));
+    }
+}

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::confined::{Limits, Subject};
 use super::journal::{Cases, Outcome};
-use super::list::{Program, Suite};
+use super::list::{Program, Suite, is_quick};
 use super::pins;
-use super::way::{Ends, Launcher};
+use super::way::{Ends, Launcher, Way};
 use crate::operations::Extent;
 
 /// Debian's, whose tests are in a package of their own; the path may have others.
@@ -48,11 +48,8 @@ impl Job {
     }
 
     /// Whether this form runs it at all.
-    pub(crate) fn is_in(self, extent: Extent) -> bool {
-        match self {
-            Job::Suite(suite) => extent == Extent::Full || !suite.quick.is_empty(),
-            Job::Program(program) => extent == Extent::Full || program.quick,
-        }
+    pub(crate) fn is_in(self, extent: Extent, way: Way) -> bool {
+        extent == Extent::Full || is_quick(self.name(), way)
     }
 
     /// Parts of the names of the cases that this form runs; none for all.
