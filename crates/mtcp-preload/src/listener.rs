@@ -5,7 +5,7 @@
 //! it find the same listener whatever becomes of the application's numbers.
 
 use crate::outcome::{Outcome, check, failure, would_block};
-use crate::state::World;
+use crate::state::{Guard, World};
 use crate::table::{self, Handle, Kind};
 use crate::wait::Held;
 use crate::{address, report, state};
@@ -84,12 +84,13 @@ pub(crate) fn close(own: c_int) {
     unsafe { real::close(own) };
 }
 
-/// The kernel's listener beside a socket of the stack, kept for as long as the call takes.
-pub(crate) fn beside(socket: Handle) -> Option<(c_int, Held)> {
-    if !ANY.load(Ordering::Acquire) {
-        return None;
-    }
-    let mut guard = state::lock_quietly().ok()?;
+/// Whether it makes sense to ask for [`beside`].
+pub(crate) fn are_any() -> bool {
+    ANY.load(Ordering::Acquire)
+}
+
+/// The kernel's listener beside a socket of the stack, and what keeps it.
+pub(crate) fn beside(guard: &mut Guard, socket: Handle) -> Option<(c_int, Held)> {
     let world = guard.world().ok()?;
     let kernel = world.socket(socket).ok()?.kernel?;
     let mut held = Held::default();

@@ -2,9 +2,9 @@
 
 use crate::listener;
 use crate::outcome::{Outcome, check};
-use crate::state::World;
+use crate::state::{self, World};
 use crate::table::{self, Handle, Kind};
-use crate::wait::{self, Deadline, Interrupted};
+use crate::wait::{self, Deadline, Held, Interrupted};
 use core::ffi::c_short;
 use libc::{nfds_t, pollfd, sigset_t};
 use mtcp::Events;
@@ -31,28 +31,33 @@ pub(crate) fn poll(
     deadline: Deadline,
     mask: *const sigset_t,
 ) -> Outcome<usize> {
-    let mut held = Vec::new();
-    // Sockets of the stack are none of the kernel's business, but for what listens beside them.
-    let kernel: Vec<pollfd> = list
-        .iter()
-        .map(|entry| match table::kind(entry.fd) {
-            Kind::Socket(socket) => match listener::beside(socket) {
-                Some((kernel, hold)) => {
-                    held.push(hold);
-                    pollfd { fd: kernel, revents: 0, ..*entry }
-                }
-                None => NOTHING,
-            },
-            Kind::Inherited => NOTHING,
-            _ => pollfd { revents: 0, ..*entry },
-        })
-        .collect();
+    let (kernel, _held) = kernel_part(list);
     let found = wait::until(deadline, None, &kernel, Interrupted::Ends(mask), |world| {
         world.context.turn()?;
         let count = look(world, list, &kernel)?;
         Ok((count > 0).then_some(count))
     })?;
     Ok(found.unwrap_or(0))
+}
+
+/// Sockets of the stack are none of the kernel's business, but for what listens beside them, which
+/// is kept for as long as the call takes.
+fn kernel_part(list: &[pollfd]) -> (Vec<pollfd>, Vec<Held>) {
+    let mut held = Vec::new();
+    let mut guard = listener::are_any().then(|| state::lock_quietly().ok()).flatten();
+    let mut question = |entry: &pollfd| match table::kind(entry.fd) {
+        Kind::Socket(socket) => match guard.as_mut().and_then(|it| listener::beside(it, socket)) {
+            Some((kernel, hold)) => {
+                held.push(hold);
+                pollfd { fd: kernel, revents: 0, ..*entry }
+            }
+            None => NOTHING,
+        },
+        Kind::Inherited => NOTHING,
+        _ => pollfd { revents: 0, ..*entry },
+    };
+    let kernel = list.iter().map(&mut question).collect();
+    (kernel, held)
 }
 
 fn look(world: &mut World, list: &mut [pollfd], kernel: &[pollfd]) -> Outcome<usize> {
