@@ -142,8 +142,9 @@ pub(crate) unsafe fn accept(
     Ok(None)
 }
 
-/// Never blocks, because the stack's lock is held. A listener that blocks is changed for the call
-/// only: a program that inherits it by exec(2) finds it as it was.
+/// Never blocks, because the stack's lock is held, also if another process has changed the listener
+/// meanwhile. One that blocks is changed for the call only: a program that inherits it by exec(2)
+/// finds it as it was.
 ///
 /// # Safety
 /// The place is as accept(2) asks.
@@ -153,12 +154,12 @@ unsafe fn of_kernel(
     flags: c_int,
     place: Place,
 ) -> Outcome<Option<Accepted>> {
+    let mut question = question(kernel);
+    // SAFETY: one entry.
+    if check(unsafe { real::poll(&raw mut question, 1, 0) })? == 0 {
+        return Ok(None);
+    }
     if !nonblocking {
-        let mut question = question(kernel);
-        // SAFETY: one entry.
-        if check(unsafe { real::poll(&raw mut question, 1, 0) })? == 0 {
-            return Ok(None);
-        }
         set_nonblocking(kernel, true);
     }
     // SAFETY: promised by the caller.
