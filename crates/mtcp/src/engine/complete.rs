@@ -103,9 +103,9 @@ impl Port for Engine {
         self.stack.take_error(socket)
     }
 
-    fn next_news(&mut self) -> Option<(SocketId, Readiness, bool)> {
+    fn next_news(&mut self) -> Option<(SocketId, Readiness, Readiness)> {
         let (socket, readiness, news) = self.stack.next_news()?;
-        Some((socket, readiness, news.intersects(Readiness::READABLE)))
+        Some((socket, readiness, Readiness(news.0 & Readiness::READABLE.0)))
     }
 
     fn options(&mut self, socket: SocketId) -> Result<Options, Error> {

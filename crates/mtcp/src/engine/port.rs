@@ -82,8 +82,9 @@ pub(crate) trait Port {
     fn next_event(&mut self) -> Option<(SocketId, Readiness)> {
         self.next_news().map(|(socket, readiness, _)| (socket, readiness))
     }
-    /// With whether data, or connections, have arrived since the last time.
-    fn next_news(&mut self) -> Option<(SocketId, Readiness, bool)>;
+    /// What a socket is ready for, and what of that has come since the last time, though it may
+    /// have been told before.
+    fn next_news(&mut self) -> Option<(SocketId, Readiness, Readiness)>;
     fn options(&mut self, socket: SocketId) -> Result<Options, Error>;
     fn set_options(&mut self, socket: SocketId, options: &Options) -> Result<(), Error>;
     fn info(&mut self, socket: SocketId) -> Result<ConnectionInfo, Error>;

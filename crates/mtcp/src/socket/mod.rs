@@ -239,7 +239,7 @@ impl Context {
     }
 
     /// The stack says that a socket's readiness has grown, or that more has arrived.
-    fn tell(&mut self, id: SocketId, readiness: Readiness, arrived: bool) {
+    fn tell(&mut self, id: SocketId, readiness: Readiness, arrived: Readiness) {
         let Some(&place) = self.places.get(id.index as usize) else { return };
         let descriptor = Descriptor(place);
         let Ok(entry) = self.table.get_mut(descriptor) else { return };
@@ -247,9 +247,7 @@ impl Context {
         if socket.id != Some(id) {
             return;
         }
-        // What was read and has come again is an arrival.
-        let data = Readiness(readiness.0 & if arrived { Readiness::READABLE.0 } else { 0 });
-        let news = readiness.without(socket.seen).with(data);
+        let news = readiness.without(socket.seen).with(arrived);
         socket.seen = readiness;
         if entry.first_watch == NONE {
             return;

@@ -30,10 +30,20 @@ fn handed_over(path: &Path) -> u64 {
     cores.iter().map(|core| core.engine.handed_over).sum()
 }
 
+/// Stops the servers also when the test has failed: a scope waits for its threads.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// A server on each core, each in a thread of its own, for the kernel's connections.
 fn kernel_asks(site: &Site, mtcp: &Mtcp, path: &Path, family: usize) {
     let (stop, at) = (AtomicBool::new(false), SocketAddr::new(OURS[family], PORT));
     let served: Vec<Outcome> = thread::scope(|scope| {
+        let stop_at_end = StopAtEnd(&stop);
         let (ready, is_ready) = mpsc::channel();
         let servers: Vec<_> = (0..mtcp.cores())
             .map(|core| {
@@ -52,9 +62,9 @@ fn kernel_asks(site: &Site, mtcp: &Mtcp, path: &Path, family: usize) {
             waits.retain(|other| *other != core);
         }
         let asked = site.kernel_asks(family, &plans(CONNECTIONS), CONNECTIONS);
-        let handed_over = handed_over(path);
-        stop.store(true, Relaxed);
         asked.expect(CONNECTIONS, &format!("{:?}: the kernel asks", site.kind));
+        let handed_over = handed_over(path);
+        drop(stop_at_end);
         assert!(handed_over > 0, "{:?}: no packet came to the other core", site.kind);
         servers.into_iter().map(|server| server.join().expect("it serves")).collect()
     });

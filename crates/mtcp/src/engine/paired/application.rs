@@ -174,7 +174,7 @@ impl Application {
                 place.names = names;
                 let low_water = self.place(listener).map(|place| {
                     place.connections.push_back(socket);
-                    place.arrived = true;
+                    place.data_arrived();
                     place.low_water
                 });
                 match low_water {
@@ -188,7 +188,7 @@ impl Application {
                 Some(place) => {
                     place.data_bytes += chunk.len();
                     place.data.push_back(chunk);
-                    place.arrived = true;
+                    place.data_arrived();
                     socket
                 }
                 None => return self.commands.send(Command::Taken { socket, chunk }),
@@ -196,7 +196,7 @@ impl Application {
             Event::Urgent { socket, urgent } => {
                 let Some(place) = self.place(socket) else { return };
                 place.urgent = Some(urgent);
-                place.arrived = true;
+                place.data_arrived();
                 socket
             }
             Event::Sent { socket, chunk } => {
@@ -209,13 +209,12 @@ impl Application {
             }
             Event::Ended { socket, by_peer } => {
                 let Some(place) = self.place(socket) else { return };
-                place.ended = true;
-                place.ended_by_peer = by_peer;
+                place.end_arrived(by_peer);
                 socket
             }
             Event::Failed { socket, error } => {
                 let Some(place) = self.place(socket) else { return };
-                place.error = Some(error);
+                place.error_arrived(error);
                 socket
             }
             Event::Ready { socket, readiness, established } => {
@@ -491,11 +490,11 @@ impl Port for Application {
         self.place(socket)?.error.take()
     }
 
-    fn next_news(&mut self) -> Option<(SocketId, Readiness, bool)> {
+    fn next_news(&mut self) -> Option<(SocketId, Readiness, Readiness)> {
         while let Some(socket) = self.news.pop_front() {
             if let Some(place) = self.place(socket) {
                 place.queued = false;
-                let (ready, arrived) = (place.ready(), std::mem::take(&mut place.arrived));
+                let (ready, arrived) = place.take_news();
                 if ready != Readiness::default() {
                     return Some((socket, ready, arrived));
                 }

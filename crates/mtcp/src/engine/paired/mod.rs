@@ -11,6 +11,8 @@ mod chunk;
 mod place;
 mod sender;
 mod server;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use self::application::Application;
 pub(crate) use self::server::start;

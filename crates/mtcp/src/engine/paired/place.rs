@@ -35,13 +35,41 @@ pub(super) struct Place {
     pub(super) receive_ended: bool,
     pub(super) send_ended: bool,
     pub(super) error: Option<Error>,
-    /// Data, or a connection, has come since the last news.
-    pub(super) arrived: bool,
+    /// What has come since the last news: data or a connection, the end, an error.
+    pub(super) arrived: Readiness,
     /// Is in the queue of news.
     pub(super) queued: bool,
 }
 
+/// What the end of a connection's data, or of the connection, may bring.
+const STATE: Readiness =
+    Readiness(Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0 | Readiness::ERROR.0);
+
 impl Place {
+    /// Data can be read, or a connection taken, that could not before.
+    pub(super) fn data_arrived(&mut self) {
+        self.arrived = self.arrived.with(Readiness::READABLE);
+    }
+
+    /// No more data will come. It is news also to a program that was told of the peer's end when
+    /// there was data to read, and has read all of that.
+    pub(super) fn end_arrived(&mut self, by_peer: bool) {
+        self.ended = true;
+        self.ended_by_peer = by_peer;
+        self.arrived = self.arrived.with(Readiness::READABLE).with(STATE);
+    }
+
+    pub(super) fn error_arrived(&mut self, error: Error) {
+        self.error = Some(error);
+        self.arrived = self.arrived.with(STATE);
+    }
+
+    /// What it is ready for, and what of that has come since the last time.
+    pub(super) fn take_news(&mut self) -> (Readiness, Readiness) {
+        let ready = self.ready();
+        (ready, Readiness(std::mem::take(&mut self.arrived).0 & ready.0))
+    }
+
     pub(super) fn may_send(&self) -> bool {
         self.connected && self.unsent + CHUNK_BYTES <= WINDOW_BYTES
     }
@@ -69,8 +97,7 @@ impl Place {
             ready = ready.with(Readiness::ERROR);
         }
         // An end that cannot be read yet is not told.
-        let over = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
         let readable = self.data_bytes > 0 || self.ended || self.receive_ended;
-        if readable { ready } else { ready.without(over) }
+        if readable { ready } else { ready.without(STATE) }
     }
 }
