@@ -102,6 +102,7 @@ cases! {
     room_in_a_full_buffer_is_an_edge = "edges" "room";
     a_listener_s_edges_are_the_kernel_s = "edges" "listeners";
     an_attempt_s_edges_are_the_kernel_s = "edges" "attempts";
+    what_was_written_before_a_reset_arrives = "transfers" "written-then-reset";
     small_writes_do_not_block = "transfers" "small-writes";
     a_listener_on_all_addresses_takes_what_waits = "everywhere" "waits";
     a_listener_on_all_addresses_sleeps_for_both_sides = "everywhere" "sleeps";

@@ -163,8 +163,7 @@ impl Server {
                 Command::Close { socket } => self.end(socket, End::Close),
                 Command::Abort { socket } => {
                     self.forget(socket);
-                    let now = self.engine.now();
-                    self.engine.stack().abort(now, socket);
+                    self.engine.abort(socket);
                 }
                 Command::Window { socket, bytes } => {
                     if let Some(place) = self.open(socket) {
@@ -266,7 +265,7 @@ impl Server {
             }
             Some(End::Close) => {
                 self.forget(socket);
-                self.engine.stack().close(now, socket);
+                self.engine.close(socket);
             }
             None => {}
         }
