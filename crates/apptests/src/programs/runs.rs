@@ -80,7 +80,7 @@ impl Job {
             Job::Suite(suite) => (python(suite, &under, at), Vec::new()),
             Job::Program(program) => shell(program, launcher, &under, ends, extent, at),
         };
-        let network = launcher.way.network();
+        let network = self.network(launcher.way, ends);
         // Where a case hangs plainly, there is nothing to compare it with.
         let hung = plain.into_iter().flatten().filter(|(_, end)| end.outcome == Outcome::Hung);
         let mut left_out: Vec<String> = hung.map(|(name, _)| name.clone()).collect();
@@ -90,13 +90,21 @@ impl Job {
         let subject = Subject {
             words: &words,
             environment: &environment,
-            network,
+            network: &network,
             directory: at,
             only,
             left_out: &left_out,
         };
         let cases = subject.run(|case| limits(case, plain))?;
         Ok(Run { cases, upgraded: Launcher::upgraded(at) })
+    }
+
+    /// The shell's words that set a namespace up.
+    fn network(self, way: Way, ends: Ends) -> String {
+        match self {
+            Job::Suite(_) => format!("{} && {}", way.network(), way.localhost(ends)),
+            Job::Program(_) => way.network().to_string(),
+        }
     }
 }
 
