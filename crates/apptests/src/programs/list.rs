@@ -12,12 +12,14 @@ pub(crate) struct Suite {
     pub(crate) quick: &'static [&'static str],
     /// Parts of the names of the cases that the full form runs; none for all.
     pub(crate) full: &'static [&'static str],
+    /// Whether its cases need "localhost" to be 127.0.0.1.
+    pub(crate) needs_loopback: bool,
     /// Names of cases that hang plainly.
     pub(crate) left_out: &'static [&'static str],
 }
 
 const fn suite(name: &'static str, quick: &'static [&'static str]) -> Suite {
-    Suite { name, connects: true, quick, full: &[], left_out: &[] }
+    Suite { name, connects: true, quick, full: &[], needs_loopback: false, left_out: &[] }
 }
 
 /// One that makes no connection, or only some that stay plain by their nature.
@@ -88,7 +90,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("test_imaplib", &[]),
     suite("test_smtplib", &[]),
     suite("test_telnetlib", &[]),
-    suite("test_urllib2_localnet", &["BasicAuthTests"]),
+    Suite { needs_loopback: true, ..suite("test_urllib2_localnet", &["BasicAuthTests"]) },
     suite("test_xmlrpc", &["SimpleServerTestCase"]),
     Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_fork", MULTIPROCESSING_QUICK) },
     Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_spawn", &[]) },

@@ -102,8 +102,10 @@ impl Job {
     /// The shell's words that set a namespace up.
     fn network(self, way: Way, ends: Ends) -> String {
         match self {
-            Job::Suite(_) => format!("{} && {}", way.network(), way.localhost(ends)),
-            Job::Program(_) => way.network().to_string(),
+            Job::Suite(suite) if !suite.needs_loopback => {
+                format!("{} && {}", way.network(), way.localhost(ends))
+            }
+            _ => way.network().to_string(),
         }
     }
 }
