@@ -78,10 +78,17 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("test_socketserver", &["SocketServerTest.test_TCP", "MiscTestCase"]),
     suite("test_asyncore", &["TestAPI_UseIPv4Select"]),
     suite("test_asynchat", &["TestAsynchat."]),
-    suite(
-        "test_asyncio",
-        &["test_streams", "test_sendfile.EPollEventLoopTests", "test_server.SelectorStartServer"],
-    ),
+    Suite {
+        needs_loopback: true,
+        ..suite(
+            "test_asyncio",
+            &[
+                "test_streams",
+                "test_sendfile.EPollEventLoopTests",
+                "test_server.SelectorStartServer",
+            ],
+        )
+    },
     suite("test_httplib", &["TunnelTests", "HTTPSTest"]),
     suite("test_httpservers", &["BaseHTTPServerTestCase", "CGIHTTPServer"]),
     suite("test_ssl", &["ThreadedTests.test_echo", "ThreadedTests.test_asyncore_server"]),
