@@ -12,7 +12,7 @@ pub(crate) struct Suite {
     pub(crate) quick: &'static [&'static str],
     /// Parts of the names of the cases that the full form runs; none for all.
     pub(crate) full: &'static [&'static str],
-    /// Whether its cases need "localhost" to be 127.0.0.1.
+    /// Whether "localhost" stays 127.0.0.1 under a library that leaves that to the kernel.
     pub(crate) needs_loopback: bool,
     /// Names of cases that hang plainly.
     pub(crate) left_out: &'static [&'static str],
@@ -25,6 +25,11 @@ const fn suite(name: &'static str, quick: &'static [&'static str]) -> Suite {
 /// One that makes no connection, or only some that stay plain by their nature.
 const fn local(name: &'static str, quick: &'static [&'static str]) -> Suite {
     Suite { connects: false, ..suite(name, quick) }
+}
+
+/// Its connections join two processes, of which only one can have a stack's address.
+const fn multiprocessing(name: &'static str, quick: &'static [&'static str]) -> Suite {
+    Suite { full: MULTIPROCESSING, needs_loopback: true, ..suite(name, quick) }
 }
 
 /// What of multiprocessing goes through sockets or passes descriptors; the rest is about locks,
@@ -99,9 +104,9 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("test_telnetlib", &[]),
     Suite { needs_loopback: true, ..suite("test_urllib2_localnet", &["BasicAuthTests"]) },
     suite("test_xmlrpc", &["SimpleServerTestCase"]),
-    Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_fork", MULTIPROCESSING_QUICK) },
-    Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_spawn", &[]) },
-    Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_forkserver", &[]) },
+    multiprocessing("test_multiprocessing_fork", MULTIPROCESSING_QUICK),
+    multiprocessing("test_multiprocessing_spawn", &[]),
+    multiprocessing("test_multiprocessing_forkserver", &[]),
     local("test_subprocess", &[]),
     local("test_signal", &[]),
     local("test_fork1", &[]),
