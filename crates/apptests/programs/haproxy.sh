@@ -43,7 +43,14 @@ fetch() { $CLIENT curl -sf -o "got.$2" "http://$ADDRESS:$PORT/$1" && same "got.$
 small() { for i in $(seq 10); do fetch small 1 || return; done; }
 large() { fetch large 1; }
 
+# Eight clients at once, or one with eight connections.
 parallel() {
+    if take_turns; then
+        for i in $(seq 8); do urls="$urls -o got.$i http://$ADDRESS:$PORT/large"; done
+        $CLIENT curl -sf --parallel --parallel-immediate $urls || return
+        for i in $(seq 8); do same "got.$i" www/large; done
+        return
+    fi
     for i in $(seq 8); do fetch large "$i" & pids="$pids $!"; done
     for one in $pids; do wait "$one" || return; done
 }

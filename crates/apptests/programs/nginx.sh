@@ -34,7 +34,14 @@ upload_refused() {
     [ "$status" = 413 ] || fail "status $status"
 }
 
+# Eight clients at once, or one with eight connections.
 parallel() {
+    if take_turns; then
+        for i in $(seq 8); do urls="$urls -o got.$i http://$ADDRESS:$PORT/large"; done
+        $CLIENT curl -sf --parallel --parallel-immediate $urls || return
+        for i in $(seq 8); do same "got.$i" www/large; done
+        return
+    fi
     for i in $(seq 8); do fetch large "$i" & pids="$pids $!"; done
     for one in $pids; do wait "$one" || return; done
 }

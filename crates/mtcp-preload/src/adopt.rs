@@ -1,9 +1,9 @@
 //! How a socket of the kernel becomes the stack's.
 
 use crate::outcome::Outcome;
-use crate::state::{Guard, Socket, World};
+use crate::state::{EarlyWatch, Guard, Socket, World};
 use crate::table::{self, Handle, Kind};
-use crate::{epoll, report};
+use crate::{epoll, listener, report};
 use core::ffi::c_int;
 use libc::socklen_t;
 use mtcp::{Descriptor, Family};
@@ -48,7 +48,7 @@ pub(crate) fn adopt(guard: &mut Guard, fd: c_int, family: Family, mapped: bool) 
     // Blocking is this library's business; the stack must never sleep with the lock held.
     world.context.set_nonblocking(descriptor, true)?;
     take_options(world, fd, descriptor);
-    let handle = world.enter(fd, descriptor, Socket { nonblocking, mapped, family });
+    let handle = world.enter(fd, descriptor, Socket { nonblocking, mapped, family, kernel: None });
     report::note(format_args!("descriptor {fd} is the stack's socket {}", descriptor.0));
     let twins = epoll::take_twins(guard, fd);
     let is_twin = |twin: &c_int| *twin != fd && is_same(fd, *twin);
@@ -62,8 +62,24 @@ pub(crate) fn adopt(guard: &mut Guard, fd: c_int, family: Family, mapped: bool) 
     Ok(handle)
 }
 
-/// Whether a number is still that of the same socket of the kernel, which is not the stack's yet: it
-/// may have been closed unseen.
+/// The kernel's socket behind a listener goes on listening beside it, for what watched it before,
+/// too.
+///
+/// # Errors
+/// `EMFILE`; those of epoll_ctl(2).
+pub(crate) fn keep_listening(
+    guard: &mut Guard,
+    fd: c_int,
+    socket: Handle,
+    watches: &[(EarlyWatch, bool)],
+) -> Outcome<()> {
+    let kernel = listener::own_descriptor(fd)?;
+    guard.world()?.socket(socket)?.kernel = Some(kernel);
+    epoll::watch_listener(watches, kernel)
+}
+
+/// Whether a number is still that of the same socket of the kernel, which is not the stack's yet:
+/// it may have been closed unseen.
 fn is_same(fd: c_int, twin: c_int) -> bool {
     let file = |fd: c_int| {
         // SAFETY: plain data, which the call fills.

@@ -34,7 +34,16 @@ pub(crate) fn control(
         Kind::Socket(target) => {
             let mut guard = state::lock()?;
             let shadow = shadow(&mut guard, set)?;
-            change(guard.world()?, shadow, target, translate(operation, event)?).map(Some)
+            let world = guard.world()?;
+            change(world, shadow, target, translate(operation, event)?)?;
+            if let Some(kernel) = world.socket(target)?.kernel {
+                let done = kernel_control(set, operation, kernel, event);
+                if done.is_err() && operation == libc::EPOLL_CTL_ADD {
+                    change(world, shadow, target, EpollControl::Delete)?;
+                }
+                done?;
+            }
+            Ok(Some(()))
         }
         Kind::Fresh => {
             note_early(set, operation, fd, event)?;
@@ -54,6 +63,18 @@ pub(crate) fn control(
 fn change(world: &mut World, shadow: Handle, target: Handle, control: EpollControl) -> Outcome<()> {
     let (shadow, target) = (world.check(shadow)?, world.check(target)?);
     world.context.epoll_ctl(shadow, target, control)
+}
+
+/// Changes the kernel's part of a watch.
+fn kernel_control(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: Option<epoll_event>,
+) -> Outcome<()> {
+    let mut event = event.unwrap_or(epoll_event { events: 0, u64: 0 });
+    // SAFETY: the event is ours.
+    check(unsafe { real::epoll_ctl(set, operation, fd, &raw mut event) }).map(|_| ())
 }
 
 fn translate(operation: c_int, event: Option<epoll_event>) -> Outcome<EpollControl> {
@@ -147,16 +168,16 @@ fn watch_by_twin(early: &mut [EarlyWatch], fd: c_int, twin: c_int) {
     }
 }
 
-/// Takes the numbers of an epoll without a shadow, or of a socket that is not the stack's yet, if it
-/// has several, from their list.
+/// Takes the numbers of an epoll without a shadow, or of a socket that is not the stack's yet, if
+/// it has several, from their list.
 pub(crate) fn take_twins(guard: &mut Guard, set: c_int) -> Vec<c_int> {
     let groups = &mut guard.state().twins;
     let found = groups.iter().position(|group| group.contains(&set));
     found.map(|index| groups.swap_remove(index)).unwrap_or_default()
 }
 
-/// An epoll has a further number, and its shadow, if it has or gets one, is that of both; or a socket
-/// that may become the stack's by either.
+/// An epoll has a further number, and its shadow, if it has or gets one, is that of both; or a
+/// socket that may become the stack's by either.
 pub(crate) fn duplicate(set: c_int, new: c_int) -> Outcome<()> {
     let mut guard = state::lock_quietly()?;
     match table::kind(set) {
@@ -174,17 +195,37 @@ pub(crate) fn duplicate(set: c_int, new: c_int) -> Outcome<()> {
     }
 }
 
+/// What watches a socket that is about to become the stack's, and whether it has told all that it
+/// will.
+pub(crate) fn early_watches(guard: &mut Guard, fd: c_int) -> Vec<(EarlyWatch, bool)> {
+    let watches = guard.state().early.iter().filter(|watch| watch.fd == fd);
+    watches.map(|watch| (*watch, has_told(*watch))).collect()
+}
+
+/// The epolls that watched a socket watch the kernel's listener beside it as well.
+///
+/// # Errors
+/// Those of epoll_ctl(2).
+pub(crate) fn watch_listener(watches: &[(EarlyWatch, bool)], kernel: c_int) -> Outcome<()> {
+    for (watch, has_told) in watches {
+        let mut event = watch.event;
+        if *has_told {
+            event.events &= libc::EPOLLONESHOT as u32 | libc::EPOLLET as u32;
+        }
+        kernel_control(watch.set, libc::EPOLL_CTL_ADD, kernel, Some(event))?;
+    }
+    Ok(())
+}
+
 /// The epolls that watch a socket go on watching it when it becomes the stack's.
 ///
 /// # Errors
 /// Those of the stack's epolls.
 pub(crate) fn move_early_watches(guard: &mut Guard, fd: c_int) -> Outcome<()> {
-    let early = &mut guard.state().early;
-    let moved: Vec<EarlyWatch> = early.iter().filter(|watch| watch.fd == fd).copied().collect();
-    early.retain(|watch| watch.fd != fd);
-    for watch in moved {
+    let moved = early_watches(guard, fd);
+    guard.state().early.retain(|watch| watch.fd != fd);
+    for (watch, has_told) in moved {
         let Kind::Socket(target) = table::kind(fd) else { continue };
-        let has_told = has_told(watch);
         // SAFETY: plain numbers; there is no event to be read.
         unsafe { real::epoll_ctl(watch.set, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
         let shadow = shadow(guard, watch.set)?;

@@ -3,7 +3,7 @@
 use crate::outcome::{Outcome, failure};
 use crate::table::{self, Handle, Kind};
 use crate::wait::Waker;
-use crate::{address, fork, peer_reset, report, settings};
+use crate::{address, fork, listener, peer_reset, report, settings};
 use core::ffi::c_int;
 use mtcp::config::Mode;
 use mtcp::peer_reset::SharedConnections;
@@ -22,6 +22,8 @@ pub(crate) struct Socket {
     /// It was opened for IPv6 and has an IPv4 address.
     pub(crate) mapped: bool,
     pub(crate) family: Family,
+    /// The kernel's listener beside it, by a descriptor of this library's own.
+    pub(crate) kernel: Option<c_int>,
 }
 
 /// What has one of the stack's numbers.
@@ -33,7 +35,7 @@ struct Entry {
     uses: u32,
     /// None: it is an epoll.
     socket: Option<Socket>,
-    /// The next wait asks the kernel's part of this epoll first.
+    /// The next call asks the kernel's part of this epoll or listener first.
     kernel_first: bool,
 }
 
@@ -80,8 +82,8 @@ pub(crate) struct EarlyWatch {
 pub(crate) struct State {
     phase: Phase,
     pub(crate) early: Vec<EarlyWatch>,
-    /// Duplicates of epolls that have no shadow yet and of sockets that are not the stack's yet, each
-    /// group of one epoll or socket.
+    /// Duplicates of epolls that have no shadow yet and of sockets that are not the stack's yet,
+    /// each group of one epoll or socket.
     pub(crate) twins: Vec<Vec<c_int>>,
 }
 
@@ -293,9 +295,10 @@ impl World {
         socket.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// Whether the kernel's part of an epoll comes first this time; the other one the next time.
-    pub(crate) fn asks_kernel_first(&mut self, shadow: Handle) -> bool {
-        self.entry(shadow).is_ok_and(|entry| {
+    /// Whether the kernel's part of an epoll or a listener comes first this time; the other one the
+    /// next time.
+    pub(crate) fn asks_kernel_first(&mut self, handle: Handle) -> bool {
+        self.entry(handle).is_ok_and(|entry| {
             entry.kernel_first = !entry.kernel_first;
             !entry.kernel_first
         })
@@ -321,7 +324,9 @@ impl World {
         let Ok(entry) = self.entry(handle) else { return };
         entry.uses -= 1;
         if entry.uses == 0 {
-            entry.socket = None;
+            if let Some(kernel) = entry.socket.take().and_then(|socket| socket.kernel) {
+                listener::close(kernel);
+            }
             if let Some(shared) = &self.shared {
                 shared.remove(handle.descriptor);
             }
@@ -461,7 +466,8 @@ pub(crate) fn inherit() -> Vec<c_int> {
         return Vec::new();
     };
     PROCESS.store(0, Ordering::Relaxed);
-    let internal = world.internal.clone();
+    let listeners = world.entries.iter().filter_map(|entry| entry.socket?.kernel);
+    let internal = world.internal.iter().copied().chain(listeners).collect();
     // Its threads are not here and its memory is a copy: nothing of it may be ended.
     std::mem::forget(world);
     internal

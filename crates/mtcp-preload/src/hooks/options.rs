@@ -1,5 +1,6 @@
 //! Options, and what fcntl(2) and ioctl(2) say of sockets.
 
+use crate::listener;
 use crate::outcome::{Outcome, failure, number};
 use crate::report;
 use crate::state;
@@ -88,7 +89,13 @@ pub(super) unsafe extern "C" fn setsockopt(
         let mut guard = state::lock()?;
         let world = guard.world()?;
         let descriptor = world.check(socket)?;
-        world.context.setsockopt(descriptor, level, name, bytes).map(|()| 0)
+        world.context.setsockopt(descriptor, level, name, bytes)?;
+        if let Some(kernel) = world.socket(socket)?.kernel {
+            // Connections inherit it from the listener, on either side.
+            // SAFETY: as above.
+            unsafe { real::setsockopt(kernel, level, name, value, size) };
+        }
+        Ok(0)
     };
     let outcome = set();
     if let Err(error) = &outcome {
@@ -98,7 +105,12 @@ pub(super) unsafe extern "C" fn setsockopt(
 }
 
 fn set_nonblocking(socket: Handle, on: bool) -> Outcome<c_int> {
-    state::lock_quietly()?.world()?.socket(socket)?.nonblocking = on;
+    let mut guard = state::lock_quietly()?;
+    let socket = guard.world()?.socket(socket)?;
+    socket.nonblocking = on;
+    if let Some(kernel) = socket.kernel {
+        listener::set_nonblocking(kernel, on);
+    }
     Ok(0)
 }
 

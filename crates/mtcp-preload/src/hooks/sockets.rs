@@ -1,15 +1,15 @@
 //! From socket(2) to shutdown(2).
 
 use super::descriptors;
-use crate::outcome::{Outcome, failure, number, would_block};
-use crate::state::{self, Guard, Socket, World};
+use crate::listener::{self, Accepted, Place};
+use crate::outcome::{Outcome, failure, number};
+use crate::state::{self, Guard};
 use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Deadline, Interrupted};
-use crate::{address, adopt, fork, report};
+use crate::{address, adopt, epoll, fork};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
-use mtcp::{Events, Family, OptionName, SocketOption};
-use std::io;
+use mtcp::{Family, OptionName, SocketOption};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 #[unsafe(no_mangle)]
@@ -107,30 +107,54 @@ pub(super) unsafe extern "C" fn bind(
     unsafe { real::bind(fd, address, size) }
 }
 
+/// A socket of the stack listens, for the first time or with another queue.
+fn listen_again(socket: Handle, backlog: c_int) -> Outcome<()> {
+    let mut guard = state::lock()?;
+    listen_on(&mut guard, socket, queue(backlog))?;
+    let world = guard.world()?;
+    match world.socket(socket)?.kernel {
+        Some(kernel) => {
+            let port = world.context.getsockname(socket.descriptor)?.port();
+            listener::listen_again(kernel, backlog, port)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Makes a socket of the stack of one of the kernel's that listens on all addresses.
+fn listen_everywhere(fd: c_int, at: SocketAddr, backlog: c_int) -> Outcome<()> {
+    let (local, mapped) = address::unmapped(at);
+    let mut guard = state::lock()?;
+    let watches = epoll::early_watches(&mut guard, fd);
+    let socket = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
+    bind_or_disown(&mut guard, socket, local)?;
+    let outcome = listen_on(&mut guard, socket, queue(backlog))
+        .and_then(|()| adopt::keep_listening(&mut guard, fd, socket, &watches));
+    if outcome.is_err() {
+        adopt::disown(&mut guard, socket);
+    }
+    outcome
+}
+
+fn queue(backlog: c_int) -> u32 {
+    u32::try_from(backlog).unwrap_or(0)
+}
+
 fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
-    let backlog = u32::try_from(backlog).unwrap_or(0);
     match table::kind(fd) {
         Kind::Inherited => failure(libc::ENETDOWN),
-        Kind::Socket(socket) => {
-            listen_on(&mut state::lock()?, socket, backlog)?;
-            Ok(Some(0))
-        }
+        Kind::Socket(socket) => listen_again(socket, backlog).map(|()| Some(0)),
         Kind::Fresh => {
             let Some(local) = address::bound_to(fd) else { return Ok(None) };
-            let (local, mapped) = address::unmapped(local);
+            let local = address::unmapped(local).0;
             let concerns = is_of_stack(local.ip()) || local.is_ipv6() && takes_both(fd);
             if !local.ip().is_unspecified() || !concerns {
                 return Ok(None);
             }
-            let mut guard = state::lock()?;
-            let socket = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
-            bind_or_disown(&mut guard, socket, local)?;
-            report::note(format_args!(
-                "descriptor {fd} listens on {local} on the stack's addresses, not on the kernel's"
-            ));
-            let outcome = listen_on(&mut guard, socket, backlog);
+            let local = listener::listen(fd, backlog)?;
+            let outcome = listen_everywhere(fd, local, backlog);
             if outcome.is_err() {
-                adopt::disown(&mut guard, socket);
+                listener::stop(fd);
             }
             outcome.map(|()| Some(0))
         }
@@ -187,7 +211,7 @@ fn connect_stream(socket: Handle, remote: SocketAddr) -> Outcome<()> {
         world.check(socket)?;
         let begun = world.context.connect(descriptor, remote);
         // A call on a socket that is connected, or about to be, may name another peer.
-        let is_new = |error: &io::Error| error.raw_os_error() == Some(libc::EINPROGRESS);
+        let is_new = |error: &std::io::Error| error.raw_os_error() == Some(libc::EINPROGRESS);
         if begun.as_ref().is_err_and(is_new) {
             world.note_peer(socket, remote);
         }
@@ -227,6 +251,10 @@ pub(super) unsafe extern "C" fn connect(
             let mut guard = state::lock()?;
             let world = guard.world()?;
             world.check(socket)?;
+            if let Some(kernel) = world.socket(socket)?.kernel.take() {
+                listener::stop(kernel);
+                listener::close(kernel);
+            }
             world.context.disconnect(socket.descriptor).map(|()| 0)
         };
         return number(end());
@@ -242,75 +270,32 @@ pub(super) unsafe extern "C" fn connect(
     unsafe { real::connect(fd, address, size) }
 }
 
-/// A new connection, its number, and its peer.
-fn accept_stream(listener: Handle, flags: c_int) -> Outcome<(c_int, SocketAddr)> {
-    let deadline = {
+/// A new connection.
+///
+/// # Safety
+/// The place is as accept(2) asks.
+unsafe fn accept_stream(listener: Handle, flags: c_int, place: Place) -> Outcome<Accepted> {
+    let (deadline, kernel) = {
         let mut guard = state::lock_quietly()?;
         let world = guard.world()?;
-        let nonblocking = world.socket(listener)?.nonblocking;
-        match world.context.option(listener.descriptor, OptionName::ReceiveTimeout) {
-            _ if nonblocking => Deadline::Now,
+        let socket = *world.socket(listener)?;
+        let deadline = match world.context.option(listener.descriptor, OptionName::ReceiveTimeout) {
+            _ if socket.nonblocking => Deadline::Now,
             Ok(SocketOption::ReceiveTimeout(time)) => Deadline::after(time),
             _ => Deadline::Never,
-        }
+        };
+        (deadline, socket.kernel.map(listener::question))
     };
     let mut tried = false;
     let interrupted = Interrupted::of(deadline);
-    let accepted = wait::until(deadline, Some(listener), &[], interrupted, |world| {
-        let waits = !matches!(deadline, Deadline::Now);
-        accept_once(world, listener, flags, waits && !std::mem::replace(&mut tried, true))
-    })?;
+    let accepted =
+        wait::until(deadline, Some(listener), kernel.as_slice(), interrupted, |world| {
+            let waits = !matches!(deadline, Deadline::Now);
+            let needs_number = waits && !std::mem::replace(&mut tried, true);
+            // SAFETY: promised by the caller.
+            unsafe { listener::accept(world, listener, flags, needs_number, place) }
+        })?;
     accepted.map_or_else(|| failure(libc::EAGAIN), Ok)
-}
-
-fn has_connection(world: &mut World, listener: Handle) -> Outcome<bool> {
-    Ok(world.context.readiness(listener.descriptor)?.intersects(Events::IN))
-}
-
-/// The connection's number is made first: if there is none, the connection stays in the queue. A
-/// call that will sleep finds that out before (`needs_number`), as in the kernel.
-fn accept_once(
-    world: &mut World,
-    listener: Handle,
-    flags: c_int,
-    needs_number: bool,
-) -> Outcome<Option<(c_int, SocketAddr)>> {
-    let socket = *world.socket(listener)?;
-    match world.context.option(listener.descriptor, OptionName::AcceptConnections) {
-        Ok(SocketOption::AcceptConnections(true)) => {}
-        _ => return failure(libc::EINVAL),
-    }
-    if !has_connection(world, listener)? {
-        world.context.turn()?;
-        if !needs_number && !has_connection(world, listener)? {
-            return Ok(None);
-        }
-    }
-    let number = world.new_number(socket.family, flags & libc::SOCK_CLOEXEC != 0)?;
-    let accepted = world.context.accept(listener.descriptor);
-    let peer = accepted.map(|descriptor| {
-        let peer = world.context.getpeername(descriptor);
-        (descriptor, peer.map_err(|_| io::Error::from_raw_os_error(libc::ECONNABORTED)))
-    });
-    match peer {
-        Ok((descriptor, Ok(peer))) => {
-            world.context.set_nonblocking(descriptor, true)?;
-            let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
-            let handle = world.enter(number, descriptor, Socket { nonblocking, ..socket });
-            world.note_peer(handle, peer);
-            let peer = if socket.mapped { address::mapped(peer) } else { peer };
-            Ok(Some((number, peer)))
-        }
-        Ok((descriptor, Err(error))) => {
-            world.context.abort(descriptor)?;
-            world.give_back(number);
-            Err(error)
-        }
-        Err(error) => {
-            world.give_back(number);
-            if would_block(&error) { Ok(None) } else { Err(error) }
-        }
-    }
 }
 
 #[unsafe(no_mangle)]
@@ -320,16 +305,28 @@ pub(super) unsafe extern "C" fn accept4(
     size: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    let Kind::Socket(listener) = table::kind(fd) else {
-        // SAFETY: the application's pointers, as accept(2) asks.
-        let new = unsafe { real::accept4(fd, address, size, flags) };
-        descriptors::arrived(new);
-        return new;
+    let listener = match table::kind(fd) {
+        Kind::Socket(listener) => listener,
+        Kind::Inherited => return number(failure(libc::EINVAL)),
+        _ => {
+            // SAFETY: the application's pointers, as accept(2) asks.
+            let new = unsafe { real::accept4(fd, address, size, flags) };
+            descriptors::arrived(new);
+            return new;
+        }
     };
-    number(accept_stream(listener, flags).map(|(fd, peer)| {
-        // SAFETY: as above.
-        unsafe { address::to_c(peer, address, size) };
-        fd
+    // SAFETY: as above.
+    let accepted = unsafe { accept_stream(listener, flags, Place { address, size }) };
+    number(accepted.map(|accepted| match accepted {
+        Accepted::Kernel(fd) => {
+            descriptors::arrived(fd);
+            fd
+        }
+        Accepted::Stack(fd, peer) => {
+            // SAFETY: as above.
+            unsafe { address::to_c(peer, address, size) };
+            fd
+        }
     }))
 }
 
@@ -349,7 +346,7 @@ pub(super) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         // SAFETY: plain numbers.
         return unsafe { real::shutdown(fd, how) };
     };
-    let how = match how {
+    let way = match how {
         libc::SHUT_RD => std::net::Shutdown::Read,
         libc::SHUT_WR => std::net::Shutdown::Write,
         libc::SHUT_RDWR => std::net::Shutdown::Both,
@@ -359,7 +356,12 @@ pub(super) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         let mut guard = state::lock()?;
         let world = guard.world()?;
         let descriptor = world.check(socket)?;
-        world.context.shutdown(descriptor, how).map(|()| 0)
+        world.context.shutdown(descriptor, way)?;
+        if let Some(kernel) = world.socket(socket)?.kernel {
+            // SAFETY: plain numbers.
+            unsafe { real::shutdown(kernel, how) };
+        }
+        Ok(0)
     };
     number(shut())
 }

@@ -80,11 +80,11 @@ impl Port for Engine {
     }
 
     fn close(&mut self, socket: SocketId) {
-        self.stack.close(self.now, socket);
+        Engine::close(self, socket);
     }
 
     fn abort(&mut self, socket: SocketId) {
-        self.stack.abort(self.now, socket);
+        Engine::abort(self, socket);
     }
 
     fn readiness(&self, socket: SocketId) -> Readiness {

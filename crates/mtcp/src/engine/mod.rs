@@ -213,6 +213,29 @@ impl Engine {
         Ok(())
     }
 
+    /// Gives a connection up with a reset. What was written before it leaves before it, as far as
+    /// the peer has room.
+    pub(crate) fn abort(&mut self, socket: SocketId) {
+        self.send_before_reset(socket);
+        self.stack.abort(self.now, socket);
+    }
+
+    /// Gives a connection up, with a reset if the options say so or data that came was not taken.
+    pub(crate) fn close(&mut self, socket: SocketId) {
+        let unread = self.stack.info(socket).is_ok_and(|info| info.receive_queue > 0);
+        if unread || self.stack.options(socket).is_ok_and(|options| options.linger_reset) {
+            self.send_before_reset(socket);
+        }
+        self.stack.close(self.now, socket);
+    }
+
+    fn send_before_reset(&mut self, socket: SocketId) {
+        if self.stack.info(socket).is_ok_and(|info| info.send_queue > 0) {
+            // A device that fails does so in the next turn, too, which tells.
+            let _ = self.transmit();
+        }
+    }
+
     /// Sleeps until there is something for a turn, at most `timeout`.
     ///
     /// # Errors

@@ -102,5 +102,14 @@ cases! {
     room_in_a_full_buffer_is_an_edge = "edges" "room";
     a_listener_s_edges_are_the_kernel_s = "edges" "listeners";
     an_attempt_s_edges_are_the_kernel_s = "edges" "attempts";
+    what_was_written_before_a_reset_arrives = "transfers" "written-then-reset";
     small_writes_do_not_block = "transfers" "small-writes";
+    a_listener_on_all_addresses_takes_what_waits = "everywhere" "waits";
+    a_listener_on_all_addresses_sleeps_for_both_sides = "everywhere" "sleeps";
+    a_listener_on_all_addresses_is_ready_for_both_sides = "everywhere" "told";
+    a_listener_on_all_addresses_is_in_epolls_for_both_sides = "everywhere" "epolls";
+    a_listener_on_all_addresses_ends_on_both_sides = "everywhere" "ends";
+    a_listener_on_all_addresses_is_refused_as_on_the_kernel = "everywhere" "alone";
+    a_listener_on_all_addresses_is_handed_to_another_program = "everywhere" "handed";
+    a_listener_on_all_addresses_takes_both_families = "everywhere" "families";
 }

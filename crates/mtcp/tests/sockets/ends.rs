@@ -68,8 +68,8 @@ fn data_and_a_reset_before_the_first_look_are_kept() {
     }
 }
 
-/// Sends, and waits until that is acknowledged. In the mode paired the server's context takes no turn
-/// meanwhile, so that it does not know of the data.
+/// Sends, and waits until that is acknowledged. In the mode paired the server's context takes no
+/// turn meanwhile, so that it does not know of the data.
 fn send_unseen(pair: &mut Pair, mode: Mode, far: Descriptor, data: &[u8]) {
     assert_eq!(pair.client.write(far, data).expect("to send"), data.len());
     let begin = Instant::now();

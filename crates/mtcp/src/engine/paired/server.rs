@@ -262,7 +262,7 @@ impl Server {
             }
             Some(End::Close) => {
                 self.forget(socket);
-                self.engine.stack().close(now, socket);
+                self.engine.close(socket);
             }
             None => {}
         }
@@ -286,8 +286,7 @@ impl Server {
 
     fn abort(&mut self, socket: SocketId) {
         self.forget(socket);
-        let now = self.engine.now();
-        self.engine.stack().abort(now, socket);
+        self.engine.abort(socket);
     }
 
     /// Data that comes after a close is taken by none (RFC 2525, section 2.17), also as long as the

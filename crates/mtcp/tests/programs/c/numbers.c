@@ -422,7 +422,8 @@ static void duplicated(void) {
     show_received("connected", which);
 }
 
-/* An attempt to connect has failed: the socket can be bound then, and tells of the failure still. */
+/* An attempt to connect has failed: the socket can be bound then, and tells of the failure
+   still. */
 static void bound_afterwards(void) {
     struct sockaddr_in here = address_of(local_address, 0), there = address_of(peer_address, 1);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);

@@ -252,12 +252,28 @@ static void joined(void) {
     close(fd);
 }
 
+/* What was written before a reset has left before it. */
+static void written_then_reset(void) {
+    int still = listen_at(at(own, 0));
+    for (int round = 0; round < 40; round++) {
+        int fd = round % 2 ? answer() : dial();
+        tell("sent", send(fd, "hello", 5, 0));
+        reset(fd);
+        moving = still;
+        tell("received", peer(RECEIVE, 5));
+        int end = peer(AWAIT_END, 0);
+        printf(" end=%s\n", end == 0 ? "0" : strerrorname_np(end));
+        peer(CLOSE, 0);
+    }
+}
+
 int main(int count, char **arguments) {
     static const struct test_case CASES[] = {
         {"peeks", peeks},   {"nulls", nulls},
         {"urgent", urgent}, {"small-writes", small_writes},
         {"joined", joined}, {"urgent-twice", urgent_twice},
         {"urgent-writes", urgent_writes}, {"urgent-early", urgent_early},
+        {"written-then-reset", written_then_reset},
     };
     prepare(count, arguments);
     return run_case(arguments[1], CASES, COUNT(CASES));
