@@ -11,17 +11,27 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 const OUR_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x22);
 /// Behind the kernel's end of the cable.
 const FAR: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 1));
 
-/// The address that the kernel has made for its end.
+/// The address that the kernel has made for its end, once it answers for it: as long as it looks for
+/// duplicates, it does not (RFC 4862, section 5.4).
 fn their_link_local(site: &Site) -> Ipv6Addr {
-    let shown = site.theirs.ip(&format!("-6 -o address show dev {THEIR_INTERFACE} scope link"));
-    let word = shown.split_whitespace().find(|word| word.starts_with("fe80"));
-    let address = word.and_then(|word| word.split('/').next()).expect("a link-local address");
-    address.parse().expect("an address")
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let shown = site.theirs.ip(&format!("-6 -o address show dev {THEIR_INTERFACE} scope link"));
+        let word = shown.split_whitespace().find(|word| word.starts_with("fe80"));
+        match word.and_then(|word| word.split('/').next()) {
+            Some(address) if !shown.contains("tentative") => {
+                return address.parse().expect("an address");
+            }
+            _ => assert!(Instant::now() < deadline, "no link-local address: {shown}"),
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Link-local first, as the kernel often tells of them.
