@@ -17,8 +17,8 @@ const OUR_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x22);
 /// Behind the kernel's end of the cable.
 const FAR: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 1));
 
-/// The address that the kernel has made for its end, once it answers for it: as long as it looks for
-/// duplicates, it does not (RFC 4862, section 5.4).
+/// The address that the kernel has made for its end, once it answers for it: as long as it looks
+/// for duplicates, it does not (RFC 4862, section 5.4).
 fn their_link_local(site: &Site) -> Ipv6Addr {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
