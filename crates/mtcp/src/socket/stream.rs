@@ -182,8 +182,8 @@ impl Context {
     /// Sends data; a blocking socket takes all of it. See write(2).
     ///
     /// # Errors
-    /// `EAGAIN`, `ENOTCONN`, `EPIPE`, `ECONNRESET`, `ETIMEDOUT`, `EHOSTUNREACH`, `EBADF`, `EINVAL`
-    /// (an epoll).
+    /// `EAGAIN`, `EPIPE` (also of a socket that is not connected), `ECONNRESET`, `ETIMEDOUT`,
+    /// `EHOSTUNREACH`, `EBADF`, `EINVAL` (an epoll).
     pub fn write(&mut self, descriptor: Descriptor, data: &[u8]) -> io::Result<usize> {
         self.send(descriptor, data, Flags(0))
     }
