@@ -414,8 +414,8 @@ ssize_t mtcp_read(mctx_t mctx, int sockid, void *buf, size_t len);
 
 /*
  * Like mtcp_read(), with flags as in recv(2): MSG_PEEK leaves the data where it is, MSG_DONTWAIT
- * does not block, MSG_WAITALL waits until all of len is there or the stream ends. MSG_OOB takes the
- * urgent byte (tcp(7)).
+ * does not block, MSG_WAITALL waits until all of len is there or the stream ends, MSG_OOB takes
+ * the urgent byte (tcp(7)).
  *
  * Returns as mtcp_read().
  *

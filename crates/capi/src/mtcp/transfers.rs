@@ -78,8 +78,8 @@ pub unsafe extern "C" fn mtcp_read(
 }
 
 /// Like mtcp_read(), with flags as in recv(2): MSG_PEEK leaves the data where it is, MSG_DONTWAIT
-/// does not block, MSG_WAITALL waits until all of len is there or the stream ends. MSG_OOB takes the
-/// urgent byte (tcp(7)).
+/// does not block, MSG_WAITALL waits until all of len is there or the stream ends, MSG_OOB takes
+/// the urgent byte (tcp(7)).
 ///
 /// Returns as mtcp_read().
 ///
