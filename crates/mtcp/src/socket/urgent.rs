@@ -41,7 +41,13 @@ impl Context {
     pub fn has_more(&mut self, descriptor: Descriptor, known: usize) -> io::Result<bool> {
         let Some(id) = self.socket_of(descriptor)?.id else { return Ok(false) };
         let marked = self.mark(id).is_some_and(|mark| mark.ahead == known);
-        Ok(!marked && self.port.receivable(id) > known)
+        let hole = usize::from(self.begins_with_hole(id));
+        Ok(!marked && self.port.receivable(id) > known + hole)
+    }
+
+    /// Whether the next byte is an urgent one that is not part of the stream.
+    fn begins_with_hole(&self, id: SocketId) -> bool {
+        self.mark(id).is_some_and(|mark| mark.ahead == 0) && !self.is_inline(id)
     }
 
     /// Whether reading goes no further behind so many bytes: the stream has ended, or an urgent
@@ -66,11 +72,11 @@ impl Context {
         room: &mut [u8],
         peek: bool,
     ) -> Result<usize, Error> {
+        let skips = self.begins_with_hole(id);
         let ahead = self.mark(id).and_then(|mark| mark.ahead.checked_sub(offset));
-        let (skips, length) = match ahead {
-            Some(0) => (!self.is_inline(id), room.len()),
-            Some(ahead) => (false, room.len().min(ahead)),
-            None => (false, room.len()),
+        let length = match ahead {
+            Some(ahead @ 1..) => room.len().min(ahead),
+            _ => room.len(),
         };
         let room = &mut room[..length];
         if peek {

@@ -12,6 +12,12 @@ static ssize_t receive_parts(int fd, char *room) {
     return readv(fd, parts, 2);
 }
 
+static ssize_t peek_parts(int fd, char *room) {
+    struct iovec parts[3] = {{room, 2}, {room + 2, 1}, {room + 3, 30}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
+    return recvmsg(fd, &message, MSG_PEEK);
+}
+
 /* Peeking into several buffers, at the same bytes again and again. */
 static void peeks(void) {
     int fd = dial();
@@ -143,6 +149,7 @@ static void urgent_reads(int in_line, int amount, int way) {
     }
     for (int times = 0; times < 4; times++) {
         print_bytes("peek", room, recv(fd, room, sizeof room, MSG_PEEK));
+        print_bytes("parts", room, peek_parts(fd, room));
         print_bytes("read", room, way == 3 ? receive_parts(fd, room) : read(fd, room, 32));
         tell_urgent(fd);
     }
