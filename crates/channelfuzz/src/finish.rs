@@ -46,7 +46,7 @@ impl Run<'_> {
         mut step: impl FnMut(&mut Self) -> Checked,
         is_so: impl Fn(&Self) -> bool,
     ) -> Checked {
-        let until = Instant::now() + self.pace.patience;
+        let until = Instant::now() + self.pace.time_limit;
         loop {
             step(self)?;
             if is_so(self) {
@@ -215,7 +215,7 @@ impl Run<'_> {
         for link in 0..self.links.len() {
             let served = self.served.iter().filter(|served| served.link == link);
             let greeted = served.filter(|served| served.is_greeted).count();
-            let until = Instant::now() + self.pace.patience;
+            let until = Instant::now() + self.pace.time_limit;
             loop {
                 self.links[link].read_clients();
                 let got = |client: &&Client| client.got == GREETING && client.end.is_some();
@@ -380,7 +380,7 @@ impl Run<'_> {
                 let result = self.channel.receive(handle, Repeat::Once);
                 result.map_err(|error| broken(error.to_string()))?;
             }
-            match self.dispatch(self.pace.patience)?.map(|done| done.event) {
+            match self.dispatch(self.pace.time_limit)?.map(|done| done.event) {
                 Some(Event::Receive(Ok(lease))) => leases.push(lease),
                 Some(Event::ReceiveFrom(Ok(datagram))) => datagrams.push(datagram),
                 Some(other) => return Err(broken(format!("unexpected: {other:?}"))),
@@ -389,7 +389,7 @@ impl Run<'_> {
         }
         let leased = leases.len() + datagrams.len();
         drop(self.channel.unregister(handle));
-        let until = Instant::now() + self.pace.patience;
+        let until = Instant::now() + self.pace.time_limit;
         while self.channel.outstanding() > 0 && Instant::now() < until {
             if let Some(done) = self.dispatch(LOOK)? {
                 let owner = self.owners.get(&done.handle).copied();

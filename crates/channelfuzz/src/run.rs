@@ -18,22 +18,22 @@ pub(crate) struct Pace {
     /// How long nothing has to come for the channel to count as quiet.
     pub(crate) quiet: Duration,
     /// How long anything that has to come may take.
-    pub(crate) patience: Duration,
+    pub(crate) time_limit: Duration,
 }
 
 impl Pace {
     pub(crate) const FAST: Pace =
-        Pace { quiet: Duration::from_micros(200), patience: Duration::from_secs(1) };
+        Pace { quiet: Duration::from_micros(200), time_limit: Duration::from_secs(1) };
     /// To see whether a difference is one of timing.
     pub(crate) const SLOW: Pace =
-        Pace { quiet: Duration::from_millis(15), patience: Duration::from_secs(5) };
+        Pace { quiet: Duration::from_millis(15), time_limit: Duration::from_secs(5) };
 
     /// The same for a driver that answers from another thread, or for one whose hangs are faults
     /// however seldom they come.
     fn of(self, way: &Way) -> Pace {
         let quiet = if way.has_thread { 4 * self.quiet } else { self.quiet };
-        let patience = if way.road.is_for_stack { 5 * self.patience } else { self.patience };
-        Pace { quiet, patience }
+        let time_limit = if way.road.is_for_stack { 5 * self.time_limit } else { self.time_limit };
+        Pace { quiet, time_limit }
     }
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn run(script: &Script, way: Way, pace: Pace, watch: &Watch) -> Check
     let outcome = Run::new(script, way, pace, watch).and_then(Run::complete);
     watch.end();
     let outcome = outcome?;
-    let until = Instant::now() + pace.patience;
+    let until = Instant::now() + pace.time_limit;
     // The kernel closes what a ring has held a little later.
     while open_descriptors()? != before {
         if Instant::now() > until {

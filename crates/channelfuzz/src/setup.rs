@@ -25,7 +25,7 @@ impl Run<'_> {
         asked.map_err(|error| broken(error.to_string()))?;
         link.add_client().map_err(|error| broken(format!("no client: {error}")))?;
         let (mut socket, mut is_closed) = (None, false);
-        let until = Instant::now() + self.pace.patience;
+        let until = Instant::now() + self.pace.time_limit;
         while !is_closed {
             if Instant::now() > until {
                 return Err(broken("no connection for a tcp link".to_string()));
@@ -55,7 +55,7 @@ impl Run<'_> {
         if !self.links[number].road.is_for_stack {
             return Ok(());
         }
-        let until = Instant::now() + self.pace.patience;
+        let until = Instant::now() + self.pace.time_limit;
         loop {
             self.channel.flush().map_err(|error| broken(error.to_string()))?;
             if is_connected(&self.links[number]).map_err(|error| broken(error.to_string()))? {

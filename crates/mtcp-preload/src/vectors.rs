@@ -88,7 +88,7 @@ impl<'a> Vectors<'a> {
         self.bytes == 0 && !self.faulty
     }
 
-    /// Whether whoever moves more than [`Vectors::bytes`] meets a buffer that is none.
+    /// Whether a call that moves more than [`Vectors::bytes`] reaches a null buffer.
     pub(crate) fn is_faulty(&self) -> bool {
         self.faulty
     }

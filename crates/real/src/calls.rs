@@ -82,3 +82,40 @@ macro_rules! calls_on_descriptors {
         })
     }};
 }
+
+/// Defines the functions of liburing that make a ring. What `$before` gives is their result; if
+/// that is `None`, they call the next definition.
+#[macro_export]
+macro_rules! liburing_functions {
+    ($before:ident) => {
+        $crate::liburing_functions! { $before:
+            io_uring_queue_init = c"io_uring_queue_init"
+                (entries: core::ffi::c_uint, ring: *mut core::ffi::c_void,
+                 flags: core::ffi::c_uint);
+            io_uring_queue_init_params = c"io_uring_queue_init_params"
+                (entries: core::ffi::c_uint, ring: *mut core::ffi::c_void,
+                 parameters: *mut core::ffi::c_void);
+            io_uring_queue_init_mem = c"io_uring_queue_init_mem"
+                (entries: core::ffi::c_uint, ring: *mut core::ffi::c_void,
+                 parameters: *mut core::ffi::c_void, memory: *mut core::ffi::c_void, size: usize);
+            io_uring_setup = c"io_uring_setup"
+                (entries: core::ffi::c_uint, parameters: *mut core::ffi::c_void);
+        }
+    };
+    ($before:ident: $($name:ident = $symbol:literal ($($argument:ident: $kind:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> core::ffi::c_int {
+            static NEXT: $crate::Symbol = $crate::Symbol::new($symbol);
+            if let Some(result) = $before() {
+                return result;
+            }
+            // SAFETY: liburing defines this name with this signature, or a function that fails
+            // stands for it; the arguments are the application's.
+            unsafe {
+                let next: unsafe extern "C" fn($($kind),*) -> core::ffi::c_int =
+                    core::mem::transmute(NEXT.address());
+                next($($argument),*)
+            }
+        }
+    )*};
+}

@@ -1,10 +1,9 @@
 //! syscall(2), and the ways into io_uring.
 
-use core::ffi::{c_int, c_long, c_uint, c_void};
+use core::ffi::{c_int, c_long};
 
 use crate::statistics::Why;
 use crate::{settings, table};
-use real::Symbol;
 
 /// The kernel will read and write sockets behind our back: all go back to TCP, and none is
 /// upgraded.
@@ -74,31 +73,10 @@ unsafe extern "C" fn syscall(
     unsafe { real::syscall(number, first, second, third, fourth, fifth, sixth) }
 }
 
-macro_rules! liburing {
-    ($($name:ident = $symbol:literal ($($argument:ident: $kind:ty),*);)*) => {$(
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-            static NEXT: Symbol = Symbol::new($symbol);
-            using_io_uring();
-            // SAFETY: liburing defines this name with this signature, or a function that fails
-            // stands for it; the arguments are the application's.
-            unsafe {
-                let next: unsafe extern "C" fn($($kind),*) -> c_int =
-                    core::mem::transmute(NEXT.address());
-                next($($argument),*)
-            }
-        }
-    )*};
+/// liburing enters the kernel by itself, but its users call one of these first.
+fn before_liburing() -> Option<c_int> {
+    using_io_uring();
+    None
 }
 
-// liburing enters the kernel by itself; but whoever uses the library calls one of these first.
-liburing! {
-    io_uring_queue_init = c"io_uring_queue_init"
-        (entries: c_uint, ring: *mut c_void, flags: c_uint);
-    io_uring_queue_init_params = c"io_uring_queue_init_params"
-        (entries: c_uint, ring: *mut c_void, parameters: *mut c_void);
-    io_uring_queue_init_mem = c"io_uring_queue_init_mem"
-        (entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void,
-         size: usize);
-    io_uring_setup = c"io_uring_setup" (entries: c_uint, parameters: *mut c_void);
-}
+real::liburing_functions!(before_liburing);

@@ -3,9 +3,8 @@
 use super::{descriptors as fd, messages, numbers, options, readiness, sockets, transfers};
 use crate::outcome::{failure, long};
 use crate::{report, settings};
-use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{fd_set, iovec, off_t, sigset_t, size_t, sockaddr, socklen_t, timespec};
-use real::Symbol;
 
 /// What the function of the C library gives that stands for a system call; `None` if that is none
 /// of ours.
@@ -126,34 +125,11 @@ fn refuse_io_uring() -> isize {
     long(failure(libc::ENOSYS))
 }
 
-macro_rules! liburing {
-    ($($name:ident = $symbol:literal ($($argument:ident: $kind:ty),*);)*) => {$(
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-            static NEXT: Symbol = Symbol::new($symbol);
-            if settings::config().is_some() {
-                refuse_io_uring();
-                return -libc::ENOSYS;
-            }
-            // SAFETY: liburing defines this name with this signature, or a function that fails
-            // stands for it; the arguments are the application's.
-            unsafe {
-                let next: unsafe extern "C" fn($($kind),*) -> c_int =
-                    core::mem::transmute(NEXT.address());
-                next($($argument),*)
-            }
-        }
-    )*};
+/// liburing enters the kernel by itself, but its users call one of these first.
+fn before_liburing() -> Option<c_int> {
+    settings::config()?;
+    refuse_io_uring();
+    Some(-libc::ENOSYS)
 }
 
-// liburing enters the kernel by itself; but whoever uses the library calls one of these first.
-liburing! {
-    io_uring_queue_init = c"io_uring_queue_init"
-        (entries: c_uint, ring: *mut c_void, flags: c_uint);
-    io_uring_queue_init_params = c"io_uring_queue_init_params"
-        (entries: c_uint, ring: *mut c_void, parameters: *mut c_void);
-    io_uring_queue_init_mem = c"io_uring_queue_init_mem"
-        (entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void,
-         size: usize);
-    io_uring_setup = c"io_uring_setup" (entries: c_uint, parameters: *mut c_void);
-}
+real::liburing_functions!(before_liburing);

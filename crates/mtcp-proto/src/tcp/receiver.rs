@@ -181,7 +181,7 @@ impl Connection {
             // Nobody will ever take it (RFC 2525, section 2.17).
             self.fail(Failure::Aborted, true, context);
         } else if receive.shut && self.send.fin {
-            // Both directions are shut down: the peer must know that nobody takes it.
+            // Both directions are shut down: the peer must learn that the data is not taken.
             self.fail(Failure::Reset, true, context);
         } else if ahead > 0 {
             self.take_out_of_order(sequence, fresh, context);
