@@ -1,12 +1,12 @@
 //! How a socket of the kernel becomes the stack's.
 
 use crate::outcome::Outcome;
-use crate::state::{EarlyWatch, Guard, Socket, World};
+use crate::state::{EarlyWatch, Guard, Socket};
 use crate::table::{self, Handle, Kind};
 use crate::{epoll, listener, report};
 use core::ffi::c_int;
 use libc::socklen_t;
-use mtcp::{Descriptor, Family};
+use mtcp::{Context, Descriptor, Family};
 
 /// Options that are taken over as they are.
 const OPTIONS: [(c_int, c_int); 16] = [
@@ -47,7 +47,12 @@ pub(crate) fn adopt(guard: &mut Guard, fd: c_int, family: Family, mapped: bool) 
     let descriptor = world.context.socket(family)?;
     // Blocking is this library's business; the stack must never sleep with the lock held.
     world.context.set_nonblocking(descriptor, true)?;
-    take_options(world, fd, descriptor);
+    if table::has_default_options(fd) {
+        let (options, context) = world.default_options(if mapped { Family::V6 } else { family });
+        options.set(context, descriptor);
+    } else {
+        Options::of(fd).set(&mut world.context, descriptor);
+    }
     let handle = world.enter(fd, descriptor, Socket { nonblocking, mapped, family, kernel: None });
     report::note(format_args!("descriptor {fd} is the stack's socket {}", descriptor.0));
     let twins = epoll::take_twins(guard, fd);
@@ -105,27 +110,57 @@ pub(crate) fn disown(guard: &mut Guard, socket: Handle) {
     }
 }
 
-fn take_options(world: &mut World, fd: c_int, descriptor: Descriptor) {
-    for (level, name) in OPTIONS {
-        let mut room = [0u8; 16];
-        let Some(length) = kernel_option(fd, level, name, &mut room) else { continue };
-        if let Err(error) = world.context.setsockopt(descriptor, level, name, &room[..length]) {
-            report::note(format_args!("option {level}/{name} of descriptor {fd}: {error}"));
-        }
-    }
-    let mut room = [0u8; 4];
-    let segment = kernel_option(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &mut room);
-    if segment.is_some() && i32::from_ne_bytes(room) != DEFAULT_SEGMENT {
-        let _ = world.context.setsockopt(descriptor, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &room);
-    }
-    let locked = kernel_option(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &mut room)
-        .map_or(0, |_| i32::from_ne_bytes(room));
-    for (bit, name) in [(1, libc::SO_SNDBUF), (2, libc::SO_RCVBUF)] {
-        if locked & bit != 0 && kernel_option(fd, libc::SOL_SOCKET, name, &mut room).is_some() {
+/// Options of a socket of the kernel that the stack takes over.
+pub(crate) struct Options(Vec<Setting>);
+
+struct Setting {
+    level: c_int,
+    name: c_int,
+    value: [u8; 16],
+    length: usize,
+}
+
+impl Options {
+    pub(crate) fn of(fd: c_int) -> Options {
+        let mut all: Vec<Setting> =
+            OPTIONS.into_iter().filter_map(|(level, name)| Setting::of(fd, level, name)).collect();
+        let segment = Setting::of(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG);
+        all.extend(segment.filter(|segment| segment.number() != DEFAULT_SEGMENT));
+        let locked = Setting::of(fd, libc::SOL_SOCKET, SO_BUF_LOCK).map_or(0, |it| it.number());
+        for (bit, name) in [(1, libc::SO_SNDBUF), (2, libc::SO_RCVBUF)] {
+            let buffer = Setting::of(fd, libc::SOL_SOCKET, name).filter(|_| locked & bit != 0);
             // The kernel tells twice what it was asked for (socket(7)).
-            let bytes = (i32::from_ne_bytes(room) / 2).to_ne_bytes();
-            let _ = world.context.setsockopt(descriptor, libc::SOL_SOCKET, name, &bytes);
+            all.extend(buffer.map(|buffer| buffer.with_number(buffer.number() / 2)));
         }
+        Options(all)
+    }
+
+    /// An option that the stack does not have is left out.
+    fn set(&self, context: &mut Context, descriptor: Descriptor) {
+        for Setting { level, name, value, length } in &self.0 {
+            let (level, name) = (*level, *name);
+            if let Err(error) = context.setsockopt(descriptor, level, name, &value[..*length]) {
+                report::note(format_args!("option {level}/{name} of {descriptor:?}: {error}"));
+            }
+        }
+    }
+}
+
+impl Setting {
+    fn of(fd: c_int, level: c_int, name: c_int) -> Option<Setting> {
+        let mut value = [0u8; 16];
+        let length = kernel_option(fd, level, name, &mut value)?;
+        Some(Setting { level, name, value, length })
+    }
+
+    fn number(&self) -> c_int {
+        c_int::from_ne_bytes([self.value[0], self.value[1], self.value[2], self.value[3]])
+    }
+
+    fn with_number(&self, number: c_int) -> Setting {
+        let mut value = [0u8; 16];
+        value[..4].copy_from_slice(&number.to_ne_bytes());
+        Setting { value, length: 4, ..*self }
     }
 }
 

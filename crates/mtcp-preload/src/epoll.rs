@@ -189,6 +189,9 @@ pub(crate) fn duplicate(set: c_int, new: c_int) -> Outcome<()> {
             twins.push(new);
             guard.state().twins.push(twins);
             table::set(new, kind);
+            // They are set by either number.
+            table::note_options(set);
+            table::note_options(new);
             Ok(())
         }
         kind => guard.world()?.duplicate(new, kind),

@@ -60,6 +60,10 @@ pub(crate) extern "C" fn before() {
 }
 
 pub(crate) extern "C" fn in_parent() {
+    // The child can set options of a socket that both have.
+    for (fd, _) in table::known(0, c_int::MAX) {
+        table::note_options(fd);
+    }
     state::let_go();
 }
 
@@ -77,6 +81,7 @@ pub(crate) extern "C" fn in_child() {
         match kind {
             Kind::Socket(_) => table::set(fd, Kind::Inherited),
             Kind::Shadowed(_) => table::set(fd, Kind::Epoll),
+            Kind::Fresh => table::note_options(fd),
             _ => {}
         }
     }

@@ -183,7 +183,11 @@ fn of_stack(
 ) -> Outcome<Option<Accepted>> {
     let socket = *world.socket(listener)?;
     if !has_connection(world, listener)? {
-        world.context.turn()?;
+        if socket.nonblocking {
+            world.context.refresh()?;
+        } else {
+            world.context.turn()?;
+        }
         if !needs_number && !has_connection(world, listener)? {
             return Ok(None);
         }

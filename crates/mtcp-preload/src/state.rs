@@ -1,5 +1,6 @@
 //! The stack of this process, and the one lock around it.
 
+use crate::adopt::Options;
 use crate::outcome::{Outcome, failure};
 use crate::table::{self, Handle, Kind};
 use crate::wait::Waker;
@@ -51,6 +52,8 @@ pub(crate) struct World {
     pub(crate) descriptors: Vec<c_int>,
     /// Sockets of the kernel whose duplicates keep the numbers of accepted connections.
     placeholders: [c_int; 2],
+    /// Their options: those of a socket of the kernel that nobody has set any of.
+    default_options: [Options; 2],
     /// Descriptors of the stack, which the application must not close.
     internal: Vec<c_int>,
     /// Always readable; see [`crate::epoll`].
@@ -344,12 +347,17 @@ impl World {
         self.context.begin_to_linger(handle.descriptor).ok().flatten()
     }
 
+    /// The options of a socket of the kernel that nobody has set any of, and who takes them.
+    pub(crate) fn default_options(&mut self, family: Family) -> (&Options, &mut Context) {
+        (&self.default_options[place(family)], &mut self.context)
+    }
+
     /// A number of the kernel's for a new connection.
     ///
     /// # Errors
     /// `EMFILE`.
     pub(crate) fn new_number(&mut self, family: Family, close_on_exec: bool) -> Outcome<c_int> {
-        let placeholder = self.placeholders[usize::from(family == Family::V6)];
+        let placeholder = self.placeholders[place(family)];
         let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
         // SAFETY: plain numbers.
         let fd = crate::outcome::check(unsafe { real::fcntl(placeholder, command, 0) })?;
@@ -380,6 +388,11 @@ impl World {
     }
 }
 
+/// Where the placeholder of a family is.
+fn place(family: Family) -> usize {
+    usize::from(family == Family::V6)
+}
+
 fn start() -> Result<World, String> {
     let config = settings::config().ok_or("there is no configuration")?.clone();
     let before = fork::open_descriptors();
@@ -408,6 +421,7 @@ fn start() -> Result<World, String> {
         paired: settings::config().is_some_and(|config| config.engine.mode == Mode::Paired),
         entries: Vec::new(),
         sleepers: Vec::new(),
+        default_options: placeholders.map(Options::of),
         placeholders,
         internal,
         kick,

@@ -45,8 +45,7 @@ fn attempt(
             Err(error) => return Err(error),
         }
         if nonblocking {
-            // What has come since the last turn is there.
-            world.context.turn()?;
+            world.context.refresh()?;
             return attempt(&mut world.context);
         }
         held.hold(world, socket)?;

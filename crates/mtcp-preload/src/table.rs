@@ -10,6 +10,10 @@ const DESCRIPTORS: usize = 1 << 20;
 /// the stack's number.
 const SOCKET: u64 = 1 << 62;
 const SHADOW: u64 = 1 << 63;
+/// The words of a socket that may become the stack's: its options are those that the kernel gives,
+/// or may have been set.
+const FRESH: u64 = 1;
+const FRESH_WITH_OPTIONS: u64 = 5;
 const GENERATIONS: u32 = (1 << 30) - 1;
 
 /// A socket or an epoll of the stack, which is never mistaken for a later one of the same number.
@@ -71,7 +75,7 @@ pub(crate) fn kind(fd: c_int) -> Kind {
 fn decode(word: u64) -> Kind {
     match word {
         0 => Kind::Plain,
-        1 => Kind::Fresh,
+        FRESH | FRESH_WITH_OPTIONS => Kind::Fresh,
         2 => Kind::Internal,
         3 => Kind::Inherited,
         4 => Kind::Epoll,
@@ -89,7 +93,7 @@ pub(crate) fn covers(fd: c_int) -> bool {
 pub(crate) fn set(fd: c_int, kind: Kind) {
     let value = match kind {
         Kind::Plain => 0,
-        Kind::Fresh => 1,
+        Kind::Fresh => FRESH,
         Kind::Internal => 2,
         Kind::Inherited => 3,
         Kind::Epoll => 4,
@@ -101,6 +105,19 @@ pub(crate) fn set(fd: c_int, kind: Kind) {
         HIGHEST.fetch_max(fd as u32, Ordering::Relaxed);
     }
     word.store(value, Ordering::Release);
+}
+
+/// The options of a fresh socket may be others than the kernel gave it, from now on.
+pub(crate) fn note_options(fd: c_int) {
+    if let Some(word) = word(fd) {
+        let _ =
+            word.compare_exchange(FRESH, FRESH_WITH_OPTIONS, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Whether a fresh socket has the options that the kernel gave it.
+pub(crate) fn has_default_options(fd: c_int) -> bool {
+    word(fd).is_some_and(|word| word.load(Ordering::Acquire) == FRESH)
 }
 
 /// Threads that wait in the kernel for an epoll that has no shadow yet, by its number.

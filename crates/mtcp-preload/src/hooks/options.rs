@@ -76,6 +76,7 @@ pub(super) unsafe extern "C" fn setsockopt(
     size: socklen_t,
 ) -> c_int {
     let Kind::Socket(socket) = table::kind(fd) else {
+        table::note_options(fd);
         // SAFETY: as above.
         return unsafe { real::setsockopt(fd, level, name, value, size) };
     };
@@ -181,8 +182,7 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize
         let descriptor = world.check(socket)?;
         world.context.ioctl(descriptor, request as u64, &mut answer)?;
         if answer == 0 {
-            // What has come since the last turn counts.
-            world.context.turn()?;
+            world.context.refresh()?;
             world.context.ioctl(descriptor, request as u64, &mut answer)?;
         }
         Ok(answer)

@@ -32,32 +32,45 @@ pub(super) fn check_config(config: &Config) -> Result<(), Error> {
         (!config.ephemeral_ports.is_empty(), "ephemeral_ports must not be empty"),
         (*config.ephemeral_ports.start() > 0, "ephemeral_ports must begin at 1 or higher"),
     ])?;
-    check_options(&config.options)
+    config.options.check()
 }
 
-pub(super) fn check_options(options: &Options) -> Result<(), Error> {
-    let buffers = 4 << 10..=64 << 20;
-    let keepalive = options.keepalive;
-    check(&[
-        (buffers.contains(&options.send_buffer_bytes), "send_buffer_bytes: 4 KiB to 64 MiB"),
-        (buffers.contains(&options.receive_buffer_bytes), "receive_buffer_bytes: 4 KiB to 64 MiB"),
-        (options.send_low_water_bytes >= 1, "send_low_water_bytes must be at least 1"),
-        (options.receive_low_water_bytes >= 1, "receive_low_water_bytes must be at least 1"),
-        (keepalive.is_none_or(|alive| alive.probes >= 1), "keepalive.probes must be at least 1"),
-        (
-            keepalive.is_none_or(|alive| !alive.interval.is_zero() && !alive.idle.is_zero()),
-            "keepalive.idle and keepalive.interval must not be zero",
-        ),
-        (
-            options.maximum_segment.is_none_or(|segment| segment >= 88),
-            "maximum_segment must be at least 88 bytes",
-        ),
-    ])
+impl Options {
+    /// Whether each is in its range.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn check(&self) -> Result<(), Error> {
+        let options = self;
+        let buffers = 4 << 10..=64 << 20;
+        let keepalive = options.keepalive;
+        check(&[
+            (buffers.contains(&options.send_buffer_bytes), "send_buffer_bytes: 4 KiB to 64 MiB"),
+            (
+                buffers.contains(&options.receive_buffer_bytes),
+                "receive_buffer_bytes: 4 KiB to 64 MiB",
+            ),
+            (options.send_low_water_bytes >= 1, "send_low_water_bytes must be at least 1"),
+            (options.receive_low_water_bytes >= 1, "receive_low_water_bytes must be at least 1"),
+            (
+                keepalive.is_none_or(|alive| alive.probes >= 1),
+                "keepalive.probes must be at least 1",
+            ),
+            (
+                keepalive.is_none_or(|alive| !alive.interval.is_zero() && !alive.idle.is_zero()),
+                "keepalive.idle and keepalive.interval must not be zero",
+            ),
+            (
+                options.maximum_segment.is_none_or(|segment| segment >= 88),
+                "maximum_segment must be at least 88 bytes",
+            ),
+        ])
+    }
 }
 
 pub(super) fn check_listen_options(options: &ListenOptions) -> Result<(), Error> {
     check(&[(options.backlog >= 1, "backlog must be at least 1")])?;
-    check_options(&options.connection)
+    options.connection.check()
 }
 
 #[cfg(test)]
@@ -72,7 +85,7 @@ mod tests {
         let complaint = check_config(&config).unwrap_err().to_string();
         assert!(complaint.contains("initial_window"), "{complaint}");
         let options = Options { send_buffer_bytes: 1, ..Options::default() };
-        let complaint = check_options(&options).unwrap_err().to_string();
+        let complaint = options.check().unwrap_err().to_string();
         assert!(complaint.contains("send_buffer_bytes"), "{complaint}");
         let options = ListenOptions { backlog: 0, ..ListenOptions::default() };
         assert!(check_listen_options(&options).is_err());

@@ -375,7 +375,7 @@ impl Stack {
         socket: SocketId,
         options: &Options,
     ) -> Result<(), Error> {
-        limits::check_options(options)?;
+        options.check()?;
         if let Slot::Listener(_) = self.table.socket(socket)?
             && let Some(listening) = self.table.listening_mut(socket.index)
         {

@@ -200,7 +200,7 @@ impl Stack {
         remote: SocketAddr,
         options: &Options,
     ) -> Result<SocketId, Error> {
-        super::limits::check_options(options)?;
+        options.check()?;
         let address = self.local_address(local, remote)?;
         let broadcast = remote.ip() == IpAddr::V4(Ipv4Addr::BROADCAST);
         if remote.ip().is_unspecified() || remote.ip().is_multicast() || broadcast {

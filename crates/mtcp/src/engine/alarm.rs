@@ -1,6 +1,6 @@
 //! How one thread gets another to look up.
 
-use crate::spsc::{Doorbell, EventDescriptor, Signal};
+use crate::spsc::{Doorbell, EventDescriptor, Signal, Sleep};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +25,16 @@ impl Alarm {
         self.bell.ring();
     }
 
+    /// The same for what can wait until a short sleep ends.
+    pub(crate) fn ring_lazily(&self) {
+        self.bell.ring_lazily();
+    }
+
+    /// Whether the owner is awake; it may lie down at any time.
+    pub(crate) fn is_awake(&self) -> bool {
+        self.bell.is_awake()
+    }
+
     /// Asks for a look at everything.
     pub(crate) fn call(&self) {
         self.called.store(true, Ordering::Release);
@@ -41,8 +51,8 @@ impl Alarm {
         self.called.load(Ordering::Acquire)
     }
 
-    pub(crate) fn lie_down(&self) {
-        self.bell.lie_down();
+    pub(crate) fn lie_down(&self, sleep: Sleep) {
+        self.bell.lie_down(sleep);
     }
 
     /// Ends what [`Alarm::lie_down`] began; the eventfd is read if it woke somebody.

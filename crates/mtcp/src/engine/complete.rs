@@ -13,6 +13,10 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What a turn has brought is all that there is for so long, to a call that does not wait. A
+/// program that reads until `EAGAIN` would take a turn for each connection otherwise.
+const AGE_MAX: Duration = Duration::from_micros(100);
+
 impl Port for Engine {
     fn turn(&mut self) -> io::Result<bool> {
         self.step()
@@ -28,6 +32,10 @@ impl Port for Engine {
 
     fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         Engine::prepare_to_sleep(self, timeout)
+    }
+
+    fn refresh(&mut self) -> io::Result<bool> {
+        if clock().since(self.now) < AGE_MAX { Ok(false) } else { self.step() }
     }
 
     fn is_disturbed(&self) -> bool {

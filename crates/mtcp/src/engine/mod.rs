@@ -21,6 +21,7 @@ pub(crate) use self::paired::{Application, start as start_paired};
 pub(crate) use self::port::{Names, Port};
 
 use crate::network::Arrival;
+use crate::spsc::Sleep;
 use crate::stat::Board;
 use mtcp_proto::{Checksum, Error, Instant, Options, SocketId, Stack};
 use std::io;
@@ -277,7 +278,16 @@ impl Engine {
     /// Sets the alarm, directly before waiting for [`Engine::descriptors`]; says how long one may
     /// wait, at most `timeout`. Zero: there is something to do. The next turn ends it.
     pub fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration> {
-        self.alarm.lie_down();
+        self.prepare_for(Sleep::Long, timeout)
+    }
+
+    /// The same, for a sleep of a given kind.
+    pub(crate) fn prepare_for(
+        &mut self,
+        sleep: Sleep,
+        timeout: Option<Duration>,
+    ) -> Option<Duration> {
+        self.alarm.lie_down(sleep);
         self.lying = true;
         // A call is answered when the board has been looked at, and the wish may come in between.
         let called = self.alarm.is_called() || self.board.is_wanted();

@@ -32,8 +32,9 @@ pub(crate) trait Port {
     /// `timeout`; zero if there is something to do.
     fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration>;
 
-    /// Shows the engine what was asked for since the last turn, and wakes it if it sleeps; costs
-    /// next to nothing if nothing was. An engine that is called inline has no need of it.
+    /// Shows the engine what was asked for since the last turn; it acts within a fraction of a
+    /// millisecond, or in the next turn if that is sooner. Costs next to nothing if nothing was
+    /// asked for. An engine that is called inline has no need of it.
     fn publish(&mut self) {}
 
     /// Takes what the engine has told, without a system call if it has told nothing; true if it has
@@ -41,6 +42,10 @@ pub(crate) trait Port {
     fn look(&mut self) -> bool {
         false
     }
+
+    /// What a call does before it says that there is nothing: takes what has come, if it may be
+    /// there. True if something was; errors as of [`Port::turn`].
+    fn refresh(&mut self) -> io::Result<bool>;
 
     /// Whether what [`Port::prepare_to_sleep`] prepared has been undone by a turn since.
     fn is_disturbed(&self) -> bool;

@@ -2,12 +2,25 @@
 //! thread, takes its events, and says whether sleeping threads must be woken.
 
 use super::Context;
+use std::io;
 
 impl Context {
     /// Shows an engine with a thread of its own what was asked for since the last turn: data, ends
     /// and resets leave now. Costs next to nothing if there is nothing to show.
     pub fn publish(&mut self) {
         self.port.publish();
+    }
+
+    /// Takes what has come, before a call says that there is nothing. Cheaper than
+    /// [`Context::turn`]: it wakes no engine, and in the mode `complete` it does nothing directly
+    /// after a turn.
+    ///
+    /// # Errors
+    /// As [`Context::turn`].
+    pub fn refresh(&mut self) -> io::Result<()> {
+        self.news |= self.port.refresh()?;
+        self.take_events();
+        Ok(())
     }
 
     /// Takes what an engine with a thread of its own has told, without a system call if that is

@@ -1,11 +1,11 @@
 //! Sleeping without missing a message, and waking without a system call for those that are awake.
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicBool, Ordering, fence};
+use loom::sync::atomic::{AtomicU8, Ordering, fence};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 /// What gets a sleeper up. An eventfd, but for the model that loom checks.
 pub(crate) trait Signal {
@@ -13,39 +13,71 @@ pub(crate) trait Signal {
     fn wake(&self);
 }
 
+const AWAKE: u8 = 0;
+const SLEEPS_SHORT: u8 = 1;
+const SLEEPS_LONG: u8 = 2;
+
+/// How a thread sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sleep {
+    /// For a short time, after which it looks at its queues: messages that can wait so long do not
+    /// wake it ([`Doorbell::ring_lazily`]).
+    Short,
+    /// Until it is woken.
+    Long,
+}
+
 /// The doorbell of one thread. Whoever leaves something for it rings afterwards; the thread looks
 /// once more between [`Doorbell::lie_down`] and sleeping. One of the two then sees the other
 /// (Dekker's two flags), because each writes first and reads behind a fence.
 #[derive(Debug)]
 pub(crate) struct Doorbell<S> {
-    sleeping: AtomicBool,
+    state: AtomicU8,
     signal: S,
 }
 
 impl<S: Signal> Doorbell<S> {
     pub(crate) fn new(signal: S) -> Doorbell<S> {
-        Doorbell { sleeping: AtomicBool::new(false), signal }
+        Doorbell { state: AtomicU8::new(AWAKE), signal }
     }
 
     /// Tells the owner of something that was published before.
     pub(crate) fn ring(&self) {
         fence(Ordering::SeqCst);
+        self.wake_from(SLEEPS_SHORT);
+    }
+
+    /// The same for what can wait until a short sleep ends: it wakes the owner from a long one only.
+    pub(crate) fn ring_lazily(&self) {
+        fence(Ordering::SeqCst);
+        self.wake_from(SLEEPS_LONG);
+    }
+
+    fn wake_from(&self, lightest: u8) {
         // The load keeps the cache line shared while the owner is awake.
-        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed) {
+        if self.state.load(Ordering::Relaxed) >= lightest
+            && self.state.swap(AWAKE, Ordering::Relaxed) != AWAKE
+        {
             self.signal.wake();
         }
     }
 
+    /// Whether the owner is awake; it may lie down at any time.
+    pub(crate) fn is_awake(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == AWAKE
+    }
+
     /// The owner is about to sleep; it must look at its queues once more and sleep only if they are
     /// empty.
-    pub(crate) fn lie_down(&self) {
-        self.sleeping.store(true, Ordering::Relaxed);
+    pub(crate) fn lie_down(&self, sleep: Sleep) {
+        let state = if sleep == Sleep::Short { SLEEPS_SHORT } else { SLEEPS_LONG };
+        self.state.store(state, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// The owner is awake.
     pub(crate) fn get_up(&self) {
-        self.sleeping.store(false, Ordering::Relaxed);
+        self.state.store(AWAKE, Ordering::Relaxed);
     }
 
     pub(crate) fn signal(&self) -> &S {

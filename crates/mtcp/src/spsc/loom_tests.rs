@@ -1,6 +1,6 @@
 //! Every interleaving of small programs.
 
-use super::{Doorbell, Signal, ring};
+use super::{Doorbell, Signal, Sleep, ring};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
@@ -63,16 +63,28 @@ impl Signal for Flag {
 
 #[test]
 fn loom_nobody_sleeps_beside_a_message() {
-    loom::model(|| {
+    sleeps_beside_no_message(Doorbell::ring);
+}
+
+#[test]
+fn loom_nobody_sleeps_long_beside_a_message_that_can_wait() {
+    sleeps_beside_no_message(Doorbell::ring_lazily);
+}
+
+/// The owner sleeps short first, looks, and then sleeps long.
+fn sleeps_beside_no_message(ring_it: fn(&Doorbell<Flag>)) {
+    loom::model(move || {
         let (mut producer, mut consumer) = ring::<u32>(2);
         let doorbell = Arc::new(Doorbell::new(Flag(AtomicBool::new(false))));
         let bell = Arc::clone(&doorbell);
         let writer = thread::spawn(move || {
             assert!(producer.write(|slot| *slot = 7));
             producer.publish();
-            bell.ring();
+            ring_it(&bell);
         });
-        doorbell.lie_down();
+        doorbell.lie_down(Sleep::Short);
+        doorbell.get_up();
+        doorbell.lie_down(Sleep::Long);
         let asleep = consumer.is_empty();
         if !asleep {
             doorbell.get_up();

@@ -9,7 +9,7 @@
 mod doorbell;
 mod ring;
 
-pub(crate) use self::doorbell::{Doorbell, EventDescriptor, Signal};
+pub(crate) use self::doorbell::{Doorbell, EventDescriptor, Signal, Sleep};
 pub(crate) use self::ring::{Consumer, Producer, ring};
 
 #[cfg(all(test, loom))]

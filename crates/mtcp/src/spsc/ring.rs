@@ -115,6 +115,11 @@ impl<T> Producer<T> {
         self.shared.tail.0.store(self.next, Ordering::Release);
         true
     }
+
+    /// Whether the consumer has given back all that was published.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.shared.head.0.load(Ordering::Relaxed) == self.published
+    }
 }
 
 impl<T> Consumer<T> {

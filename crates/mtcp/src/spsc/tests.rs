@@ -1,4 +1,4 @@
-use super::{Doorbell, EventDescriptor, ring};
+use super::{Doorbell, EventDescriptor, Sleep, ring};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::thread;
@@ -75,7 +75,7 @@ fn two_threads_exchange_a_million_messages_asleep_and_awake() {
             expected += 1;
         }
         consumer.release();
-        doorbell.lie_down();
+        doorbell.lie_down(Sleep::Long);
         if expected < MESSAGES && consumer.is_empty() {
             let descriptor = doorbell.signal().as_fd().as_raw_fd();
             let mut entry = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
@@ -94,10 +94,24 @@ fn a_ring_nobody_sleeps_beside_costs_no_system_call() {
     let doorbell = Doorbell::new(EventDescriptor::new().expect("an eventfd"));
     doorbell.ring();
     assert!(!readable(doorbell.signal()));
-    doorbell.lie_down();
+    doorbell.lie_down(Sleep::Long);
     doorbell.ring();
     assert!(readable(doorbell.signal()));
     doorbell.signal().clear();
     doorbell.ring();
     assert!(!readable(doorbell.signal()), "it was woken already");
+}
+
+#[test]
+fn a_short_sleep_goes_on_beside_a_message_that_can_wait() {
+    let doorbell = Doorbell::new(EventDescriptor::new().expect("an eventfd"));
+    doorbell.lie_down(Sleep::Short);
+    doorbell.ring_lazily();
+    assert!(!readable(doorbell.signal()));
+    doorbell.ring();
+    assert!(readable(doorbell.signal()), "what cannot wait ends it");
+    doorbell.signal().clear();
+    doorbell.lie_down(Sleep::Long);
+    doorbell.ring_lazily();
+    assert!(readable(doorbell.signal()), "a long sleep is ended by each message");
 }

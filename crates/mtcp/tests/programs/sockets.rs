@@ -97,6 +97,7 @@ cases! {
     segments_are_as_large_as_the_option_says = "options" "segments";
     addresses_of_ipv4_may_be_written_as_ipv6 = "options" "mapped";
     options_that_are_set_early_hold = "options" "early";
+    options_that_are_set_by_a_child_a_duplicate_or_by_number_hold = "options" "ways";
     a_connection_s_edges_are_the_kernel_s = "edges" "lives";
     a_shutdown_s_edges_are_the_kernel_s = "edges" "shutdowns";
     room_in_a_full_buffer_is_an_edge = "edges" "room";

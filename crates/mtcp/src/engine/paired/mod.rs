@@ -7,6 +7,7 @@
 //! sides, and what does not fit waits in the stack's own buffers, where TCP's window sees it.
 
 mod application;
+mod calls;
 mod chunk;
 mod place;
 mod sender;
@@ -19,7 +20,7 @@ pub(crate) use self::server::start;
 
 use self::chunk::Chunk;
 use super::{Engine, Names};
-use mtcp_proto::{Error, Manner, Readiness, Shutdown, SocketId, Urgent};
+use mtcp_proto::{Error, Manner, Options, Readiness, Shutdown, SocketId, Urgent};
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
 /// Messages that a ring holds; more wait with their sender.
@@ -67,17 +68,29 @@ enum Command {
         socket: SocketId,
         bytes: usize,
     },
+    Options {
+        socket: SocketId,
+        options: Box<Options>,
+    },
     Call(Call),
     Open(Opening),
 }
 
+/// What the application's side answers without asking the engine.
+#[derive(Clone, Copy)]
+struct Known {
+    names: Names,
+    /// As the stack has them.
+    options: Options,
+}
+
 /// What the application is told.
 enum Event {
-    /// A connection came in. Its names come with it: who accepts asks for them.
+    /// A connection came in. What who accepts asks for comes with it.
     Accepted {
         listener: SocketId,
         socket: SocketId,
-        names: Option<Box<Names>>,
+        known: Option<Box<Known>>,
     },
     Data {
         socket: SocketId,
@@ -114,7 +127,7 @@ enum Event {
     /// Nothing has anything left to do, after [`Fate::finishing`] was set.
     Finished,
     /// A socket was made (or not), before anything is told of it.
-    Opened(Result<(SocketId, Option<Box<Names>>), Error>),
+    Opened(Result<(SocketId, Option<Box<Known>>), Error>),
 }
 
 /// What both threads look at besides the rings.

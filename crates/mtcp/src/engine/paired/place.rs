@@ -1,8 +1,7 @@
 //! What the application's side knows of a socket.
 
-use super::WINDOW_BYTES;
 use super::chunk::{CHUNK_BYTES, Chunk};
-use crate::engine::Names;
+use super::{Known, WINDOW_BYTES};
 use mtcp_proto::{Error, Readiness, SocketId, Urgent};
 use std::collections::VecDeque;
 
@@ -12,7 +11,7 @@ pub(super) struct Place {
     pub(super) generation: u32,
     /// It was told of, and neither closed nor aborted.
     pub(super) open: bool,
-    pub(super) names: Option<Box<Names>>,
+    pub(super) known: Option<Box<Known>>,
     pub(super) connections: VecDeque<SocketId>,
     pub(super) data: VecDeque<Chunk>,
     pub(super) data_bytes: usize,

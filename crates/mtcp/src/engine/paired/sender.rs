@@ -34,6 +34,19 @@ impl<T> Sender<T> {
 
     /// Shows the other thread what was sent, and wakes it if it sleeps.
     pub(super) fn publish(&mut self) {
+        if self.show() || !self.ring.is_drained() {
+            self.alarm.ring();
+        }
+    }
+
+    /// Shows the other thread what was sent; from a short sleep it is not woken.
+    pub(super) fn publish_lazily(&mut self) {
+        if self.show() {
+            self.alarm.ring_lazily();
+        }
+    }
+
+    fn show(&mut self) -> bool {
         while let Some(message) = self.excess.pop_front() {
             let mut message = Some(message);
             if !self.ring.write(|slot| *slot = message.take()) {
@@ -42,9 +55,7 @@ impl<T> Sender<T> {
                 break;
             }
         }
-        if self.ring.publish() {
-            self.alarm.ring();
-        }
+        self.ring.publish()
     }
 
     /// Whether something waits for room.

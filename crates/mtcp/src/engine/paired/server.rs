@@ -3,9 +3,9 @@
 use super::application::Application;
 use super::chunk::{Chunk, Chunks};
 use super::sender::Sender;
-use super::{ACCEPT_WINDOW, Command, Event, Fate, SLOTS, WINDOW_BYTES};
-use crate::engine::{Alarm, Engine, Names, Port};
-use crate::spsc::{Consumer, ring};
+use super::{ACCEPT_WINDOW, Command, Event, Fate, Known, SLOTS, WINDOW_BYTES};
+use crate::engine::{Alarm, Engine, Port};
+use crate::spsc::{Consumer, Sleep, ring};
 use mtcp_proto::{Error, Manner, Readiness, SocketId, Urgent};
 use std::collections::VecDeque;
 use std::io;
@@ -16,6 +16,9 @@ use std::time::Duration;
 
 /// While something waits for room in a ring, so long until the next look.
 const STUCK: Duration = Duration::from_micros(200);
+/// The first sleep after work, while the application is awake. Commands collect meanwhile: the
+/// application's next waiting call wakes the engine, not each write.
+const SHORT_SLEEP: Duration = Duration::from_micros(200);
 
 /// What is on its way for one of the stack's sockets.
 #[derive(Default)]
@@ -52,6 +55,8 @@ struct Server {
     chunks: Chunks,
     places: Vec<Place>,
     fate: Arc<Fate>,
+    /// There was work since the last short sleep.
+    may_sleep_short: bool,
 }
 
 /// Starts the engine's thread; gives the application's side. Dropping that ends the thread.
@@ -71,6 +76,7 @@ pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Applicatio
         chunks: Chunks::default(),
         places: Vec::new(),
         fate: Arc::clone(&fate),
+        may_sleep_short: false,
         engine,
     };
     let name = format!("mtcp-{}", server.engine.core());
@@ -134,10 +140,15 @@ impl Server {
         }
         self.events.publish();
         if busy {
+            self.may_sleep_short = true;
             return Ok(());
         }
-        let stuck = self.events.is_stuck().then_some(STUCK);
-        let mut limit = self.engine.prepare_to_sleep(stuck);
+        let mut limit =
+            if std::mem::take(&mut self.may_sleep_short) && self.events.alarm().is_awake() {
+                self.engine.prepare_for(Sleep::Short, Some(SHORT_SLEEP))
+            } else {
+                self.engine.prepare_to_sleep(self.events.is_stuck().then_some(STUCK))
+            };
         if !self.commands.is_empty() || self.fate.stop.load(Ordering::Acquire) {
             limit = Some(Duration::ZERO);
         }
@@ -168,13 +179,18 @@ impl Server {
                     }
                     self.give(socket);
                 }
+                Command::Options { socket, options } => {
+                    let now = self.engine.now();
+                    // They were checked; of a connection that is gone there is nothing to tell.
+                    let _ = self.engine.stack().set_options(now, socket, &options);
+                }
                 Command::Call(call) => {
                     call(&mut self.engine);
                     self.events.send(Event::Called);
                 }
                 Command::Open(opening) => {
                     let outcome = opening(&mut self.engine);
-                    let opened = outcome.map(|socket| (socket, self.names(socket)));
+                    let opened = outcome.map(|socket| (socket, self.known(socket)));
                     self.events.send(Event::Opened(opened));
                 }
             }
@@ -336,16 +352,18 @@ impl Server {
         }
     }
 
-    fn names(&mut self, socket: SocketId) -> Option<Box<Names>> {
-        self.engine.stack().info(socket).ok().map(|info| Box::new((info.local, info.remote)))
+    fn known(&mut self, socket: SocketId) -> Option<Box<Known>> {
+        let stack = self.engine.stack();
+        let (info, options) = (stack.info(socket).ok()?, stack.options(socket).ok()?);
+        Some(Box::new(Known { names: (info.local, info.remote), options }))
     }
 
     /// Offers connections to the application.
     fn offer(&mut self, listener: SocketId) {
         while self.open(listener).is_some_and(|place| place.offered < ACCEPT_WINDOW) {
             let Ok(socket) = self.engine.stack().accept(listener) else { return };
-            let names = self.names(socket);
-            self.events.send(Event::Accepted { listener, socket, names });
+            let known = self.known(socket);
+            self.events.send(Event::Accepted { listener, socket, known });
             if let Some(place) = self.place(listener) {
                 place.offered += 1;
             }

@@ -1,6 +1,7 @@
 /* Options and addresses of sockets, on standard output: the same on the kernel and on the stack.
    Usage: options CASE OWN PEER NETWORK */
 #include "sockets.h"
+#include <sys/syscall.h>
 
 static int set(int fd, int level, int name, int value) {
     return setsockopt(fd, level, name, &value, sizeof value);
@@ -202,11 +203,63 @@ static void early_options(void) {
     }
 }
 
+static int set_by_number(int fd, int value) {
+    return (int)syscall(SYS_setsockopt, fd, IPPROTO_TCP, TCP_KEEPIDLE, &value, sizeof value);
+}
+
+static int set_by_child(int fd, int value) {
+    pid_t child = fork();
+    if (child == 0) _exit(set(fd, IPPROTO_TCP, TCP_KEEPIDLE, value) != 0);
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    return status;
+}
+
+/* The duplicate is closed before the socket is connected. */
+static int set_by_duplicate(int fd, int value) {
+    int twin = dup(fd);
+    CHECK(twin >= 0);
+    int outcome = set(twin, IPPROTO_TCP, TCP_KEEPIDLE, value);
+    close(twin);
+    return outcome;
+}
+
+static int set_not(int fd, int value) {
+    (void)fd;
+    (void)value;
+    return 0;
+}
+
+/* Options that were set by other ways than setsockopt(2) on the number that is connected. */
+static void options_by_other_ways(void) {
+    static int (*const WAYS[])(int, int) = {set_not, set_by_number, set_by_child,
+                                            set_by_duplicate};
+    static const int NAMES[][2] = {
+        {IPPROTO_TCP, TCP_KEEPIDLE},  {IPPROTO_TCP, TCP_KEEPINTVL}, {IPPROTO_TCP, TCP_KEEPCNT},
+        {IPPROTO_TCP, TCP_NODELAY},   {IPPROTO_TCP, TCP_CORK},      {IPPROTO_TCP, TCP_USER_TIMEOUT},
+        {SOL_SOCKET, SO_KEEPALIVE},   {SOL_SOCKET, SO_OOBINLINE},   {SOL_SOCKET, SO_RCVLOWAT},
+        {SOL_SOCKET, SO_REUSEADDR},   {SOL_SOCKET, SO_REUSEPORT},
+    };
+    for (int way = 0; way < COUNT(WAYS); way++) {
+        struct sockaddr_in to = at(far, peer(LISTEN, 0));
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        printf("way %d:", way);
+        tell("set", WAYS[way](fd, 77));
+        CHECK(connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
+        moving = fd;
+        peer(ACCEPT, 0);
+        for (int index = 0; index < COUNT(NAMES); index++)
+            tell("option", get(fd, NAMES[index][0], NAMES[index][1]));
+        putchar('\n');
+        close(fd);
+    }
+}
+
 int main(int count, char **arguments) {
     static const struct test_case CASES[] = {
         {"reuse", reuse},       {"shared", shared},
         {"segments", segments}, {"mapped", mapped_addresses},
-        {"early", early_options},
+        {"early", early_options}, {"ways", options_by_other_ways},
     };
     prepare(count, arguments);
     return run_case(arguments[1], CASES, COUNT(CASES));

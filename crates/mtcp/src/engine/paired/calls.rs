@@ -1,0 +1,336 @@
+//! The calls of [`Port`], answered from what the engine has told.
+
+use super::Command;
+use super::application::Application;
+use crate::engine::{Alarm, Names, Port};
+use crate::spsc::Sleep;
+use mtcp_proto::{
+    Congestion, ConnectionInfo, Counters, Error, ListenOptions, Manner, Options, Readiness,
+    Shutdown, SocketId, Urgent,
+};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What a handshake may have settled: the stack alone knows whether it still changes.
+fn settled(options: &Options) -> (Congestion, Option<u16>) {
+    (options.congestion, options.maximum_segment)
+}
+
+/// What the stack is told: the mark is kept on this side, because data below it can be read, too.
+fn without_low_water(options: &Options) -> Options {
+    Options { receive_low_water_bytes: 1, ..*options }
+}
+
+impl Port for Application {
+    fn turn(&mut self) -> io::Result<bool> {
+        if std::mem::take(&mut self.lying) {
+            self.alarm.get_up(true);
+        }
+        self.commands.publish();
+        let any = self.take_events();
+        self.unless_failed(any)
+    }
+
+    fn refresh(&mut self) -> io::Result<bool> {
+        let any = self.look();
+        self.unless_failed(any)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let limit = self.prepare_to_sleep(timeout);
+        let mut wanted = crate::engine::sleep::Wanted::default();
+        wanted.add(self.alarm.descriptor(), libc::POLLIN);
+        let outcome = match limit {
+            Some(Duration::ZERO) => Ok(()),
+            _ => wanted.poll(limit),
+        };
+        self.lying = false;
+        self.alarm.get_up(wanted.is_ready(0));
+        outcome
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        vec![self.alarm.descriptor()]
+    }
+
+    fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        self.commands.publish();
+        self.alarm.lie_down(Sleep::Long);
+        self.lying = true;
+        if self.alarm.is_called() || !self.events.is_empty() || self.failure().is_some() {
+            return Some(Duration::ZERO);
+        }
+        if self.commands.is_stuck() {
+            let soon = Duration::from_micros(200);
+            return Some(timeout.map_or(soon, |timeout| timeout.min(soon)));
+        }
+        timeout
+    }
+
+    fn publish(&mut self) {
+        self.commands.publish_lazily();
+    }
+
+    fn look(&mut self) -> bool {
+        if self.events.is_empty() {
+            return false;
+        }
+        if std::mem::take(&mut self.lying) {
+            self.alarm.get_up(true);
+        }
+        self.take_events()
+    }
+
+    fn is_disturbed(&self) -> bool {
+        !self.lying
+    }
+
+    fn alarm(&self) -> &Arc<Alarm> {
+        &self.alarm
+    }
+
+    fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> Result<SocketId, Error> {
+        let mut passed = *options;
+        passed.connection = without_low_water(&options.connection);
+        let listener = self.make(move |engine| engine.stack().listen(local, &passed))?;
+        self.open(listener).low_water = options.connection.receive_low_water_bytes as usize;
+        Ok(listener)
+    }
+
+    fn accept(&mut self, listener: SocketId) -> Result<SocketId, Error> {
+        let place = self.place(listener).ok_or(Error::UnknownSocket)?;
+        let socket = place.connections.pop_front().ok_or(Error::WouldBlock)?;
+        self.commands.send(Command::Accepted { listener });
+        self.news(socket);
+        Ok(socket)
+    }
+
+    fn connect(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: &Options,
+    ) -> Result<SocketId, Error> {
+        let passed = without_low_water(options);
+        let socket = self.make(move |engine| engine.connect(local, remote, &passed))?;
+        self.set_low_water(socket, options.receive_low_water_bytes as usize);
+        Ok(socket)
+    }
+
+    fn send_as(&mut self, socket: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error> {
+        let place = self.place(socket).ok_or(Error::UnknownSocket)?;
+        if let Some(error) = place.error.take() {
+            return Err(error);
+        }
+        if place.send_ended || place.over() {
+            return Err(Error::Shutdown);
+        }
+        if place.is_cluttered() && !data.is_empty() {
+            // What the engine cannot take, its buffer has no room for.
+            self.call(|_| ());
+        }
+        let mut sent = 0;
+        while sent < data.len() {
+            if !self.place(socket).is_some_and(|place| place.may_send()) {
+                break;
+            }
+            let mut chunk = self.chunks.take();
+            sent += chunk.append(&data[sent..]);
+            if let Some(place) = self.place(socket) {
+                place.unsent += chunk.sending_charge();
+                place.unsent_bytes += chunk.filled();
+            }
+            // Only the last chunk of a call ends with what its manner says.
+            let manner = if sent == data.len() { manner } else { Manner::default() };
+            self.commands.send(Command::Send { socket, chunk, manner });
+        }
+        if sent == 0 && !data.is_empty() { Err(Error::WouldBlock) } else { Ok(sent) }
+    }
+
+    fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
+        let mut taken = 0;
+        while taken < room.len() {
+            let place = self.place(socket).ok_or(Error::UnknownSocket)?;
+            let Some(chunk) = place.data.front_mut() else { break };
+            let bytes = chunk.len().min(room.len() - taken);
+            room[taken..taken + bytes].copy_from_slice(&chunk.bytes()[..bytes]);
+            chunk.consume(bytes);
+            taken += bytes;
+            place.data_bytes -= bytes;
+            place.taken_bytes += bytes as u64;
+            if chunk.len() == 0
+                && let Some(chunk) = place.data.pop_front()
+            {
+                self.commands.send(Command::Taken { socket, chunk });
+            }
+        }
+        let place = self.place(socket).ok_or(Error::UnknownSocket)?;
+        if taken > 0 || room.is_empty() {
+            return Ok(taken);
+        }
+        match place.error {
+            Some(error) if place.ended && !place.ended_by_peer => {
+                place.error = None;
+                Err(error)
+            }
+            _ if place.ended || place.receive_ended => Ok(0),
+            _ => Err(Error::WouldBlock),
+        }
+    }
+
+    fn peek(&mut self, socket: SocketId, offset: usize, room: &mut [u8]) -> Result<usize, Error> {
+        let place = self.place(socket).ok_or(Error::UnknownSocket)?;
+        let (mut skip, mut copied) = (offset, 0);
+        for chunk in &place.data {
+            let here = chunk.bytes().get(skip..).unwrap_or_default();
+            skip = skip.saturating_sub(chunk.len());
+            let bytes = here.len().min(room.len() - copied);
+            room[copied..copied + bytes].copy_from_slice(&here[..bytes]);
+            copied += bytes;
+        }
+        match place.error {
+            _ if copied > 0 || room.is_empty() => Ok(copied),
+            Some(error) if place.ended && !place.ended_by_peer => Err(error),
+            _ if place.ended || place.receive_ended => Ok(0),
+            _ => Err(Error::WouldBlock),
+        }
+    }
+
+    fn names(&mut self, socket: SocketId) -> Result<Names, Error> {
+        if let Some(known) = self.place(socket).and_then(|place| place.known.as_deref()) {
+            return Ok(known.names);
+        }
+        self.info(socket).map(|info| (info.local, info.remote))
+    }
+
+    fn receivable(&mut self, socket: SocketId) -> usize {
+        self.place(socket).map_or(0, |place| place.data_bytes)
+    }
+
+    fn shutdown(&mut self, socket: SocketId, how: Shutdown) -> Result<(), Error> {
+        let place = self.place(socket).ok_or(Error::UnknownSocket)?;
+        if !place.connected || place.over() {
+            return Err(Error::NotConnected);
+        }
+        place.send_ended |= how != Shutdown::Receive;
+        place.receive_ended |= how != Shutdown::Send;
+        self.commands.send(Command::Shutdown { socket, how });
+        Ok(())
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        let unread = self.place(socket).is_some_and(|place| place.data_bytes > 0);
+        // Data that nobody reads is said to be lost by a reset (RFC 2525, section 2.17).
+        let command = if unread { Command::Abort { socket } } else { Command::Close { socket } };
+        self.give_up(socket, command);
+    }
+
+    fn abort(&mut self, socket: SocketId) {
+        self.give_up(socket, Command::Abort { socket });
+    }
+
+    fn readiness(&self, socket: SocketId) -> Readiness {
+        match self.places.get(socket.index as usize) {
+            Some(place) if place.open && place.generation == socket.generation => place.ready(),
+            _ => Readiness::CLOSED,
+        }
+    }
+
+    fn urgent(&self, socket: SocketId) -> Option<(Urgent, u64)> {
+        let place = self.places.get(socket.index as usize)?;
+        (place.generation == socket.generation).then_some((place.urgent?, place.taken_bytes))
+    }
+
+    fn was_established(&self, socket: SocketId) -> bool {
+        let place = self.places.get(socket.index as usize);
+        place.is_some_and(|place| place.generation == socket.generation && place.connected)
+    }
+
+    fn take_error(&mut self, socket: SocketId) -> Option<Error> {
+        self.place(socket)?.error.take()
+    }
+
+    fn next_news(&mut self) -> Option<(SocketId, Readiness, Readiness)> {
+        while let Some(socket) = self.news.pop_front() {
+            if let Some(place) = self.place(socket) {
+                place.queued = false;
+                let (ready, arrived) = place.take_news();
+                if ready != Readiness::default() {
+                    return Some((socket, ready, arrived));
+                }
+            }
+        }
+        None
+    }
+
+    fn options(&mut self, socket: SocketId) -> Result<Options, Error> {
+        let mut options = match self.place(socket).and_then(|place| place.known.as_deref()) {
+            Some(known) => known.options,
+            None => self.ask_options(socket)?,
+        };
+        if let Some(place) = self.place(socket) {
+            options.receive_low_water_bytes = place.low_water as u32;
+        }
+        Ok(options)
+    }
+
+    fn set_options(&mut self, socket: SocketId, options: &Options) -> Result<(), Error> {
+        options.check()?;
+        let passed = without_low_water(options);
+        let boxed = Box::new(passed);
+        self.commands.send(Command::Options { socket, options: boxed });
+        let known = self.place(socket).and_then(|place| place.known.as_deref_mut());
+        let in_force = known.is_some_and(|known| {
+            let before = std::mem::replace(&mut known.options, passed);
+            // A listener's are those of connections that come from now on.
+            known.names.1.is_some() && settled(&before) == settled(&passed)
+        });
+        if !in_force {
+            let options = self.ask_options(socket)?;
+            if let Some(known) = self.place(socket).and_then(|place| place.known.as_deref_mut()) {
+                known.options = options;
+            }
+        }
+        self.set_low_water(socket, options.receive_low_water_bytes as usize);
+        Ok(())
+    }
+
+    fn info(&mut self, socket: SocketId) -> Result<ConnectionInfo, Error> {
+        let mut info =
+            self.call(move |engine| engine.stack().info(socket)).unwrap_or(Err(Error::Aborted))?;
+        if let Some(place) = self.place(socket) {
+            let here = place.data_bytes + place.connections.len();
+            info.receive_queue = info.receive_queue.saturating_add(here as u32);
+            info.send_queue = info.send_queue.saturating_add(place.unsent_bytes as u32);
+        }
+        Ok(info)
+    }
+
+    fn unfinished(&mut self) -> usize {
+        self.finished = false;
+        self.fate.finishing.store(true, Ordering::Release);
+        let count = self.call(|engine| engine.unfinished()).unwrap_or(0);
+        // The last one may have ended between the call and its answer, which is told only once.
+        if self.finished { 0 } else { count }
+    }
+
+    fn abort_all(&mut self) {
+        self.call(|engine| {
+            engine.abort_all();
+            // The resets go out before the thread ends.
+            engine.transmit().is_ok()
+        });
+    }
+
+    fn counters(&mut self) -> Counters {
+        self.call(|engine| engine.stack().counters().clone()).unwrap_or_default()
+    }
+}
