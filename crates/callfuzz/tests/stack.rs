@@ -41,6 +41,19 @@ const MENDED: &[&str] = &[
      write 0 0 345 36",
     // After an attempt to connect that had failed, bind was refused.
     "seed 1; family 4; links; socket 0 2 1 0; connect 0 2 17 0; bind 0 2 0 0",
+    // A read of no bytes did not find an urgent byte that came alone, and was not woken by it.
+    "seed 1; family 4; links nonblocking; write 0 0 1 130; read 1 0 0 1; read 1 0 0 33",
+    "seed 1; family 4; links nonblocking; write 1 0 1 145; read 0 0 0 65; read 0 0 0 129",
+    "seed 1; family 4; links blocking; read 1 0 0 34; write 0 0 1 148",
+    "seed 1; family 4; links blocking; read 0 0 0 65; write 1 0 1 148; read 0 0 0 4",
+    // TCP_INFO of a listener that was shut down, and of a socket that is bound only.
+    "seed 1; family 4; links blocking; shutdown 1 7 0 0; get-option 1 7 12 0; socket 0 3 0 0; \
+     bind 0 3 0 0; get-option 0 3 12 0",
+    // A change in an epoll that the kernel had refused was made when the socket was connected.
+    "seed 1; family 4; links nonblocking; epoll-create 1 5 0 0; socket 1 3 1 0; \
+     epoll-modify 1 5 3 5; connect 1 3 15 0; epoll-wait 1 5 0 0",
+    "seed 1; family 4; links nonblocking; epoll-create 0 5 0 0; socket 0 3 1 0; \
+     epoll-add 0 5 3 4; epoll-add 0 5 3 1; connect 0 3 15 0; epoll-wait 0 5 0 0",
 ];
 
 /// Documented limits: the rule and a script that meets it.

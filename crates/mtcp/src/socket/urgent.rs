@@ -4,7 +4,7 @@
 
 use super::errors::from;
 use super::stream::Flags;
-use super::{Context, Descriptor, Events, Object};
+use super::{Context, Descriptor, Events, Object, Phase};
 use mtcp_proto::{Error, Readiness, SocketId};
 use std::io;
 
@@ -43,6 +43,17 @@ impl Context {
         let marked = self.mark(id).is_some_and(|mark| mark.ahead == known);
         let hole = usize::from(self.begins_with_hole(id));
         Ok(!marked && self.port.receivable(id) > known + hole)
+    }
+
+    /// Whether anything has come that reading has not gone past, be it an urgent byte alone: a
+    /// read of no bytes does not wait then.
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`.
+    pub fn has_come(&mut self, descriptor: Descriptor) -> io::Result<bool> {
+        let socket = self.socket_of(descriptor)?;
+        let id = socket.id.filter(|_| socket.phase != Phase::Listening);
+        Ok(id.is_some_and(|id| self.port.receivable(id) > 0))
     }
 
     /// Whether the next byte is an urgent one that is not part of the stream.
