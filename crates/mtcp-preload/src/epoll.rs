@@ -45,10 +45,7 @@ pub(crate) fn control(
             }
             Ok(Some(()))
         }
-        Kind::Fresh => {
-            note_early(set, operation, fd, event)?;
-            Ok(None)
-        }
+        Kind::Fresh => control_early(set, operation, fd, event),
         // An epoll in an epoll: the kernel's in the kernel's, and the shadow in the shadow.
         Kind::Shadowed(inner) => {
             let mut guard = state::lock()?;
@@ -125,14 +122,29 @@ fn end_kick(set: c_int, ready: c_int, shadow: Handle) {
     }
 }
 
-fn note_early(set: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) -> Outcome<()> {
+/// Watches a socket that may become the stack's, and notes what the kernel has taken.
+fn control_early(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: Option<epoll_event>,
+) -> Outcome<Option<()>> {
+    if event.is_none() && operation != libc::EPOLL_CTL_DEL {
+        return Ok(None);
+    }
+    // With the lock held, so that the socket does not become the stack's in between.
     let mut guard = state::lock()?;
+    if table::kind(fd) != Kind::Fresh {
+        drop(guard);
+        return control(set, operation, fd, event);
+    }
+    kernel_control(set, operation, fd, event)?;
     let early = &mut guard.state().early;
     early.retain(|watch| (watch.set, watch.fd) != (set, fd));
     if let (true, Some(event)) = (operation != libc::EPOLL_CTL_DEL, event) {
         early.push(EarlyWatch { set, fd, event });
     }
-    Ok(())
+    Ok(Some(()))
 }
 
 /// Forgets what was noted of a descriptor that is closed. What an epoll watches that has another
