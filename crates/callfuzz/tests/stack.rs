@@ -54,6 +54,21 @@ const MENDED: &[&str] = &[
      epoll-modify 1 5 3 5; connect 1 3 15 0; epoll-wait 1 5 0 0",
     "seed 1; family 4; links nonblocking; epoll-create 0 5 0 0; socket 0 3 1 0; \
      epoll-add 0 5 3 4; epoll-add 0 5 3 1; connect 0 3 15 0; epoll-wait 0 5 0 0",
+    // What was shut down before the socket was connected was open afterwards.
+    "seed 1; family 4; links blocking; socket 0 3 1 0; shutdown 0 3 1 0; connect 0 3 15 0; \
+     poll 0 3 5 0; accept 1 7 3 0; poll 0 3 5 0; write 0 3 4 1; write 0 3 0 1; shutdown 0 3 1 0; \
+     read 1 3 4 16",
+    "seed 1; family 4; links blocking; socket 1 3 0 0; shutdown 1 3 0 0; duplicate 1 3 4 0; \
+     connect 1 4 15 0; accept 1 7 1 0; read 1 3 4 0; write 1 1 9 0; read 1 3 4 0; read 1 4 9 65; \
+     read 1 3 0 1",
+    "seed 1; family 4; links nonblocking; socket 0 3 1 0; bind 0 3 0 0; shutdown 0 3 2 0; \
+     epoll-create 0 5 0 0; epoll-add 0 5 3 8197; epoll-wait 0 5 0 0; connect 0 3 15 0; \
+     epoll-wait 0 5 0 0; write 0 3 4 0; read 0 3 4 0",
+    // An attempt that failed ends that, and so does a new socket with the number.
+    "seed 1; family 4; links nonblocking; socket 0 3 1 0; shutdown 0 3 2 0; connect 0 3 17 0; \
+     connect 0 3 15 0; accept 1 7 3 0; write 0 3 4 0; read 1 3 4 0",
+    "seed 1; family 4; links nonblocking; socket 1 3 1 0; shutdown 1 3 2 0; socket 1 4 0 0; \
+     duplicate 1 4 3 1; connect 1 3 15 0; write 1 3 4 0; read 1 3 4 16",
 ];
 
 /// Documented limits: the rule and a script that meets it.

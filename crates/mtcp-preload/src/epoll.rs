@@ -3,11 +3,11 @@
 //! rules.
 
 use crate::outcome::{Outcome, check, failure};
-use crate::report;
 use crate::signals::BlockedSignals;
 use crate::state::{self, EarlyWatch, Guard, World};
 use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Deadline, Interrupted};
+use crate::{adopt, report};
 use core::ffi::c_int;
 use libc::{epoll_event, pollfd, sigset_t};
 use mtcp::{EpollControl, EpollEvent, Events};
@@ -153,6 +153,9 @@ pub(crate) fn forget_early(fd: c_int) {
     let Ok(mut guard) = state::lock_quietly() else { return };
     let mut twins = take_twins(&mut guard, fd);
     twins.retain(|twin| *twin != fd);
+    if twins.is_empty() {
+        adopt::take_shutdowns(&mut guard, fd);
+    }
     let state = guard.state();
     if let (Kind::Fresh, Some(&twin)) = (table::kind(fd), twins.first()) {
         watch_by_twin(&mut state.early, fd, twin);
