@@ -69,6 +69,9 @@ const MENDED: &[&str] = &[
      connect 0 3 15 0; accept 1 7 3 0; write 0 3 4 0; read 1 3 4 0",
     "seed 1; family 4; links nonblocking; socket 1 3 1 0; shutdown 1 3 2 0; socket 1 4 0 0; \
      duplicate 1 4 3 1; connect 1 3 15 0; write 1 3 4 0; read 1 3 4 16",
+    // After an own shutdown an urgent byte that came alone kept POLLIN back.
+    "seed 1; family 4; links blocking; write 0 0 1 145; shutdown 1 0 0 0; poll 1 0 8197 0; \
+     write 1 0 1 145; shutdown 0 0 0 0; poll 0 0 7 0; poll 0 0 7 2",
     // The fuzzer expected too much: an end that waits for room is not seen; a call that had
     // returned plainly was interrupted at the end.
     "seed 1; family 4; links nonblocking; epoll-create 0 5 0 0; epoll-wait 0 5 1 0; \

@@ -112,6 +112,7 @@ impl Context {
     pub(super) fn ready_with_urgent(&mut self, descriptor: Descriptor, events: Events) -> Events {
         let Ok(socket) = self.socket_of(descriptor) else { return events };
         let Some(id) = socket.id else { return events };
+        let shut = socket.ended.receive;
         let read = socket.extras.as_ref().and_then(|extras| extras.urgent_read);
         let Some(mark) = self.mark(id) else { return events };
         let mut events = events;
@@ -120,7 +121,7 @@ impl Context {
         }
         let over = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
         let alone = mark.ahead == 0 && self.port.receivable(id) == 1 && !self.is_inline(id);
-        if alone && !self.port.readiness(id).intersects(over) {
+        if alone && !shut && !self.port.readiness(id).intersects(over) {
             events = events.without(Events::IN);
         }
         events
