@@ -1,6 +1,6 @@
 //! Brings the controller's knowledge up to date with what a call gave, and checks the bytes.
 
-use crate::model::{Checked, Kind, Model, Open, Slot};
+use crate::model::{Checked, Kind, Member, Model, Open, Slot};
 use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
 use crate::protocol::Answer;
 use crate::script::{REFUSED, SLOTS, Verb};
@@ -57,13 +57,14 @@ impl Model {
             }
             Verb::EpollAdd | Verb::EpollModify | Verb::EpollDelete => {
                 let set = self.slot(op.process, op.slot).map(|slot| slot.file);
+                let fd = self.slot(op.process, op.a as usize % SLOTS).map_or(-1, |slot| slot.fd);
                 if let (Some(set), Some(member)) = (set, plan.files.first())
                     && let Kind::Set(members) = &mut self.files[set].kind
                 {
                     if op.verb == Verb::EpollDelete {
                         members.remove(member);
                     } else {
-                        members.insert(*member, op.b);
+                        members.entry(*member).or_insert(Member { events: 0, fd }).events = op.b;
                     }
                 }
             }

@@ -91,6 +91,8 @@ pub(crate) fn name(plan: &Plan) -> String {
 
 /// Events that tell of room or data, which depends on buffers when they are full.
 const ROOM: i64 = (libc::POLLIN | libc::POLLOUT) as i64;
+/// Events that tell of an end.
+const END: i64 = (libc::POLLRDHUP | libc::POLLHUP) as i64;
 
 /// The events of each file.
 fn told(plan: &Plan, answer: &Answer) -> Vec<(usize, i64)> {
@@ -122,7 +124,10 @@ impl Model {
         let pairs = told(plan, answer);
         let counts = |(file, _): &(usize, i64)| !self.has_diverged(*file);
         let masked = |(file, events): (usize, i64)| {
-            (file, if self.is_crowded(file) { events & !ROOM } else { events })
+            let crowds_out = |(of, side): (usize, usize)| self.crowds_out_end(of, 1 - side);
+            let is_late = self.end(file).is_some_and(crowds_out);
+            let room = if self.is_crowded(file) { ROOM } else { 0 };
+            (file, events & !room & !(if is_late { END } else { 0 }))
         };
         let is_news = |(_, events): &(usize, i64)| *events != 0;
         pairs.into_iter().filter(counts).map(masked).filter(is_news).collect()
@@ -230,6 +235,9 @@ impl Model {
         {
             return Verdict::Allowed(Rule::DivergedState);
         }
+        if self.is_over_with_room(plan, expected, actual) {
+            return Verdict::Diverged(Rule::BufferRoom);
+        }
         let moves = matches!(plan.op.verb, Verb::Read | Verb::Write | Verb::Execute | Verb::Unread);
         if moves && end.is_some_and(|end| end.is_crowded) {
             return self.judge_crowded(plan, expected, actual);
@@ -255,6 +263,25 @@ impl Model {
             Some(rule) => Verdict::Diverged(rule),
             None => Verdict::Different(self.difference(plan, expected, actual)),
         }
+    }
+
+    /// Whether it depends on the room in buffers if the connection is over: both sides have ended,
+    /// and an end waits behind unread bytes. The state depends on it also if one side has ended.
+    fn is_over_with_room(&self, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
+        let (Reply::Done(expected), Reply::Done(actual)) = (expected, actual) else { return false };
+        let Some((of, side)) = plan.end else { return false };
+        let has_ended = |side: usize| {
+            self.connections[of].directions[side].is_ended || self.ends(of)[side].is_none()
+        };
+        let waits = [0, 1].into_iter().any(|side| self.crowds_out_end(of, side));
+        let is_over = |answer: &Answer| fails(answer, libc::ENOTCONN);
+        let differs = match plan.op.verb {
+            Verb::Name if plan.op.a == 1 => is_over(expected) != is_over(actual),
+            Verb::Shutdown => is_over(expected) != is_over(actual),
+            Verb::GetOption => return waits && plan.op.a == TCP_STATE,
+            _ => false,
+        };
+        waits && differs && has_ended(side) && has_ended(1 - side)
     }
 
     /// With full buffers, a call may move more or less, or wait; that it fails, or that the stream
@@ -292,7 +319,7 @@ impl Model {
         let Some(set) = self.slot(plan.op.process, plan.op.slot) else { return false };
         let Kind::Set(members) = &self.open(set).kind else { return false };
         let is_edge = |file: &usize| {
-            members.get(file).is_some_and(|events| events & (libc::EPOLLET as u32) != 0)
+            members.get(file).is_some_and(|member| member.events & (libc::EPOLLET as u32) != 0)
         };
         let has = |of: &[(usize, i64)], (file, events): &(usize, i64)| {
             of.iter().any(|(other, told)| other == file && told & events == *events)

@@ -27,6 +27,9 @@ pub(crate) fn explain(
     if is_error_taken(model, plan, expected, actual) {
         return Some(Rule::ErrorTaken);
     }
+    if is_data_taken(model, plan, expected, actual) {
+        return Some(Rule::DataTaken);
+    }
     if let Some(tested) = model.tested {
         return stack::explain(model, tested, plan, expected, actual);
     }
@@ -71,6 +74,29 @@ fn is_error_taken(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) 
         file == other && (differs == 0 || (is_told && differs == i64::from(libc::POLLERR)))
     };
     waits && wanted.len() == found.len() && wanted.iter().zip(&found).all(is_taken)
+}
+
+/// Whether a call that waited for events differs only in data that a read which waited on the same
+/// end has taken, or is taking.
+fn is_data_taken(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
+    let waits = matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) && plan.request.threaded;
+    let events = |reply: &Reply| match reply {
+        Reply::Pending(_) => Some(Vec::new()),
+        Reply::Done(answer) => (answer.result >= 0).then(|| model.events(plan, answer)),
+    };
+    let (Some(wanted), Some(found)) = (events(expected), events(actual)) else { return false };
+    let of = |events: &[(usize, i64)], file: usize| {
+        events.iter().find(|(of, _)| *of == file).map_or(0, |(_, events)| *events)
+    };
+    let is_taken = |(file, _): &(usize, i64)| {
+        let differs = of(&wanted, *file) ^ of(&found, *file);
+        let has_reader = model.end(*file).is_some_and(|(connection, side)| {
+            let incoming = &model.connections[connection].directions[1 - side];
+            incoming.has_reader || incoming.had_reader
+        });
+        differs == 0 || (has_reader && differs & !DATA == 0)
+    };
+    waits && wanted != found && wanted.iter().chain(&found).all(is_taken)
 }
 
 /// Whether the kernel refuses a write that a ring cannot carry, for a peer that was killed.
@@ -240,4 +266,52 @@ fn are_data_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Rep
 /// What a call gave, in the words of the rules.
 pub(crate) fn fails(answer: &Answer, errno: i32) -> bool {
     answer.result == -1 && answer.errno == i64::from(errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Request;
+    use crate::model::{Kind, Open};
+    use crate::protocol::Call;
+    use crate::script::Op;
+    use crate::way::Way;
+
+    /// A connection whose side 0 is the file 1.
+    fn connected() -> Model {
+        let mut model = Model::new(1, &Way::Plain);
+        let open = |kind| Open { kind, is_nonblocking: false };
+        let listener = Kind::Listener { port: 1, queue: Default::default() };
+        model.place(1, 7, 3, open(listener));
+        model.place(0, 0, 3, open(Kind::Fresh));
+        model.connect(1, 0);
+        model
+    }
+
+    fn waiting() -> Plan {
+        let op = Op { verb: Verb::EpollWait, process: 0, slot: 5, a: 1, b: 0 };
+        let mut request = Request::new(Call::EpollWait, &[4, -1]);
+        request.threaded = true;
+        Plan { op, request, end: None, files: vec![2] }
+    }
+
+    #[test]
+    fn a_reader_takes_data_from_a_call_that_waits_and_nothing_else() {
+        let told = |events: i16| {
+            Reply::Done(Answer { result: 1, more: vec![1, events.into()], ..Answer::default() })
+        };
+        let (mut model, plan) = (connected(), waiting());
+        let rule = |model: &Model, one: &Reply, other: &Reply| explain(model, &plan, one, other);
+        let (data, none) = (told(libc::POLLIN), Reply::Pending(0));
+        assert_eq!(rule(&model, &data, &none), None);
+        for [has, had] in [[true, false], [false, true]] {
+            let incoming = model.incoming((0, 0));
+            (incoming.has_reader, incoming.had_reader) = (has, had);
+            assert_eq!(rule(&model, &data, &none), Some(Rule::DataTaken));
+            assert_eq!(rule(&model, &none, &data), Some(Rule::DataTaken));
+            assert_eq!(rule(&model, &told(libc::POLLIN | libc::POLLRDHUP), &none), None);
+            let interrupted = Answer { result: -1, errno: libc::EINTR.into(), ..Answer::default() };
+            assert_eq!(rule(&model, &none, &Reply::Done(interrupted)), None);
+        }
+    }
 }

@@ -20,8 +20,16 @@ pub(crate) enum Kind {
     Listener { port: i64, queue: VecDeque<usize> },
     /// An end of a connection.
     End { connection: usize, side: usize },
-    /// An epoll set: the events of its members by their files.
-    Set(BTreeMap<usize, u32>),
+    /// An epoll set: its members by their files.
+    Set(BTreeMap<usize, Member>),
+}
+
+/// A member of an epoll set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) events: u32,
+    /// The number by which it was added.
+    pub(crate) fd: i64,
 }
 
 /// An open file.
@@ -66,6 +74,8 @@ pub(crate) struct Direction {
     pub(crate) is_ended: bool,
     pub(crate) has_writer: bool,
     pub(crate) has_reader: bool,
+    /// It had one before the calls were looked at that have returned.
+    pub(crate) had_reader: bool,
     /// Some of it may be held back (MSG_MORE, TCP_CORK), until all is read.
     pub(crate) is_held: bool,
     /// It was written behind unread bytes, and may wait for their acknowledgement (Nagle's
@@ -350,6 +360,21 @@ impl Model {
         if self.tested == Some(process) {
             self.connections.iter_mut().for_each(|connection| connection.lacks_stack = true);
         }
+    }
+
+    /// Notes which directions have readers while it is looked which calls have returned.
+    pub(crate) fn note_readers(&mut self, is_looking: bool) {
+        let directions = self.connections.iter_mut().flat_map(|of| &mut of.directions);
+        directions.for_each(|of| of.had_reader = is_looking && of.has_reader);
+    }
+
+    /// Whether the connection has full buffers, and an end that waits behind unread bytes: whether
+    /// it has come depends on the room.
+    pub(crate) fn crowds_out_end(&self, connection: usize, side: usize) -> bool {
+        let of = &self.connections[connection];
+        let direction = &of.directions[side];
+        let is_ended = direction.is_ended || self.ends(connection)[side].is_none();
+        of.is_crowded && is_ended && direction.read < direction.written
     }
 
     /// Every place where a file is: process and slot.

@@ -12,6 +12,9 @@ fuzzkit::rules! {
             events that merge or repeat.",
         ErrorTaken: "An error is told once: of two calls of one program that wait on a connection, \
             whichever is woken first takes it, and the other one is not told POLLERR.",
+        DataTaken: "Of two calls of one program that wait on a connection, a read may take the \
+            data before the other one, which waits for events, has looked: that waits on, as on \
+            the kernel.",
         WaitsForPeer: "A call that puts a connection back to TCP waits up to a second for a peer \
             that does not react (docs/preload.md).",
         DivergedState: "After an allowed difference on a connection, its later calls meet another \

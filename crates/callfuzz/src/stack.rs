@@ -5,7 +5,7 @@ use crate::model::{Kind, Model};
 use crate::plan::Plan;
 use crate::protocol::{Answer, Reply};
 use crate::rules::Rule;
-use crate::script::{TCP_STATE, Verb};
+use crate::script::{SLOTS, TCP_STATE, Verb};
 
 /// Events that tell of a connection that is over.
 const OVER: i64 = (libc::POLLERR | libc::POLLHUP) as i64;
@@ -41,15 +41,19 @@ fn is_survivors(model: &Model, plan: &Plan, actual: &Reply) -> bool {
     plan.op.verb == Verb::Accept && is_unknown && has_come && was_killed
 }
 
-/// Whether an epoll set has the socket by another number, or is asked by one that it does not have.
+/// Whether an epoll set has the socket by another number, which may be closed since, and is asked by
+/// one that it does not have.
 fn is_twin(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
-    let own =
-        |file: &usize| model.places(*file).iter().filter(|at| at.0 == plan.op.process).count();
-    let has_twins = plan.files.iter().any(|file| own(file) > 1);
+    let slot = |slot: usize| model.slot(plan.op.process, slot);
+    let (Some(set), Some(own)) = (slot(plan.op.slot), slot(plan.op.a as usize % SLOTS)) else {
+        return false;
+    };
+    let Kind::Set(members) = &model.open(set).kind else { return false };
+    let is_twin = members.get(&own.file).is_some_and(|member| member.fd != own.fd);
     match plan.op.verb {
-        Verb::EpollAdd => has_twins && wanted.result == 0 && fails(found, libc::EEXIST),
+        Verb::EpollAdd => is_twin && wanted.result == 0 && fails(found, libc::EEXIST),
         Verb::EpollModify | Verb::EpollDelete => {
-            has_twins && fails(wanted, libc::ENOENT) && found.result == 0
+            is_twin && fails(wanted, libc::ENOENT) && found.result == 0
         }
         _ => false,
     }

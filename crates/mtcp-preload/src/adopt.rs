@@ -1,12 +1,24 @@
 //! How a socket of the kernel becomes the stack's.
 
 use crate::outcome::Outcome;
-use crate::state::{EarlyWatch, Guard, Socket};
+use crate::state::{self, EarlyWatch, Guard, Socket};
 use crate::table::{self, Handle, Kind};
 use crate::{epoll, listener, report};
 use core::ffi::c_int;
 use libc::socklen_t;
 use mtcp::{Context, Descriptor, Family};
+use std::net::Shutdown;
+
+/// The device and the number of a socket's file, which are the same by all descriptors.
+type File = (libc::dev_t, libc::ino_t);
+
+/// A direction of a socket of the kernel that was shut down before it was connected: it stays shut
+/// when the socket becomes the stack's.
+#[derive(Clone, Copy)]
+pub(crate) struct EarlyShutdown {
+    file: File,
+    how: Shutdown,
+}
 
 /// Options that are taken over as they are.
 const OPTIONS: [(c_int, c_int); 16] = [
@@ -53,6 +65,11 @@ pub(crate) fn adopt(guard: &mut Guard, fd: c_int, family: Family, mapped: bool) 
     } else {
         Options::of(fd).set(&mut world.context, descriptor);
     }
+    for how in take_shutdowns(guard, fd) {
+        // It notes the direction and fails: the socket is not connected.
+        let _ = guard.world()?.context.shutdown(descriptor, how);
+    }
+    let world = guard.world()?;
     let handle = world.enter(fd, descriptor, Socket { nonblocking, mapped, family, kernel: None });
     report::note(format_args!("descriptor {fd} is the stack's socket {}", descriptor.0));
     let twins = epoll::take_twins(guard, fd);
@@ -86,14 +103,38 @@ pub(crate) fn keep_listening(
 /// Whether a number is still that of the same socket of the kernel, which is not the stack's yet:
 /// it may have been closed unseen.
 fn is_same(fd: c_int, twin: c_int) -> bool {
-    let file = |fd: c_int| {
-        // SAFETY: plain data, which the call fills.
-        unsafe {
-            let mut status: libc::stat = std::mem::zeroed();
-            (libc::fstat(fd, &raw mut status) == 0).then_some((status.st_dev, status.st_ino))
-        }
-    };
-    table::kind(twin) == Kind::Fresh && file(fd).is_some() && file(fd) == file(twin)
+    let file = file_of(fd);
+    table::kind(twin) == Kind::Fresh && file.is_some() && file == file_of(twin)
+}
+
+fn file_of(fd: c_int) -> Option<File> {
+    // SAFETY: plain data, which the call fills.
+    unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        (libc::fstat(fd, &raw mut status) == 0).then_some((status.st_dev, status.st_ino))
+    }
+}
+
+/// Notes that a socket that is not connected was shut down.
+///
+/// # Errors
+/// Those of the lock.
+pub(crate) fn note_shutdown(fd: c_int, how: Shutdown) -> Outcome<()> {
+    let mut guard = state::lock()?;
+    let Some(file) = file_of(fd) else { return Ok(()) };
+    let mut known = take_shutdowns(&mut guard, fd);
+    known.retain(|known| *known != how);
+    let own = known.into_iter().chain([how]).map(|how| EarlyShutdown { file, how });
+    guard.state().shut.extend(own);
+    Ok(())
+}
+
+/// Takes what was shut down of a socket, so that nothing is known of it any more.
+pub(crate) fn take_shutdowns(guard: &mut Guard, fd: c_int) -> Vec<Shutdown> {
+    let shut = &mut guard.state().shut;
+    let file = if shut.is_empty() { None } else { file_of(fd) };
+    let own = shut.extract_if(.., |early| Some(early.file) == file);
+    own.map(|early| early.how).collect()
 }
 
 /// Gives a socket back that could not be bound or connected after all, by all its numbers.

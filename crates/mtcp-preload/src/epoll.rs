@@ -3,11 +3,11 @@
 //! rules.
 
 use crate::outcome::{Outcome, check, failure};
-use crate::report;
 use crate::signals::BlockedSignals;
 use crate::state::{self, EarlyWatch, Guard, World};
 use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Deadline, Interrupted};
+use crate::{adopt, report};
 use core::ffi::c_int;
 use libc::{epoll_event, pollfd, sigset_t};
 use mtcp::{EpollControl, EpollEvent, Events};
@@ -45,10 +45,7 @@ pub(crate) fn control(
             }
             Ok(Some(()))
         }
-        Kind::Fresh => {
-            note_early(set, operation, fd, event)?;
-            Ok(None)
-        }
+        Kind::Fresh => control_early(set, operation, fd, event),
         // An epoll in an epoll: the kernel's in the kernel's, and the shadow in the shadow.
         Kind::Shadowed(inner) => {
             let mut guard = state::lock()?;
@@ -125,14 +122,29 @@ fn end_kick(set: c_int, ready: c_int, shadow: Handle) {
     }
 }
 
-fn note_early(set: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) -> Outcome<()> {
+/// Watches a socket that may become the stack's, and notes what the kernel has taken.
+fn control_early(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: Option<epoll_event>,
+) -> Outcome<Option<()>> {
+    if event.is_none() && operation != libc::EPOLL_CTL_DEL {
+        return Ok(None);
+    }
+    // With the lock held, so that the socket does not become the stack's in between.
     let mut guard = state::lock()?;
+    if table::kind(fd) != Kind::Fresh {
+        drop(guard);
+        return control(set, operation, fd, event);
+    }
+    kernel_control(set, operation, fd, event)?;
     let early = &mut guard.state().early;
     early.retain(|watch| (watch.set, watch.fd) != (set, fd));
     if let (true, Some(event)) = (operation != libc::EPOLL_CTL_DEL, event) {
         early.push(EarlyWatch { set, fd, event });
     }
-    Ok(())
+    Ok(Some(()))
 }
 
 /// Forgets what was noted of a descriptor that is closed. What an epoll watches that has another
@@ -141,6 +153,9 @@ pub(crate) fn forget_early(fd: c_int) {
     let Ok(mut guard) = state::lock_quietly() else { return };
     let mut twins = take_twins(&mut guard, fd);
     twins.retain(|twin| *twin != fd);
+    if twins.is_empty() {
+        adopt::take_shutdowns(&mut guard, fd);
+    }
     let state = guard.state();
     if let (Kind::Fresh, Some(&twin)) = (table::kind(fd), twins.first()) {
         watch_by_twin(&mut state.early, fd, twin);

@@ -1,6 +1,6 @@
 //! The stack of this process, and the one lock around it.
 
-use crate::adopt::Options;
+use crate::adopt::{EarlyShutdown, Options};
 use crate::outcome::{Outcome, failure};
 use crate::table::{self, Handle, Kind};
 use crate::wait::Waker;
@@ -85,6 +85,7 @@ pub(crate) struct EarlyWatch {
 pub(crate) struct State {
     phase: Phase,
     pub(crate) early: Vec<EarlyWatch>,
+    pub(crate) shut: Vec<EarlyShutdown>,
     /// Duplicates of epolls that have no shadow yet and of sockets that are not the stack's yet,
     /// each group of one epoll or socket.
     pub(crate) twins: Vec<Vec<c_int>>,
@@ -107,7 +108,12 @@ const NEW_MUTEX: libc::pthread_mutex_t = libc::PTHREAD_ERRORCHECK_MUTEX_INITIALI
 
 static LOCK: Lock = Lock {
     mutex: UnsafeCell::new(NEW_MUTEX),
-    state: UnsafeCell::new(State { phase: Phase::Unused, early: Vec::new(), twins: Vec::new() }),
+    state: UnsafeCell::new(State {
+        phase: Phase::Unused,
+        early: Vec::new(),
+        shut: Vec::new(),
+        twins: Vec::new(),
+    }),
 };
 
 /// The lock, held.

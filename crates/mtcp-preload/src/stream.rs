@@ -144,8 +144,10 @@ fn receive_nothing(socket: Handle, rooms: Vectors<'_>, flags: Flags) -> Outcome<
     let ends = Events::IN | Events::ERROR | Events::HANG_UP;
     let interrupted = Interrupted::Ends(ptr::null());
     let waited = wait::until(deadline, Some(socket), &[], interrupted, |world| {
-        world.context.turn()?;
-        Ok(world.context.readiness(descriptor)?.intersects(ends).then_some(()))
+        let context = &mut world.context;
+        context.turn()?;
+        let ended = context.readiness(descriptor)?.intersects(ends);
+        Ok((ended || context.has_come(descriptor)?).then_some(()))
     });
     match waited {
         Err(error) if error.raw_os_error() != Some(libc::EINTR) => Err(error),
@@ -164,6 +166,9 @@ fn receive_some(
         return context.recv(descriptor, rooms.rooms(0).next().unwrap_or_default(), flags);
     }
     let wanted = rooms.bytes() - skip;
+    if wanted == 0 && !rooms.is_faulty() && context.has_come(descriptor)? {
+        return Ok(0);
+    }
     if wanted == 0 || rooms.is_faulty() && context.readable_bytes(descriptor)? > wanted {
         // Whether there is something, an end or an error, is told all the same.
         context.recv(descriptor, &mut [0], Flags(flags.0 | libc::MSG_PEEK))?;

@@ -45,6 +45,13 @@ fn is_about_kind(level: c_int, name: c_int) -> bool {
         || level == libc::IPPROTO_IPV6 && name == libc::IPV6_V6ONLY
 }
 
+/// Whether the stack has no TCP_INFO because there is no connection: the kernel's socket behind the
+/// number, which is closed, says what the kernel says then.
+fn is_info_of_none(outcome: &Outcome<c_int>, level: c_int, name: c_int) -> bool {
+    let lacks = |error: &std::io::Error| error.raw_os_error() == Some(libc::ENOTCONN);
+    (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) && outcome.as_ref().is_err_and(lacks)
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn getsockopt(
     fd: c_int,
@@ -57,6 +64,10 @@ pub(super) unsafe extern "C" fn getsockopt(
         Kind::Socket(socket) if !is_about_kind(level, name) => {
             // SAFETY: the application's pointers, as in all functions here.
             let outcome = unsafe { get(socket, (level, name), value, size) };
+            if is_info_of_none(&outcome, level, name) {
+                // SAFETY: as above.
+                return unsafe { real::getsockopt(fd, level, name, value, size) };
+            }
             if let Err(error) = &outcome {
                 report::note(format_args!("getsockopt {level}/{name} of {fd}: {error}"));
             }

@@ -2,7 +2,7 @@
 
 use super::descriptors;
 use crate::listener::{self, Accepted, Place};
-use crate::outcome::{Outcome, failure, number};
+use crate::outcome::{Outcome, check, failure, number};
 use crate::state::{self, Guard};
 use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Deadline, Interrupted};
@@ -10,7 +10,7 @@ use crate::{address, adopt, epoll, fork};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
 use mtcp::{Family, OptionName, SocketOption};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -266,6 +266,12 @@ pub(super) unsafe extern "C" fn connect(
     {
         return number(done);
     }
+    if table::kind(fd) == Kind::Fresh
+        && let Ok(mut guard) = state::lock_quietly()
+    {
+        // An attempt of the kernel's that fails, and AF_UNSPEC, end that.
+        adopt::take_shutdowns(&mut guard, fd);
+    }
     // SAFETY: as above.
     unsafe { real::connect(fd, address, size) }
 }
@@ -340,18 +346,33 @@ pub(super) unsafe extern "C" fn accept(
     unsafe { accept4(fd, address, size, 0) }
 }
 
+/// A socket that is not connected says so, and what is shut stays shut when it is connected.
+fn shut_early(fd: c_int, how: c_int, way: Shutdown) -> Outcome<c_int> {
+    // SAFETY: plain numbers.
+    let done = check(unsafe { real::shutdown(fd, how) });
+    if let Err(error) = &done
+        && error.raw_os_error() == Some(libc::ENOTCONN)
+    {
+        adopt::note_shutdown(fd, way)?;
+    }
+    done
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    let Kind::Socket(socket) = table::kind(fd) else {
-        // SAFETY: plain numbers.
-        return unsafe { real::shutdown(fd, how) };
-    };
     let way = match how {
-        libc::SHUT_RD => std::net::Shutdown::Read,
-        libc::SHUT_WR => std::net::Shutdown::Write,
-        libc::SHUT_RDWR => std::net::Shutdown::Both,
-        _ => return number(failure(libc::EINVAL)),
+        libc::SHUT_RD => Some(Shutdown::Read),
+        libc::SHUT_WR => Some(Shutdown::Write),
+        libc::SHUT_RDWR => Some(Shutdown::Both),
+        _ => None,
     };
+    let socket = match (table::kind(fd), way) {
+        (Kind::Socket(socket), _) => socket,
+        (Kind::Fresh, Some(way)) => return number(shut_early(fd, how, way)),
+        // SAFETY: plain numbers.
+        _ => return unsafe { real::shutdown(fd, how) },
+    };
+    let Some(way) = way else { return number(failure(libc::EINVAL)) };
     let shut = || {
         let mut guard = state::lock()?;
         let world = guard.world()?;

@@ -222,7 +222,8 @@ impl Context {
         socket.id = Some(id);
         socket.phase = Phase::Connecting;
         socket.seen = Readiness::default();
-        (socket.error, socket.ended) = (0, Ended::default());
+        // As in the kernel, what was shut down before stays so.
+        socket.error = 0;
         self.place(id, descriptor);
         Ok(())
     }

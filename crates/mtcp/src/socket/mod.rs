@@ -269,7 +269,11 @@ impl Context {
         Ok(match &self.table.get(descriptor)?.object {
             Object::Socket(socket) => match socket.id {
                 Some(id) => {
-                    let events = events::of_socket(self.port.readiness(id), socket.ended);
+                    let (ready, ended) = (self.port.readiness(id), socket.ended);
+                    let events = events::of_socket(ready, ended);
+                    // What was shut down before it is connected has no room until then.
+                    let waits = ended.send && !self.is_decided(id);
+                    let events = if waits { events.without(Events::OUT) } else { events };
                     self.ready_with_urgent(descriptor, events)
                 }
                 None => {
@@ -284,6 +288,12 @@ impl Context {
                 if ready { Events::IN } else { Events::default() }
             }
         })
+    }
+
+    /// Whether the attempt to connect has succeeded or failed.
+    fn is_decided(&self, id: SocketId) -> bool {
+        let over = Readiness::CLOSED.with(Readiness::ERROR);
+        self.port.was_established(id) || self.port.readiness(id).intersects(over)
     }
 
     fn install(&mut self, object: Object) -> io::Result<Descriptor> {

@@ -79,13 +79,15 @@ impl Context {
         if flags.has(Flags::OUT_OF_BAND) {
             return self.receive_urgent(descriptor, id, room, flags);
         }
-        let nonblocking = nonblocking || flags.has(Flags::DONT_WAIT);
+        let shut = self.socket_of(descriptor)?.ended.receive;
+        let nonblocking = nonblocking || shut || flags.has(Flags::DONT_WAIT);
         let taken = self.take(id, 0, room, flags)?;
         match taken {
             Some(bytes) if bytes == room.len() || nonblocking || !flags.has(Flags::WAIT_ALL) => {
                 self.spend(1)?;
                 return Ok(bytes);
             }
+            None if shut => return Ok(0),
             None if nonblocking => {
                 self.spend(FRUITLESS_CALLS)?;
                 return Err(from(libc::EAGAIN));
@@ -201,7 +203,8 @@ impl Context {
             return self.write_pipe(descriptor, data)?.ok_or_else(|| from(libc::EINVAL));
         };
         let manner = Manner { more: flags.has(Flags::MORE), urgent: flags.has(Flags::OUT_OF_BAND) };
-        let (sent, waits) = match self.try_send(id, data, manner) {
+        let shut = self.socket_of(descriptor)?.ended.send;
+        let (sent, waits) = match self.try_send((id, shut), data, manner) {
             Ok(sent) => (sent, false),
             Err(Error::WouldBlock | Error::NotConnected) => (0, true),
             Err(error) => return Err(failure(error)),
@@ -221,21 +224,29 @@ impl Context {
             return if sent > 0 { Ok(sent) } else { Err(from(libc::EAGAIN)) };
         }
         let timeout = self.send_timeout(descriptor)?;
-        self.write_blocking(id, data, sent, manner, timeout)
+        self.write_blocking((id, shut), data, sent, manner, timeout)
     }
 
-    /// What is sent before there is a connection waits, also if it is nothing.
-    fn try_send(&mut self, id: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error> {
-        let over = Readiness::CLOSED.with(Readiness::ERROR);
-        if !self.port.was_established(id) && !self.port.readiness(id).intersects(over) {
+    /// What is sent before there is a connection waits, also if it is nothing, and if sending was
+    /// shut down before.
+    fn try_send(
+        &mut self,
+        (id, shut): (SocketId, bool),
+        data: &[u8],
+        manner: Manner,
+    ) -> Result<usize, Error> {
+        if !self.is_decided(id) {
             return Err(Error::WouldBlock);
+        }
+        if shut && !self.has_failed(id) {
+            return Err(Error::Shutdown);
         }
         self.port.send_as(id, data, manner)
     }
 
     fn write_blocking(
         &mut self,
-        id: SocketId,
+        (id, shut): (SocketId, bool),
         data: &[u8],
         mut sent: usize,
         manner: Manner,
@@ -245,7 +256,7 @@ impl Context {
             if sent > 0 && context.has_failed(id) {
                 return Ok(Some(()));
             }
-            match context.try_send(id, &data[sent..], manner) {
+            match context.try_send((id, shut), &data[sent..], manner) {
                 Ok(bytes) => {
                     sent += bytes;
                     Ok((sent == data.len()).then_some(()))

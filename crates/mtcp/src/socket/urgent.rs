@@ -4,7 +4,7 @@
 
 use super::errors::from;
 use super::stream::Flags;
-use super::{Context, Descriptor, Events, Object};
+use super::{Context, Descriptor, Events, Object, Phase};
 use mtcp_proto::{Error, Readiness, SocketId};
 use std::io;
 
@@ -43,6 +43,17 @@ impl Context {
         let marked = self.mark(id).is_some_and(|mark| mark.ahead == known);
         let hole = usize::from(self.begins_with_hole(id));
         Ok(!marked && self.port.receivable(id) > known + hole)
+    }
+
+    /// Whether anything has come that reading has not gone past, be it an urgent byte alone: a
+    /// read of no bytes does not wait then.
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`.
+    pub fn has_come(&mut self, descriptor: Descriptor) -> io::Result<bool> {
+        let socket = self.socket_of(descriptor)?;
+        let id = socket.id.filter(|_| socket.phase != Phase::Listening);
+        Ok(id.is_some_and(|id| self.port.receivable(id) > 0))
     }
 
     /// Whether the next byte is an urgent one that is not part of the stream.
@@ -101,6 +112,7 @@ impl Context {
     pub(super) fn ready_with_urgent(&mut self, descriptor: Descriptor, events: Events) -> Events {
         let Ok(socket) = self.socket_of(descriptor) else { return events };
         let Some(id) = socket.id else { return events };
+        let shut = socket.ended.receive;
         let read = socket.extras.as_ref().and_then(|extras| extras.urgent_read);
         let Some(mark) = self.mark(id) else { return events };
         let mut events = events;
@@ -109,7 +121,7 @@ impl Context {
         }
         let over = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
         let alone = mark.ahead == 0 && self.port.receivable(id) == 1 && !self.is_inline(id);
-        if alone && !self.port.readiness(id).intersects(over) {
+        if alone && !shut && !self.port.readiness(id).intersects(over) {
             events = events.without(Events::IN);
         }
         events
