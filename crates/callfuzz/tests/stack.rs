@@ -72,6 +72,9 @@ const MENDED: &[&str] = &[
     // After an own shutdown an urgent byte that came alone kept POLLIN back.
     "seed 1; family 4; links blocking; write 0 0 1 145; shutdown 1 0 0 0; poll 1 0 8197 0; \
      write 1 0 1 145; shutdown 0 0 0 0; poll 0 0 7 0; poll 0 0 7 2",
+    // MSG_OOB of a socket without a connection gave ENOTCONN.
+    "seed 1; family 4; links blocking; read 1 7 1 257; shutdown 1 7 0 0; read 1 7 1 257; \
+     socket 0 3 0 0; read 0 3 1 257; bind 0 3 0 0; read 0 3 1 257",
     // The fuzzer expected too much: an end that waits for room is not seen; a call that had
     // returned plainly was interrupted at the end.
     "seed 1; family 4; links nonblocking; epoll-create 0 5 0 0; epoll-wait 0 5 1 0; \

@@ -73,6 +73,13 @@ impl Context {
         if flags.0 & !known.0 != 0 {
             return Err(from(libc::EOPNOTSUPP));
         }
+        // As in the kernel, which does not look whether there is a connection.
+        if flags.has(Flags::OUT_OF_BAND)
+            && let Object::Socket(socket) = &self.table.get(descriptor)?.object
+            && socket.id.is_none()
+        {
+            return Err(from(libc::EINVAL));
+        }
         let Some((id, nonblocking)) = self.stream(descriptor)? else {
             return self.read_pipe(descriptor, room)?.ok_or_else(|| from(libc::EINVAL));
         };
