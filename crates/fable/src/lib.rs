@@ -86,6 +86,7 @@ pub mod flow;
 mod kind;
 mod memory;
 mod name;
+pub mod orders;
 pub mod packet;
 pub mod page;
 mod poll;

@@ -14,6 +14,7 @@ use crate::agent::{Agent, Keep, Watched};
 use crate::flow::Reporter;
 use crate::kind::Kind;
 use crate::name::Name;
+use crate::orders::Orders;
 use crate::protocol::{FlowId, Peer, Role, Trust};
 use crate::transport::tls::Handshake;
 use crate::transport::{self, Offer, PathOptions, Transport};
@@ -107,13 +108,35 @@ impl Driver {
         })
     }
 
-    pub(crate) fn want(&mut self, kind: Kind, reason: &str) {
+    /// Moves, as the daemon wants it, unless a later operator's order is known than the one with
+    /// this number.
+    pub(crate) fn want(&mut self, kind: Kind, reason: &str, sequence: Option<u64>) {
+        self.ask(kind, |moves| moves.want_in_sequence(kind, reason, sequence));
+    }
+
+    /// Moves, as the application wants it.
+    pub(crate) fn want_as_application(&mut self, kind: Kind, reason: &str) {
+        self.ask(kind, |moves| moves.want_as_application(kind, reason));
+    }
+
+    fn ask(&mut self, kind: Kind, how: impl FnOnce(&mut Moves)) {
         if self.link.is_none() {
             return self.fail(kind, PEER_GONE.to_owned());
         }
         self.moves.rules.protected = self.shared.protected.load(Ordering::Relaxed);
-        self.moves.want(kind, reason);
+        how(&mut self.moves);
         self.act();
+    }
+
+    /// The daemon says what is ordered.
+    pub(crate) fn adopt(&mut self, orders: &Orders) {
+        self.moves.adopt(orders);
+        self.act();
+    }
+
+    /// What is ordered, as far as this end knows.
+    pub(crate) fn orders(&self) -> &Orders {
+        self.moves.orders()
     }
 
     /// Ends everything. The link closes now, for children of `fork` that have it, too.
@@ -232,6 +255,7 @@ impl Driver {
             }
             Action::Discard { .. } => self.prepared = None,
             Action::Failed { kind, reason } => self.fail(kind, reason),
+            Action::Ordered => self.shared.reporter.ordered(self.shared.id, self.moves.orders()),
         }
     }
 

@@ -167,7 +167,7 @@ proptest! {
                 2 => Message::Refuse { epoch, reason },
                 3 => Message::Use { epoch },
                 4 => Message::Withdraw { epoch },
-                5 => Message::Request { transport, reason },
+                5 => Message::Request { transport, reason, sequence: None },
                 _ => Message::Decline { transport, reason },
             };
             let broken = moves.receive(message).is_err();

@@ -15,6 +15,7 @@ use crate::endpoint::FlowSettings;
 use crate::error::{Error, Result};
 use crate::flow::{Description, FlowHandle, FlowParts, KeysAnswer, Opening, Reporter};
 use crate::kind::{Form, Kind};
+use crate::orders::Orders;
 use crate::protocol::{FlowId, Role, ToDaemon, ToProcess, kind_of};
 
 /// Which end of which flow: a process may hold both.
@@ -97,18 +98,34 @@ impl Daemon {
     }
 
     /// An order to move.
-    pub(super) fn order_move(&'static self, flow: FlowId, transport: &str, reason: &str) {
+    pub(super) fn order_move(
+        &'static self,
+        flow: FlowId,
+        transport: &str,
+        reason: &str,
+        sequence: Option<u64>,
+    ) {
         // The leader's end first: it need not ask the other. None at all if the flow has ended
         // while the order was on its way.
         let Some(handle) = self.handles(flow).next() else { return };
         let requested = match kind_of(transport) {
-            Ok(kind) => handle.request_move(kind, reason).map_err(|error| error.to_string()),
+            Ok(kind) => {
+                handle.order_move(kind, reason, sequence).map_err(|error| error.to_string())
+            }
             Err(unknown) => Err(unknown.to_string()),
         };
         if let Err(reason) = requested {
             let transport = transport.to_owned();
             let mut state = self.lock();
             self.tell(&mut state, &ToDaemon::MoveFailed { flow, transport, reason });
+        }
+    }
+
+    /// What is ordered, by the daemon's word.
+    pub(super) fn adopt_orders(&'static self, flow: FlowId, orders: &Orders) {
+        for handle in self.handles(flow) {
+            // An end without an agent does not move, either.
+            let _ = handle.adopt(orders.clone());
         }
     }
 
@@ -134,10 +151,13 @@ impl Daemon {
         let ends = |(end, known): (&End, &Known)| Some((*end, known.handle.clone()?));
         let handles: Vec<_> = self.lock().flows.iter().filter_map(ends).collect();
         for (end, handle) in handles {
-            let described = handle.describe();
+            let (described, orders) = (handle.describe(), handle.orders());
             let mut state = self.lock();
             match described {
-                Ok(Some(description)) => self.announce_one(&mut state, description),
+                Ok(Some(description)) => {
+                    self.announce_one(&mut state, description);
+                    self.tell_orders(&mut state, end.0, orders.unwrap_or_default());
+                }
                 // It has no path yet, or is closed and about to say so.
                 Ok(None) => {
                     if let Some(known) = state.flows.get_mut(&end) {
@@ -147,6 +167,13 @@ impl Daemon {
                 // It stays unknown to the daemon, and works.
                 Err(_) => {}
             }
+        }
+    }
+
+    /// Tells a daemon that understands it what is ordered, if anything is.
+    fn tell_orders(&'static self, state: &mut State, flow: FlowId, orders: Orders) {
+        if state.revision >= 2 && orders != Orders::default() {
+            self.tell(state, &ToDaemon::Orders { flow, orders });
         }
     }
 
@@ -215,6 +242,11 @@ impl Reporter for EndReporter {
         let (transport, reason) = (transport.to_string(), reason.to_owned());
         let mut state = self.daemon.lock();
         self.daemon.tell(&mut state, &ToDaemon::MoveFailed { flow, transport, reason });
+    }
+
+    fn ordered(&self, flow: FlowId, orders: &Orders) {
+        let mut state = self.daemon.lock();
+        self.daemon.tell_orders(&mut state, flow, orders.clone());
     }
 
     fn ended(&self, flow: FlowId, reason: &str) {

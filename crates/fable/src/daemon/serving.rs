@@ -127,17 +127,18 @@ impl Daemon {
             return self.answered(request, message);
         }
         match message.body {
-            ToProcess::Welcome { version, .. } => self.welcomed(version),
+            ToProcess::Welcome { version, revision, .. } => self.welcomed(version, revision),
             ToProcess::Incoming { .. } => self.incoming(message),
-            ToProcess::Move { flow, transport, reason } => {
-                self.order_move(flow, &transport, &reason);
+            ToProcess::Move { flow, transport, reason, sequence } => {
+                self.order_move(flow, &transport, &reason, sequence);
             }
+            ToProcess::Orders { flow, orders } => self.adopt_orders(flow, &orders),
             ToProcess::Protect { flow, protected } => self.order_protection(flow, protected),
             _ => {}
         }
     }
 
-    fn welcomed(&'static self, version: u32) {
+    fn welcomed(&'static self, version: u32, revision: u32) {
         let mut state = self.lock();
         let Link::Greeting(socket) = &state.link else { return };
         if version != VERSION {
@@ -145,6 +146,7 @@ impl Daemon {
             return self.lose(&mut state, trouble);
         }
         state.link = Link::Up(Arc::clone(socket));
+        state.revision = revision;
         state.forget_failures();
         self.changed.notify_all();
         let names = state.names.iter();

@@ -71,6 +71,8 @@ pub(super) struct Known {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) link: Link,
+    /// What the daemon understands, while the link is up.
+    pub(super) revision: u32,
     /// Why the last connection ended.
     pub(super) trouble: String,
     pub(super) asked: HashMap<u64, Asked>,

@@ -87,7 +87,7 @@ impl Opening {
         let driver = Driver::new(Arc::clone(&shared), parts.link, rules);
         if parts.role == Role::Leader {
             let (driver, first, reason) = (Arc::clone(&driver), parts.first, parts.reason);
-            agent.run(move || driver::lock(&driver).want(first, &reason));
+            agent.run(move || driver::lock(&driver).want(first, &reason, None));
         }
         agent.watch(Box::new(DriverWatch(Arc::clone(&driver))));
         Ok(Opening {

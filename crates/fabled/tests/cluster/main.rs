@@ -9,6 +9,7 @@ mod etcd;
 mod hosts;
 mod names;
 mod network;
+mod orders;
 mod outages;
 #[path = "../common/program.rs"]
 mod program;
