@@ -135,7 +135,7 @@ impl Orders {
     /// Who wants it to be encrypted, and what would lift that.
     pub fn check(&self, kind: Kind) -> Result<(), String> {
         match self.encryption() {
-            Some(demand) if kind != Kind::Tls => Err(demand.reason(kind)),
+            Some(demand) if kind != Kind::Tls => Err(demand.refusal(kind)),
             _ => Ok(()),
         }
     }
@@ -149,18 +149,25 @@ impl Orders {
 }
 
 impl Demand {
-    /// Why a transport that does not encrypt is refused.
-    fn reason(&self, kind: Kind) -> String {
-        let who = &self.who;
+    /// What is demanded, and by whom.
+    pub fn wish(&self) -> String {
         match self.level {
+            Encryption::Free => "no side demands encryption".to_owned(),
+            Encryption::Ordered => format!("{} ordered tls", self.who),
             Encryption::Protected => {
-                format!("{kind}: {who} demands that the flow is protected: use tls")
+                format!("the flow must be protected when it leaves the host: {} says so", self.who)
             }
-            _ => format!(
-                "{kind}: {who} ordered tls, and only an order given there, `auto` or another \
-                 transport, lifts that"
-            ),
         }
+    }
+
+    /// Why a transport that does not encrypt is refused, and what would lift that.
+    pub fn refusal(&self, kind: Kind) -> String {
+        let remedy = match self.level {
+            Encryption::Protected => "`fable protect FLOW off`",
+            _ => "`fable move FLOW auto`",
+        };
+        let wish = self.wish();
+        format!("{kind} does not encrypt, and {wish}; {remedy} on that host lifts this")
     }
 }
 
@@ -282,8 +289,11 @@ mod tests {
         let who = format!("\x1b[2J{}", "x".repeat(10_000));
         let order = Order { sequence: 1, side: Role::Leader, who: who.clone(), transport: None };
         let demand = Demand { sequence: 1, level: Encryption::Ordered, who };
-        let other =
-            Orders { operator: Some(order), encryption: [demand.clone(), demand], ..Orders::default() };
+        let other = Orders {
+            operator: Some(order),
+            encryption: [demand.clone(), demand],
+            ..Orders::default()
+        };
         let mut orders = Orders::default();
         assert!(orders.merge(&other));
         let text = format!("{orders:?}");

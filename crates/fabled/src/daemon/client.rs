@@ -19,6 +19,8 @@ pub(super) struct Client {
     pub(super) process: Rc<Process>,
     /// Whether it has said hello.
     pub(super) greeted: bool,
+    /// What it understands, see [`fable::protocol::REVISION`].
+    pub(super) revision: u32,
     /// Under which number it wants to hear of events.
     pub(super) events: Option<u64>,
     pub(super) names: usize,
@@ -44,6 +46,7 @@ impl Client {
             id,
             process: Rc::new(process),
             greeted: false,
+            revision: 1,
             events: None,
             names: 0,
             flows: 0,

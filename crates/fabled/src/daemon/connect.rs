@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
+use fable::orders::Orders;
 use fable::packet;
 use fable::page::{self, Page};
 use fable::protocol::{FlowId, ToProcess, Trust, kind_of};
@@ -224,8 +225,9 @@ impl Daemon {
             local: false,
             trusted_network: false,
             protected: false,
-            pinned: None,
+            orders: Orders::default(),
             insisted: None,
+            overtaken: Vec::new(),
             current: None,
             epoch: 0,
             since_ns: now_ns,
@@ -253,7 +255,7 @@ impl Daemon {
             kind: verdict.kind,
             since_ns: self.now_ns(),
             operator: None,
-            pinned_before: None,
+            before: None,
         });
         Ok(verdict)
     }

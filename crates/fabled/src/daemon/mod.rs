@@ -11,6 +11,7 @@ mod limits;
 mod names;
 mod observe;
 mod operate;
+mod orders;
 mod remote;
 mod reports;
 mod serve;

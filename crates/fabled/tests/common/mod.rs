@@ -166,7 +166,7 @@ impl Process {
 
     pub(crate) fn connect_to(socket: &Path) -> Process {
         let process = Process::silent(socket);
-        process.say(&ToDaemon::Hello { version: VERSION, program: "test".to_owned() });
+        process.say(&ToDaemon::Hello { version: VERSION, program: "test".to_owned(), revision: 1 });
         let welcome = process.hear();
         assert!(matches!(welcome, ToProcess::Welcome { .. }), "{welcome:?}");
         process
@@ -311,7 +311,9 @@ impl Process {
     /// Waits for an order to move this flow.
     pub(crate) fn ordered_move(&self, expected: FlowId) -> (String, String) {
         match self.hear() {
-            ToProcess::Move { flow, transport, reason } if flow == expected => (transport, reason),
+            ToProcess::Move { flow, transport, reason, .. } if flow == expected => {
+                (transport, reason)
+            }
             other => panic!("{other:?}"),
         }
     }
