@@ -144,7 +144,10 @@ fn a_flow_goes_where_operators_send_it_and_outlives_the_daemon() {
     let back = within("the flow is announced", || scene.entry());
     assert_eq!(format!("{:016x}", back.flow.0), scene.flow);
     assert!(back.epoch >= before.epoch, "{back:?}");
-    // The order went with the daemon that had taken it: the policy decides again.
+    // The ends have kept the order, until it is taken back.
+    scene.goes_over("tcp");
+    assert!(within("the flow is announced", || scene.entry()).pinned);
+    scene.daemon.fable_says(&["move", &scene.flow, "auto"]);
     scene.goes_over("mempipe-futex-safe");
     within("the name is registered again", || scene.names().into_iter().next());
     scene.server.crash();

@@ -18,8 +18,8 @@ impl Daemon {
         flow: FlowId,
         transport: &str,
     ) -> Result<(), String> {
-        let who = self.operator_name(id);
         let known = self.visible(id, flow)?;
+        let who = self.operator_name(id, known);
         if transport == "auto" {
             return self.unpin(id, request, flow, &who);
         }
@@ -152,10 +152,13 @@ impl Daemon {
         self.reconsider(flow);
     }
 
-    /// Who gives an order, for people of both hosts.
-    fn operator_name(&self, id: ClientId) -> String {
+    /// Who gives an order, for people; of both hosts, if the flow has two.
+    fn operator_name(&self, id: ClientId, flow: &Flow) -> String {
         let uid = self.clients.get(&id).map_or(u32::MAX, |client| client.process.peer.uid);
-        format!("user {uid} on {}", self.cluster.host())
+        match flow.local {
+            true => format!("user {uid}"),
+            false => format!("user {uid} on {}", self.cluster.host()),
+        }
     }
 
     pub(super) fn protect(
@@ -179,7 +182,7 @@ impl Daemon {
         let ends = known.ends.iter().filter_map(|end| end.client);
         let mut clients: Vec<ClientId> = ends.collect();
         clients.dedup();
-        let who = self.operator_name(id);
+        let who = self.operator_name(id, known);
         if let Some(known) = self.flows.get_mut(&flow) {
             known.protected = on;
             let level = if on { Encryption::Protected } else { Encryption::Free };
