@@ -10,7 +10,8 @@ use super::mailbox::{Mail, Mailbox, Permit};
 use super::message::Message;
 use super::moves::{Action, Moves, PEER_GONE, Rules};
 use super::remote;
-use crate::agent::{Agent, Keep, Watched};
+use crate::agent::{Agent, Keep, Place, Watched};
+use crate::error::Result as FableResult;
 use crate::flow::Reporter;
 use crate::kind::Kind;
 use crate::name::Name;
@@ -85,6 +86,8 @@ pub(crate) struct Driver {
     /// What came with the offer that is looked at.
     offered: (Descriptors, Option<u16>, Option<String>),
     deadline: Option<Instant>,
+    /// Where the agent watches this, and the peer's process.
+    places: Vec<Place>,
     me: Weak<Mutex<Driver>>,
 }
 
@@ -103,6 +106,7 @@ impl Driver {
                 prepared: None,
                 offered: (Descriptors::NONE, None, None),
                 deadline: None,
+                places: Vec::new(),
                 me: me.clone(),
             })
         })
@@ -146,6 +150,14 @@ impl Driver {
         }
         self.prepared = None;
         self.deadline = None;
+        self.has_changed();
+    }
+
+    /// What the agent is to wait for may have changed.
+    fn has_changed(&self) {
+        if let Ok(agent) = Agent::get() {
+            self.places.iter().for_each(|place| agent.look(*place));
+        }
     }
 
     /// The same, and nobody is there any more who would take what is in the mailbox.
@@ -219,6 +231,7 @@ impl Driver {
             None => Some(Instant::now() + self.shared.offer_timeout),
             running => running,
         };
+        self.has_changed();
     }
 
     fn act_once(&mut self, action: Action) {
@@ -511,8 +524,17 @@ impl Watched for Introduction {
     }
 }
 
+/// Lets the agent watch a driver.
+pub(crate) fn watch(driver: &Arc<Mutex<Driver>>) -> FableResult<()> {
+    let agent = Agent::get()?;
+    // The lock keeps changes back that could not be told yet.
+    let mut locked = lock(driver);
+    locked.places.push(agent.watch(Box::new(DriverWatch(Arc::clone(driver)))));
+    Ok(())
+}
+
 /// The agent's entry for a driver.
-pub(crate) struct DriverWatch(pub(crate) Arc<Mutex<Driver>>);
+struct DriverWatch(Arc<Mutex<Driver>>);
 
 impl Watched for DriverWatch {
     fn descriptor(&self) -> RawFd {

@@ -185,7 +185,11 @@ impl Daemon {
         match state.say(message, descriptors) {
             Err(error) => self.lose(state, error.to_string()),
             // The agent is to wait for room, too.
-            Ok(()) if state.is_behind() => drop(Agent::get().map(|agent| agent.run(|| {}))),
+            Ok(()) if state.is_behind() => {
+                if let (Ok(agent), Some(place)) = (Agent::get(), state.place) {
+                    agent.look(place);
+                }
+            }
             Ok(()) => {}
         }
     }

@@ -76,7 +76,8 @@ impl Daemon {
             .map_err(|error| self.absent(&error.to_string()))?;
         let socket = Arc::new(socket);
         state.link = Link::Greeting(Arc::clone(&socket));
-        Agent::get()?.watch(Box::new(serving::Connection::new(self, socket)));
+        let connection = Box::new(serving::Connection::new(self, socket));
+        state.place = Some(Agent::get()?.watch(connection));
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::flows::{End, answer_keys};
 use super::message::Message;
+use crate::agent::Place;
 use crate::endpoint::Backlog;
 use crate::flow::{FlowHandle, KeysAnswer};
 use crate::kind::Kind;
@@ -71,6 +72,8 @@ pub(super) struct Known {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) link: Link,
+    /// Where the agent watches the latest link.
+    pub(super) place: Option<Place>,
     /// What the daemon understands, while the link is up.
     pub(super) revision: u32,
     /// Why the last connection ended.

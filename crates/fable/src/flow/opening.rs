@@ -17,7 +17,7 @@ use super::parts::{FlowParts, Timeouts};
 use super::path::Path;
 use super::{Flow, FlowHandle};
 use crate::agent::Agent;
-use crate::control::driver::{self, Driver, DriverWatch, Shared};
+use crate::control::driver::{self, Driver, Shared};
 use crate::control::mailbox::{Mail, Mailbox, Permit};
 use crate::control::moves::Rules;
 use crate::error::{Error, Result};
@@ -89,7 +89,7 @@ impl Opening {
             let (driver, first, reason) = (Arc::clone(&driver), parts.first, parts.reason);
             agent.run(move || driver::lock(&driver).want(first, &reason, None));
         }
-        agent.watch(Box::new(DriverWatch(Arc::clone(&driver))));
+        driver::watch(&driver)?;
         Ok(Opening {
             control: (shared, driver),
             page: Some(page),
