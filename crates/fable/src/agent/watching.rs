@@ -15,6 +15,9 @@ use crate::error::{Error, Result};
 /// How many events are taken at a time.
 const EVENTS_MAX: usize = 64;
 
+/// How often a descriptor is looked at that the set does not take.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
 /// The bell's key; places count from 1.
 const BELL: u64 = 0;
 
@@ -22,7 +25,13 @@ struct Entry {
     watched: Box<dyn Watched>,
     /// What is registered, negative if nothing is.
     descriptor: RawFd,
+    /// Its own deadline, asked for once: one that is always "now" would never have passed when asked
+    /// for again.
+    own_deadline: Option<Instant>,
+    /// When to look at it at the latest, as it stands in the order of all deadlines.
     deadline: Option<Instant>,
+    /// The set does not take the descriptor.
+    is_refused: bool,
 }
 
 pub(super) struct Watching {
@@ -41,35 +50,40 @@ impl Watching {
     }
 
     pub(super) fn add(&mut self, place: Place, watched: Box<dyn Watched>) {
-        self.entries.insert(place, Entry { watched, descriptor: -1, deadline: None });
+        self.entries.insert(
+            place,
+            Entry {
+                watched,
+                descriptor: -1,
+                own_deadline: None,
+                deadline: None,
+                is_refused: false,
+            },
+        );
         self.ask(place);
     }
 
     /// Asks what to wait for.
     pub(super) fn ask(&mut self, place: Place) {
         let Some(entry) = self.entries.get_mut(&place) else { return };
-        let deadline = entry.watched.deadline();
-        if deadline != entry.deadline {
-            let old = std::mem::replace(&mut entry.deadline, deadline);
+        let (descriptor, events) = (entry.watched.descriptor(), entry.watched.events());
+        let own_deadline = entry.watched.deadline();
+        let old = std::mem::replace(&mut entry.descriptor, descriptor);
+        if old != descriptor {
+            self.forget(old);
+        }
+        // Memory is lacking in the kernel, or it is a file, which epoll does not take, and which a
+        // peer may have sent in place of a socket.
+        let is_refused = descriptor >= 0 && self.register(place, descriptor, events).is_err();
+        let Some(entry) = self.entries.get_mut(&place) else { return };
+        let next_look = is_refused.then(|| Instant::now() + LOOK_EVERY);
+        entry.own_deadline = own_deadline;
+        let deadline = [own_deadline, next_look].into_iter().flatten().min();
+        entry.is_refused = is_refused;
+        let old = std::mem::replace(&mut entry.deadline, deadline);
+        if deadline != old {
             old.map(|at| self.deadlines.remove(&(at, place)));
             deadline.map(|at| self.deadlines.insert((at, place)));
-        }
-        let (descriptor, events) = (entry.watched.descriptor(), entry.watched.events());
-        let old = std::mem::replace(&mut entry.descriptor, descriptor);
-        if old >= 0 && old != descriptor {
-            // One that is closed already is what we want.
-            let _ = self.control(libc::EPOLL_CTL_DEL, old, 0, 0);
-        }
-        if descriptor >= 0 && self.register(place, descriptor, events).is_err() {
-            // Out of memory in the kernel, or a descriptor that cannot be waited for: it looks for
-            // itself a little later.
-            let at = Instant::now() + Duration::from_millis(10);
-            let Some(entry) = self.entries.get_mut(&place) else { return };
-            entry.descriptor = -1;
-            if let Some(old) = entry.deadline.replace(at) {
-                self.deadlines.remove(&(old, place));
-            }
-            self.deadlines.insert((at, place));
         }
     }
 
@@ -113,9 +127,15 @@ impl Watching {
         let due: Vec<Place> = due.map(|(_, place)| *place).collect();
         for place in due {
             // Unless an event, or what another did, has changed that.
-            let is_due = |entry: &Entry| entry.deadline.is_some_and(|at| at <= now);
-            if self.entries.get(&place).is_some_and(is_due) {
-                self.tell(place, 0);
+            let Some(entry) = self.entries.get(&place) else { continue };
+            if entry.deadline.is_none_or(|at| at > now) {
+                continue;
+            }
+            let events = if entry.is_refused { poll_once(entry) } else { 0 };
+            let is_due = entry.own_deadline.is_some_and(|at| at <= now);
+            match events != 0 || is_due {
+                true => self.tell(place, events),
+                false => self.ask(place),
             }
         }
         is_rung
@@ -151,6 +171,14 @@ impl Watching {
             let _ = self.control(libc::EPOLL_CTL_DEL, descriptor, 0, 0);
         }
     }
+}
+
+fn poll_once(entry: &Entry) -> i16 {
+    let (fd, events) = (entry.descriptor, entry.watched.events());
+    let mut polled = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: the entry outlives the call, which does not wait.
+    unsafe { libc::poll(&raw mut polled, 1, 0) };
+    polled.revents
 }
 
 /// A new epoll set, close-on-exec.
