@@ -83,6 +83,7 @@ mod daemon;
 mod endpoint;
 mod error;
 pub mod flow;
+mod fork;
 mod kind;
 mod memory;
 mod name;

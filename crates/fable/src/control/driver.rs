@@ -1,6 +1,8 @@
 //! The agent's side of a flow: its control link, and the paths that are being made.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+mod watched;
+
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -10,8 +12,7 @@ use super::mailbox::{Mail, Mailbox, Permit};
 use super::message::Message;
 use super::moves::{Action, Moves, PEER_GONE, Rules};
 use super::remote;
-use crate::agent::{Agent, Keep, Place, Watched};
-use crate::error::Result as FableResult;
+use crate::agent::{Agent, Place};
 use crate::flow::Reporter;
 use crate::kind::Kind;
 use crate::name::Name;
@@ -19,6 +20,8 @@ use crate::orders::Orders;
 use crate::protocol::{FlowId, Peer, Role, Trust};
 use crate::transport::tls::Handshake;
 use crate::transport::{self, Offer, PathOptions, Transport};
+use watched::Introduction;
+pub(crate) use watched::{watch, watch_process};
 
 /// The longest message of a flow, so that it fits into every transport that the flow may come to.
 pub(crate) const FLOW_MESSAGE_BYTES_MAX: usize = 128 * 1024;
@@ -76,6 +79,10 @@ struct Prepared {
     /// Ends the listener for this path.
     listening: Option<remote::Listening>,
 }
+
+/// How many turns of messages are read of a process that has ended: a child of it that has the link
+/// could go on writing.
+const TURNS_AFTER_DEATH: usize = 8;
 
 /// Lives in the agent's thread; others only lock it to create and to close it.
 pub(crate) struct Driver {
@@ -173,12 +180,7 @@ impl Driver {
             let received = link.send_waiting().and_then(|()| link.receive());
             match received {
                 Ok(Received::Nothing) => return,
-                Ok(Received::End) => {
-                    self.moves.peer_gone();
-                    self.act();
-                    self.close();
-                    self.shared.mailbox.put(Mail::Gone);
-                }
+                Ok(Received::End) => self.peer_gone(),
                 Ok(Received::Silence) => {
                     self.close();
                     self.shared.mailbox.put(Mail::Silent);
@@ -186,6 +188,25 @@ impl Driver {
                 Ok(Received::Message(message, descriptors)) => self.hear(message, descriptors),
                 Err(error) => self.break_off(&error.to_string()),
             }
+        }
+    }
+
+    fn peer_gone(&mut self) {
+        self.moves.peer_gone();
+        self.act();
+        self.close();
+        self.shared.mailbox.put(Mail::Gone);
+    }
+
+    /// The peer's process has ended: what it has said before still counts.
+    fn peer_died(&mut self) {
+        for _ in 0..TURNS_AFTER_DEATH {
+            if self.link.as_ref().is_some_and(Link::has_something) {
+                self.receive();
+            }
+        }
+        if self.link.is_some() {
+            self.peer_gone();
         }
     }
 
@@ -477,90 +498,5 @@ impl Driver {
 
     fn prepared_kind(&self, epoch: u32) -> Option<Kind> {
         self.prepared.as_ref().filter(|prepared| prepared.epoch == epoch).map(|p| p.kind)
-    }
-}
-
-/// The agent's entry for a TLS handshake.
-struct Introduction {
-    handshake: Option<Handshake>,
-    driver: Weak<Mutex<Driver>>,
-    epoch: u32,
-    deadline: Instant,
-}
-
-impl Watched for Introduction {
-    fn descriptor(&self) -> RawFd {
-        self.handshake.as_ref().map_or(-1, |handshake| handshake.readiness().0)
-    }
-
-    fn events(&self) -> i16 {
-        self.handshake.as_ref().map_or(0, |handshake| handshake.readiness().1)
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        Some(self.deadline)
-    }
-
-    fn ready(&mut self, _events: i16) -> Keep {
-        let (Some(mut handshake), Some(driver)) = (self.handshake.take(), self.driver.upgrade())
-        else {
-            return Keep::Not;
-        };
-        let mut driver = lock(&driver);
-        if driver.prepared_kind(self.epoch).is_none() {
-            return Keep::Not;
-        }
-        let outcome = match handshake.go_on() {
-            Ok(false) if self.deadline > Instant::now() => {
-                self.handshake = Some(handshake);
-                return Keep::Watching;
-            }
-            Ok(false) => Err("the TLS handshake takes too long".to_owned()),
-            Ok(true) => handshake.into_transport().map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        driver.introduced(self.epoch, outcome);
-        Keep::Not
-    }
-}
-
-/// Lets the agent watch a driver.
-pub(crate) fn watch(driver: &Arc<Mutex<Driver>>) -> FableResult<()> {
-    let agent = Agent::get()?;
-    // The lock keeps changes back that could not be told yet.
-    let mut locked = lock(driver);
-    locked.places.push(agent.watch(Box::new(DriverWatch(Arc::clone(driver)))));
-    Ok(())
-}
-
-/// The agent's entry for a driver.
-struct DriverWatch(Arc<Mutex<Driver>>);
-
-impl Watched for DriverWatch {
-    fn descriptor(&self) -> RawFd {
-        lock(&self.0).link.as_ref().map_or(-1, |link| link.socket().as_raw_fd())
-    }
-
-    fn events(&self) -> i16 {
-        let wants_to_send = lock(&self.0).link.as_ref().is_some_and(Link::wants_to_send);
-        if wants_to_send { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN }
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        let driver = lock(&self.0);
-        if driver.link.is_none() { Some(Instant::now()) } else { driver.deadline }
-    }
-
-    fn ready(&mut self, events: i16) -> Keep {
-        let mut driver = lock(&self.0);
-        if events != 0 {
-            driver.receive();
-        }
-        if driver.deadline.is_some_and(|at| at <= Instant::now()) {
-            driver.deadline = None;
-            driver.moves.expired();
-            driver.act();
-        }
-        if driver.link.is_some() { Keep::Watching } else { Keep::Not }
     }
 }

@@ -4,7 +4,7 @@
 //! asked of a flow here is asked without the lock of the connection's state.
 
 use std::collections::hash_map::Entry;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::Daemon;
@@ -33,8 +33,13 @@ impl Daemon {
         Arc::new(EndReporter { daemon: self, role })
     }
 
-    /// Begins to open a flow, which from now on is the daemon's to see and to move.
-    pub(crate) fn open(&'static self, parts: FlowParts) -> Result<Opening> {
+    /// Begins to open a flow, which from now on is the daemon's to see and to move. The peer is gone
+    /// when its process, if that is on this host, has ended.
+    pub(crate) fn open(
+        &'static self,
+        parts: FlowParts,
+        peer_process: Option<OwnedFd>,
+    ) -> Result<Opening> {
         let end = (parts.id, parts.role);
         // The flow may report before it can be handled.
         match self.lock().flows.entry(end) {
@@ -46,6 +51,9 @@ impl Daemon {
         }
         match Opening::start(parts) {
             Ok(opening) => {
+                if let Some(process) = peer_process {
+                    opening.watch_process(process)?;
+                }
                 if let Some(known) = self.lock().flows.get_mut(&end) {
                     known.handle = Some(opening.handle());
                 }
@@ -92,7 +100,7 @@ impl Daemon {
         if backlog.is_full() {
             return self.ended((flow, Role::Leader), "too many wait to be accepted");
         }
-        if let Ok(opening) = self.open(parts) {
+        if let Ok(opening) = self.open(parts, descriptors.next()) {
             backlog.add(opening);
         }
     }

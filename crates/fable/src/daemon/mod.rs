@@ -27,6 +27,7 @@ use state::{Link, State};
 
 use crate::agent::Agent;
 use crate::error::Error;
+use crate::fork::NotInherited;
 use crate::protocol::{REVISION, ToDaemon, VERSION};
 
 /// All daemons that this process talks to.
@@ -74,7 +75,7 @@ impl Daemon {
         let bytes = serde_json::to_vec(&hello).map_err(|error| self.absent(&error.to_string()))?;
         crate::packet::send(socket.as_fd(), &bytes, &[])
             .map_err(|error| self.absent(&error.to_string()))?;
-        let socket = Arc::new(socket);
+        let socket = Arc::new(NotInherited::new(socket));
         state.link = Link::Greeting(Arc::clone(&socket));
         let connection = Box::new(serving::Connection::new(self, socket));
         state.place = Some(Agent::get()?.watch(connection));

@@ -12,6 +12,7 @@ use super::message::Message;
 use crate::agent::Place;
 use crate::endpoint::Backlog;
 use crate::flow::{FlowHandle, KeysAnswer};
+use crate::fork::NotInherited;
 use crate::kind::Kind;
 use crate::name::Name;
 use crate::packet;
@@ -31,9 +32,9 @@ pub(super) enum Link {
     #[default]
     Down,
     /// Hello was said.
-    Greeting(Arc<OwnedFd>),
+    Greeting(Arc<NotInherited>),
     /// The daemon has said welcome.
-    Up(Arc<OwnedFd>),
+    Up(Arc<NotInherited>),
 }
 
 /// Who waits for an answer.
@@ -87,7 +88,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn socket(&self) -> Option<&Arc<OwnedFd>> {
+    pub(super) fn socket(&self) -> Option<&Arc<NotInherited>> {
         match &self.link {
             Link::Down => None,
             Link::Greeting(socket) | Link::Up(socket) => Some(socket),

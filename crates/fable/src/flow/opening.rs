@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
@@ -97,6 +97,12 @@ impl Opening {
             timeouts: parts.timeouts,
             deadline: Instant::now() + parts.timeouts.offer,
         })
+    }
+
+    /// The peer is gone when this process, of which a child may still have the control link, has
+    /// ended: when this pidfd becomes readable.
+    pub(crate) fn watch_process(&self, process: OwnedFd) -> Result<()> {
+        driver::watch_process(&self.control.1, process)
     }
 
     /// Becomes readable when [`Opening::finish`] will not wait, for better or worse.

@@ -17,6 +17,7 @@ use crate::cluster_link::{RemoteName, Ticket};
 use crate::flows::{End, Flow, Meter, Outcome, Pending};
 use crate::policy::steady::Steady;
 use crate::policy::{Verdict, choose, permitted};
+use crate::process::Process;
 use crate::registry::{ClientId, Registration};
 
 /// What the client wants, as far as it was understood.
@@ -110,13 +111,30 @@ impl Daemon {
             flow.id.0,
             who(&flow.ends[1].peer)
         );
+        let processes = flow.ends.each_ref().map(|end| end.process.clone());
         self.keep(flow, id);
-        self.send(found.owner, &incoming, &[leading, Rc::clone(&memory)]);
+        let [leader, follower] = processes;
+        let given = self.with_process(found.owner, vec![leading, Rc::clone(&memory)], follower);
+        self.send(found.owner, &incoming, &given);
         let connected =
             ToProcess::Connected { request, flow: id_of_flow, name, peer, transport, reason };
-        self.send(id, &connected, &[following, memory]);
+        let given = self.with_process(id, vec![following, memory], leader);
+        self.send(id, &connected, &given);
         self.event(Some(id_of_flow), &what);
         Ok(())
+    }
+
+    /// The descriptors for an end, and the peer's pidfd if the end understands that.
+    fn with_process(
+        &self,
+        to: ClientId,
+        mut descriptors: Vec<Rc<OwnedFd>>,
+        peer: Option<Rc<Process>>,
+    ) -> Vec<Rc<OwnedFd>> {
+        let understands = self.clients.get(&to).is_some_and(|client| client.revision >= 2);
+        let handle = peer.as_ref().and_then(|process| process.handle());
+        descriptors.extend(handle.filter(|_| understands).cloned());
+        descriptors
     }
 
     /// The name on another host: one after the other.

@@ -166,6 +166,9 @@ impl Daemon {
                         return Ok(());
                     }
                     CLUSTER => self.take_cluster_events(),
+                    dead if dead & client::DEATH != 0 => {
+                        self.bury(ClientId(dead & !client::DEATH));
+                    }
                     client => self.serve(ClientId(client), event.flags),
                 }
             }
@@ -279,8 +282,18 @@ impl Daemon {
         }
     }
 
+    /// A process has ended. Its connection may live on in a child, which has no right to it; what
+    /// it said before its end still counts.
+    fn bury(&mut self, id: ClientId) {
+        self.serve(id, epoll::EventFlags::IN);
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.end("its process has ended");
+        }
+    }
+
     fn disconnect(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else { return };
+        client.stop_watching(&self.epoll);
         let why = client.doom().unwrap_or("closed").to_owned();
         let pid = client.process.peer.pid;
         tracing::debug!(client = id.0, pid, "disconnected: {why}");
