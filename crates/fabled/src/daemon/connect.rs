@@ -21,6 +21,7 @@ use crate::process::Process;
 use crate::registry::{ClientId, Registration};
 
 /// What the client wants, as far as it was understood.
+#[derive(Clone)]
 pub(super) struct Wanted {
     pub(super) request: u64,
     pub(super) trust: Trust,
@@ -49,13 +50,19 @@ impl Daemon {
             Ok(kind) => kind,
             Err(unknown) => return self.refuse(id, request, unknown.to_string()),
         };
-        let wanted = Wanted { request, trust, insisted };
+        self.connect_wanted(id, name, Wanted { request, trust, insisted });
+    }
+
+    pub(super) fn connect_wanted(&mut self, id: ClientId, name: &Name, wanted: Wanted) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let request = wanted.request;
         let (process, access) = (Rc::clone(&client.process), self.policy.access);
         let admits = |found: &Registration| admits(found, &process.peer, &process.groups, access);
         let result = match self.names.pick(name, admits) {
             Ok(found) => self.connect_here(id, &wanted, &found),
             Err(refused) => match self.pick_elsewhere(name) {
                 Some(found) => self.connect_elsewhere(id, &wanted, &found),
+                None if refused.is_none() && self.returning.keep(id, name, &wanted) => Ok(()),
                 None => Err(refused.unwrap_or_else(|| unknown(name))),
             },
         };

@@ -14,6 +14,7 @@ mod operate;
 mod orders;
 mod remote;
 mod reports;
+mod returning;
 mod serve;
 mod signals;
 mod socket;
@@ -35,6 +36,7 @@ use crate::policy::Policy;
 use crate::process::Process;
 use crate::registry::{ClientId, Registry};
 use client::Client;
+use returning::Returning;
 use socket::Door;
 
 pub use signals::Signals;
@@ -94,6 +96,8 @@ pub struct Daemon {
     next_client: u64,
     names: Registry,
     flows: HashMap<FlowId, Flow>,
+    /// Connections to names whose processes may be about to come back.
+    returning: Returning,
     started: Instant,
     next_tick: Instant,
     /// The user that runs the daemon, who is an operator.
@@ -121,7 +125,10 @@ impl Daemon {
             add(descriptor, CLUSTER)?;
         }
         let now = Instant::now();
+        // A cluster's names are not known at once, either.
+        let awaits = door.succeeds() || options.cluster.has_others();
         Ok(Daemon {
+            returning: Returning::new(awaits.then_some(now)),
             door,
             door_is_open: true,
             signals: options.signals,
@@ -163,6 +170,9 @@ impl Daemon {
                     DOOR => self.admit(),
                     SIGNALS => {
                         tracing::info!("stopping at the signal {}", self.signals.take());
+                        if self.names.iter().next().is_some() {
+                            self.door.leave_trace();
+                        }
                         return Ok(());
                     }
                     CLUSTER => self.take_cluster_events(),
@@ -198,6 +208,7 @@ impl Daemon {
             self.open_door(true);
         }
         self.observe();
+        self.retry_connects();
     }
 
     /// The time of everything that is not for people.

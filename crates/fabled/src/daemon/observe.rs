@@ -98,7 +98,11 @@ impl Daemon {
             protected: flow.protected,
             encryption: flow.encryption().cloned(),
             pinned: flow.pinned(),
-            pinned_by: flow.orders.operator.as_ref().map_or_else(String::new, |o| o.who.clone()),
+            pinned_by: match &flow.orders.operator {
+                // Within a host it does not matter whose order it was.
+                Some(order) if !flow.local => order.who.clone(),
+                _ => String::new(),
+            },
             insisted: flow.insisted(),
             current: flow.current,
             failed: flow.failed_lately(self.now_ns()),

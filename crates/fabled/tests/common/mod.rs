@@ -87,6 +87,11 @@ impl Daemon {
         self.child = spawn(self.directory.path(), &self.arguments);
     }
 
+    /// Starts another on the same socket, once this one has ended.
+    pub(crate) fn start_again(&mut self) {
+        self.child = spawn(self.directory.path(), &self.arguments);
+    }
+
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
