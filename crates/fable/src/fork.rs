@@ -102,7 +102,8 @@ fn note(number: i32) -> &'static AtomicI32 {
     let mut part = &FIRST;
     loop {
         let taken = part.numbers.iter().find(|place| {
-            place.compare_exchange(FREE, number, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            place.load(Ordering::Relaxed) == FREE
+                && place.compare_exchange(FREE, number, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
         match taken {
             Some(place) => return place,
