@@ -47,7 +47,7 @@ pub(crate) enum Message {
     /// understands ([`crate::protocol::REVISION`]).
     Revision { revision: u32 },
     /// What is ordered about the flow, as this end knows it. Since revision 2.
-    Orders { orders: Orders },
+    Orders { orders: Box<Orders> },
 }
 
 /// How the name of a transport begins that does not exist, and by whose number a follower says

@@ -14,4 +14,5 @@ mod outages;
 #[path = "../common/program.rs"]
 mod program;
 mod programs;
+mod quorum;
 mod survival;

@@ -276,11 +276,13 @@ fn child(by_the_library: bool) -> i64 {
         }
     };
     assert!(child >= 0, "a child");
-    while child == 0 {
+    if child > 0 {
+        return child;
+    }
+    loop {
         // SAFETY: a plain system call.
         unsafe { libc::pause() };
     }
-    child
 }
 
 fn pin(cpu: usize) {

@@ -88,7 +88,7 @@ impl Moves {
     /// Tells the peer, if it would understand it.
     fn say_orders(&mut self) {
         if self.peer_revision >= 2 {
-            self.say(Message::Orders { orders: self.orders.clone() });
+            self.say(Message::Orders { orders: Box::new(self.orders.clone()) });
         }
     }
 }
