@@ -264,3 +264,24 @@ fn top_counts_what_was_sent() {
     scene.goes_over("mempipe-futex-safe");
     scene.finish();
 }
+
+#[test]
+fn a_policy_that_is_read_again_moves_flows_without_loss_and_a_wrong_one_changes_nothing() {
+    let scene = Scene::start(CALM_POLICY, "");
+    assert_eq!(scene.transport, "mempipe-futex-safe");
+    let rule = |transport: &str| {
+        format!("{CALM_POLICY}[[rule]]\nname = \"fable://echo/*\"\ntransport = \"{transport}\"\n")
+    };
+    for transport in ["pipe", "unix", "tcp-nodelay", "shmem-pipe-safe"] {
+        scene.daemon.reload(&rule(transport));
+        scene.goes_over(transport);
+    }
+    scene.daemon.reload("nonsense = [");
+    within("the log says so", || {
+        scene.daemon.log().contains("the policy stays as it was").then_some(())
+    });
+    scene.goes_over("shmem-pipe-safe");
+    scene.daemon.reload(CALM_POLICY);
+    scene.goes_over("mempipe-futex-safe");
+    scene.finish();
+}

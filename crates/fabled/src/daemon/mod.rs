@@ -12,6 +12,7 @@ mod names;
 mod observe;
 mod operate;
 mod orders;
+mod reload;
 mod remote;
 mod reports;
 mod returning;
@@ -32,11 +33,12 @@ use rustix::event::{Timespec, epoll};
 use crate::cluster_link::Cluster;
 use crate::flows::{Flow, wall_time_s};
 use crate::machine::Machine;
-use crate::policy::Policy;
+use crate::policy::{FileError, Policy};
 use crate::process::Process;
 use crate::registry::{ClientId, Registry};
 use client::Client;
 use returning::Returning;
+use signals::Wish;
 use socket::Door;
 
 pub use signals::Signals;
@@ -56,6 +58,8 @@ pub struct Options {
     pub socket: PathBuf,
     /// Which transports to choose.
     pub policy: Policy,
+    /// Reads the policy again, at SIGHUP.
+    pub read_policy: Box<dyn Fn() -> Result<Policy, FileError>>,
     /// The other hosts.
     pub cluster: Box<dyn Cluster>,
 }
@@ -90,6 +94,7 @@ pub struct Daemon {
     signals: Signals,
     epoll: OwnedFd,
     policy: Policy,
+    read_policy: Box<dyn Fn() -> Result<Policy, FileError>>,
     cluster: Box<dyn Cluster>,
     machine: Machine,
     clients: HashMap<ClientId, Client>,
@@ -134,6 +139,7 @@ impl Daemon {
             signals: options.signals,
             epoll,
             policy: options.policy,
+            read_policy: options.read_policy,
             cluster: options.cluster,
             machine: Machine::new(),
             clients: HashMap::new(),
@@ -168,13 +174,16 @@ impl Daemon {
             for event in &events {
                 match event.data.u64() {
                     DOOR => self.admit(),
-                    SIGNALS => {
-                        tracing::info!("stopping at the signal {}", self.signals.take());
-                        if self.names.iter().next().is_some() {
-                            self.door.leave_trace();
+                    SIGNALS => match self.signals.take() {
+                        Wish::Reload => self.reload_policy(),
+                        Wish::Stop(signal) => {
+                            tracing::info!("stopping at the signal {signal}");
+                            if self.names.iter().next().is_some() {
+                                self.door.leave_trace();
+                            }
+                            return Ok(());
                         }
-                        return Ok(());
-                    }
+                    },
                     CLUSTER => self.take_cluster_events(),
                     dead if dead & client::DEATH != 0 => {
                         self.bury(ClientId(dead & !client::DEATH));

@@ -2,7 +2,7 @@
 
 use fable::protocol::Decision;
 
-use super::common::{Daemon, within};
+use super::common::{Daemon, QUICK_POLICY, within};
 use super::hosts::LEASE_S;
 use super::programs::{TRUSTING, Zone, flow, goes_over};
 
@@ -127,5 +127,19 @@ fn a_daemon_that_comes_back_learns_what_was_ordered() {
     both_choose(&zone, "tls", "user 0 on a");
     zone.a.fable_says(&["move", &zone.flow, "auto"]);
     stays_on(&zone, "tcp-nodelay");
+    zone.finish();
+}
+
+#[test]
+fn what_one_hosts_policy_protects_the_other_hosts_policy_leaves_protected() {
+    let test = "a policy is read again on one host";
+    let Some(zone) = Zone::start(test, TRUSTING, "tcp-nodelay", LEASE_S) else { return };
+    let protecting = "[[rule]]\nname = \"fable://kv/*\"\nprotected = true\n";
+    for daemon in [&zone.a, &zone.b] {
+        daemon.reload(&format!("{TRUSTING}{QUICK_POLICY}{protecting}"));
+        stays_on(&zone, "tls");
+        daemon.reload(&format!("{TRUSTING}{QUICK_POLICY}"));
+        stays_on(&zone, "tcp-nodelay");
+    }
     zone.finish();
 }

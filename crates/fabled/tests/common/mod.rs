@@ -92,6 +92,13 @@ impl Daemon {
         self.child = spawn(self.directory.path(), &self.arguments);
     }
 
+    /// Gives it another policy while it runs.
+    pub(crate) fn reload(&self, policy: &str) {
+        fs::write(self.directory.path().join("policy.toml"), policy).unwrap();
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    }
+
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
