@@ -19,6 +19,9 @@ const WHO_CHARS_MAX: usize = 200;
 /// The longest name of a transport.
 const TRANSPORT_CHARS_MAX: usize = 64;
 
+/// How far the orders of others may be ahead of what is known.
+const AHEAD_MAX: u64 = 1 << 32;
+
 /// One order about the transport.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
@@ -140,11 +143,20 @@ impl Orders {
         }
     }
 
+    /// Whether these can come from somebody who knew the others, or little more: numbers that leave
+    /// no room for later orders would make the last one stand for good.
+    pub fn is_plausible_after(&self, known: &Orders) -> bool {
+        self.highest_sequence() <= known.highest_sequence().saturating_add(AHEAD_MAX)
+    }
+
     fn next_sequence(&self) -> u64 {
+        self.highest_sequence().saturating_add(1)
+    }
+
+    fn highest_sequence(&self) -> u64 {
         let orders = [&self.operator, &self.application].into_iter().flatten();
         let demands = self.encryption.iter().map(|demand| demand.sequence);
-        let highest = orders.map(|order| order.sequence).chain(demands).max();
-        highest.unwrap_or(0).saturating_add(1)
+        orders.map(|order| order.sequence).chain(demands).max().unwrap_or(0)
     }
 }
 
@@ -282,6 +294,17 @@ mod tests {
         assert!(!orders.merge(&forged.only_demands_of(Role::Follower)));
         orders.demand(Role::Leader, "user 0 on a", Encryption::Free);
         assert_eq!(orders.check(Kind::Tcp), Ok(()));
+    }
+
+    #[test]
+    fn numbers_that_leave_no_room_are_not_believed() {
+        let mut orders = Orders::default();
+        orders.order(Role::Leader, "user 0 on a", None);
+        let order = orders.operator.clone().unwrap();
+        let far =
+            Orders { operator: Some(Order { sequence: u64::MAX, ..order }), ..orders.clone() };
+        assert!(!far.is_plausible_after(&orders));
+        assert!(orders.is_plausible_after(&Orders::default()));
     }
 
     #[test]

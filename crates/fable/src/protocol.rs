@@ -497,3 +497,39 @@ pub struct Decision {
 pub fn kind_of(name: &str) -> Result<Kind, crate::UnknownKind> {
     name.parse()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a side of the first revision says is understood, and says that it is of that revision.
+    #[test]
+    fn the_first_revision_is_understood() {
+        let hello = r#"{"say":"hello","version":1,"program":"old"}"#;
+        let hello = serde_json::from_str(hello).unwrap();
+        assert!(matches!(hello, ToDaemon::Hello { version: VERSION, revision: 1, .. }));
+        let welcome = r#"{"say":"welcome","version":1,"host":"old"}"#;
+        let welcome = serde_json::from_str(welcome).unwrap();
+        assert!(matches!(welcome, ToProcess::Welcome { version: VERSION, revision: 1, .. }));
+        let order = r#"{"say":"move","flow":7,"transport":"unix","reason":"so"}"#;
+        let order = serde_json::from_str(order).unwrap();
+        assert!(matches!(order, ToProcess::Move { flow: FlowId(7), sequence: None, .. }));
+    }
+
+    /// What is said to a side of the first revision has nothing that it would stumble over: fields
+    /// that it does not know it ignores, and there are no others than those.
+    #[test]
+    fn the_first_revision_understands_what_is_said_to_it() {
+        let (transport, reason) = ("unix".to_owned(), "so".to_owned());
+        let order = ToProcess::Move { flow: FlowId(7), transport, reason, sequence: None };
+        assert_eq!(
+            serde_json::to_string(&order).unwrap(),
+            r#"{"say":"move","flow":7,"transport":"unix","reason":"so"}"#
+        );
+        let hello = ToDaemon::Hello { version: 1, program: "new".to_owned(), revision: REVISION };
+        assert_eq!(
+            serde_json::to_string(&hello).unwrap(),
+            r#"{"say":"hello","version":1,"program":"new","revision":2}"#
+        );
+    }
+}

@@ -292,10 +292,7 @@ impl Moves {
                 self.met(revision);
                 Ok(())
             }
-            (_, Message::Orders { orders }) => {
-                self.told_orders(&orders);
-                Ok(())
-            }
+            (_, Message::Orders { orders }) => self.told_orders(&orders),
             (Role::Follower, Message::Decline { transport, reason }) => {
                 self.declined(&transport, &reason);
                 Ok(())

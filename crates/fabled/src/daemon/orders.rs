@@ -120,11 +120,11 @@ impl Daemon {
                 orders.encryption[index(side)] = Default::default();
             }
         }
-        let sequence = known.orders.operator_sequence();
-        if !known.orders.merge(&orders) {
+        let before = known.orders.operator.clone();
+        if !orders.is_plausible_after(&known.orders) || !known.orders.merge(&orders) {
             return;
         }
-        let order = known.orders.operator.clone().filter(|order| order.sequence >= sequence);
+        let order = known.orders.operator.clone().filter(|_| known.orders.operator != before);
         let what = match (&order, known.encryption()) {
             (Some(order), _) => {
                 let transport = order.transport.as_deref().unwrap_or("auto");
@@ -140,7 +140,7 @@ impl Daemon {
         }
         // The daemon that was given the order carries it out; this one steps in if it does not.
         if let Some(known) = self.flows.get_mut(&flow)
-            && let (Some(kind), Some(_)) = (pinned, known.current)
+            && let (Some(kind), Some(_), Some(_)) = (pinned, known.current, &order)
             && known.current != Some(kind)
             && known.pending.is_none()
         {

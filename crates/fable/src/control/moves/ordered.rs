@@ -1,6 +1,6 @@
 //! What is ordered about a flow, and how it limits the moves.
 
-use super::{Action, Moves};
+use super::{Action, Moves, Violation};
 use crate::control::message::{Message, REVISION_PROBE};
 use crate::kind::Kind;
 use crate::orders::Orders;
@@ -75,7 +75,10 @@ impl Moves {
     }
 
     /// What the peer says is ordered: of the demands, only its own count.
-    pub(super) fn told_orders(&mut self, orders: &Orders) {
+    pub(super) fn told_orders(&mut self, orders: &Orders) -> Result<(), Violation> {
+        if !orders.is_plausible_after(&self.orders) {
+            return Err(Violation("orders whose numbers leave no room for later ones"));
+        }
         let peer = match self.role {
             Role::Leader => Role::Follower,
             Role::Follower => Role::Leader,
@@ -83,6 +86,7 @@ impl Moves {
         if self.orders.merge(&orders.only_demands_of(peer)) {
             self.act(Action::Ordered);
         }
+        Ok(())
     }
 
     /// Tells the peer, if it would understand it.
