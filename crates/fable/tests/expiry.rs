@@ -106,7 +106,7 @@ fn a_flow_outlives_its_certificates_and_new_paths_need_good_ones() {
     assert_eq!((ends[0].transport(), ends[0].epoch()), (Kind::Tls, 1), "it goes on");
     assert_eq!(move_to(&ends, Kind::Unix), Ok(()));
     let refused = move_to(&ends, Kind::Tls).unwrap_err();
-    assert!(refused.contains("expired") || refused.contains("certificate"), "{refused}");
+    assert!(refused.to_lowercase().contains("expired"), "{refused}");
     assert_eq!(ends[0].transport(), Kind::Unix);
     exchange(&ends);
     // The daemon has given out new ones.
