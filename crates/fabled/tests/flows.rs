@@ -171,6 +171,46 @@ fn where_the_application_has_gone_by_itself_the_policy_leaves_it() {
 }
 
 #[test]
+fn an_order_that_another_has_overtaken_is_not_taken_for_the_applications_wish() {
+    let daemon = Daemon::start();
+    let (server, _client, end, _) = flow(&daemon);
+    let (mut one, mut other) = (Process::connect(&daemon), Process::connect(&daemon));
+    order(&mut one, end.flow, "pipe");
+    assert_eq!(server.ordered_move(end.flow).0, "pipe");
+    order(&mut other, end.flow, "unix");
+    assert_eq!(server.ordered_move(end.flow).0, "unix");
+    let ToProcess::Refused { reason, .. } = one.hear() else { panic!("overtaken") };
+    assert!(reason.contains("overtaken"), "{reason}");
+    // The ends carry out both.
+    server.moved(end.flow, 2, "pipe");
+    server.moved(end.flow, 3, "unix");
+    assert!(matches!(other.hear(), ToProcess::Answer { answer: Answer::Done { .. }, .. }));
+    order(&mut other, end.flow, "auto");
+    assert!(matches!(other.hear(), ToProcess::Answer { answer: Answer::Done { .. }, .. }));
+    assert_eq!(server.ordered_move(end.flow).0, "mempipe-futex-safe");
+    let (_, decisions) = why(&mut other, end.flow);
+    let last = decisions.last().unwrap();
+    assert!(!last.reason.contains("application"), "{decisions:#?}");
+}
+
+#[test]
+fn a_flow_that_goes_to_and_fro_is_shown_as_flapping() {
+    let daemon = Daemon::start();
+    let (server, _client, end, _) = flow(&daemon);
+    let mut operator = Process::connect(&daemon);
+    assert!(!daemon.fable_says(&["top", "--once"]).contains("flapping"));
+    for (epoch, transport) in (2..).zip(["pipe", "unix"].into_iter().cycle().take(8)) {
+        order(&mut operator, end.flow, transport);
+        assert_eq!(server.ordered_move(end.flow).0, transport);
+        server.moved(end.flow, epoch, transport);
+        assert!(matches!(operator.hear(), ToProcess::Answer { .. }));
+    }
+    let shown = daemon.fable_says(&["top", "--once"]);
+    assert!(shown.contains("flapping"), "{shown}");
+    assert!(flows(&mut operator)[0].is_flapping);
+}
+
+#[test]
 fn flows_vanish_with_either_end() {
     let daemon = Daemon::start();
     let mut operator = Process::connect(&daemon);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::message::{MESSAGE_BYTES_MAX, Message};
+use crate::fork::NotInherited;
 use crate::packet;
 
 /// The most messages that wait for a peer that does not read.
@@ -43,7 +44,7 @@ impl Descriptors {
 /// are a stream, each behind its length in four bytes, most significant first.
 #[derive(Debug)]
 pub(crate) struct Link {
-    socket: OwnedFd,
+    socket: NotInherited,
     local: bool,
     waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// What has arrived of a stream, and is no whole message yet.
@@ -57,7 +58,12 @@ impl Link {
         if !local {
             ask_now_and_then(socket.as_fd(), silence);
         }
-        Link { socket, local, waiting: VecDeque::new(), arrived: Vec::new() }
+        Link {
+            socket: NotInherited::new(socket),
+            local,
+            waiting: VecDeque::new(),
+            arrived: Vec::new(),
+        }
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
@@ -69,6 +75,15 @@ impl Link {
         // SAFETY: a plain system call on a descriptor of ours. Of a peer that is gone there is
         // nothing to tell.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
+    /// Whether something has arrived that was not received yet; not the peer's end.
+    pub(crate) fn has_something(&self) -> bool {
+        let mut polled =
+            libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the entry outlives the call, which does not wait.
+        unsafe { libc::poll(&raw mut polled, 1, 0) };
+        polled.revents & libc::POLLIN != 0
     }
 
     pub(crate) fn wants_to_send(&self) -> bool {

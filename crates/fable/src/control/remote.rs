@@ -3,14 +3,14 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::link::{receive_some, send_some};
-use crate::agent::{Agent, Keep, Watched};
+use crate::agent::{Agent, Keep, Place, Watched};
 use crate::kind::Kind;
 
 /// A token: 128 random bits, in hexadecimal digits.
@@ -28,12 +28,13 @@ type Reached = Box<dyn FnOnce(Outcome) + Send>;
 pub(super) struct Listening {
     pub(super) port: u16,
     pub(super) token: String,
-    over: Arc<AtomicBool>,
+    visitors: Visitors,
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.visitors.over.store(true, Ordering::Relaxed);
+        self.visitors.have_changed();
     }
 }
 
@@ -79,17 +80,17 @@ pub(super) fn listen(
     listener.listen(8).map_err(failed("listen beside the control link"))?;
     let port = address(listener.local_addr())?.port();
     let token = random_token()?;
-    let over = Arc::new(AtomicBool::new(false));
     let visitors = Visitors {
         token: token.clone(),
-        over: Arc::clone(&over),
+        over: Arc::default(),
+        places: Arc::default(),
         greetings: Arc::new(AtomicU32::new(0)),
         deadline: Instant::now() + timeout,
         reached: Arc::new(reached),
     };
     let agent = Agent::get().map_err(|error| error.to_string())?;
-    agent.watch(Box::new(Doorman { listener, visitors }));
-    Ok(Listening { port, token, over })
+    visitors.watch(agent, Box::new(Doorman { listener, visitors: visitors.clone() }));
+    Ok(Listening { port, token, visitors })
 }
 
 /// What the listener and its connections share.
@@ -97,6 +98,8 @@ pub(super) fn listen(
 struct Visitors {
     token: String,
     over: Arc<AtomicBool>,
+    /// Where the agent watches the listener and its connections.
+    places: Arc<Mutex<Vec<Place>>>,
     greetings: Arc<AtomicU32>,
     deadline: Instant,
     reached: Arc<dyn Fn(Outcome) + Send + Sync>,
@@ -105,6 +108,24 @@ struct Visitors {
 impl Visitors {
     fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed) || self.deadline <= Instant::now()
+    }
+
+    fn watch(&self, agent: &Agent, watched: Box<dyn Watched>) {
+        let place = agent.watch(watched);
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of the connections, the oldest are over.
+        if places.len() > 2 * GREETINGS_MAX as usize {
+            places.remove(1);
+        }
+        places.push(place);
+    }
+
+    /// They are over: the agent need not wait for their deadline.
+    fn have_changed(&self) {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(agent) = Agent::get() {
+            places.iter().for_each(|place| agent.look(*place));
+        }
     }
 
     fn next_look(&self) -> Instant {
@@ -140,6 +161,7 @@ impl Watched for Doorman {
                 // What cannot be accepted would stay readable, and the agent do nothing else.
                 Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => {
                     self.visitors.over.store(true, Ordering::Relaxed);
+                    self.visitors.have_changed();
                     (self.visitors.reached)(Err(failed("accept beside the control link")(error)));
                     return Keep::Not;
                 }
@@ -150,7 +172,8 @@ impl Watched for Doorman {
             && let Ok(agent) = Agent::get()
         {
             let visitors = self.visitors.clone();
-            agent.watch(Box::new(Greeting { socket: Some(socket), visitors, said: Vec::new() }));
+            let greeting = Greeting { socket: Some(socket), visitors, said: Vec::new() };
+            self.visitors.watch(agent, Box::new(greeting));
         } else {
             self.visitors.greetings.fetch_sub(1, Ordering::Relaxed);
         }
@@ -198,6 +221,7 @@ impl Watched for Greeting {
             && !self.visitors.over.swap(true, Ordering::Relaxed)
             && let Some(socket) = self.socket.take()
         {
+            self.visitors.have_changed();
             (self.visitors.reached)(Ok(socket.into()));
         }
         Keep::Not

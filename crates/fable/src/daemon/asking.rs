@@ -30,6 +30,8 @@ pub(crate) enum Found {
         link: OwnedFd,
         /// The flow's page.
         page: OwnedFd,
+        /// Becomes readable when the peer's process ends.
+        process: Option<OwnedFd>,
     },
     /// On another host.
     Elsewhere {
@@ -128,7 +130,8 @@ impl Daemon {
         let mut descriptors = descriptors.into_iter();
         match (body, descriptors.next(), descriptors.next()) {
             (ToProcess::Connected { flow, name, peer, .. }, Some(link), Some(page)) => {
-                Ok(Found::Here { flow, name, peer, link, page })
+                let process = descriptors.next();
+                Ok(Found::Here { flow, name, peer, link, page, process })
             }
             (
                 ToProcess::Elsewhere { flow, name, peer, addresses, ticket, protected, .. },
@@ -185,7 +188,11 @@ impl Daemon {
         match state.say(message, descriptors) {
             Err(error) => self.lose(state, error.to_string()),
             // The agent is to wait for room, too.
-            Ok(()) if state.is_behind() => drop(Agent::get().map(|agent| agent.run(|| {}))),
+            Ok(()) if state.is_behind() => {
+                if let (Ok(agent), Some(place)) = (Agent::get(), state.place) {
+                    agent.look(place);
+                }
+            }
             Ok(()) => {}
         }
     }

@@ -4,7 +4,7 @@
 //! asked of a flow here is asked without the lock of the connection's state.
 
 use std::collections::hash_map::Entry;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::Daemon;
@@ -15,6 +15,7 @@ use crate::endpoint::FlowSettings;
 use crate::error::{Error, Result};
 use crate::flow::{Description, FlowHandle, FlowParts, KeysAnswer, Opening, Reporter};
 use crate::kind::{Form, Kind};
+use crate::orders::Orders;
 use crate::protocol::{FlowId, Role, ToDaemon, ToProcess, kind_of};
 
 /// Which end of which flow: a process may hold both.
@@ -32,8 +33,13 @@ impl Daemon {
         Arc::new(EndReporter { daemon: self, role })
     }
 
-    /// Begins to open a flow, which from now on is the daemon's to see and to move.
-    pub(crate) fn open(&'static self, parts: FlowParts) -> Result<Opening> {
+    /// Begins to open a flow, which from now on is the daemon's to see and to move. The peer is gone
+    /// when its process, if that is on this host, has ended.
+    pub(crate) fn open(
+        &'static self,
+        parts: FlowParts,
+        peer_process: Option<OwnedFd>,
+    ) -> Result<Opening> {
         let end = (parts.id, parts.role);
         // The flow may report before it can be handled.
         match self.lock().flows.entry(end) {
@@ -45,6 +51,9 @@ impl Daemon {
         }
         match Opening::start(parts) {
             Ok(opening) => {
+                if let Some(process) = peer_process {
+                    opening.watch_process(process)?;
+                }
                 if let Some(known) = self.lock().flows.get_mut(&end) {
                     known.handle = Some(opening.handle());
                 }
@@ -91,24 +100,40 @@ impl Daemon {
         if backlog.is_full() {
             return self.ended((flow, Role::Leader), "too many wait to be accepted");
         }
-        if let Ok(opening) = self.open(parts) {
+        if let Ok(opening) = self.open(parts, descriptors.next()) {
             backlog.add(opening);
         }
     }
 
     /// An order to move.
-    pub(super) fn order_move(&'static self, flow: FlowId, transport: &str, reason: &str) {
+    pub(super) fn order_move(
+        &'static self,
+        flow: FlowId,
+        transport: &str,
+        reason: &str,
+        sequence: Option<u64>,
+    ) {
         // The leader's end first: it need not ask the other. None at all if the flow has ended
         // while the order was on its way.
         let Some(handle) = self.handles(flow).next() else { return };
         let requested = match kind_of(transport) {
-            Ok(kind) => handle.request_move(kind, reason).map_err(|error| error.to_string()),
+            Ok(kind) => {
+                handle.order_move(kind, reason, sequence).map_err(|error| error.to_string())
+            }
             Err(unknown) => Err(unknown.to_string()),
         };
         if let Err(reason) = requested {
             let transport = transport.to_owned();
             let mut state = self.lock();
             self.tell(&mut state, &ToDaemon::MoveFailed { flow, transport, reason });
+        }
+    }
+
+    /// What is ordered, by the daemon's word.
+    pub(super) fn adopt_orders(&'static self, flow: FlowId, orders: &Orders) {
+        for handle in self.handles(flow) {
+            // An end without an agent does not move, either.
+            let _ = handle.adopt(orders.clone());
         }
     }
 
@@ -134,10 +159,13 @@ impl Daemon {
         let ends = |(end, known): (&End, &Known)| Some((*end, known.handle.clone()?));
         let handles: Vec<_> = self.lock().flows.iter().filter_map(ends).collect();
         for (end, handle) in handles {
-            let described = handle.describe();
+            let (described, orders) = (handle.describe(), handle.orders());
             let mut state = self.lock();
             match described {
-                Ok(Some(description)) => self.announce_one(&mut state, description),
+                Ok(Some(description)) => {
+                    self.announce_one(&mut state, description);
+                    self.tell_orders(&mut state, end.0, orders.unwrap_or_default());
+                }
                 // It has no path yet, or is closed and about to say so.
                 Ok(None) => {
                     if let Some(known) = state.flows.get_mut(&end) {
@@ -147,6 +175,13 @@ impl Daemon {
                 // It stays unknown to the daemon, and works.
                 Err(_) => {}
             }
+        }
+    }
+
+    /// Tells a daemon that understands it what is ordered, if anything is.
+    fn tell_orders(&'static self, state: &mut State, flow: FlowId, orders: Orders) {
+        if state.revision >= 2 && orders != Orders::default() {
+            self.tell(state, &ToDaemon::Orders { flow, orders });
         }
     }
 
@@ -215,6 +250,11 @@ impl Reporter for EndReporter {
         let (transport, reason) = (transport.to_string(), reason.to_owned());
         let mut state = self.daemon.lock();
         self.daemon.tell(&mut state, &ToDaemon::MoveFailed { flow, transport, reason });
+    }
+
+    fn ordered(&self, flow: FlowId, orders: &Orders) {
+        let mut state = self.daemon.lock();
+        self.daemon.tell_orders(&mut state, flow, orders.clone());
     }
 
     fn ended(&self, flow: FlowId, reason: &str) {

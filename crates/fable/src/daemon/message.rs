@@ -16,14 +16,14 @@ pub(super) struct Message {
 pub(super) fn parse(packet: Packet) -> Result<Message, &'static str> {
     let body = serde_json::from_slice(&packet.bytes).map_err(|_| "it is no message we know")?;
     let expected = match &body {
-        ToProcess::Connected { .. } | ToProcess::Incoming { .. } => 2,
-        ToProcess::Elsewhere { .. } => 1,
-        _ => 0,
+        ToProcess::Connected { .. } | ToProcess::Incoming { .. } => 2..=3,
+        ToProcess::Elsewhere { .. } => 1..=1,
+        _ => 0..=0,
     };
     if packet.has_lost_descriptors {
         return Err("this process has no room for its descriptors (see `ulimit -n`)");
     }
-    if packet.descriptors.len() != expected {
+    if !expected.contains(&packet.descriptors.len()) {
         return Err("it came with the wrong number of descriptors");
     }
     Ok(Message { body, descriptors: packet.descriptors })
@@ -41,6 +41,7 @@ pub(super) fn answered(body: &ToProcess) -> Option<u64> {
         ToProcess::Welcome { .. }
         | ToProcess::Incoming { .. }
         | ToProcess::Move { .. }
+        | ToProcess::Orders { .. }
         | ToProcess::Protect { .. } => None,
     }
 }

@@ -118,18 +118,18 @@ impl Endpoint {
     fn connect_by_daemon(&self, name: &Name, deadline: Instant) -> Result<Flow> {
         let EndpointOptions { trust, transport, .. } = self.options;
         let daemon = self.daemon();
-        let (id, name, peer, link, page, protected, local) =
+        let (id, name, peer, link, page, protected, process) =
             match daemon.find(name, trust, transport, deadline)? {
                 // Whether a path of this kernel must be protected is never a question.
-                Found::Here { flow, name, peer, link, page } => {
-                    (flow, name, peer, link, page, false, true)
+                Found::Here { flow, name, peer, link, page, process } => {
+                    (flow, name, peer, link, page, false, Some(process))
                 }
                 Found::Elsewhere { flow, name, peer, addresses, ticket, protected, page } => {
                     let link = remote::open_link(&name, &addresses, &ticket, deadline);
                     let link = link.inspect_err(|error| {
                         daemon.ended((flow, Role::Follower), &error.to_string());
                     })?;
-                    (flow, name, peer, link, page, protected, false)
+                    (flow, name, peer, link, page, protected, None)
                 }
             };
         let FlowSettings { trust: own_trust, path, timeouts } =
@@ -141,7 +141,7 @@ impl Endpoint {
             role: Role::Follower,
             peer,
             link,
-            local,
+            local: process.is_some(),
             page,
             own_trust,
             peer_trust: Trust::Trusted,
@@ -152,7 +152,7 @@ impl Endpoint {
             timeouts,
             reporter: daemon.reporter(Role::Follower),
         };
-        daemon.open(parts)?.finish().map_err(|error| match error {
+        daemon.open(parts, process.flatten())?.finish().map_err(|error| match error {
             Error::PeerDied => Error::Refused {
                 reason: format!("{full_name}: nobody accepts there; is its owner listening?"),
             },

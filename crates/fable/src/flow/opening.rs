@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use super::parts::{FlowParts, Timeouts};
 use super::path::Path;
 use super::{Flow, FlowHandle};
 use crate::agent::Agent;
-use crate::control::driver::{self, Driver, DriverWatch, Shared};
+use crate::control::driver::{self, Driver, Shared};
 use crate::control::mailbox::{Mail, Mailbox, Permit};
 use crate::control::moves::Rules;
 use crate::error::{Error, Result};
@@ -87,9 +87,9 @@ impl Opening {
         let driver = Driver::new(Arc::clone(&shared), parts.link, rules);
         if parts.role == Role::Leader {
             let (driver, first, reason) = (Arc::clone(&driver), parts.first, parts.reason);
-            agent.run(move || driver::lock(&driver).want(first, &reason));
+            agent.run(move || driver::lock(&driver).want(first, &reason, None));
         }
-        agent.watch(Box::new(DriverWatch(Arc::clone(&driver))));
+        driver::watch(&driver)?;
         Ok(Opening {
             control: (shared, driver),
             page: Some(page),
@@ -97,6 +97,12 @@ impl Opening {
             timeouts: parts.timeouts,
             deadline: Instant::now() + parts.timeouts.offer,
         })
+    }
+
+    /// The peer is gone when this process, of which a child may still have the control link, has
+    /// ended: when this pidfd becomes readable.
+    pub(crate) fn watch_process(&self, process: OwnedFd) -> Result<()> {
+        driver::watch_process(&self.control.1, process)
     }
 
     /// Becomes readable when [`Opening::finish`] will not wait, for better or worse.

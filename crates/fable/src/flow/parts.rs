@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::kind::Kind;
 use crate::name::Name;
+use crate::orders::Orders;
 use crate::protocol::{FlowId, Peer, Role, Trust};
 use crate::transport::{PathOptions, TlsKeys};
 
@@ -19,6 +20,9 @@ pub trait Reporter: Send + Sync {
     fn moved(&self, flow: FlowId, epoch: u32, transport: Kind, pause_ns: u64);
     /// A move did not come about.
     fn move_failed(&self, flow: FlowId, transport: Kind, reason: &str);
+    /// What this end knows to be ordered has changed other than by the daemon's word. Called with
+    /// locks of the flow held.
+    fn ordered(&self, _flow: FlowId, _orders: &Orders) {}
     /// This end is closed.
     fn ended(&self, flow: FlowId, reason: &str);
     /// Asks for the keys of a TLS path.

@@ -9,8 +9,10 @@ mod etcd;
 mod hosts;
 mod names;
 mod network;
+mod orders;
 mod outages;
 #[path = "../common/program.rs"]
 mod program;
 mod programs;
+mod quorum;
 mod survival;

@@ -87,6 +87,18 @@ impl Daemon {
         self.child = spawn(self.directory.path(), &self.arguments);
     }
 
+    /// Starts another on the same socket, once this one has ended.
+    pub(crate) fn start_again(&mut self) {
+        self.child = spawn(self.directory.path(), &self.arguments);
+    }
+
+    /// Gives it another policy while it runs.
+    pub(crate) fn reload(&self, policy: &str) {
+        fs::write(self.directory.path().join("policy.toml"), policy).unwrap();
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    }
+
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -166,7 +178,7 @@ impl Process {
 
     pub(crate) fn connect_to(socket: &Path) -> Process {
         let process = Process::silent(socket);
-        process.say(&ToDaemon::Hello { version: VERSION, program: "test".to_owned() });
+        process.say(&ToDaemon::Hello { version: VERSION, program: "test".to_owned(), revision: 1 });
         let welcome = process.hear();
         assert!(matches!(welcome, ToProcess::Welcome { .. }), "{welcome:?}");
         process
@@ -311,7 +323,9 @@ impl Process {
     /// Waits for an order to move this flow.
     pub(crate) fn ordered_move(&self, expected: FlowId) -> (String, String) {
         match self.hear() {
-            ToProcess::Move { flow, transport, reason } if flow == expected => (transport, reason),
+            ToProcess::Move { flow, transport, reason, .. } if flow == expected => {
+                (transport, reason)
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -5,6 +5,8 @@
 //! `pause`, `go`: waits for everything that is under way, and sends nothing meanwhile.
 //! `pin CPU`: the flow's thread runs there from now on.
 //! `unshare`: the flow's thread goes to a network namespace of its own.
+//! `fork`, `clone`: makes a child that does nothing, with or without the C library's handlers, and
+//! answers with its number.
 //! `finish`: ends the flow in good order.
 
 use std::io::{BufRead, BufReader, Write};
@@ -253,11 +255,33 @@ impl End {
         } else if order == "unshare" {
             // SAFETY: a plain number; only this thread goes.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "unshare");
+        } else if order == "fork" || order == "clone" {
+            say(&format!("obeyed {}", child(order == "fork")));
+            return None;
         } else {
             return Some(order);
         }
         say("obeyed");
         None
+    }
+}
+
+/// A child that lives until it is killed, and calls nothing but system calls.
+fn child(by_the_library: bool) -> i64 {
+    // SAFETY: the child only sleeps; a clone without memory of its own or a stack is a fork.
+    let child = unsafe {
+        match by_the_library {
+            true => i64::from(libc::fork()),
+            false => libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0),
+        }
+    };
+    assert!(child >= 0, "a child");
+    if child > 0 {
+        return child;
+    }
+    loop {
+        // SAFETY: a plain system call.
+        unsafe { libc::pause() };
     }
 }
 

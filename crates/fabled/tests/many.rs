@@ -1,0 +1,60 @@
+//! Many flows of one process: opening one costs the same however many there are.
+
+mod common;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Daemon, PATIENCE};
+use fable::Endpoint;
+
+const FLOWS: usize = 1_200;
+
+/// More than both ends of them need.
+const DESCRIPTORS: u64 = 20_000;
+
+/// The part that is timed, as the first and as the last one.
+const PART: usize = 300;
+
+#[test]
+fn the_last_of_many_flows_open_as_fast_as_the_first() {
+    let daemon = Daemon::with_policy("");
+    // Each flow costs several descriptors at both ends.
+    let limit = rustix::process::Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) };
+    if rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).is_err() {
+        let reason = format!("it needs {DESCRIPTORS} descriptors (`ulimit -Hn`)");
+        return common::skip("the last of many flows", &reason);
+    }
+    let options = || Endpoint::options().socket(daemon.socket()).timeout(PATIENCE);
+    let server = options().ring_bytes(4096).register("fable://many").unwrap();
+    let listener = server.listen().unwrap();
+    let mut times: Vec<Duration> = Vec::new();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let flows: Vec<_> = (0..FLOWS).map(|_| listener.accept().unwrap()).collect();
+            // Each is whole: the last one is as good as the first.
+            for flow in &flows {
+                assert_eq!(&flow.read_timeout(PATIENCE).unwrap().unwrap()[..], b"here");
+            }
+            flows.iter().for_each(|flow| flow.finish().unwrap());
+        });
+        let client = options().ring_bytes(4096).anonymous();
+        let mut flows = Vec::new();
+        for _ in 0..FLOWS / PART {
+            let begun = Instant::now();
+            flows.extend((0..PART).map(|_| client.connect("fable://many").unwrap()));
+            times.push(begun.elapsed());
+        }
+        for flow in &flows {
+            let mut buffer = flow.write(4).unwrap();
+            buffer.copy_from_slice(b"here");
+            buffer.commit().unwrap();
+        }
+        for flow in &flows {
+            assert!(flow.read_timeout(PATIENCE).unwrap().is_none());
+        }
+    });
+    println!("each {PART} flows took {times:?}");
+    let (first, last) = (times[0], times[FLOWS / PART - 1]);
+    assert!(last < first * 3, "{times:?}");
+}
