@@ -66,13 +66,15 @@ pub(super) struct Framed<L> {
     link: L,
     inbox: Inbox,
     outbox: Outbox,
+    /// Whether a message has found no room, and its writer was not told yet that there is some.
+    was_full: bool,
 }
 
 impl<L: Link> Framed<L> {
     pub(super) fn new(kind: Kind, link: L, keeping: Keeping) -> TransportResult<Framed<L>> {
         let (name, owner) = (kind.base_name(), Owner::new());
         let (inbox, outbox) = (Inbox::new(name, owner)?, Outbox::new(name, owner, keeping)?);
-        Ok(Framed { kind, link, inbox, outbox })
+        Ok(Framed { kind, link, inbox, outbox, was_full: false })
     }
 
     /// Whether there is room for a message, when everything is done for it that can be done now.
@@ -101,7 +103,8 @@ impl<L: Link> Transport for Framed<L> {
         if self.inbox.has_ended() {
             return Err(TransportError::Closed);
         }
-        if !self.has_room()? {
+        self.was_full = !self.has_room()?;
+        if self.was_full {
             return Ok(None);
         }
         self.outbox.acquire(bytes).map(Some)
@@ -155,6 +158,12 @@ impl<L: Link> Transport for Framed<L> {
         let need = match direction {
             Direction::Read if self.inbox.has_more() || self.link.has_more() => None,
             Direction::Read => Some(Need::Arrival),
+            // There is room again, though the kernel has not taken all: the peer may wait for just
+            // this message.
+            Direction::Write if self.was_full && self.has_room()? => {
+                self.was_full = false;
+                None
+            }
             Direction::Write if !flushed => Some(Need::Room),
             Direction::Write if !self.has_room()? => Some(Need::Acknowledgement),
             Direction::Write => None,

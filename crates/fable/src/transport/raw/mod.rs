@@ -45,6 +45,8 @@ pub(crate) struct Raw {
     finished: bool,
     shut: bool,
     ended: bool,
+    /// Whether a message has found no room, and its writer was not told yet that there is some.
+    was_full: bool,
 }
 
 impl Raw {
@@ -68,6 +70,7 @@ impl Raw {
             finished: false,
             shut: false,
             ended: false,
+            was_full: false,
         })
     }
 
@@ -126,7 +129,8 @@ impl Transport for Raw {
         if !self.has_room() {
             self.flush()?;
         }
-        if !self.has_room() {
+        self.was_full = !self.has_room();
+        if self.was_full {
             return Ok(None);
         }
         let block = self.writes.take();
@@ -229,6 +233,10 @@ impl Transport for Raw {
         let events = match direction {
             Direction::Read => libc::POLLIN,
             Direction::Write if self.flush()? => return Ok(Wait::Ready),
+            Direction::Write if self.was_full && self.has_room() => {
+                self.was_full = false;
+                return Ok(Wait::Ready);
+            }
             Direction::Write => libc::POLLOUT,
         };
         Ok(Wait::Descriptor { descriptor: self.socket.as_raw_fd(), events })

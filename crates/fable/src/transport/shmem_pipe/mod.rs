@@ -71,6 +71,8 @@ struct ShmemPipe {
     notes: Notes,
     writing: usize,
     reading: usize,
+    /// What the last `acquire_write` without success asked for: what a waiting writer needs.
+    wanted_bytes: usize,
     batch: u32,
     committed: u32,
     releases: usize,
@@ -110,6 +112,7 @@ impl ShmemPipe {
             notes: Notes::new(reading, writing, heap_bytes, heap_bytes / 4)?,
             writing: 0,
             reading: 0,
+            wanted_bytes: 0,
             batch: 1,
             committed: 0,
             releases: 0,
@@ -205,6 +208,7 @@ impl Transport for ShmemPipe {
             self.flush()?;
             self.receive()?;
             if !self.has_room(bytes) {
+                self.wanted_bytes = bytes;
                 return if self.notes.has_ended() { Err(TransportError::Closed) } else { Ok(None) };
             }
         }
@@ -300,7 +304,7 @@ impl Transport for ShmemPipe {
             }
             Direction::Write if !flushed => (false, self.notes.room(), libc::POLLOUT),
             Direction::Write => {
-                let has_room = self.has_room(self.message_bytes_max());
+                let has_room = self.has_room(self.wanted_bytes);
                 (has_ended || has_room, self.notes.arrival(), libc::POLLIN)
             }
         };
