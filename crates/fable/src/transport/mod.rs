@@ -19,6 +19,7 @@ mod mempipe;
 mod pipe;
 pub(crate) mod raw;
 mod shmem_pipe;
+mod sigpipe;
 mod slot;
 mod spin;
 pub mod stream;
@@ -112,8 +113,8 @@ pub trait Transport: Send {
     /// Returns a message's memory. Slots may be returned in any order.
     fn release(&mut self, slot: ReadSlot);
 
-    /// What to sleep on until `acquire_read` (or, for [`Direction::Write`], `flush` or
-    /// `acquire_write` of a message of `message_bytes_max`) may succeed; the peer has been told.
+    /// What to sleep on until `acquire_read` (or, for [`Direction::Write`], `flush` or the
+    /// `acquire_write` that last found no room) may succeed; the peer has been told.
     /// Call [`Transport::end_wait`] afterwards, whatever happened.
     ///
     /// # Errors
