@@ -79,7 +79,7 @@ impl Flow {
     /// [`Error::PeerDied`], [`Error::Corrupt`], [`Error::TooManyBuffers`] if too many read buffers
     /// are held, [`Error::Forked`], [`Error::System`].
     pub fn read(&self) -> Result<Option<ReadBuffer>> {
-        self.core.wait_for(Direction::Read, None, || self.attempt_read())
+        self.got(self.core.wait_for(Direction::Read, None, || self.attempt_read()))
     }
 
     /// The next message, if there is one now; else [`Error::WouldBlock`].
@@ -92,11 +92,7 @@ impl Flow {
                 self.core.arm(None)?;
                 Err(Error::WouldBlock)
             }
-            Ok(Some(buffer)) => {
-                self.core.got(buffer.path());
-                Ok(Some(buffer))
-            }
-            other => other,
+            outcome => self.got(outcome),
         }
     }
 
@@ -105,7 +101,17 @@ impl Flow {
     /// # Errors
     /// That, and those of [`Flow::read`].
     pub fn read_timeout(&self, timeout: Duration) -> Result<Option<ReadBuffer>> {
-        self.core.wait_for(Direction::Read, Some(timeout), || self.attempt_read())
+        self.got(self.core.wait_for(Direction::Read, Some(timeout), || self.attempt_read()))
+    }
+
+    /// Whatever call has brought a message, whether it has slept or not: more may have come with
+    /// it that the descriptor does not show.
+    #[inline]
+    fn got(&self, outcome: Result<Option<ReadBuffer>>) -> Result<Option<ReadBuffer>> {
+        if let Ok(Some(buffer)) = &outcome {
+            self.core.got(buffer.path());
+        }
+        outcome
     }
 
     #[inline]
@@ -121,7 +127,9 @@ impl Flow {
     /// [`Error::Ended`] behind [`Flow::finish`], [`Error::PeerDied`], [`Error::Corrupt`],
     /// [`Error::Forked`], [`Error::System`].
     pub fn write(&self, bytes: usize) -> Result<WriteBuffer> {
-        self.core.wait_for(Direction::Write, None, || self.attempt_write(bytes))
+        let room = self.core.wait_for(Direction::Write, None, || self.attempt_write(bytes));
+        self.core.found_room();
+        room
     }
 
     /// Room for a message, if there is some now; else [`Error::WouldBlock`].
@@ -142,7 +150,10 @@ impl Flow {
     /// # Errors
     /// That, and those of [`Flow::write`].
     pub fn write_timeout(&self, bytes: usize, timeout: Duration) -> Result<WriteBuffer> {
-        self.core.wait_for(Direction::Write, Some(timeout), || self.attempt_write(bytes))
+        let room =
+            self.core.wait_for(Direction::Write, Some(timeout), || self.attempt_write(bytes));
+        self.core.found_room();
+        room
     }
 
     #[inline]
@@ -215,6 +226,7 @@ impl Flow {
         }
         let mut state = self.core.state.borrow_mut();
         self.core.tend(&mut state);
+        state.has_untold_event = false;
         state.events.pop_front()
     }
 

@@ -129,8 +129,9 @@ impl Core {
         }
     }
 
-    /// A call that does not wait has got something. A ring's bell stays as it is until the ring is
-    /// empty; other transports may hold messages back that their descriptor does not show.
+    /// A call has got something. A ring's bell stays as it is until the ring is empty; other
+    /// transports may hold messages back that their descriptor does not show.
+    #[inline]
     pub(super) fn got(&self, path: &Path) {
         if let Some(watch) = &mut *self.watch.borrow_mut()
             && !path.is_ring()
@@ -139,7 +140,8 @@ impl Core {
         }
     }
 
-    /// A write that had found no room has it.
+    /// A write that had found no room has it, or does not want it any more.
+    #[inline]
     pub(super) fn found_room(&self) {
         if let Some(watch) = &mut *self.watch.borrow_mut() {
             watch.wanted_bytes = None;
@@ -155,7 +157,8 @@ impl Core {
         watch.wanted_bytes = wanted_bytes.or(watch.wanted_bytes);
         self.wants_room.set(watch.wanted_bytes.is_some());
         let mut wanted = Vec::new();
-        let mut is_ready = false;
+        // Told once: who takes no events is not to be woken by them for ever.
+        let mut is_ready = std::mem::take(&mut state.has_untold_event);
         if watch.wanted_bytes.is_some() || state.wants_room() {
             is_ready |= prepare(state.bottleneck(), Direction::Write, &mut wanted);
         }

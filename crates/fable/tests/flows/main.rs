@@ -3,6 +3,8 @@
 #[path = "../flow_rig/mod.rs"]
 mod flow_rig;
 mod forwarding;
+mod held;
+mod readiness;
 mod refusals;
 
 use std::os::fd::{AsRawFd, OwnedFd};
