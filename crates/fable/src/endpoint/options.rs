@@ -92,8 +92,9 @@ impl EndpointOptions {
     }
 
     /// How long a peer's host may be silent, as if cut off, before a flow to it ends with
-    /// [`crate::Error::PeerDied`]: 10 seconds if not set, and one at least. A peer that dies on a
-    /// host that lives is noticed at once.
+    /// [`crate::Error::PeerDied`]: 10 seconds if not set, and one at least. The flow never ends
+    /// before, and at most a tenth of that time, and two seconds, later. A peer that dies on a host
+    /// that lives is noticed at once.
     pub fn silence_timeout(mut self, timeout: Duration) -> EndpointOptions {
         self.silence_timeout = timeout.clamp(Duration::from_secs(1), Duration::from_secs(86_400));
         self
