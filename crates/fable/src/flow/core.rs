@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,9 @@ pub(super) struct Core {
     pub(super) wants_room: Cell<bool>,
     /// Whether there is more to do than reading and writing: see `State::tend`.
     pub(super) is_busy: Cell<bool>,
+    pub(super) is_closed: Cell<bool>,
+    /// Messages that flows of this endpoint could not deliver.
+    pub(super) undelivered: Arc<AtomicU64>,
 }
 
 pub(super) struct State {

@@ -14,6 +14,7 @@
 //! [`release`]: Transport::release
 
 mod cacheline;
+mod delivery;
 mod framing;
 mod mempipe;
 mod pipe;
@@ -30,6 +31,8 @@ mod wait;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+pub(crate) use delivery::Deliveries;
+pub use delivery::{Remainder, Undelivered};
 pub use slot::{ReadSlot, Record, SlotPlace, WriteSlot};
 pub use tls::TlsKeys;
 pub use wait::{Direction, Manner, Wait};
@@ -101,6 +104,20 @@ pub trait Transport: Send {
     /// # Errors
     /// As [`Transport::acquire_write`].
     fn flush(&mut self) -> TransportResult<bool>;
+
+    /// What was committed and would be lost if this process ended now: a socket has not taken it,
+    /// or the peer's kernel has not acknowledged it. Shared memory has nothing of that kind behind
+    /// [`Transport::flush`].
+    fn undelivered(&mut self) -> Undelivered {
+        Undelivered::default()
+    }
+
+    /// Ends the sending direction for good, behind everything that was flushed. Gives what must
+    /// live on until the peer has all of it, where closing this end would throw it away: on network
+    /// connections.
+    fn end(&mut self) -> Option<Remainder> {
+        None
+    }
 
     /// The next message, or `None` if there is none yet.
     ///

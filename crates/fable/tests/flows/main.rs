@@ -1,5 +1,6 @@
 //! What a flow promises, seen from outside. Both ends are in one process, on one thread.
 
+mod closing;
 #[path = "../flow_rig/mod.rs"]
 mod flow_rig;
 mod forwarding;

@@ -9,6 +9,8 @@ use std::io::IoSlice;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use socket2::Socket;
+
 pub(super) use blocks::{Pile, Place};
 pub(super) use inbox::Received;
 pub(super) use outbox::Keeping;
@@ -18,7 +20,9 @@ use outbox::Outbox;
 
 use super::slot::Owner;
 use super::wait::wait_by_poll;
-use super::{Direction, Manner, ReadSlot, Record, Transport, Wait, WriteSlot};
+use super::{
+    Direction, Manner, ReadSlot, Record, Remainder, Transport, Undelivered, Wait, WriteSlot,
+};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 
@@ -43,6 +47,17 @@ pub(super) trait Link: Send {
     /// How many bytes the peer has read since the beginning, where it tells.
     fn acknowledged(&mut self) -> TransportResult<Option<u64>> {
         Ok(None)
+    }
+
+    /// How many of the bytes that it took have not reached the peer's host, at most.
+    fn unacknowledged(&self) -> u64 {
+        0
+    }
+
+    /// Ends the sending direction, and gives the socket if closing it could throw away what was
+    /// sent.
+    fn end(&mut self) -> Option<&Socket> {
+        None
     }
 
     /// The descriptor and the events of `poll` to sleep on.
@@ -114,6 +129,9 @@ impl<L: Link> Transport for Framed<L> {
         if self.outbox.commit(slot, bytes, record)? {
             self.flush()?;
         }
+        if self.outbox.has_many_undelivered() {
+            self.undelivered();
+        }
         Ok(())
     }
 
@@ -124,6 +142,9 @@ impl<L: Link> Transport for Framed<L> {
         let sent = self.outbox.forward(message, |pieces| self.link.send(pieces))?;
         if sent {
             self.link.flush()?;
+            if self.outbox.has_many_undelivered() {
+                self.undelivered();
+            }
         }
         Ok(sent)
     }
@@ -139,6 +160,16 @@ impl<L: Link> Transport for Framed<L> {
     fn flush(&mut self) -> TransportResult<bool> {
         let all_taken = self.outbox.send(|pieces| self.link.send(pieces))?;
         Ok(self.link.flush()? && all_taken)
+    }
+
+    fn undelivered(&mut self) -> Undelivered {
+        self.outbox.undelivered(self.link.unacknowledged())
+    }
+
+    fn end(&mut self) -> Option<Remainder> {
+        let socket = self.link.end()?;
+        let (deliveries, sent) = self.outbox.end();
+        Remainder::new(socket, deliveries, sent)
     }
 
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {

@@ -13,9 +13,12 @@ use std::time::Duration;
 
 use socket2::Socket;
 
+use super::delivery::{Deliveries, unacknowledged};
 use super::slot::Owner;
 use super::wait::wait_by_poll;
-use super::{Direction, Manner, ReadSlot, Record, Transport, Wait, WriteSlot};
+use super::{
+    Direction, Manner, ReadSlot, Record, Remainder, Transport, Undelivered, Wait, WriteSlot,
+};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 use blocks::{Block, Blocks};
@@ -47,6 +50,9 @@ pub(crate) struct Raw {
     ended: bool,
     /// Whether a message has found no room, and its writer was not told yet that there is some.
     was_full: bool,
+    deliveries: Deliveries,
+    /// How many bytes the kernel has taken since the beginning.
+    sent_bytes: u64,
 }
 
 impl Raw {
@@ -71,6 +77,8 @@ impl Raw {
             shut: false,
             ended: false,
             was_full: false,
+            deliveries: Deliveries::new(),
+            sent_bytes: 0,
         })
     }
 
@@ -91,6 +99,7 @@ impl Raw {
 
     fn sent(&mut self, mut count: usize) {
         self.unsent_bytes -= count;
+        self.sent_bytes += count as u64;
         while let Some((_, range)) = self.unsent.front_mut() {
             let piece = range.len().min(count);
             range.start += piece;
@@ -102,6 +111,10 @@ impl Raw {
                 self.writes.give(block);
             }
         }
+    }
+
+    fn is_network(&self) -> bool {
+        self.kind != Kind::Unix
     }
 
     fn has_room(&self) -> bool {
@@ -150,6 +163,8 @@ impl Transport for Raw {
             Record::Data if bytes > 0 => {
                 self.unsent.push_back((block, 0..bytes));
                 self.unsent_bytes += bytes;
+                let end = self.sent_bytes + self.unsent_bytes as u64;
+                self.deliveries.committed(end, bytes);
             }
             // What is not bytes of the application must not show in a stream without boundaries.
             _ => self.writes.give(block),
@@ -158,6 +173,9 @@ impl Transport for Raw {
         self.committed += 1;
         if self.committed >= self.batch || self.finished {
             self.flush()?;
+        }
+        if self.deliveries.is_long() {
+            self.undelivered();
         }
         Ok(())
     }
@@ -193,6 +211,19 @@ impl Transport for Raw {
             let _ = self.socket.shutdown(Shutdown::Write);
         }
         Ok(true)
+    }
+
+    fn undelivered(&mut self) -> Undelivered {
+        let missing = if self.is_network() { unacknowledged(&self.socket) } else { 0 };
+        self.deliveries.undelivered(self.sent_bytes.saturating_sub(missing))
+    }
+
+    fn end(&mut self) -> Option<Remainder> {
+        if !self.is_network() {
+            return None;
+        }
+        let deliveries = std::mem::replace(&mut self.deliveries, Deliveries::new());
+        Remainder::new(&self.socket, deliveries, self.sent_bytes)
     }
 
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {

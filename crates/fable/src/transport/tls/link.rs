@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::RawFd;
 
 use rustls::Connection;
+use socket2::Socket;
 
 use crate::error::{TransportError, TransportResult};
 use crate::transport::framing::{Link, Need, Received};
@@ -11,6 +12,9 @@ use crate::transport::stream::SocketLink;
 
 /// Reads of the socket in a row: a peer that sends records without content is left for later.
 const READS_MAX: usize = 64;
+
+/// What the connection may have encrypted and not sent: its own limit, 64 KiB, and a record.
+const RECORD_BYTES_MAX: u64 = 96 << 10;
 
 pub(super) struct TlsLink {
     socket: SocketLink,
@@ -130,6 +134,19 @@ impl Link for TlsLink {
             }
         }
         Ok(Received::Nothing)
+    }
+
+    /// In bytes as encrypted: more than they were, so nothing is taken for delivered that is not.
+    fn unacknowledged(&self) -> u64 {
+        let waiting = if self.connection.wants_write() { RECORD_BYTES_MAX } else { 0 };
+        self.socket.unacknowledged() + waiting
+    }
+
+    fn end(&mut self) -> Option<&Socket> {
+        self.connection.send_close_notify();
+        // A peer that is gone needs no notice.
+        let _ = self.push();
+        self.socket.end()
     }
 
     fn has_more(&self) -> bool {
