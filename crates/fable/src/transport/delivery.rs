@@ -92,19 +92,26 @@ pub struct Remainder {
     deliveries: Deliveries,
     /// Up to where the stream was handed to the kernel.
     sent: u64,
-    /// Bytes of the stream's own end that are acknowledged like any other.
+    /// Behind the stream's bytes, and acknowledged like them.
     end_bytes: u64,
     has_discarded: bool,
     is_over: bool,
 }
 
 impl Remainder {
-    /// Ends the sending direction of a network connection behind `sent` bytes of its stream.
-    pub(super) fn new(socket: &Socket, deliveries: Deliveries, sent: u64) -> Option<Remainder> {
+    /// Ends the sending direction of a network connection behind `sent` bytes of its stream, and
+    /// `end_bytes` that are none of it.
+    pub(super) fn new(
+        socket: &Socket,
+        deliveries: Deliveries,
+        sent: u64,
+        end_bytes: u64,
+    ) -> Option<Remainder> {
         // Without a descriptor to be had the connection ends as it did.
         let socket = socket.try_clone().ok()?;
         // A connection that has ended already needs no end.
-        let end_bytes = u64::from(socket.shutdown(Shutdown::Write).is_ok());
+        // The end of the stream is acknowledged like a byte.
+        let end_bytes = end_bytes + u64::from(socket.shutdown(Shutdown::Write).is_ok());
         Some(Remainder {
             socket,
             deliveries,

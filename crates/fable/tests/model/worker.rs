@@ -118,8 +118,8 @@ impl<'a> Worker<'a> {
         let child = fork(|| {
             assert!(matches!(flow.try_read(), Err(Error::Forked)));
             assert!(matches!(flow.try_write(1), Err(Error::Forked)));
-            while lives_on {
-                // SAFETY: a plain system call; the parent ends this.
+            if lives_on {
+                // SAFETY: a plain system call; a signal of the parent ends this process.
                 unsafe { libc::pause() };
             }
         });

@@ -54,14 +54,23 @@ pub(super) trait Link: Send {
         0
     }
 
-    /// Ends the sending direction, and gives the socket if closing it could throw away what was
-    /// sent.
-    fn end(&mut self) -> Option<&Socket> {
+    /// Says everything that is to be said behind the last byte, and gives the socket if closing it
+    /// could throw away what was sent.
+    fn end(&mut self) -> Option<LastWords<'_>> {
         None
     }
 
     /// The descriptor and the events of `poll` to sleep on.
     fn readiness(&self, need: Need) -> (RawFd, i16);
+}
+
+/// What a link has besides the stream's bytes when it ends.
+pub(super) struct LastWords<'a> {
+    pub(super) socket: &'a Socket,
+    /// Sent behind the stream's bytes, and acknowledged like them.
+    pub(super) end_bytes: u64,
+    /// Of the stream's bytes, at most so many are with the link and not with the socket.
+    pub(super) unsent_bytes: u64,
 }
 
 /// What an end sleeps for.
@@ -167,9 +176,9 @@ impl<L: Link> Transport for Framed<L> {
     }
 
     fn end(&mut self) -> Option<Remainder> {
-        let socket = self.link.end()?;
+        let LastWords { socket, end_bytes, unsent_bytes } = self.link.end()?;
         let (deliveries, sent) = self.outbox.end();
-        Remainder::new(socket, deliveries, sent)
+        Remainder::new(socket, deliveries, sent.saturating_sub(unsent_bytes), end_bytes)
     }
 
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {

@@ -223,7 +223,7 @@ impl Transport for Raw {
             return None;
         }
         let deliveries = std::mem::replace(&mut self.deliveries, Deliveries::new());
-        Remainder::new(&self.socket, deliveries, self.sent_bytes)
+        Remainder::new(&self.socket, deliveries, self.sent_bytes, 0)
     }
 
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {

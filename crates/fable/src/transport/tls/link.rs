@@ -4,10 +4,9 @@ use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::RawFd;
 
 use rustls::Connection;
-use socket2::Socket;
 
 use crate::error::{TransportError, TransportResult};
-use crate::transport::framing::{Link, Need, Received};
+use crate::transport::framing::{LastWords, Link, Need, Received};
 use crate::transport::stream::SocketLink;
 
 /// Reads of the socket in a row: a peer that sends records without content is left for later.
@@ -21,18 +20,20 @@ pub(super) struct TlsLink {
     connection: Connection,
     /// What the connection has decrypted and nobody has received yet.
     plain_bytes: usize,
+    /// Encrypted bytes that the socket has taken.
+    sent_bytes: u64,
 }
 
 impl TlsLink {
     pub(super) fn new(socket: SocketLink, connection: Connection) -> TlsLink {
-        TlsLink { socket, connection, plain_bytes: 0 }
+        TlsLink { socket, connection, plain_bytes: 0, sent_bytes: 0 }
     }
 
     /// Sends what the connection has encrypted; false if the socket takes no more.
     fn push(&mut self) -> TransportResult<bool> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Nonblocking(&mut self.socket)) {
-                Ok(_) => {}
+                Ok(bytes) => self.sent_bytes += bytes as u64,
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(false),
                     io::ErrorKind::BrokenPipe => return Err(TransportError::Closed),
@@ -142,11 +143,15 @@ impl Link for TlsLink {
         self.socket.unacknowledged() + waiting
     }
 
-    fn end(&mut self) -> Option<&Socket> {
+    fn end(&mut self) -> Option<LastWords<'_>> {
+        // Of a peer that is gone the socket tells.
+        let all_sent = self.push().unwrap_or(false);
+        let before = self.sent_bytes;
         self.connection.send_close_notify();
-        // A peer that is gone needs no notice.
         let _ = self.push();
-        self.socket.end()
+        let end_bytes = if all_sent { self.sent_bytes - before } else { 0 };
+        let unsent_bytes = if all_sent { 0 } else { RECORD_BYTES_MAX };
+        Some(LastWords { end_bytes, unsent_bytes, ..self.socket.end()? })
     }
 
     fn has_more(&self) -> bool {
