@@ -57,7 +57,15 @@ impl std::fmt::Debug for Flow {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut shown = formatter.debug_struct("Flow");
         shown.field("id", &self.core.id).field("name", &self.core.name);
-        shown.field("epoch", &self.epoch()).field("transport", &self.transport()).finish()
+        shown.field("epoch", &self.epoch()).field("transport", &self.transport());
+        if let Ok(state) = self.core.state.try_borrow() {
+            shown.field("reading", &state.reading).field("awaited", &state.awaited);
+            let draining: Vec<_> = state.draining.iter().map(|old| &old.path).collect();
+            shown.field("ahead", &state.ahead).field("draining", &draining);
+            shown.field("flushing", &state.flushing).field("late", &state.late);
+            shown.field("backlog", &state.backlog.len()).field("private", &state.private.len());
+        }
+        shown.finish()
     }
 }
 

@@ -42,9 +42,12 @@ pub(crate) struct Plan {
     pub(crate) batches: bool,
 }
 
-/// What the reader of a ring of 1 MiB may keep so that there is always room for what the writer
-/// keeps and one more message, in parts of powers of two, and with what a ring never fills.
+/// The bytes of each ring and heap. A reader keeps so much less that there is always room for what
+/// the writer keeps and one more message, in parts of powers of two.
 const RING_BYTES: usize = 1 << 20;
+
+/// So many younger messages may be released before the oldest that is kept.
+pub(crate) const AHEAD_MAX: u64 = 3;
 
 impl Plan {
     pub(crate) fn draw(random: &mut Random) -> Plan {
@@ -56,7 +59,8 @@ impl Plan {
         };
         let kept_writes = [0, 0, 1, 3][below(4) as usize];
         let part = (bytes_max + 8).next_power_of_two();
-        let most = (RING_BYTES / part).saturating_sub(kept_writes + 4).min(100);
+        let most =
+            (RING_BYTES / part).saturating_sub(kept_writes + 4 + AHEAD_MAX as usize).min(100);
         let kept_reads = [0, most / 2, most, most][below(4) as usize];
         Plan {
             usage,

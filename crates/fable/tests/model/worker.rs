@@ -8,7 +8,7 @@ use fable::{Error, Flow, Interest, Kind, ReadBuffer, WriteBuffer, xpoll};
 
 use crate::End;
 use crate::child::{Child, fork};
-use crate::plan::{Plan, Use};
+use crate::plan::{self, Plan, Use};
 use crate::random::Random;
 
 /// A call that takes that long hangs.
@@ -192,9 +192,11 @@ impl<'a> Worker<'a> {
         self.own().received.store(number + 1, Ordering::Release);
         self.to_check.push_back((number, message));
         while self.to_check.len() > self.plan.kept_reads {
-            // Mostly in order, which is what makes room on rings.
-            let index = if self.chance(8) { self.random.next() as usize } else { 0 };
-            let index = index % self.to_check.len().min(4);
+            // A ring gets room back in order only: none is kept for long behind younger ones.
+            let oldest = self.to_check.front().map_or(number, |(number, _)| *number);
+            let is_old = number >= oldest + self.plan.kept_reads as u64 + plan::AHEAD_MAX;
+            let index = if !is_old && self.chance(8) { 1 } else { 0 };
+            let index = index % self.to_check.len();
             let Some((number, message)) = self.to_check.remove(index) else { return };
             check(&message, number);
         }
@@ -298,7 +300,8 @@ impl<'a> Worker<'a> {
             let limit = if keeps { Duration::from_millis(1) } else { HANG };
             let ready = xpoll(&[Interest::Flow(&self.flow)], limit).expect("a descriptor");
             assert!(!ready.is_empty() || keeps, "lost readiness: {:?}", self.flow);
-            if ready.is_empty() {
+            // A path that spins is always ready.
+            if ready.is_empty() || last.elapsed() > Duration::from_millis(50) {
                 self.commit_all_but(0);
                 self.to_check.pop_front();
             }
