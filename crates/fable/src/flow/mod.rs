@@ -153,9 +153,7 @@ impl Flow {
     /// [`Error::Ended`] behind [`Flow::finish`], [`Error::PeerDied`], [`Error::Corrupt`],
     /// [`Error::Forked`], [`Error::System`].
     pub fn write(&self, bytes: usize) -> Result<WriteBuffer> {
-        let room = self.core.wait_for(Direction::Write, None, || self.attempt_write(bytes));
-        self.core.found_room();
-        room
+        self.got_room(self.core.wait_for(Direction::Write, None, || self.attempt_write(bytes)))
     }
 
     /// Room for a message, if there is some now; else [`Error::WouldBlock`].
@@ -176,9 +174,16 @@ impl Flow {
     /// # Errors
     /// That, and those of [`Flow::write`].
     pub fn write_timeout(&self, bytes: usize, timeout: Duration) -> Result<WriteBuffer> {
-        let room =
-            self.core.wait_for(Direction::Write, Some(timeout), || self.attempt_write(bytes));
-        self.core.found_room();
+        let attempt = || self.attempt_write(bytes);
+        self.got_room(self.core.wait_for(Direction::Write, Some(timeout), attempt))
+    }
+
+    /// Room that any call has found settles what an earlier one wanted.
+    #[inline]
+    fn got_room(&self, room: Result<WriteBuffer>) -> Result<WriteBuffer> {
+        if !matches!(room, Err(Error::TimedOut)) {
+            self.core.found_room();
+        }
         room
     }
 
@@ -246,7 +251,9 @@ impl Flow {
     /// # Errors
     /// [`Error::Undelivered`] with what was not delivered when the time was over, or when the
     /// peer turned out to be gone: what a connection has taken goes on to the peer as long as this
-    /// process lives, the rest is lost. [`Error::Corrupt`], [`Error::Forked`], [`Error::System`].
+    /// process lives, the rest is lost. [`Error::TimedOut`] if all messages were delivered and only
+    /// the end had no room, which the peer takes for a death. [`Error::Corrupt`],
+    /// [`Error::Forked`], [`Error::System`].
     pub fn close(self, timeout: Duration) -> Result<()> {
         self.core.check_process()?;
         self.core.close(timeout, Patience::Delivered)

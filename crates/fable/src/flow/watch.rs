@@ -7,7 +7,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use super::core::{Core, State};
+use super::core::Core;
 use super::path::Path;
 use crate::agent::{event_descriptor, ring, silence};
 use crate::error::{Error, Result};
@@ -172,8 +172,8 @@ impl Core {
         }
         // One bell serves both directions of a ring, and preparing for the second silences what
         // was rung for the first: look again.
-        if let Some(bytes) = watch.wanted_bytes {
-            is_ready |= has_room(&mut state, bytes);
+        if watch.wanted_bytes.is_some() {
+            is_ready |= state.bottleneck().inner.borrow_mut().transport.has_room();
         }
         watch.register(wanted)?;
         watch.set_timer(state.next_deadline());
@@ -200,19 +200,5 @@ fn prepare(path: &Path, direction: Direction, wanted: &mut Vec<(RawFd, i16)>) ->
             false
         }
         _ => true,
-    }
-}
-
-/// Whether the bottleneck has room for as many bytes.
-fn has_room(state: &mut State, bytes: usize) -> bool {
-    let path = state.bottleneck().clone();
-    let mut inner = path.inner.borrow_mut();
-    match inner.transport.acquire_write(bytes) {
-        Ok(Some(slot)) => {
-            inner.transport.abandon(slot);
-            true
-        }
-        Ok(None) => false,
-        Err(_) => true,
     }
 }

@@ -130,6 +130,10 @@ pub trait Transport: Send {
     /// Returns a message's memory. Slots may be returned in any order.
     fn release(&mut self, slot: ReadSlot);
 
+    /// Whether the `acquire_write` that last found no room would find some now, as far as this end
+    /// has been told.
+    fn has_room(&mut self) -> bool;
+
     /// What to sleep on until `acquire_read` (or, for [`Direction::Write`], `flush` or the
     /// `acquire_write` that last found no room) may succeed; the peer has been told.
     /// Call [`Transport::end_wait`] afterwards, whatever happened.

@@ -101,3 +101,32 @@ fn a_write_that_waits_and_gets_room_settles_what_an_earlier_one_wanted() {
         assert_eq!(is_readable(&leader, Duration::ZERO), spins, "{kind}: nothing is wanted");
     }
 }
+
+#[test]
+fn a_write_that_times_out_leaves_what_an_earlier_one_wanted() {
+    for kind in kinds() {
+        let (leader, follower) = open(kind);
+        is_readable(&leader, Duration::ZERO);
+        let mut sent = 0;
+        while let Ok(room) = leader.try_write(100_000) {
+            room.commit().unwrap();
+            sent += 1;
+        }
+        let late = leader.write_timeout(100_000, Duration::from_millis(1));
+        assert!(matches!(late, Err(Error::TimedOut)), "{kind}");
+        assert!(matches!(leader.try_read(), Err(Error::WouldBlock)), "{kind}");
+        let (mut received, begin) = (0, Instant::now());
+        while received < sent {
+            assert!(begin.elapsed() < PATIENCE, "{kind}: {received} of {sent}");
+            // As an event loop does it, which only looks when it is told to.
+            if is_readable(&leader, Duration::ZERO) {
+                let _ = leader.try_read();
+            }
+            if follower.try_read().is_ok() {
+                received += 1;
+            }
+        }
+        assert!(matches!(follower.try_read(), Err(Error::WouldBlock)), "{kind}");
+        assert!(is_readable(&leader, TOLD), "{kind}: there is room, and the earlier call is told");
+    }
+}

@@ -34,6 +34,10 @@ pub(crate) struct Plan {
     /// Buffers that are kept at most.
     pub(crate) kept_reads: usize,
     pub(crate) kept_writes: usize,
+    /// Every read is one with a time-out that follows on `xpoll`; else all ways of reading mix.
+    pub(crate) is_polite: bool,
+    /// The reader keeps so much that only one or two messages have room, and releases in order.
+    pub(crate) is_tight: bool,
     pub(crate) drain: Duration,
     pub(crate) move_every: Duration,
     /// End 0 closes its flow and ends at once; else it drops it.
@@ -57,11 +61,12 @@ impl Plan {
             Use::Requests => 8 + below(2000) as usize,
             _ => [100, 3000, 20_000, 60_000, 120_000][below(5) as usize],
         };
-        let kept_writes = [0, 0, 1, 3][below(4) as usize];
+        let is_tight = below(3) == 0;
+        let kept_writes = if is_tight { 0 } else { [0, 0, 1, 3][below(4) as usize] };
         let part = (bytes_max + 8).next_power_of_two();
-        let most =
-            (RING_BYTES / part).saturating_sub(kept_writes + 4 + AHEAD_MAX as usize).min(100);
-        let kept_reads = [0, most / 2, most, most][below(4) as usize];
+        let reserve = if is_tight { 2 } else { kept_writes + 4 + AHEAD_MAX as usize };
+        let most = (RING_BYTES / part).saturating_sub(reserve).min(100);
+        let kept_reads = if is_tight { most } else { [0, most / 2, most][below(3) as usize] };
         Plan {
             usage,
             kinds: kinds(below(5)),
@@ -70,6 +75,8 @@ impl Plan {
             is_uniform: below(2) == 0,
             kept_reads,
             kept_writes,
+            is_polite: below(3) == 0,
+            is_tight,
             drain: Duration::from_micros([100, 2000, 100_000][below(3) as usize]),
             move_every: Duration::from_micros([300, 2000, 20_000][below(3) as usize]),
             closes: below(2) == 0,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fable::{Error, Flow, Interest, Kind, ReadBuffer, WriteBuffer, xpoll};
+use fable::{Error, Flow, Interest, ReadBuffer, WriteBuffer, xpoll};
 
 use crate::End;
 use crate::child::{Child, fork};
@@ -13,6 +13,10 @@ use crate::random::Random;
 
 /// A call that takes that long hangs.
 const HANG: Duration = Duration::from_secs(20);
+
+/// How long an end waits for what does not come, and how often it may wake up meanwhile: for moves.
+const IDLE: Duration = Duration::from_millis(30);
+const WAKEUPS_MAX: u64 = 250;
 
 /// Requests under way.
 const WINDOW: u64 = 8;
@@ -64,9 +68,6 @@ impl<'a> Worker<'a> {
     }
 
     pub(crate) fn run(mut self) {
-        if !self.may_write {
-            self.flow.finish().expect("an end");
-        }
         match (self.plan.usage, self.side) {
             (Use::Both, _) | (Use::Unread, 1) => self.write_and_read(),
             (Use::OneWay, 0) => self.write_all(),
@@ -141,7 +142,8 @@ impl<'a> Worker<'a> {
         let room =
             if waits { self.flow.write_timeout(bytes, HANG) } else { self.flow.try_write(bytes) };
         match room {
-            Ok(room) if self.chance(64) => drop(room),
+            // On a ring it takes room until all before it is released.
+            Ok(room) if !self.plan.is_tight && self.chance(64) => drop(room),
             Ok(room) => self.to_commit.push_back(room),
             Err(Error::WouldBlock) => return false,
             Err(Error::PeerDied) if self.plan.leaves_input_unread() && self.side == 1 => {
@@ -195,7 +197,7 @@ impl<'a> Worker<'a> {
             // A ring gets room back in order only: none is kept for long behind younger ones.
             let oldest = self.to_check.front().map_or(number, |(number, _)| *number);
             let is_old = number >= oldest + self.plan.kept_reads as u64 + plan::AHEAD_MAX;
-            let index = if !is_old && self.chance(8) { 1 } else { 0 };
+            let index = usize::from(!self.plan.is_tight && !is_old && self.chance(8));
             let index = index % self.to_check.len();
             let Some((number, message)) = self.to_check.remove(index) else { return };
             check(&message, number);
@@ -206,7 +208,8 @@ impl<'a> Worker<'a> {
     fn read_one_waiting(&mut self) -> bool {
         let begin = Instant::now();
         loop {
-            let outcome = match self.random.next() % 4 {
+            let choice = if self.plan.is_polite { 3 } else { self.random.next() % 4 };
+            let outcome = match choice {
                 0 => self.flow.read_timeout(HANG),
                 1 => self.flow.read(),
                 choice => {
@@ -228,28 +231,28 @@ impl<'a> Worker<'a> {
                 Err(Error::WouldBlock | Error::TimedOut) if begin.elapsed() < HANG => {}
                 Err(error) => panic!("read: {error}, {:?}", self.flow),
             }
-            self.check_cpu();
         }
     }
 
-    /// A wait with nothing to do costs next to no CPU, whatever buffers are held.
-    fn check_cpu(&mut self) {
-        let spins = |flow: &Flow| matches!(flow.transport(), Kind::MempipeSpin(_));
-        if !self.chance(64) || spins(&self.flow) || self.plan.kinds.iter().any(is_spinning) {
-            return;
+    /// Holds buffers of two epochs and waits for what does not come: that costs next to no CPU.
+    fn idle_with_buffers(&mut self) {
+        let epoch = self.flow.epoch();
+        self.write_one(true);
+        let kind = self.plan.kinds[self.random.next() as usize % self.plan.kinds.len()];
+        self.flow.move_to(kind).expect("an agent");
+        let begin = Instant::now();
+        while self.flow.epoch() == epoch && begin.elapsed() < IDLE {
+            std::thread::sleep(Duration::from_millis(1));
+            while self.flow.take_event().is_some() {}
         }
-        let wait = Duration::from_millis(20);
-        let (begin, before) = (Instant::now(), thread_time());
-        match self.flow.read_timeout(wait) {
-            Ok(Some(message)) => self.take(message),
-            Err(Error::TimedOut) => {
-                let used = thread_time() - before;
-                let all = begin.elapsed();
-                assert!(used < all / 2, "{used:?} of CPU in {all:?} of waiting: {:?}", self.flow);
-            }
-            // Told again.
-            Ok(None) | Err(_) => {}
+        let bytes = self.bytes();
+        if let Ok(room) = self.flow.try_write(bytes) {
+            self.to_commit.push_back(room);
         }
+        let before = self.flow.statistics().sleeps;
+        assert!(matches!(self.flow.read_timeout(IDLE), Err(Error::TimedOut)), "{:?}", self.flow);
+        let wakeups = self.flow.statistics().sleeps - before;
+        assert!(wakeups < WAKEUPS_MAX, "{wakeups} wake-ups in {IDLE:?}: {:?}", self.flow);
     }
 
     fn write_all(&mut self) {
@@ -258,6 +261,9 @@ impl<'a> Worker<'a> {
             if !self.write_one(waits) {
                 let ready = xpoll(&[Interest::Flow(&self.flow)], HANG).expect("a descriptor");
                 assert!(!ready.is_empty(), "lost readiness for room: {:?}", self.flow);
+            }
+            if self.plan.usage == Use::OneWay && self.plan.kept_writes > 0 && self.chance(100) {
+                self.idle_with_buffers();
             }
             self.end_writing_when_done();
             self.idle();
@@ -309,14 +315,20 @@ impl<'a> Worker<'a> {
     }
 
     fn ask(&mut self) {
-        while self.may_write || self.received() < self.committed() {
+        while self.may_write {
             while self.may_write && self.committed() < self.received() + WINDOW {
                 self.write_one(true);
                 self.commit_all_but(0);
                 self.end_writing_when_done();
             }
             let _ = self.flow.flush().expect("a flush");
-            if self.received() < self.committed() {
+            // From here on the descriptor tells, and all answers may come at once.
+            match self.flow.try_read() {
+                Ok(Some(message)) => self.take(message),
+                Ok(None) => panic!("the answers end too soon"),
+                Err(error) => assert!(matches!(error, Error::WouldBlock), "{error}"),
+            }
+            while self.received() < self.committed() {
                 assert!(self.read_one_waiting(), "the answers end too soon");
             }
             self.idle();
@@ -353,15 +365,4 @@ impl<'a> Worker<'a> {
         // Killed, if they still live.
         drop(children);
     }
-}
-
-fn is_spinning(kind: &Kind) -> bool {
-    matches!(kind, Kind::MempipeSpin(_))
-}
-
-fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

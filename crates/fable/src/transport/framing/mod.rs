@@ -102,7 +102,7 @@ impl<L: Link> Framed<L> {
     }
 
     /// Whether there is room for a message, when everything is done for it that can be done now.
-    fn has_room(&mut self) -> TransportResult<bool> {
+    fn make_room(&mut self) -> TransportResult<bool> {
         if self.outbox.is_full() {
             self.flush()?;
             if let Some(position) = self.link.acknowledged()? {
@@ -127,7 +127,7 @@ impl<L: Link> Transport for Framed<L> {
         if self.inbox.has_ended() {
             return Err(TransportError::Closed);
         }
-        self.was_full = !self.has_room()?;
+        self.was_full = !self.make_room()?;
         if self.was_full {
             return Ok(None);
         }
@@ -189,6 +189,10 @@ impl<L: Link> Transport for Framed<L> {
         self.inbox.release(slot);
     }
 
+    fn has_room(&mut self) -> bool {
+        !self.outbox.is_full()
+    }
+
     fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
         let flushed = match self.flush() {
             // A peer that is gone takes nothing, but what it sent can still be read.
@@ -200,12 +204,12 @@ impl<L: Link> Transport for Framed<L> {
             Direction::Read => Some(Need::Arrival),
             // There is room again, though the kernel has not taken all: the peer may wait for just
             // this message.
-            Direction::Write if self.was_full && self.has_room()? => {
+            Direction::Write if self.was_full && self.make_room()? => {
                 self.was_full = false;
                 None
             }
             Direction::Write if !flushed => Some(Need::Room),
-            Direction::Write if !self.has_room()? => Some(Need::Acknowledgement),
+            Direction::Write if !self.make_room()? => Some(Need::Acknowledgement),
             Direction::Write => None,
         };
         Ok(need.map_or(Wait::Ready, |need| {

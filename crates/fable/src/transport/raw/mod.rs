@@ -117,7 +117,7 @@ impl Raw {
         self.kind != Kind::Unix
     }
 
-    fn has_room(&self) -> bool {
+    fn is_open(&self) -> bool {
         self.unsent_bytes <= UNSENT_BYTES_MAX && self.unsent.len() < PIECES_MAX
     }
 }
@@ -139,10 +139,10 @@ impl Transport for Raw {
         if self.writes.is_full() {
             return Err(TransportError::TooManySlots { held: self.writes.held() });
         }
-        if !self.has_room() {
+        if !self.is_open() {
             self.flush()?;
         }
-        self.was_full = !self.has_room();
+        self.was_full = !self.is_open();
         if self.was_full {
             return Ok(None);
         }
@@ -260,11 +260,15 @@ impl Transport for Raw {
         }
     }
 
+    fn has_room(&mut self) -> bool {
+        self.is_open()
+    }
+
     fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
         let events = match direction {
             Direction::Read => libc::POLLIN,
             Direction::Write if self.flush()? => return Ok(Wait::Ready),
-            Direction::Write if self.was_full && self.has_room() => {
+            Direction::Write if self.was_full && self.is_open() => {
                 self.was_full = false;
                 return Ok(Wait::Ready);
             }
