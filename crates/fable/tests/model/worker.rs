@@ -117,6 +117,11 @@ impl<'a> Worker<'a> {
         let lives_on = self.chance(2);
         let flow = &self.flow;
         let child = fork(|| {
+            // SAFETY: plain system calls; whatever becomes of the parent, this process ends.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::alarm(120);
+            }
             assert!(matches!(flow.try_read(), Err(Error::Forked)));
             assert!(matches!(flow.try_write(1), Err(Error::Forked)));
             if lives_on {
