@@ -40,6 +40,17 @@ pub enum Error {
     /// could deliver was read.
     #[error("the peer has died, or dropped the flow without ending it")]
     PeerDied,
+    /// The flow was closed before all that was committed was delivered.
+    #[error(
+        "{messages} messages ({bytes} bytes) were not delivered when the flow was closed: the peer \
+         is gone, does not read, or is far away; give it more time, or let it answer"
+    )]
+    Undelivered {
+        /// How many.
+        messages: u64,
+        /// The sum of their lengths.
+        bytes: u64,
+    },
     /// The peer broke the rules. The flow cannot be used any more.
     #[error("the peer broke the rules: {what}")]
     Corrupt {

@@ -79,7 +79,7 @@ impl Daemon {
         let Some(backlog) = backlog else {
             return self.ended((flow, Role::Leader), "nobody listens");
         };
-        let FlowSettings { trust: own_trust, path, timeouts } = backlog.settings();
+        let FlowSettings { trust: own_trust, path, timeouts, undelivered } = backlog.settings();
         let parts = FlowParts {
             id: flow,
             name,
@@ -96,6 +96,7 @@ impl Daemon {
             path,
             timeouts,
             reporter: self.reporter(Role::Leader),
+            undelivered,
         };
         if backlog.is_full() {
             return self.ended((flow, Role::Leader), "too many wait to be accepted");

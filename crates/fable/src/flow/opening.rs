@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -38,6 +38,7 @@ pub struct Opening {
     page: Option<Page>,
     birth: Birth,
     timeouts: Timeouts,
+    undelivered: Arc<AtomicU64>,
     deadline: Instant,
 }
 
@@ -95,6 +96,7 @@ impl Opening {
             page: Some(page),
             birth,
             timeouts: parts.timeouts,
+            undelivered: parts.undelivered,
             deadline: Instant::now() + parts.timeouts.offer,
         })
     }
@@ -148,6 +150,8 @@ impl Opening {
             write_buffers: Cell::new(0),
             wants_room: Cell::new(false),
             is_busy: Cell::new(false),
+            is_closed: Cell::new(false),
+            undelivered: Arc::clone(&self.undelivered),
         };
         core.counters.write(Counter::EpochWritten, epoch.into());
         core.counters.write(Counter::EpochRead, epoch.into());
@@ -208,7 +212,13 @@ fn birth() -> Result<Birth> {
 }
 
 /// The heart of a flow without control link.
-pub(super) fn foreign(transport: Box<dyn Transport>, name: Name, peer: Peer) -> Result<Core> {
+pub(super) fn foreign(
+    transport: Box<dyn Transport>,
+    name: Name,
+    peer: Peer,
+    timeouts: Timeouts,
+    undelivered: Arc<AtomicU64>,
+) -> Result<Core> {
     let birth = birth()?;
     let path = Rc::new(Path::new(1, transport, birth, None));
     Ok(Core {
@@ -217,7 +227,7 @@ pub(super) fn foreign(transport: Box<dyn Transport>, name: Name, peer: Peer) -> 
         role: Role::Follower,
         peer,
         birth,
-        timeouts: Timeouts::default(),
+        timeouts,
         mailbox: Arc::new(Mailbox::new()?),
         control: None,
         counters: Counters::new(None, Role::Follower),
@@ -226,5 +236,7 @@ pub(super) fn foreign(transport: Box<dyn Transport>, name: Name, peer: Peer) -> 
         write_buffers: Cell::new(0),
         wants_room: Cell::new(false),
         is_busy: Cell::new(false),
+        is_closed: Cell::new(false),
+        undelivered,
     })
 }

@@ -6,29 +6,34 @@ use std::os::fd::RawFd;
 use rustls::Connection;
 
 use crate::error::{TransportError, TransportResult};
-use crate::transport::framing::{Link, Need, Received};
+use crate::transport::framing::{LastWords, Link, Need, Received};
 use crate::transport::stream::SocketLink;
 
 /// Reads of the socket in a row: a peer that sends records without content is left for later.
 const READS_MAX: usize = 64;
+
+/// What the connection may have encrypted and not sent: its own limit, 64 KiB, and a record.
+const RECORD_BYTES_MAX: u64 = 96 << 10;
 
 pub(super) struct TlsLink {
     socket: SocketLink,
     connection: Connection,
     /// What the connection has decrypted and nobody has received yet.
     plain_bytes: usize,
+    /// Encrypted bytes that the socket has taken.
+    sent_bytes: u64,
 }
 
 impl TlsLink {
     pub(super) fn new(socket: SocketLink, connection: Connection) -> TlsLink {
-        TlsLink { socket, connection, plain_bytes: 0 }
+        TlsLink { socket, connection, plain_bytes: 0, sent_bytes: 0 }
     }
 
     /// Sends what the connection has encrypted; false if the socket takes no more.
     fn push(&mut self) -> TransportResult<bool> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Nonblocking(&mut self.socket)) {
-                Ok(_) => {}
+                Ok(bytes) => self.sent_bytes += bytes as u64,
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(false),
                     io::ErrorKind::BrokenPipe => return Err(TransportError::Closed),
@@ -130,6 +135,23 @@ impl Link for TlsLink {
             }
         }
         Ok(Received::Nothing)
+    }
+
+    /// In bytes as encrypted: more than they were, so nothing is taken for delivered that is not.
+    fn unacknowledged(&self) -> u64 {
+        let waiting = if self.connection.wants_write() { RECORD_BYTES_MAX } else { 0 };
+        self.socket.unacknowledged() + waiting
+    }
+
+    fn end(&mut self) -> Option<LastWords<'_>> {
+        // Of a peer that is gone the socket tells.
+        let all_sent = self.push().unwrap_or(false);
+        let before = self.sent_bytes;
+        self.connection.send_close_notify();
+        let _ = self.push();
+        let end_bytes = if all_sent { self.sent_bytes - before } else { 0 };
+        let unsent_bytes = if all_sent { 0 } else { RECORD_BYTES_MAX };
+        Some(LastWords { end_bytes, unsent_bytes, ..self.socket.end()? })
     }
 
     fn has_more(&self) -> bool {
