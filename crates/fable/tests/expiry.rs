@@ -56,6 +56,7 @@ fn open(first: Kind, ring: &Arc<Mutex<[TlsKeys; 2]>>) -> [Flow; 2] {
             path: PathOptions::default(),
             timeouts: Timeouts { offer: GUARD, ..Timeouts::default() },
             reporter: Arc::new(Keyring(Arc::clone(ring))),
+            undelivered: Arc::default(),
         };
         Opening::start(parts).unwrap()
     });
