@@ -231,6 +231,7 @@ pub(crate) fn silence(bell: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::IntoRawFd;
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -353,6 +354,50 @@ mod tests {
         assert_eq!(receiver.recv_timeout(guard), Ok("readable"));
         assert_eq!(receiver.recv_timeout(guard), Err(mpsc::RecvTimeoutError::Disconnected));
         drop(copy);
+    }
+
+    /// Waits for whatever descriptor is in here.
+    struct Changing(std::sync::Arc<std::sync::atomic::AtomicI32>);
+
+    impl Watched for Changing {
+        fn descriptor(&self) -> RawFd {
+            self.0.load(Ordering::Relaxed)
+        }
+        fn events(&self) -> i16 {
+            libc::POLLIN
+        }
+        fn ready(&mut self, _events: i16) -> Keep {
+            Keep::Watching
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_watched_for_its_new_owner() {
+        let (sender, receiver) = mpsc::channel();
+        let agent = Agent::get().unwrap();
+        let (old, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let number = std::sync::Arc::new(std::sync::atomic::AtomicI32::new(old.as_raw_fd()));
+        let place = agent.watch(Box::new(Changing(std::sync::Arc::clone(&number))));
+        let done = || {
+            let (sender, receiver) = mpsc::channel();
+            agent.run(move || sender.send(()).unwrap());
+            receiver.recv_timeout(Duration::from_secs(20)).unwrap();
+        };
+        done();
+        // The number goes to another socket, which is watched before the agent looks at the first.
+        let (new, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        // SAFETY: both descriptors are ours; the old one's number is owned by what is made of it.
+        let again = unsafe {
+            let again = libc::dup2(new.as_raw_fd(), old.into_raw_fd());
+            std::os::unix::net::UnixStream::from_raw_fd(again)
+        };
+        agent.watch(Box::new(Reader(again, sender)));
+        done();
+        number.store(-1, Ordering::Relaxed);
+        agent.look(place);
+        done();
+        drop((new, other));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok("readable"));
     }
 
     #[test]

@@ -37,12 +37,16 @@ struct Entry {
 pub(super) struct Watching {
     epoll: OwnedFd,
     entries: HashMap<Place, Entry>,
+    /// Which entry a descriptor is registered for. A number that its owner has closed may be another
+    /// entry's by the time at which the first one is asked again.
+    owners: HashMap<RawFd, Place>,
     deadlines: BTreeSet<(Instant, Place)>,
 }
 
 impl Watching {
     pub(super) fn new(epoll: OwnedFd, bell: &OwnedFd) -> Watching {
-        let watching = Watching { epoll, entries: HashMap::new(), deadlines: BTreeSet::new() };
+        let (entries, owners, deadlines) = (HashMap::new(), HashMap::new(), BTreeSet::new());
+        let watching = Watching { epoll, entries, owners, deadlines };
         let events = libc::EPOLLIN as u32;
         // Both are new: only memory can be lacking, and then commands wait for the next event.
         let _ = watching.control(libc::EPOLL_CTL_ADD, bell.as_raw_fd(), events, BELL);
@@ -70,11 +74,14 @@ impl Watching {
         let own_deadline = entry.watched.deadline();
         let old = std::mem::replace(&mut entry.descriptor, descriptor);
         if old != descriptor {
-            self.forget(old);
+            self.forget(place, old);
         }
         // Memory is lacking in the kernel, or it is a file, which epoll does not take, and which a
         // peer may have sent in place of a socket.
         let is_refused = descriptor >= 0 && self.register(place, descriptor, events).is_err();
+        if descriptor >= 0 && !is_refused {
+            self.owners.insert(descriptor, place);
+        }
         let Some(entry) = self.entries.get_mut(&place) else { return };
         let next_look = is_refused.then(|| Instant::now() + LOOK_EVERY);
         entry.own_deadline = own_deadline;
@@ -151,7 +158,13 @@ impl Watching {
         let (epoll, room) = (self.epoll.as_raw_fd(), EVENTS_MAX as i32);
         // SAFETY: the events outlive the call, and there are as many as it is told.
         let count = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), room, timeout_ms) };
-        usize::try_from(count).unwrap_or(0)
+        usize::try_from(count).unwrap_or_else(|_| {
+            if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                // The application has closed the set's descriptor: do not keep the CPU busy.
+                std::thread::sleep(LOOK_EVERY);
+            }
+            0
+        })
     }
 
     fn tell(&mut self, place: Place, events: i16) {
@@ -162,11 +175,13 @@ impl Watching {
         let Some(entry) = self.entries.remove(&place) else { return };
         entry.deadline.map(|at| self.deadlines.remove(&(at, place)));
         // While it is still open, if it is to be closed with the entry.
-        self.forget(entry.descriptor);
+        self.forget(place, entry.descriptor);
     }
 
-    fn forget(&self, descriptor: RawFd) {
-        if descriptor >= 0 {
+    /// Takes a descriptor out of the set, unless the number is another entry's by now.
+    fn forget(&mut self, place: Place, descriptor: RawFd) {
+        if self.owners.get(&descriptor) == Some(&place) {
+            self.owners.remove(&descriptor);
             // One that is closed already is what we want.
             let _ = self.control(libc::EPOLL_CTL_DEL, descriptor, 0, 0);
         }
