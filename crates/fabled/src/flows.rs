@@ -72,7 +72,8 @@ pub(crate) struct Flow {
     /// What the application insisted on when it connected, or where an end went that does not say
     /// who wanted it.
     pub(crate) insisted: Option<Kind>,
-    /// Orders that others have overtaken: an end may carry them out yet.
+    /// Where orders would have led that others have overtaken, each transport once: an end may
+    /// carry them out yet.
     pub(crate) overtaken: Vec<Kind>,
     /// In use; `None` before the first path.
     pub(crate) current: Option<Kind>,

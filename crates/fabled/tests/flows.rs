@@ -5,6 +5,8 @@ mod common;
 use std::os::fd::AsFd;
 
 use common::{Daemon, Process, can_change_users, flow, within};
+use fable::Kind;
+use fable::orders::Orders;
 use fable::page::{Counter, Page};
 use fable::protocol::{
     Access, Answer, Decision, FlowEntry, FlowId, Operation, Role, ToDaemon, ToProcess,
@@ -85,6 +87,45 @@ fn a_failed_order_is_told_and_does_not_pin() {
     let (entry, decisions) = why(&mut operator, end.flow);
     assert_eq!((entry.transport.as_str(), entry.pinned), ("mempipe-futex-safe", false));
     assert!(decisions.iter().any(|decision| decision.outcome.starts_with("failed: no")));
+}
+
+#[test]
+fn an_order_that_fails_does_not_undo_a_later_one_for_the_same() {
+    let daemon = Daemon::start();
+    let (server, _client, end, _) = flow(&daemon);
+    let mut operator = Process::connect(&daemon);
+    order(&mut operator, end.flow, "pipe");
+    assert_eq!(server.ordered_move(end.flow).0, "pipe");
+    // The other host's operator has ordered the same meanwhile, which the end knows.
+    let mut orders = Orders::default();
+    orders.order(Role::Leader, "user 0 here", None);
+    orders.order(Role::Follower, "user 0 there", Some(Kind::Pipe));
+    server.say(&ToDaemon::Orders { flow: end.flow, orders });
+    let (transport, reason) = ("pipe".to_owned(), "a later order".to_owned());
+    server.say(&ToDaemon::MoveFailed { flow: end.flow, transport, reason });
+    assert!(matches!(operator.hear(), ToProcess::Refused { .. }));
+    let (entry, decisions) = why(&mut operator, end.flow);
+    assert!(entry.pinned, "{decisions:?}");
+}
+
+#[test]
+fn an_order_that_was_overtaken_and_has_failed_explains_no_later_move() {
+    let daemon = Daemon::start();
+    let (server, _client, end, _) = flow(&daemon);
+    let mut operator = Process::connect(&daemon);
+    order(&mut operator, end.flow, "pipe");
+    assert_eq!(server.ordered_move(end.flow).0, "pipe");
+    order(&mut operator, end.flow, "auto");
+    assert!(matches!(operator.hear(), ToProcess::Refused { .. }));
+    assert!(matches!(operator.hear(), ToProcess::Answer { .. }));
+    let (transport, reason) = ("pipe".to_owned(), "no memory".to_owned());
+    server.say(&ToDaemon::MoveFailed { flow: end.flow, transport, reason });
+    // Now the application goes there by itself, and stays.
+    server.moved(end.flow, 2, "pipe");
+    within("the move is known", || (why(&mut operator, end.flow).0.epoch == 2).then_some(()));
+    let (_, decisions) = why(&mut operator, end.flow);
+    let now = decisions.last().unwrap();
+    assert!(now.transport == "pipe" && now.reason.contains("application"), "{decisions:?}");
 }
 
 #[test]

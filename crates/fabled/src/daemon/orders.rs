@@ -74,7 +74,9 @@ impl Daemon {
             return;
         };
         let Some(pending) = known.pending.take() else { return };
-        known.overtaken.push(pending.kind);
+        if !known.overtaken.contains(&pending.kind) {
+            known.overtaken.push(pending.kind);
+        }
         known.became(pending.kind, Outcome::Failed(why.to_owned()));
         if let Some((operator, request)) = pending.operator {
             self.refuse(operator, request, why);
@@ -134,6 +136,10 @@ impl Daemon {
             (None, None) => "what is ordered has changed".to_owned(),
         };
         let pinned = known.pinned();
+        // If it fails now, the later order stands all the same.
+        if let (Some(pending), Some(_)) = (&mut known.pending, &order) {
+            pending.before = None;
+        }
         let is_other = |pending: &Pending| order.is_some() && Some(pending.kind) != pinned;
         if known.pending.as_ref().is_some_and(is_other) {
             self.overtake(flow, &format!("a later order has overtaken this one: {what}"));

@@ -96,6 +96,7 @@ impl Daemon {
         let Some(known) = self.flows.get_mut(&flow) else { return };
         known.failed.retain(|(failed, _)| *failed != kind);
         known.failed.push((kind, until_ns));
+        known.overtaken.retain(|overtaken| *overtaken != kind);
         known.became(kind, Outcome::Failed(reason.to_owned()));
         let operator = pending.as_ref().and_then(|pending| pending.operator);
         let before = pending.and_then(|pending| pending.before);
