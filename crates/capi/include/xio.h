@@ -413,8 +413,8 @@ int xio_batch(xio_handle handle, int commits);
 int xio_shutdown(xio_handle handle);
 
 /*
- * Closes a flow or listener, in good order: the peer obtains what was committed, then ENODATA.
- * What the peer still sends is discarded.
+ * Closes a flow or listener. The peer of a flow obtains what was committed, then ENODATA; what
+ * the peer still sends is discarded.
  *
  * It waits, xio_options.linger_ms at most, until the system or the peer has taken what was
  * committed. What then lies in a socket reaches the peer as long as this process lives; what
@@ -427,13 +427,13 @@ int xio_shutdown(xio_handle handle);
 int xio_close(xio_handle handle);
 
 /*
- * Closes a flow as xio_close() does, and waits, timeout_ms at most, until everything that was
- * committed is delivered: it lies where the peer can read it, whatever becomes of this process,
- * in shared memory, in a pipe, or in the peer's system, which has acknowledged it. That the peer
- * has obtained it only an answer of the peer's can tell.
+ * Closes a flow and waits until everything that was committed is delivered; xio_close() waits for
+ * less. A message is delivered when it lies where the peer can read it, whatever becomes of this
+ * process: in shared memory, in a pipe, or in the peer's system, which has acknowledged it. Only
+ * an answer of the peer tells that it has obtained the message.
  *
- * timeout_ms: 0 to look only, below 0 to wait for ever. undelivered may be NULL; else
- * *undelivered is how many messages were not delivered.
+ * timeout_ms: how long to wait at most; 0 to look only, below 0 to wait for ever. undelivered may
+ * be NULL; else *undelivered is how many messages were not delivered.
  *
  * The flow is closed also if this fails, except with EBADF and EOPNOTSUPP.
  *
@@ -445,9 +445,9 @@ int xio_close(xio_handle handle);
 int xio_close_wait(xio_handle handle, int timeout_ms, uint64_t *undelivered);
 
 /*
- * How many messages the flows of an end-point had committed and could not deliver before they were
- * closed: a peer was gone, or took nothing for as long as xio_options.linger_ms. 0 is what a
- * healthy program sees. -1 and errno if it fails.
+ * Counts the messages that closed flows of an end-point have not delivered. A peer was gone, or
+ * took nothing for as long as xio_options.linger_ms. 0 is what a healthy program sees. -1 and
+ * errno if it fails.
  */
 int64_t xio_undelivered(struct xio_context *context);
 

@@ -3,7 +3,7 @@
 mod common;
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{Daemon, PATIENCE};
 use fable::Endpoint;
@@ -15,6 +15,14 @@ const DESCRIPTORS: u64 = 20_000;
 
 /// The part that is timed, as the first and as the last one.
 const PART: usize = 300;
+
+/// What this process has used, which other processes do not change as they do the time that passes.
+fn cpu_time() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut now) };
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.try_into().unwrap())
+}
 
 #[test]
 fn the_last_of_many_flows_open_as_fast_as_the_first() {
@@ -41,9 +49,9 @@ fn the_last_of_many_flows_open_as_fast_as_the_first() {
         let client = options().ring_bytes(4096).anonymous();
         let mut flows = Vec::new();
         for _ in 0..FLOWS / PART {
-            let begun = Instant::now();
+            let begun = cpu_time();
             flows.extend((0..PART).map(|_| client.connect("fable://many").unwrap()));
-            times.push(begun.elapsed());
+            times.push(cpu_time() - begun);
         }
         for flow in &flows {
             let mut buffer = flow.write(4).unwrap();
@@ -54,7 +62,7 @@ fn the_last_of_many_flows_open_as_fast_as_the_first() {
             assert!(flow.read_timeout(PATIENCE).unwrap().is_none());
         }
     });
-    println!("each {PART} flows took {times:?}");
+    println!("each {PART} flows took {times:?} of CPU");
     let (first, last) = (times[0], times[FLOWS / PART - 1]);
     assert!(last < first * 3, "{times:?}");
 }

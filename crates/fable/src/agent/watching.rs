@@ -25,8 +25,8 @@ struct Entry {
     watched: Box<dyn Watched>,
     /// What is registered, negative if nothing is.
     descriptor: RawFd,
-    /// Its own deadline, asked for once: one that is always "now" would never have passed when asked
-    /// for again.
+    /// Its own deadline, asked for once: one that is always "now" would never have passed when
+    /// asked for again.
     own_deadline: Option<Instant>,
     /// When to look at it at the latest, as it stands in the order of all deadlines.
     deadline: Option<Instant>,
@@ -37,8 +37,8 @@ struct Entry {
 pub(super) struct Watching {
     epoll: OwnedFd,
     entries: HashMap<Place, Entry>,
-    /// Which entry a descriptor is registered for. A number that its owner has closed may be another
-    /// entry's by the time at which the first one is asked again.
+    /// Which entry a descriptor is registered for. A number that its owner has closed may be
+    /// another entry's by the time at which the first one is asked again.
     owners: HashMap<RawFd, Place>,
     deadlines: BTreeSet<(Instant, Place)>,
 }

@@ -30,8 +30,8 @@ impl FlowHandle {
         self.flow
     }
 
-    /// Asks in the application's name for a move to this transport; the reporter and the flow's events tell of the outcome.
-    /// Does nothing if the flow is closed.
+    /// Asks in the application's name for a move to this transport; the reporter and the flow's
+    /// events tell of the outcome. Does nothing if the flow is closed.
     ///
     /// # Errors
     /// [`Error::System`] if this process cannot have an agent thread.

@@ -33,8 +33,8 @@ impl Daemon {
         Arc::new(EndReporter { daemon: self, role })
     }
 
-    /// Begins to open a flow, which from now on is the daemon's to see and to move. The peer is gone
-    /// when its process, if that is on this host, has ended.
+    /// Begins to open a flow, which from now on is the daemon's to see and to move. The peer is
+    /// gone when its process, if that is on this host, has ended.
     pub(crate) fn open(
         &'static self,
         parts: FlowParts,
@@ -160,16 +160,17 @@ impl Daemon {
         let ends = |(end, known): (&End, &Known)| Some((*end, known.handle.clone()?));
         let handles: Vec<_> = self.lock().flows.iter().filter_map(ends).collect();
         for (end, handle) in handles {
-            let (described, orders) = (handle.describe(), handle.orders());
-            let mut state = self.lock();
-            match described {
+            match handle.describe() {
                 Ok(Some(description)) => {
-                    self.announce_one(&mut state, description);
-                    self.tell_orders(&mut state, end.0, orders.unwrap_or_default());
+                    self.announce_one(&mut self.lock(), description);
+                    // Asked behind that: the daemon does not take orders for a flow that it does
+                    // not know, and what changes from now on is told by itself.
+                    let orders = handle.orders().unwrap_or_default();
+                    self.tell_orders(&mut self.lock(), end.0, orders);
                 }
                 // It has no path yet, or is closed and about to say so.
                 Ok(None) => {
-                    if let Some(known) = state.flows.get_mut(&end) {
+                    if let Some(known) = self.lock().flows.get_mut(&end) {
                         known.is_untold = true;
                     }
                 }

@@ -1,4 +1,4 @@
-//! The end of a flow: what is committed is brought on its way, and what is not delivered is counted.
+//! Closes flows: sends what is committed, waits for its delivery, and counts what is not delivered.
 
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -25,25 +25,25 @@ const LINGER_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Messages that are discarded in a row.
 const DISCARDED_MAX: usize = 4096;
 
-/// How long a closing flow waits.
+/// What a closing flow waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
-    /// Until everything is delivered.
+pub(super) enum WaitFor {
+    /// Everything is delivered.
     Delivered,
-    /// Until nothing would be lost by this end: what a connection without unread input has taken
-    /// is the kernel's affair.
-    Handed,
+    /// Nothing is lost when this end closes its socket: the kernel delivers what a connection
+    /// without unread input has taken.
+    Handover,
 }
 
 impl Core {
     /// Closes the flow: see [`super::Flow::close`]. Not to be called twice.
-    pub(super) fn close(&self, timeout: Duration, patience: Patience) -> Result<()> {
+    pub(super) fn close(&self, timeout: Duration, wait_for: WaitFor) -> Result<()> {
         self.is_closed.set(true);
         let now = Instant::now();
         let deadline = now.checked_add(timeout).unwrap_or(now + Duration::from_secs(86_400 * 365));
         let outcome = self.send_rest(deadline);
         let mut remainders = self.end_paths();
-        await_acknowledgements(&mut remainders, deadline, patience);
+        await_acknowledgements(&mut remainders, deadline, wait_for);
         let lost = self.lost();
         let mut under_way = Undelivered::default();
         remainders.iter_mut().for_each(|remainder| under_way += remainder.undelivered());
@@ -190,12 +190,12 @@ impl Core {
 }
 
 /// Discards input until the peer has what it should have, or the time is over.
-fn await_acknowledgements(remainders: &mut [Remainder], deadline: Instant, patience: Patience) {
+fn await_acknowledgements(remainders: &mut [Remainder], deadline: Instant, wait_for: WaitFor) {
     loop {
         remainders.iter_mut().for_each(Remainder::discard);
         let is_waited_for = |remainder: &mut Remainder| {
             !remainder.is_over()
-                && (patience == Patience::Delivered || remainder.has_discarded())
+                && (wait_for == WaitFor::Delivered || remainder.has_discarded())
                 && remainder.undelivered() != Undelivered::default()
         };
         let waiting = remainders.iter_mut().filter_map(|remainder| {

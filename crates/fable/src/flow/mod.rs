@@ -30,7 +30,7 @@ pub use buffer::{ReadBuffer, WriteBuffer};
 pub use opening::Opening;
 pub use parts::{Description, FlowEvent, FlowParts, KeysAnswer, Reporter, Statistics, Timeouts};
 
-use self::closing::Patience;
+use self::closing::WaitFor;
 use self::core::Core;
 use crate::error::{Error, Result};
 use crate::kind::Kind;
@@ -256,7 +256,7 @@ impl Flow {
     /// [`Error::Forked`], [`Error::System`].
     pub fn close(self, timeout: Duration) -> Result<()> {
         self.core.check_process()?;
-        self.core.close(timeout, Patience::Delivered)
+        self.core.close(timeout, WaitFor::Delivered)
     }
 
     /// The flow's name in the cluster.
@@ -366,7 +366,7 @@ impl Drop for Flow {
             self.core.abandon();
         } else {
             // What is lost is counted: `Endpoint::undelivered`.
-            let _ = self.core.close(self.core.timeouts.linger, Patience::Handed);
+            let _ = self.core.close(self.core.timeouts.linger, WaitFor::Handover);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! while both ends order moves from threads of their own. The model knows what must arrive: the
 //! numbers from zero on, each with the content that follows from it, all that was committed.
 //!
-//! It runs for `FABLE_MODEL_SECONDS` (30) and prints `FABLE_MODEL_SEED`, which brings a run back as
+//! It runs for `FABLE_MODEL_SECONDS` (60) and prints `FABLE_MODEL_SEED`, which brings a run back as
 //! far as the scheduler allows; a fault names the seed of its flow, which as the run's brings just
 //! that one back. For long:
 //!
@@ -165,7 +165,7 @@ fn flows_keep_their_promises_whatever_applications_do() {
     let from_environment = |name: &str| std::env::var(name).ok().map(|v| v.parse().unwrap());
     let clock = SystemTime::UNIX_EPOCH.elapsed().unwrap().subsec_nanos();
     let seed: u64 = from_environment("FABLE_MODEL_SEED").unwrap_or(clock.into());
-    let seconds: u64 = from_environment("FABLE_MODEL_SECONDS").unwrap_or(30);
+    let seconds: u64 = from_environment("FABLE_MODEL_SECONDS").unwrap_or(60);
     println!("FABLE_MODEL_SEED={seed}");
     let (begin, mut random, mut totals) = (Instant::now(), Random(seed), Totals::default());
     // The first is the seed's own.

@@ -11,8 +11,8 @@ use crate::text::plain;
 ///
 /// Columns: NAME is the full name; FLOWS how many flows to it have an end on this host; HOST where
 /// it is; PID, USER and PROGRAM who has it; EPOCH is the number of its registration in the cluster,
-/// or - if it is known on its host only. STATE is gone if the process has ended and its name is still
-/// there.
+/// or - if it is known on its host only. STATE is gone if the process has ended and its name is
+/// still there.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct LsArguments {

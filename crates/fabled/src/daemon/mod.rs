@@ -185,8 +185,8 @@ impl Daemon {
                         }
                     },
                     CLUSTER => self.take_cluster_events(),
-                    dead if dead & client::DEATH != 0 => {
-                        self.bury(ClientId(dead & !client::DEATH));
+                    key if key & client::DEATH != 0 => {
+                        self.process_ended(ClientId(key & !client::DEATH));
                     }
                     client => self.serve(ClientId(client), event.flags),
                 }
@@ -304,7 +304,7 @@ impl Daemon {
 
     /// A process has ended. Its connection may live on in a child, which has no right to it; what
     /// it said before its end still counts.
-    fn bury(&mut self, id: ClientId) {
+    fn process_ended(&mut self, id: ClientId) {
         self.serve(id, epoll::EventFlags::IN);
         if let Some(client) = self.clients.get_mut(&id) {
             client.end("its process has ended");

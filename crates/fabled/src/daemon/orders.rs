@@ -206,8 +206,8 @@ impl Daemon {
     }
 }
 
-/// Notes an order of this host's side, and what follows from it for encryption: ordering TLS demands
-/// it, and any other order lifts that.
+/// Notes an order of this host's side, and what follows from it for encryption: ordering TLS
+/// demands it, and any other order lifts that.
 fn order(orders: &mut Orders, known: &Flow, who: &str, kind: Option<Kind>) {
     let side = known.own_side();
     orders.order(side, who, kind);

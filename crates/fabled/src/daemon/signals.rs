@@ -12,8 +12,8 @@ pub(super) enum Wish {
     Reload,
 }
 
-/// `SIGTERM`, `SIGINT` and `SIGHUP`, blocked for this thread and those that it starts, and readable instead.
-/// Dropping gives the thread its signals back.
+/// `SIGTERM`, `SIGINT` and `SIGHUP`, blocked for this thread and those that it starts, and readable
+/// instead. Dropping gives the thread its signals back.
 pub struct Signals {
     descriptor: OwnedFd,
     before: libc::sigset_t,

@@ -56,7 +56,7 @@ pub(super) trait Link: Send {
 
     /// Says everything that is to be said behind the last byte, and gives the socket if closing it
     /// could throw away what was sent.
-    fn end(&mut self) -> Option<LastWords<'_>> {
+    fn end(&mut self) -> Option<LinkEnd<'_>> {
         None
     }
 
@@ -65,7 +65,7 @@ pub(super) trait Link: Send {
 }
 
 /// What a link has besides the stream's bytes when it ends.
-pub(super) struct LastWords<'a> {
+pub(super) struct LinkEnd<'a> {
     pub(super) socket: &'a Socket,
     /// Sent behind the stream's bytes, and acknowledged like them.
     pub(super) end_bytes: u64,
@@ -176,7 +176,7 @@ impl<L: Link> Transport for Framed<L> {
     }
 
     fn end(&mut self) -> Option<Remainder> {
-        let LastWords { socket, end_bytes, unsent_bytes } = self.link.end()?;
+        let LinkEnd { socket, end_bytes, unsent_bytes } = self.link.end()?;
         let (deliveries, sent) = self.outbox.end();
         Remainder::new(socket, deliveries, sent.saturating_sub(unsent_bytes), end_bytes)
     }

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::delivery::unacknowledged;
-use super::framing::{Framed, Keeping, LastWords, Link, Need, Received};
+use super::framing::{Framed, Keeping, Link, LinkEnd, Need, Received};
 use super::{Offer, Transport};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
@@ -175,8 +175,8 @@ impl Link for SocketLink {
         if self.is_network { unacknowledged(&self.socket) } else { 0 }
     }
 
-    fn end(&mut self) -> Option<LastWords<'_>> {
-        let last = LastWords { socket: &self.socket, end_bytes: 0, unsent_bytes: 0 };
+    fn end(&mut self) -> Option<LinkEnd<'_>> {
+        let last = LinkEnd { socket: &self.socket, end_bytes: 0, unsent_bytes: 0 };
         self.is_network.then_some(last)
     }
 

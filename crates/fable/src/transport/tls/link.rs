@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use rustls::Connection;
 
 use crate::error::{TransportError, TransportResult};
-use crate::transport::framing::{LastWords, Link, Need, Received};
+use crate::transport::framing::{Link, LinkEnd, Need, Received};
 use crate::transport::stream::SocketLink;
 
 /// Reads of the socket in a row: a peer that sends records without content is left for later.
@@ -143,7 +143,7 @@ impl Link for TlsLink {
         self.socket.unacknowledged() + waiting
     }
 
-    fn end(&mut self) -> Option<LastWords<'_>> {
+    fn end(&mut self) -> Option<LinkEnd<'_>> {
         // Of a peer that is gone the socket tells.
         let all_sent = self.push().unwrap_or(false);
         let before = self.sent_bytes;
@@ -151,7 +151,7 @@ impl Link for TlsLink {
         let _ = self.push();
         let end_bytes = if all_sent { self.sent_bytes - before } else { 0 };
         let unsent_bytes = if all_sent { 0 } else { RECORD_BYTES_MAX };
-        Some(LastWords { end_bytes, unsent_bytes, ..self.socket.end()? })
+        Some(LinkEnd { end_bytes, unsent_bytes, ..self.socket.end()? })
     }
 
     fn has_more(&self) -> bool {
