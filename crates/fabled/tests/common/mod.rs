@@ -24,6 +24,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const QUICK_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nspin_load = 1000.0\n\
     crowded_load = 2000.0\ndwell_ms = 0\ndwell_ms_max = 0\nobservations = 2\nretry_ms = 200\n";
 
+/// Of a daemon with a clock of its own: what it preloads, and where the offset stands.
+const CLOCK_LIBRARY: &str = "clock.so";
+const CLOCK: &str = "clock";
+
 /// A daemon; killed when dropped.
 pub(crate) struct Daemon {
     child: Child,
@@ -41,7 +45,21 @@ impl Daemon {
     }
 
     pub(crate) fn with_arguments(policy: &str, arguments: &[&str]) -> Daemon {
+        Daemon::start_in(tempfile::tempdir().unwrap(), policy, arguments)
+    }
+
+    /// One whose wall clock [`Daemon::set_clock`] sets.
+    pub(crate) fn with_clock(policy: &str, arguments: &[&str]) -> Daemon {
         let directory = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/clock.c");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]);
+        compiler.arg(directory.path().join(CLOCK_LIBRARY)).arg(source);
+        assert!(compiler.status().unwrap().success(), "{compiler:?}");
+        Daemon::start_in(directory, policy, arguments)
+    }
+
+    fn start_in(directory: tempfile::TempDir, policy: &str, arguments: &[&str]) -> Daemon {
         fs::write(directory.path().join("policy.toml"), policy).unwrap();
         // Other users have to reach the socket.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -49,6 +67,13 @@ impl Daemon {
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         let child = spawn(directory.path(), &arguments);
         Daemon { child, directory, arguments }
+    }
+
+    /// Steps its wall clock to so many seconds before or after what it really is.
+    pub(crate) fn set_clock(&self, offset_s: i64) {
+        let (next, path) = (self.directory.path().join("next"), self.directory.path().join(CLOCK));
+        fs::write(&next, offset_s.to_string()).unwrap();
+        fs::rename(next, path).unwrap();
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -137,7 +162,12 @@ impl Drop for Daemon {
 }
 
 fn spawn(directory: &Path, arguments: &[String]) -> Child {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_fabled"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fabled"));
+    let clock = directory.join(CLOCK_LIBRARY);
+    if clock.exists() {
+        command.env("LD_PRELOAD", clock).env("FABLED_TEST_CLOCK", directory.join(CLOCK));
+    }
+    let mut child = command
         .args(arguments)
         .args(["--log-level", "debug", "--socket"])
         .arg(directory.join("fabled.sock"))
