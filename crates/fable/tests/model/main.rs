@@ -22,6 +22,7 @@ mod plan;
 mod random;
 mod worker;
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -77,7 +78,7 @@ impl Drop for Board {
 
 /// Orders moves from a thread of its own, as the daemon's connection does.
 fn order_moves(handle: FlowHandle, plan: Plan, mut random: Random, is_over: Arc<AtomicBool>) {
-    while !is_over.load(Ordering::Relaxed) {
+    while !plan.is_still && !is_over.load(Ordering::Relaxed) {
         let kind = plan.kinds[random.next() as usize % plan.kinds.len()];
         handle.request_move(kind, "model").expect("an agent");
         std::thread::sleep(plan.move_every.mul_f64(0.5 + (random.next() % 100) as f64 / 100.0));
@@ -86,6 +87,8 @@ fn order_moves(handle: FlowHandle, plan: Plan, mut random: Random, is_over: Arc<
 
 /// One end's process.
 fn run_end(mut parts: FlowParts, side: usize, ends: &[End; 2], plan: &Plan, seed: u64) {
+    // A process that ends with a fault takes along what the harness keeps of its output.
+    std::panic::set_hook(Box::new(|fault| drop(writeln!(std::io::stderr(), "end: {fault}"))));
     let timeouts = Timeouts { drain: plan.drain, linger: PATIENCE, ..parts.timeouts };
     parts.timeouts = timeouts;
     let flow = Flow::open(parts).expect("the flow opens");

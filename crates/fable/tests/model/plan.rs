@@ -36,8 +36,10 @@ pub(crate) struct Plan {
     pub(crate) kept_writes: usize,
     /// Every read is one with a time-out that follows on `xpoll`; else all ways of reading mix.
     pub(crate) is_polite: bool,
-    /// The reader keeps so much that only one or two messages have room, and releases in order.
+    /// The reader keeps so much that a single message has room, and releases in order.
     pub(crate) is_tight: bool,
+    /// The flow stays on its first transport: a move wakes who sleeps, and hides what does not.
+    pub(crate) is_still: bool,
     pub(crate) drain: Duration,
     pub(crate) move_every: Duration,
     /// End 0 closes its flow and ends at once; else it drops it.
@@ -50,6 +52,9 @@ pub(crate) struct Plan {
 /// the writer keeps and one more message, in parts of powers of two.
 const RING_BYTES: usize = 1 << 20;
 
+/// More than a message takes in a ring besides its bytes.
+const OVERHEAD_BYTES: usize = 128;
+
 /// So many younger messages may be released before the oldest that is kept.
 pub(crate) const AHEAD_MAX: u64 = 3;
 
@@ -57,14 +62,16 @@ impl Plan {
     pub(crate) fn draw(random: &mut Random) -> Plan {
         let mut below = |bound: u64| random.next() % bound;
         let usage = [Use::Both, Use::OneWay, Use::Requests, Use::Unread][below(4) as usize];
+        let is_tight = below(3) == 0;
         let bytes_max = match usage {
             Use::Requests => 8 + below(2000) as usize,
+            // So that a message fills its part of every kind of ring.
+            _ if is_tight => (1 << (15 + below(3))) - OVERHEAD_BYTES,
             _ => [100, 3000, 20_000, 60_000, 120_000][below(5) as usize],
         };
-        let is_tight = below(3) == 0;
         let kept_writes = if is_tight { 0 } else { [0, 0, 1, 3][below(4) as usize] };
         let part = (bytes_max + 8).next_power_of_two();
-        let reserve = if is_tight { 2 } else { kept_writes + 4 + AHEAD_MAX as usize };
+        let reserve = if is_tight { 1 } else { kept_writes + 4 + AHEAD_MAX as usize };
         let most = (RING_BYTES / part).saturating_sub(reserve).min(100);
         let kept_reads = if is_tight { most } else { [0, most / 2, most][below(3) as usize] };
         Plan {
@@ -77,6 +84,7 @@ impl Plan {
             kept_writes,
             is_polite: below(3) == 0,
             is_tight,
+            is_still: below(3) == 0,
             drain: Duration::from_micros([100, 2000, 100_000][below(3) as usize]),
             move_every: Duration::from_micros([300, 2000, 20_000][below(3) as usize]),
             closes: below(2) == 0,

@@ -100,7 +100,7 @@ impl<'a> Worker<'a> {
         if self.chance(8) {
             while self.flow.take_event().is_some() {}
         }
-        if self.chance(256) {
+        if !self.plan.is_still && self.chance(256) {
             let kind = self.plan.kinds[self.random.next() as usize % self.plan.kinds.len()];
             self.flow.move_to(kind).expect("an agent");
         }
@@ -254,10 +254,12 @@ impl<'a> Worker<'a> {
         if let Ok(room) = self.flow.try_write(bytes) {
             self.to_commit.push_back(room);
         }
-        let before = self.flow.statistics().sleeps;
+        let before = self.flow.statistics();
         assert!(matches!(self.flow.read_timeout(IDLE), Err(Error::TimedOut)), "{:?}", self.flow);
-        let wakeups = self.flow.statistics().sleeps - before;
-        assert!(wakeups < WAKEUPS_MAX, "{wakeups} wake-ups in {IDLE:?}: {:?}", self.flow);
+        let now = self.flow.statistics();
+        let (wakeups, moves) = (now.sleeps - before.sleeps, now.moves - before.moves);
+        let what = format!("{wakeups} wake-ups and {moves} moves in {IDLE:?}");
+        assert!(wakeups < WAKEUPS_MAX, "{what}: {:?}", self.flow);
     }
 
     fn write_all(&mut self) {
@@ -267,7 +269,8 @@ impl<'a> Worker<'a> {
                 let ready = xpoll(&[Interest::Flow(&self.flow)], HANG).expect("a descriptor");
                 assert!(!ready.is_empty(), "lost readiness for room: {:?}", self.flow);
             }
-            if self.plan.usage == Use::OneWay && self.plan.kept_writes > 0 && self.chance(100) {
+            let keeps = self.plan.kept_writes > 0 && !self.plan.is_still;
+            if self.plan.usage == Use::OneWay && keeps && self.chance(100) {
                 self.idle_with_buffers();
             }
             self.end_writing_when_done();
