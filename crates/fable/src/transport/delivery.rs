@@ -5,7 +5,7 @@
 //! network connection has taken lies in this kernel until the peer's acknowledges it, and a socket
 //! that is closed before, with input that nobody has read, resets the connection and throws all of
 //! that away (RFC 1122, 4.2.2.13). So such a socket lives on as a [`Remainder`], which reads and
-//! discards until the peer has ended, too.
+//! discards until the peer has everything.
 
 use std::collections::VecDeque;
 use std::io;
@@ -95,7 +95,19 @@ pub struct Remainder {
     /// Behind the stream's bytes, and acknowledged like them.
     end_bytes: u64,
     has_discarded: bool,
+    half_close: HalfClose,
+    /// The peer has ended its own direction.
+    has_ended: bool,
     is_over: bool,
+}
+
+/// Whether a peer that has ended its own direction may go on reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HalfClose {
+    /// A flow's end does not: it ends its direction of a socket when it closes the flow.
+    Never,
+    /// A foreign program may.
+    Possible,
 }
 
 impl Remainder {
@@ -106,6 +118,7 @@ impl Remainder {
         deliveries: Deliveries,
         sent: u64,
         end_bytes: u64,
+        half_close: HalfClose,
     ) -> Option<Remainder> {
         // Without a descriptor to be had the connection ends as it did.
         let socket = socket.try_clone().ok()?;
@@ -118,12 +131,20 @@ impl Remainder {
             sent,
             end_bytes,
             has_discarded: false,
+            half_close,
+            has_ended: false,
             is_over: false,
         })
     }
 
     /// Reads and throws away what the peer has sent. Never blocks.
     pub(crate) fn discard(&mut self) {
+        if self.has_ended {
+            // Behind the peer's end `recv` tells of no failure, and another call may have been told
+            // of the error already: a connection that is over has no peer.
+            self.is_over |= self.socket.peer_addr().is_err();
+            return;
+        }
         let mut room = [0_u8; 16 << 10];
         for _ in 0..DISCARD_BYTES_MAX / room.len() {
             let (start, bytes) = (room.as_mut_ptr().cast(), room.len());
@@ -136,12 +157,16 @@ impl Remainder {
             }
             let error = io::Error::last_os_error().kind();
             let goes_on = matches!(error, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
-            self.is_over = received == 0 || !goes_on;
+            self.has_ended = received == 0;
+            self.is_over = match received {
+                0 => self.half_close == HalfClose::Never,
+                _ => !goes_on,
+            };
             return;
         }
     }
 
-    /// Whether the peer has ended, too, or the connection has failed: there is nothing to wait for.
+    /// Whether the connection has failed, or the peer has closed it: there is nothing to wait for.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
@@ -157,8 +182,9 @@ impl Remainder {
         self.deliveries.undelivered(self.sent.saturating_sub(missing))
     }
 
-    /// Becomes readable when there is something to discard, or the peer has ended.
+    /// Becomes readable when there is something to discard, or the peer has ended. Negative when it
+    /// has: from then on the socket is always ready.
     pub(crate) fn descriptor(&self) -> RawFd {
-        self.socket.as_raw_fd()
+        if self.has_ended { -1 } else { self.socket.as_raw_fd() }
     }
 }

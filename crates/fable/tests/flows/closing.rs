@@ -1,7 +1,10 @@
 //! What becomes of committed messages when their flow is closed.
 
+use std::io::Read;
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fable::flow::Timeouts;
@@ -263,4 +266,26 @@ fn a_foreign_connection_with_unread_input_loses_nothing() {
     }
     assert_eq!(received, 100 * BYTES);
     assert_eq!(client.undelivered(), 0);
+}
+
+#[test]
+fn a_peer_that_has_ended_its_own_direction_gets_everything() {
+    let server = Endpoint::register("tcp://127.0.0.1:0").unwrap();
+    let listener = server.listen().unwrap();
+    let name = server.name().unwrap().to_string();
+    let mut client = TcpStream::connect(name.strip_prefix("tcp://").unwrap()).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let flow = listener.accept_timeout(PATIENCE).unwrap();
+    fill(&flow, 200);
+    let reader = thread::spawn(move || {
+        // As a rule the flow is being closed by then.
+        thread::sleep(Duration::from_millis(50));
+        let mut bytes = Vec::new();
+        client.read_to_end(&mut bytes).unwrap();
+        bytes.len()
+    });
+    let closed = flow.close(PATIENCE);
+    assert_eq!(reader.join().unwrap(), 200 * BYTES);
+    assert!(closed.is_ok(), "{closed:?}");
+    assert_eq!(server.undelivered(), 0);
 }

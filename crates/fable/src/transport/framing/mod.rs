@@ -18,6 +18,7 @@ pub(super) use outbox::Keeping;
 use inbox::Inbox;
 use outbox::Outbox;
 
+use super::delivery::HalfClose;
 use super::slot::Owner;
 use super::wait::wait_by_poll;
 use super::{
@@ -178,7 +179,8 @@ impl<L: Link> Transport for Framed<L> {
     fn end(&mut self) -> Option<Remainder> {
         let LinkEnd { socket, end_bytes, unsent_bytes } = self.link.end()?;
         let (deliveries, sent) = self.outbox.end();
-        Remainder::new(socket, deliveries, sent.saturating_sub(unsent_bytes), end_bytes)
+        let sent = sent.saturating_sub(unsent_bytes);
+        Remainder::new(socket, deliveries, sent, end_bytes, HalfClose::Never)
     }
 
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 
-use super::delivery::{Deliveries, unacknowledged};
+use super::delivery::{Deliveries, HalfClose, unacknowledged};
 use super::slot::Owner;
 use super::wait::wait_by_poll;
 use super::{
@@ -223,7 +223,7 @@ impl Transport for Raw {
             return None;
         }
         let deliveries = std::mem::replace(&mut self.deliveries, Deliveries::new());
-        Remainder::new(&self.socket, deliveries, self.sent_bytes, 0)
+        Remainder::new(&self.socket, deliveries, self.sent_bytes, 0, HalfClose::Possible)
     }
 
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {
