@@ -111,20 +111,18 @@ pub(super) enum HalfClose {
 }
 
 impl Remainder {
-    /// Ends the sending direction of a network connection behind `sent` bytes of its stream, and
-    /// `end_bytes` that are none of it.
+    /// Ends the sending direction of a network connection behind `sent` bytes of its stream.
     pub(super) fn new(
         socket: &Socket,
         deliveries: Deliveries,
         sent: u64,
-        end_bytes: u64,
         half_close: HalfClose,
     ) -> Option<Remainder> {
         // Without a descriptor to be had the connection ends as it did.
         let socket = socket.try_clone().ok()?;
         // A connection that has ended already needs no end.
         // The end of the stream is acknowledged like a byte.
-        let end_bytes = end_bytes + u64::from(socket.shutdown(Shutdown::Write).is_ok());
+        let end_bytes = u64::from(socket.shutdown(Shutdown::Write).is_ok());
         Some(Remainder {
             socket,
             deliveries,

@@ -55,8 +55,7 @@ pub(super) trait Link: Send {
         0
     }
 
-    /// Says everything that is to be said behind the last byte, and gives the socket if closing it
-    /// could throw away what was sent.
+    /// Gives the socket if closing it could throw away what was sent. Nothing is sent any more.
     fn end(&mut self) -> Option<LinkEnd<'_>> {
         None
     }
@@ -68,8 +67,6 @@ pub(super) trait Link: Send {
 /// What a link has besides the stream's bytes when it ends.
 pub(super) struct LinkEnd<'a> {
     pub(super) socket: &'a Socket,
-    /// Sent behind the stream's bytes, and acknowledged like them.
-    pub(super) end_bytes: u64,
     /// Of the stream's bytes, at most so many are with the link and not with the socket.
     pub(super) unsent_bytes: u64,
 }
@@ -177,10 +174,10 @@ impl<L: Link> Transport for Framed<L> {
     }
 
     fn end(&mut self) -> Option<Remainder> {
-        let LinkEnd { socket, end_bytes, unsent_bytes } = self.link.end()?;
+        let LinkEnd { socket, unsent_bytes } = self.link.end()?;
         let (deliveries, sent) = self.outbox.end();
         let sent = sent.saturating_sub(unsent_bytes);
-        Remainder::new(socket, deliveries, sent, end_bytes, HalfClose::Never)
+        Remainder::new(socket, deliveries, sent, HalfClose::Never)
     }
 
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {

@@ -223,7 +223,7 @@ impl Transport for Raw {
             return None;
         }
         let deliveries = std::mem::replace(&mut self.deliveries, Deliveries::new());
-        Remainder::new(&self.socket, deliveries, self.sent_bytes, 0, HalfClose::Possible)
+        Remainder::new(&self.socket, deliveries, self.sent_bytes, HalfClose::Possible)
     }
 
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {

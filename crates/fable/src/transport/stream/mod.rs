@@ -176,7 +176,7 @@ impl Link for SocketLink {
     }
 
     fn end(&mut self) -> Option<LinkEnd<'_>> {
-        let last = LinkEnd { socket: &self.socket, end_bytes: 0, unsent_bytes: 0 };
+        let last = LinkEnd { socket: &self.socket, unsent_bytes: 0 };
         self.is_network.then_some(last)
     }
 

@@ -20,20 +20,18 @@ pub(super) struct TlsLink {
     connection: Connection,
     /// What the connection has decrypted and nobody has received yet.
     plain_bytes: usize,
-    /// Encrypted bytes that the socket has taken.
-    sent_bytes: u64,
 }
 
 impl TlsLink {
     pub(super) fn new(socket: SocketLink, connection: Connection) -> TlsLink {
-        TlsLink { socket, connection, plain_bytes: 0, sent_bytes: 0 }
+        TlsLink { socket, connection, plain_bytes: 0 }
     }
 
     /// Sends what the connection has encrypted; false if the socket takes no more.
     fn push(&mut self) -> TransportResult<bool> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Nonblocking(&mut self.socket)) {
-                Ok(bytes) => self.sent_bytes += bytes as u64,
+                Ok(_) => {}
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(false),
                     io::ErrorKind::BrokenPipe => return Err(TransportError::Closed),
@@ -146,12 +144,11 @@ impl Link for TlsLink {
     fn end(&mut self) -> Option<LinkEnd<'_>> {
         // Of a peer that is gone the socket tells.
         let all_sent = self.push().unwrap_or(false);
-        let before = self.sent_bytes;
-        self.connection.send_close_notify();
-        let _ = self.push();
-        let end_bytes = if all_sent { self.sent_bytes - before } else { 0 };
+        // No close_notify: the peer knows the end by a record of the flow, which is as well
+        // protected. If the peer closed its socket with that alert unread, it would reset the
+        // connection instead of acknowledging what it has read.
         let unsent_bytes = if all_sent { 0 } else { RECORD_BYTES_MAX };
-        Some(LinkEnd { end_bytes, unsent_bytes, ..self.socket.end()? })
+        Some(LinkEnd { unsent_bytes, ..self.socket.end()? })
     }
 
     fn has_more(&self) -> bool {
