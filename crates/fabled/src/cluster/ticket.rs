@@ -141,9 +141,11 @@ impl Inspector {
     }
 
     fn remember(&mut self, nonce: String, shown: Instant) -> Result<(), BadTicket> {
-        let is_old = |(used, _): &mut (Instant, String)| shown.duration_since(*used) >= MEMORY;
-        while let Some((_, nonce)) = self.in_order.pop_front_if(is_old) {
-            self.used.remove(&nonce);
+        let is_old = |(used, _): &(Instant, String)| shown.duration_since(*used) >= MEMORY;
+        while self.in_order.front().is_some_and(is_old) {
+            if let Some((_, nonce)) = self.in_order.pop_front() {
+                self.used.remove(&nonce);
+            }
         }
         if self.used.contains(&nonce) {
             return Err(BadTicket::Replayed);
