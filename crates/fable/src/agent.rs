@@ -7,7 +7,7 @@
 //! one.
 //!
 //! What is watched is asked what to wait for when it is added, after each call of its `ready`, and
-//! when somebody else who has changed it says so ([`Agent::look`]). So an event costs the same
+//! when another thread says that it has changed ([`Agent::look`]). So an event costs the same
 //! however many others are watched.
 
 mod watching;
@@ -134,8 +134,8 @@ impl Agent {
         place
     }
 
-    /// Asks again what to wait for: somebody has changed it. Does nothing if it is not watched any
-    /// more.
+    /// Asks again what to wait for, after another thread has changed it. Does nothing if it is not
+    /// watched any more.
     pub(crate) fn look(&self, place: Place) {
         self.send(Command::Look(place));
     }

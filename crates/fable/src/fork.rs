@@ -48,7 +48,7 @@ impl Part {
             // SAFETY: it was leaked just now.
             Ok(_) => unsafe { &*new },
             Err(other) => {
-                // SAFETY: nobody else has seen it, and the other one is never freed.
+                // SAFETY: no other thread has seen it, and the other one is never freed.
                 unsafe {
                     drop(Box::from_raw(new));
                     &*other

@@ -143,7 +143,7 @@ impl Orders {
         }
     }
 
-    /// Whether these can come from somebody who knew the others, or little more: numbers that leave
+    /// Whether these can come from a side that knew the others, or little more: numbers that leave
     /// no room for later orders would make the last one stand for good.
     pub fn is_plausible_after(&self, known: &Orders) -> bool {
         self.highest_sequence() <= known.highest_sequence().saturating_add(AHEAD_MAX)
@@ -161,7 +161,7 @@ impl Orders {
 }
 
 impl Demand {
-    /// What is demanded, and by whom.
+    /// What is demanded, and who demands it.
     pub fn wish(&self) -> String {
         match self.level {
             Encryption::Free => "no side demands encryption".to_owned(),

@@ -1,8 +1,7 @@
 //! Everything that the agent waits for: an epoll set and the deadlines, in order.
 //!
-//! Every descriptor is registered for one event at a time. One that was closed while somebody else
-//! still has it (a child of `fork`), which no call could take out of the set any more, so speaks up
-//! once at most.
+//! Every descriptor is registered for one event at a time. One that is closed here and still open
+//! in a child of `fork` cannot be taken out of the set any more, and so reports one event at most.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;

@@ -3,9 +3,9 @@
 //!
 //! Shared memory and pipes deliver at once what they take, and so does a UNIX socket. What a
 //! network connection has taken lies in this kernel until the peer's acknowledges it, and a socket
-//! that is closed before, with input that nobody has read, resets the connection and throws all of
-//! that away (RFC 1122, 4.2.2.13). So such a socket lives on as a [`Remainder`], which reads and
-//! discards until the peer has everything.
+//! that is closed before, with unread input, resets the connection and throws all of that away
+//! (RFC 1122, 4.2.2.13). So such a socket lives on as a [`Remainder`], which reads and discards
+//! until the peer has everything.
 
 use std::collections::VecDeque;
 use std::io;
@@ -169,7 +169,7 @@ impl Remainder {
         self.is_over
     }
 
-    /// Whether the peer has sent something that nobody has read.
+    /// Whether the peer has sent something that the application has not read.
     pub(crate) fn has_discarded(&self) -> bool {
         self.has_discarded
     }

@@ -109,13 +109,13 @@ impl Daemon {
         self.share_orders(flow);
     }
 
-    /// An end tells what is ordered, as it has heard from the other one or still knows.
+    /// An end tells what is ordered, as the other end has told it or as it still knows.
     pub(super) fn told_orders(&mut self, id: ClientId, flow: FlowId, mut orders: Orders) {
         let now_ns = self.now_ns();
         let Some(known) = self.flows.get_mut(&flow).filter(|known| known.has(id)) else {
             return tracing::debug!(client = id.0, flow = flow.0, "orders for a foreign flow");
         };
-        // Only the own end speaks for a side of this host.
+        // Only its own end says what a side of this host demands.
         for side in [Role::Leader, Role::Follower] {
             let end = &known.ends[index(side)];
             if end.process.is_some() && end.client != Some(id) {

@@ -44,7 +44,7 @@ impl Daemon {
         let done = known.pending.take_if(|pending| pending.kind == kind);
         let was_overtaken = known.overtaken.iter().position(|overtaken| *overtaken == kind);
         was_overtaken.map(|index| known.overtaken.remove(index));
-        // An end that does not say who wanted it: nobody here did, so it was the application, which
+        // An end that does not say who wanted it: no order did, so it was the application, which
         // would not like to be moved back. Between hosts it may have been the other daemon.
         let is_unexplained = !first && done.is_none() && was_overtaken.is_none();
         if is_unexplained && known.local && !says_orders && kind != Kind::Tls {

@@ -33,7 +33,7 @@ pub(super) struct Returning {
 }
 
 impl Returning {
-    /// For a daemon that started then; `None` if nobody is to come back.
+    /// For a daemon that started then; `None` if no process is to come back.
     pub(super) fn new(started: Option<Instant>) -> Returning {
         Returning { until: started.map(|at| at + RETURN_TIME), waiting: Vec::new() }
     }

@@ -92,7 +92,7 @@ pub struct Verdict {
 pub enum Urgency {
     /// The present transport is not allowed: at once.
     Must,
-    /// Somebody wants this one: at once, unless the flow goes to and fro.
+    /// An operator, the application or a rule wants this one: at once, unless the flow is flapping.
     Wanted,
     /// It is better for now: when it has been so for a while.
     Better,

@@ -82,7 +82,7 @@ impl Steady {
         self.changed(now_ns, thresholds);
     }
 
-    /// Whether the flow goes to and fro. Then even what somebody wants has to wait.
+    /// Whether the flow goes to and fro. Then even what is wanted by name has to wait.
     pub fn is_flapping(&self, now_ns: u64) -> bool {
         let lately = |then_ns: &&u64| now_ns.saturating_sub(**then_ns) <= LATELY_NS;
         self.reversals.iter().filter(lately).count() >= REVERSALS_MAX

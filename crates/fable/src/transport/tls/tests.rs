@@ -119,8 +119,8 @@ fn a_peer_that_speaks_no_tls_is_refused() {
     assert!(matches!(error, TransportError::Handshake(_)), "{error}");
 }
 
-/// Bytes that nobody has read when the peer closes its socket would make it reset the connection,
-/// and this end would never know that the peer has read all messages.
+/// Bytes that are unread when the peer closes its socket would make it reset the connection, and
+/// this end would never know that the peer has read all messages.
 #[test]
 fn an_ended_connection_has_nothing_behind_its_last_message() {
     let authority = Authority::new("here").unwrap();
